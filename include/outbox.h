@@ -1,0 +1,306 @@
+/*
+** outbox.h: the C interface of liboutbox.
+**
+** An application changes its data and must tell others about it. With liboutbox it writes the event in the same
+** database transaction as the change; whatever commits is delivered, at least once and in order, to every consumer
+** that asked.
+**
+**     outbox *ob;
+**     outbox_error err;
+**     if (outbox_open("sqlite:shop.db", NULL, &ob, &err) != 0) die(err.text);
+**
+**     sqlite3_exec(db, "BEGIN IMMEDIATE", 0, 0, 0);
+**     sqlite3_exec(db, "INSERT INTO orders ...", 0, 0, 0);
+**     outbox_message m = OUTBOX_MESSAGE_INIT;
+**     m.type = "order.created";
+**     m.aggregate_type = "order"; m.aggregate_id = "42";
+**     m.payload = "{\"total\":99}";
+**     outbox_emit_sqlite(ob, db, &m, NULL, &err);
+**     sqlite3_exec(db, "COMMIT", 0, 0, 0);
+**
+** CONVENTIONS
+**
+** Functions return 0 on success and -1 on failure, and then fill in *err (which may be NULL) and leave every other
+** output as it was. Strings are UTF-8 and end with a NUL; they are borrowed for the call unless a function says
+** otherwise. The library prints nothing, exits never and touches no signal.
+**
+** THREADS
+**
+** Different outbox handles are independent. On one handle, outbox_emit, outbox_begin ... outbox_commit, outbox_stop and
+** outbox_wake may be called from any thread; each of the others says what it allows.
+*/
+#ifndef OUTBOX_H
+#define OUTBOX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OUTBOX_VERSION_MAJOR 0
+#define OUTBOX_VERSION_MINOR 1
+#define OUTBOX_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define OUTBOX_API __attribute__((visibility("default")))
+#else
+#define OUTBOX_API
+#endif
+
+struct sqlite3;
+
+/*
+** CAPI: Version
+**
+** The version of the library that is running, such as "0.1.0". Thread-safe.
+*/
+OUTBOX_API const char *outbox_version(void);
+
+/*
+** CAPI: Errors
+**
+** code says what went wrong; fate what may be done about it; native is what the other side said (an errno, a SQLite
+** result code, an exit status), or 0; text is one line for people, without secrets.
+*/
+enum outbox_code {
+    OUTBOX_OK = 0,
+    OUTBOX_NOMEM = 1,        /* out of memory */
+    OUTBOX_INVALID = 2,      /* bad data: not JSON, not UTF-8, too long, ... */
+    OUTBOX_MISUSE = 3,       /* the function was called in a way its description forbids */
+    OUTBOX_CONFIG = 4,       /* a bad setting */
+    OUTBOX_NOTFOUND = 5,     /* no such thing */
+    OUTBOX_CONFLICT = 6,     /* exists already and differs */
+    OUTBOX_NOTOURS = 7,      /* the database holds no outbox: outbox_options.create, or `outbox init` */
+    OUTBOX_NEWER = 8,        /* the outbox in there was made by a newer version */
+    OUTBOX_READONLY = 9,     /* no right to write */
+    OUTBOX_FULL = 10,        /* no space left */
+    OUTBOX_BUSY = 11,        /* locked by someone else for longer than we wait: try again */
+    OUTBOX_UNAVAILABLE = 12, /* store or sink cannot be reached */
+    OUTBOX_LOST = 13,        /* the claim is no longer ours */
+    OUTBOX_INTERNAL = 14     /* a bug in the library */
+};
+
+enum outbox_fate {
+    OUTBOX_FATE_NONE = 0,   /* not about a delivery */
+    OUTBOX_FATE_RETRY = 1,  /* may pass later */
+    OUTBOX_FATE_REJECT = 2, /* will never pass */
+    OUTBOX_FATE_DOWN = 3,   /* the other side is away */
+    OUTBOX_FATE_FATAL = 4   /* configuration */
+};
+
+typedef struct outbox_error {
+    int code; /* enum outbox_code */
+    int fate; /* enum outbox_fate */
+    int native;
+    int reserved;
+    char text[496];
+} outbox_error;
+
+/*
+** CAPI: Opening
+**
+** outbox_open connects to the outbox in a database.
+**
+**     sqlite:PATH        a SQLite file; your own tables may live in it too
+**     sqlite::memory:    in this process only, created at once; for tests
+**
+** With options->create the tables are made if they are not there, and brought up to this version if they are older.
+** On success the caller owns *ret and releases it with outbox_close. Thread-safe.
+**
+** outbox_close must be the last call on the handle; nothing may be running on it. NULL is fine.
+*/
+typedef struct outbox outbox;
+
+typedef struct outbox_options {
+    size_t size;         /* sizeof(outbox_options): set by OUTBOX_OPTIONS_INIT */
+    int create;          /* make the tables */
+    int64_t busy_ms;     /* how long to wait for a locked database; 0: 5000 */
+    int64_t payload_max; /* largest payload in bytes; 0: 1 MiB */
+    /* Called with what the engine decides, from the thread that runs the consumer; level 0 debug, 1 info, 2 warning,
+    ** 3 error; consumer may be NULL. NULL: silent. */
+    void (*log)(void *ctx, int level, const char *consumer, const char *text);
+    void *log_ctx;
+    int log_level; /* the least level that is passed on */
+} outbox_options;
+
+#define OUTBOX_OPTIONS_INIT \
+    { \
+        sizeof(outbox_options), 0, 0, 0, 0, 0, 1 \
+    }
+
+OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret, outbox_error *err);
+OUTBOX_API void outbox_close(outbox *ob);
+
+/*
+** CAPI: Messages
+**
+** What a producer emits. Only type is required.
+**
+**   type             what happened: "order.paid". 1 to 255 bytes, no white space, no control characters
+**   aggregate_type,
+**   aggregate_id     what it happened to: "order", "42". Both or neither. Together they are the key by which
+**                    order = key keeps order
+**   payload          JSON text, delivered byte for byte; NULL means null
+**   payload_size     its length in bytes; 0 means strlen
+**   headers          a JSON object of strings, or NULL
+**   idempotency_key  emitting the same key again gives no second event, or NULL
+**   tenant           or NULL
+**   version          of the aggregate, if has_version is not 0
+**   not_before       milliseconds since 1970 before which nobody gets it, or 0. It holds back its key, too
+*/
+typedef struct outbox_message {
+    size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
+    const char *type;
+    const char *aggregate_type;
+    const char *aggregate_id;
+    const char *payload;
+    size_t payload_size;
+    const char *headers;
+    const char *idempotency_key;
+    const char *tenant;
+    int has_version;
+    int64_t version;
+    int64_t not_before;
+} outbox_message;
+
+#define OUTBOX_MESSAGE_INIT \
+    { \
+        sizeof(outbox_message), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
+
+/* What emitting gave: the event's id (UUIDv7), and whether the idempotency key was known already, in which case the id
+** is that of the event emitted first and no new one exists. */
+typedef struct outbox_receipt {
+    char id[37];
+    char duplicate;
+} outbox_receipt;
+
+/*
+** CAPI: Emitting
+**
+** outbox_emit inserts one event on the handle's own connection and commits it, unless outbox_begin has opened a
+** transaction there; then it becomes part of that. Any thread; calls take turns. ret may be NULL.
+**
+** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction that is open there. It
+** fails with OUTBOX_MISUSE if none is open, since the event would then commit by itself. If the transaction rolls back,
+** the event never existed. It uses the connection as sqlite3 does: from one thread at a time. It keeps no statement or
+** lock on it beyond the call.
+**
+** Both refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with OUTBOX_CONFLICT an
+** idempotency key that was used with another type, aggregate or payload. After a failure nothing of the event is there.
+*/
+OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err);
+OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m, outbox_receipt *ret,
+                                  outbox_error *err);
+
+/*
+** CAPI: Transactions on the own connection
+**
+** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or outbox_rollback. Other
+** threads that emit through the same handle wait meanwhile. After a failed outbox_commit the transaction is gone:
+** nothing of it was stored.
+**
+** outbox_sqlite gives the own connection, to be used between outbox_begin and outbox_commit by the same thread, so that
+** an application can change its tables through it; NULL if the store is not SQLite.
+*/
+OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
+OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
+OUTBOX_API void outbox_rollback(outbox *ob);
+OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob);
+
+/*
+** CAPI: Events, as a handler gets them
+**
+** Everything returned lives until the handler returns. Absent strings are NULL.
+*/
+typedef struct outbox_event outbox_event;
+
+OUTBOX_API const char *outbox_event_id(const outbox_event *ev);
+OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_type(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_aggregate_type(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size); /* ret_size may be NULL */
+OUTBOX_API const char *outbox_event_headers(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev);
+OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version); /* returns whether it has one */
+OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev);                /* milliseconds since 1970 */
+OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                       /* 1 for the first */
+
+/*
+** CAPI: Consumers
+**
+** outbox_consumer_new names a consumer: an independent reader with its own position, retries and dead letters. The
+** handle owns it. Names are 1 to 63 of [A-Za-z0-9_.-].
+**
+** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
+** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
+** batch, receipts.
+**
+** outbox_on makes it call a function for the events whose type matches the pattern ("order.created", "order.*", "*").
+** A consumer has handlers or a sink, not both. With handlers and no `events` option, it asks for the union of their
+** patterns. Handlers that match the same event run in the order they were added, and one that does not return
+** OUTBOX_DONE ends the attempt. Delivery is at least once: the event's id is the same each time.
+**
+** None of these while outbox_run or outbox_step is at work on the handle; one thread at a time.
+*/
+typedef struct outbox_consumer outbox_consumer;
+typedef struct outbox_tx outbox_tx;
+
+typedef enum outbox_verdict {
+    OUTBOX_DONE = 0,   /* delivered */
+    OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
+    OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
+    OUTBOX_DOWN = 3    /* not the event's fault: wait and try again without counting an attempt */
+} outbox_verdict;
+
+/* Called in the thread that runs the consumer. tx carries outbox_fail's text. */
+typedef outbox_verdict (*outbox_handler)(const outbox_event *ev, outbox_tx *tx, void *ctx);
+
+OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret, outbox_error *err);
+OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err);
+OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler handler, void *ctx, outbox_error *err);
+
+/* outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler can end with
+** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes. */
+OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text);
+
+/*
+** CAPI: Running
+**
+** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long outbox_stop waits for what is
+** in flight; "sweep" (30s), how often to look even if nothing rang; "retention" (168h), the age at which events that
+** every consumer is past are deleted, looked at every hour while outbox_run is at work, "0s" for never. Before outbox_run.
+**
+** outbox_run delivers until outbox_stop: a thread per consumer, each with a connection of its own; the calling thread
+** waits. A consumer that cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after
+** an orderly stop; -1 if a consumer could not be started (then none was), or had to stop by itself. flags:
+** OUTBOX_UNTIL_THROUGH returns 0 as soon as every consumer has delivered or buried everything that is there; events
+** whose not_before lies ahead, and paused consumers, are not waited for.
+**
+** outbox_stop makes outbox_run return after what is in flight has ended, at most the drain deadline; what did not end is
+** delivered again later. Any thread, and a signal handler. A stop before outbox_run counts for it.
+**
+** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this handle delivers what is
+** due now, including what handlers emit meanwhile; nothing is slept for, except that sinks outside the process are
+** waited for. *ret_delivered (may be NULL) counts successes and is set in any case. A failed delivery is recorded as in
+** outbox_run and makes outbox_step return -1 with its text, after the other events have been delivered. Not while
+** outbox_run is at work, nor from a handler.
+**
+** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
+** to sqlite::memory: through a connection other than the handle's own.
+*/
+#define OUTBOX_UNTIL_THROUGH 1
+
+OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err);
+OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err);
+OUTBOX_API void outbox_stop(outbox *ob);
+OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err);
+OUTBOX_API void outbox_wake(outbox *ob);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,60 @@
+/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. The only place that makes threads. */
+#ifndef API_RUNNER_H
+#define API_RUNNER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "engine/pipeline.h"
+#include "sink/handlers.h"
+
+/* What the runners of one outbox share. (1) Everything below `lock` is protected by it. */
+struct crew {
+    struct store *st; /* the outbox; each runner dups it */
+    const struct log *log;
+    int64_t drain_ms, sweep_ms, retention_ms;
+    atomic_bool stop;
+    int stop_fd; /* eventfd: readable once stop is set */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t round; /* see crew_run */
+};
+
+/* One consumer at work. */
+struct runner {
+    struct crew *crew;
+    struct consumer *consumer;
+    const struct handler *handlers; /* when the consumer has no sink URL */
+    size_t n_handlers;
+    int wake_fd; /* eventfd; -1 until the crew runs */
+
+    struct store *st;
+    struct pipeline *p;
+    struct sink *sk;
+    struct rng rng;
+    char owner[128];
+    pthread_t thread;
+    int64_t failures; /* before this step */
+
+    /* Under crew->lock: what the thread last said. */
+    bool through, ended;
+    uint64_t round_seen;
+    int64_t claims;
+    struct error error;
+};
+
+int runner_open(struct runner *r, struct error *err);
+void runner_close(struct runner *r); /* fine on one that is not open */
+
+/* crew_run runs all until stop, or until all are through; see outbox_run. */
+int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err);
+
+/* crew_step is one synchronous turn of all; see outbox_step. */
+int crew_step(struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
+
+/* runner_wake is safe from any thread. */
+void runner_wake(struct runner *r);
+
+#endif

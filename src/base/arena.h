@@ -1,0 +1,33 @@
+/* arena.h: memory that is released all at once. One per batch; nothing in it outlives the batch. */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include <stddef.h>
+
+#include "base/str.h"
+
+struct arena_block;
+
+/* (1) used <= limit. (2) Only the largest block is kept across arena_reset. */
+struct arena {
+    struct arena_block *head;
+    size_t used;  /* bytes handed out since the last reset */
+    size_t limit; /* ceiling for `used`; 0 means none */
+};
+
+void arena_init(struct arena *a, size_t limit);
+void arena_release(struct arena *a);
+
+/* arena_reset forgets everything handed out; the largest block stays for the next round. */
+void arena_reset(struct arena *a);
+
+/* arena_alloc returns n bytes aligned for any type, not zeroed; NULL when out of memory or past the limit. */
+void *arena_alloc(struct arena *a, size_t n) __attribute__((warn_unused_result));
+
+/* arena_zalloc is arena_alloc of count * size zeroed bytes; NULL as well when the product overflows. */
+void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((warn_unused_result));
+
+/* arena_bytes copies n bytes and puts a NUL behind them, unaligned. NULL as above. */
+char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
+
+#endif

@@ -1,0 +1,121 @@
+#include "base/buf.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUF_FIRST 256
+
+void buf_init(struct buf *b, size_t max)
+{
+    *b = (struct buf){.max = max};
+}
+
+void buf_release(struct buf *b)
+{
+    free(b->p);
+    *b = (struct buf){.max = b->max};
+}
+
+void buf_clear(struct buf *b)
+{
+    buf_truncate(b, 0);
+}
+
+void buf_truncate(struct buf *b, size_t n)
+{
+    if (n < b->n) b->n = n;
+    b->failed = false;
+}
+
+/* grow makes cap at least `want` (<= max) by doubling. One byte past cap is allocated too: buf_cstr's NUL. */
+static bool grow(struct buf *b, size_t want)
+{
+    size_t cap = b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2;
+    if (cap < BUF_FIRST) cap = BUF_FIRST;
+    if (cap < want) cap = want;
+    if (cap > b->max) cap = b->max;
+    if (cap == SIZE_MAX) return false;
+    char *p = realloc(b->p, cap + 1);
+    if (!p) return false;
+    b->p = p;
+    b->cap = cap;
+    return true;
+}
+
+char *buf_reserve(struct buf *b, size_t n)
+{
+    if (b->failed) return NULL;
+    if (b->p && n <= b->cap - b->n) return b->p + b->n;
+    if (b->n > b->max || n > b->max - b->n || !grow(b, b->n + n)) {
+        b->failed = true;
+        return NULL;
+    }
+    return b->p + b->n;
+}
+
+void buf_add(struct buf *b, const void *p, size_t n)
+{
+    if (n == 0) return;
+    char *to = buf_reserve(b, n);
+    if (!to) return;
+    memcpy(to, p, n);
+    b->n += n;
+}
+
+void buf_addc(struct buf *b, char c)
+{
+    char *to = buf_reserve(b, 1);
+    if (!to) return;
+    *to = c;
+    b->n++;
+}
+
+void buf_adds(struct buf *b, const char *s)
+{
+    buf_add(b, s, strlen(s));
+}
+
+void buf_addstr(struct buf *b, struct str s)
+{
+    buf_add(b, s.p, s.n);
+}
+
+void buf_addi64(struct buf *b, int64_t v)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do {
+        digits[--at] = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (v < 0) digits[--at] = '-';
+    buf_add(b, digits + at, sizeof digits - at);
+}
+
+void buf_addf(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0) {
+        b->failed = true;
+        return;
+    }
+    char *to = buf_reserve(b, (size_t)n);
+    if (!to) return;
+    va_start(ap, fmt);
+    vsnprintf(to, (size_t)n + 1, fmt, ap); /* its NUL lands on the byte past cap at worst */
+    va_end(ap);
+    b->n += (size_t)n;
+}
+
+const char *buf_cstr(struct buf *b)
+{
+    if (!buf_reserve(b, 0)) return NULL;
+    b->p[b->n] = '\0';
+    return b->p;
+}

@@ -1,0 +1,35 @@
+/* clock.h: time comes through here, so that a simulator can bring its own. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MS_NS INT64_C(1000000)
+#define CLOCK_NEVER INT64_MAX
+
+struct clock {
+    int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
+    int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; what a store without a server calls "now" */
+    void *ctx;
+};
+
+/* clock_system is the machine's own. Thread-safe. */
+extern const struct clock clock_system;
+
+static inline int64_t clock_mono(const struct clock *c)
+{
+    return c->mono_ns(c->ctx);
+}
+
+static inline int64_t clock_wall(const struct clock *c)
+{
+    return c->wall_ms(c->ctx);
+}
+
+#define CLOCK_RFC3339_SIZE 32
+
+/* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds), returns its length. */
+size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
+
+#endif

@@ -1,0 +1,158 @@
+#include "base/ini.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INI_MAX_BYTES ((size_t)1024 * 1024)
+
+/* A setting met so far; both strings point into the copy of the text. */
+struct seen {
+    const char *section, *name;
+};
+
+struct parser {
+    ini_visit *visit;
+    void *ctx;
+    const char *section;
+    struct seen *seen;
+    size_t n_seen, cap_seen;
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* trim cuts the white space off both ends of [p, end), writes a NUL there, and returns the new beginning. */
+static char *trim(char *p, char *end)
+{
+    while (p < end && is_space(*p)) p++;
+    while (end > p && is_space(end[-1])) end--;
+    *end = '\0';
+    return p;
+}
+
+static void fold_space(char *s)
+{
+    char *to = s;
+    for (; *s; s++) {
+        if (is_space(*s) && is_space(s[1])) continue;
+        *to++ = is_space(*s) ? ' ' : *s;
+    }
+    *to = '\0';
+}
+
+static int open_section(struct parser *p, char *line, size_t n, struct error *err)
+{
+    if (line[n - 1] != ']') return err_set(err, ERR_CONFIG, "a section is [name], alone on its line");
+    char *name = trim(line + 1, line + n - 1);
+    fold_space(name);
+    if (!*name) return err_set(err, ERR_CONFIG, "a section without a name");
+    if (strpbrk(name, "[]")) return err_set(err, ERR_CONFIG, "a bracket inside a section's name");
+    p->section = name;
+    return p->visit(p->ctx, name, NULL, NULL, err);
+}
+
+/* remember refuses a name its section has already, also when the section was opened twice. */
+static int remember(struct parser *p, const char *name, struct error *err)
+{
+    for (size_t i = 0; i < p->n_seen; i++)
+        if (strcmp(p->seen[i].name, name) == 0 && strcmp(p->seen[i].section, p->section) == 0)
+            return err_set(err, ERR_CONFIG, "%s is set twice in this section", name);
+    if (p->n_seen == p->cap_seen) {
+        size_t cap = p->cap_seen ? p->cap_seen * 2 : 32;
+        struct seen *more = realloc(p->seen, cap * sizeof *more);
+        if (!more) return err_nomem(err);
+        p->seen = more;
+        p->cap_seen = cap;
+    }
+    p->seen[p->n_seen++] = (struct seen){p->section, name};
+    return 0;
+}
+
+static int setting(struct parser *p, char *line, size_t n, struct error *err)
+{
+    char *equals = memchr(line, '=', n);
+    if (!equals) return err_set(err, ERR_CONFIG, "expected name = value");
+    char *value = trim(equals + 1, line + n);
+    char *name = trim(line, equals);
+    if (!*name) return err_set(err, ERR_CONFIG, "no name before '='");
+    size_t len = strlen(value);
+    if (len >= 2 && value[0] == '"' && memchr(value + 1, '"', len - 1) == value + len - 1) {
+        value[len - 1] = '\0';
+        value++;
+    }
+    if (remember(p, name, err) != 0) return -1;
+    return p->visit(p->ctx, p->section, name, value, err);
+}
+
+/* take_line handles one line; the byte at `end` may be overwritten. */
+static int take_line(struct parser *p, char *line, char *end, struct error *err)
+{
+    if (memchr(line, '\0', (size_t)(end - line))) return err_set(err, ERR_CONFIG, "a NUL byte");
+    line = trim(line, end);
+    size_t n = strlen(line);
+    if (n == 0 || *line == '#' || *line == ';') return 0;
+    return *line == '[' ? open_section(p, line, n, err) : setting(p, line, n, err);
+}
+
+int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx, struct error *err)
+{
+    struct parser p = {.visit = visit, .ctx = ctx, .section = ""};
+    char *copy = malloc(n + 1);
+    if (!copy) return err_nomem(err);
+    if (n) memcpy(copy, text, n);
+    copy[n] = '\n';
+    char *at = copy, *stop = copy + n;
+    if (n >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0) at += 3; /* a byte order mark, from some editors */
+    int r = 0;
+    for (size_t line = 1; r == 0 && at < stop; line++) {
+        char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
+        r = take_line(&p, at, end, err);
+        if (r != 0) err_prefix(err, "%s:%zu", where, line);
+        at = end + 1;
+    }
+    free(p.seen);
+    free(copy);
+    return r == 0 ? 0 : -1;
+}
+
+/* read_all fills buf from the file; -1 with errno. More than size bytes end as size. */
+static ssize_t read_all(const char *path, char *buf, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    size_t n = 0;
+    ssize_t got = 1;
+    while (n < size && got != 0) {
+        got = read(fd, buf + n, size - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) break;
+        n += (size_t)got;
+    }
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return got < 0 ? -1 : (ssize_t)n;
+}
+
+int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)
+{
+    char *text = malloc(INI_MAX_BYTES + 1);
+    if (!text) return err_nomem(err);
+    int r;
+    ssize_t n = read_all(path, text, INI_MAX_BYTES + 1);
+    if (n < 0) {
+        r = err_errno(err, ERR_CONFIG, errno, "cannot read %s", path);
+    } else if ((size_t)n > INI_MAX_BYTES) {
+        r = err_set(err, ERR_CONFIG, "%s is over 1 MiB", path);
+    } else {
+        r = ini_parse(text, (size_t)n, path, visit, ctx, err);
+    }
+    free(text);
+    return r;
+}

@@ -1,0 +1,18 @@
+/* log.h: where the engine says what it decided. The library itself never prints: whoever embeds it brings a function. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+enum log_level { LOG_DEBUG_ = 0, LOG_INFO_ = 1, LOG_WARN_ = 2, LOG_ERROR_ = 3 };
+
+struct log {
+    /* Called from the thread that logs; `consumer` may be NULL. text is one line without its end. */
+    void (*write)(void *ctx, enum log_level level, const char *consumer, const char *text);
+    void *ctx;
+    enum log_level least; /* below this, nothing is formatted */
+};
+
+/* log_at formats and hands over; nothing happens when l or l->write is NULL. */
+void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

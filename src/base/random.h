@@ -1,0 +1,19 @@
+/* random.h: randomness comes through here, seeded in a simulator and from the kernel otherwise. */
+#ifndef BASE_RANDOM_H
+#define BASE_RANDOM_H
+
+#include <stdint.h>
+
+/* A generator of our own (xoshiro256**): fast, seedable, not for secrets. One per thread. */
+struct rng {
+    uint64_t s[4];
+};
+
+void rng_seed(struct rng *r, uint64_t seed);
+/* rng_seed_os seeds from the kernel. */
+void rng_seed_os(struct rng *r);
+uint64_t rng_next(struct rng *r);
+/* rng_below returns a number in [0, n); 0 for n == 0. */
+uint64_t rng_below(struct rng *r, uint64_t n);
+
+#endif

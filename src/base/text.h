@@ -1,0 +1,29 @@
+/* text.h: small readers of what people write: durations, sizes, counts, and the nearest name to a mistyped one. */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+/* text_duration reads 250ms, 30s, 5m, 168h, 7d, or a sum such as 1h30m; a bare number is an error except 0, and the
+ * message names the units. Result in milliseconds, at most 100 years. */
+int text_duration(const char *s, int64_t *ret_ms, struct error *err);
+/* text_duration_show writes the shortest exact form ("30s", "1h30m", "250ms", "0s"). */
+void text_duration_show(int64_t ms, char out[32]);
+/* text_size reads 512, 64KiB, 1MiB, 1GiB (also K, M, G, kB, KB meaning the same powers of 1024), in bytes. */
+int text_size(const char *s, int64_t *ret, struct error *err);
+/* text_size_show writes the shortest exact form ("1MiB", "1500"). */
+void text_size_show(int64_t bytes, char out[32]);
+/* text_int reads a whole decimal number within [min, max]. */
+int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err);
+/* text_bool reads yes/no, true/false, on/off, 1/0. */
+int text_bool(const char *s, bool *ret, struct error *err);
+/* text_nearest returns the entry of names (NULL-terminated) closest to s by edit distance if it is close enough to be
+ * what was meant, else NULL. */
+const char *text_nearest(const char *s, const char *const *names);
+
+#endif

@@ -1,0 +1,281 @@
+/* cli.h: what the files of the command line share. main.c boots, commands.c lists the commands, options.c reads the
+ * arguments, config.c gathers what arguments, environment and file give, output.c prints; a cmd_*.c is a command. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/option.h"
+#include "engine/consumer.h"
+#include "outbox.h"
+#include "store/store.h"
+
+/* What the process exits with (sysexits.h). */
+enum { EXIT_USAGE_ = 64, EXIT_DATA_ = 65, EXIT_UNAVAILABLE_ = 69, EXIT_BUG_ = 70, EXIT_AGAIN_ = 75, EXIT_CONFIG_ = 78 };
+
+/* An error code of our own beside enum err_code: the arguments are wrong. */
+#define CLI_USAGE 100
+
+struct cli;
+
+/* ---- options of one call ---- */
+
+#define ARGS_MAX 8 /* more than any command takes */
+
+/* What the options of commands are set in. Strings are borrowed from the arguments or the environment. */
+struct args {
+    bool help, json;
+    const char *config; /* -c */
+
+    bool ndjson, atomic;
+    struct str aggregate_type, aggregate_id; /* --key, split */
+    const char *payload, *idempotency_key, *tenant;
+    const char **headers; /* K=V each */
+    size_t n_headers;
+    bool has_version;
+    int64_t version, delay_ms;
+
+    bool drain, watch, dry_run, force, all, newest, man, options;
+    int64_t interval_ms, older_than_ms; /* -1: not given */
+    int64_t after, limit;
+    const char *type, *consumer;
+    int state; /* enum delivery_state + 1; 0: not given */
+
+    const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
+    int n_pos;
+};
+
+/* An option of a command; its target is a struct args. */
+struct cli_option {
+    struct option_def def;
+    char letter; /* -c; 0: none */
+    /* May also come as OUTBOX_<NAME>. Not where it makes sense for one call only, nor where it would pick up what the
+     * exec sink sets for its children (OUTBOX_TYPE, OUTBOX_CONSUMER, OUTBOX_VERSION, ...). */
+    bool env;
+};
+
+/* ---- commands ---- */
+
+struct command {
+    const char *name;
+    const char *sub;                  /* subcommand; NULL: there is none */
+    const char *args;                 /* for the usage line: "TYPE", "[ID]" */
+    const char *help;                 /* one line */
+    const struct cli_option *options; /* ends with def.name == NULL; NULL: none but the global ones */
+    int min, max;                     /* how many args */
+    bool consumers;                   /* takes --consumer and the options of consumers */
+    bool bare;                        /* works without any settings, and whatever is wrong with them */
+    int (*run)(struct cli *cli, struct error *err);
+};
+
+/* Each ends with name == NULL. */
+extern const struct command cmd_init[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[], cmd_events[],
+    cmd_dead[], cmd_trim[], cmd_config[], cmd_version[], cmd_help[];
+
+extern const struct command *const commands_all[]; /* ends with NULL */
+
+/* commands_need_store says the three ways to give a store if there is none: ERR_CONFIG. */
+int commands_need_store(const struct cli *cli, struct error *err);
+/* commands_store opens the store that the settings name. */
+int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err);
+/* commands_find gives the rows of a command. A usage error names the nearest one. */
+int commands_find(const char *name, const struct command **ret, struct error *err);
+/* commands_sub gives the row of a subcommand among those. A usage error names the nearest one. */
+int commands_sub(const struct command *rows, const char *sub, const struct command **ret, struct error *err);
+
+/* ---- settings: options that flags, environment and file have in common ---- */
+
+enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };
+
+/* The options of [outbox], as they take effect. Strings are borrowed from the config. */
+struct settings {
+    const char *store; /* NULL: not given */
+    int64_t busy_ms, payload_max;
+    int log_level; /* enum log_level */
+    int color;     /* enum color */
+    int64_t drain_ms, sweep_ms, retention_ms;
+};
+
+enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
+
+extern const struct option_def config_options[]; /* their target is a struct settings */
+
+/* One value somebody gave. (1) value passed def->set. (2) consumer == NULL: for all consumers, or not about one. */
+struct given {
+    const struct option_def *def;
+    enum origin origin;
+    char *consumer;
+    char *value;
+    char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
+};
+
+/* Everything that was given, and the names of consumers in the order they came. */
+struct config {
+    struct given *given;
+    size_t n_given;
+    char **flag_consumers, **file_consumers;
+    size_t n_flag_consumers, n_file_consumers;
+    char *path; /* the file that was loaded; NULL: none */
+};
+
+void config_init(struct config *c);
+void config_release(struct config *c);
+/* config_flag takes a value from the arguments; the error is one of usage. consumer may be NULL. */
+int config_flag(struct config *c, const char *consumer, const struct option_def *def, const char *value,
+                struct error *err);
+/* config_flag_consumer opens the group of `--consumer NAME`. */
+int config_flag_consumer(struct config *c, const char *name, struct error *err);
+/* config_environment takes what OUTBOX_<OPTION> says, config_file what the file says. An empty variable counts as one
+ * that is not there. */
+int config_environment(struct config *c, struct error *err);
+int config_file(struct config *c, const char *path, struct error *err);
+/* config_get gives what counts for a consumer (NULL: for the outbox, or for every consumer) out of all that was given:
+ * flags before environment before file, and in each what names the consumer before what is for all. NULL: nothing was
+ * given, the default counts. */
+const struct given *config_get(const struct config *c, const char *consumer, const struct option_def *def);
+/* config_settings puts defaults and what was given into *ret. */
+int config_settings(const struct config *c, struct settings *ret, struct error *err);
+/* config_consumers gives the names to run: those of the arguments, or else those of the file. */
+char *const *config_consumers(const struct config *c, size_t *ret_n);
+/* config_check_consumer refuses a consumer that could not run: without a sink, or with options that don't go together. */
+int config_check_consumer(const struct config *c, const char *name, struct error *err);
+/* config_mask appends a value with the passwords in its URLs replaced by ***. */
+void config_mask(struct buf *b, const char *value);
+/* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */
+#define CONFIG_VARIABLE 64
+const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
+
+/* ---- the arguments ---- */
+
+struct cli {
+    struct args args;
+    struct config config;
+    struct settings settings;
+    const struct command *rows; /* of the command; NULL: none was named */
+    const struct command *cmd;  /* NULL: a subcommand is missing, which only help may leave out */
+};
+
+extern const struct cli_option options_global[];   /* -c, -h: with every command */
+extern const struct cli_option options_consumer[]; /* --consumer, where it opens a group */
+
+/* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of the command that may
+ * come from the environment are looked up there, too. Stops at -h, with cli->args.help set. */
+int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
+void options_release(struct args *a);
+/* options_usage fills in a usage error and returns -1. */
+int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* options_choice finds value among names (ends with NULL); ERR_CONFIG lists them and names the nearest. */
+int options_choice(const char *value, const char *const *names, int *ret, struct error *err);
+
+/* Setters that several commands have in common. */
+int options_set_json(void *args, const char *value, struct error *err);
+int options_set_type(void *args, const char *value, struct error *err);
+int options_set_consumer(void *args, const char *value, struct error *err);
+int options_set_key(void *args, const char *value, struct error *err);
+int options_set_limit(void *args, const char *value, struct error *err);
+int options_set_all(void *args, const char *value, struct error *err);
+
+/* clang-format off */
+#define OPTION_JSON {{"json", NULL, "no", "print JSON instead of a table", options_set_json}, 0, true}
+#define OPTION_END {{NULL, NULL, NULL, NULL, NULL}, 0, false}
+/* clang-format on */
+
+/* ---- output ---- */
+
+struct output_column {
+    const char *name;
+    bool right; /* align */
+    bool trunc; /* may be cut to fit the terminal */
+};
+
+struct libscols_table;
+
+/* output_locale makes UTF-8 printable whatever LANG says. */
+void output_locale(void);
+/* output_color says whether stdout takes colours. */
+bool output_color(const struct settings *s);
+
+/* output_table starts a table; columns end with name == NULL. output_row adds cells, one per column, NULL for an empty
+ * one; output_paint colours a cell of the last row, if colours are on. output_print prints, and frees in any case.
+ * Cells may come from strangers: control characters are shown as \xNN. */
+int output_table(const struct output_column *columns, bool headings, bool color, struct libscols_table **ret,
+                 struct error *err);
+int output_row(struct libscols_table *tb, const char *const *cells, struct error *err);
+void output_paint(struct libscols_table *tb, size_t column, const char *color);
+int output_print(struct libscols_table *tb, struct error *err);
+void output_discard(struct libscols_table *tb);
+
+/* A pair of name and value, for what is shown one below the other; output_pair skips an empty value. */
+int output_pairs(struct libscols_table **ret, struct error *err);
+int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err);
+
+/* output_key appends AGGTYPE/AGGID, or nothing. output_event_pairs adds all about an event. */
+void output_key(struct buf *b, const struct event *ev);
+int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err);
+
+#define OUTPUT_MAX ((size_t)256 << 20) /* of what is printed at once: an event, with everything escaped */
+#define OUTPUT_AGE 32
+/* output_age writes a span for people, two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
+const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
+/* output_time writes RFC 3339, or "" for 0. */
+const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
+#define OUTPUT_INT 24
+const char *output_int(int64_t n, char out[OUTPUT_INT]);
+
+/* Members of a JSON object: `"name":value`, with a comma before all but the first. Absent strings and times are null. */
+void output_member(struct buf *b, const char *name);
+void output_string(struct buf *b, const char *name, const char *value);
+void output_str(struct buf *b, const char *name, struct str value);
+void output_number(struct buf *b, const char *name, int64_t value);
+void output_bool(struct buf *b, const char *name, bool value);
+void output_stamp(struct buf *b, const char *name, int64_t wall_ms);
+void output_event(struct buf *b, const struct event *ev); /* the members of an event */
+/* output_flush writes the buffer to stdout and empties it. */
+int output_flush(struct buf *b, struct error *err);
+/* output_end makes sure that everything reached stdout. */
+int output_end(struct error *err);
+
+/* output_clean appends text for a terminal or a log: control characters become ?. */
+void output_clean(struct buf *b, const char *text);
+/* output_error prints `outbox: text` to stderr. */
+void output_error(const char *text);
+
+/* A progress bar on stderr, if that is a terminal. total == 0: unknown. */
+struct output_progress {
+    bool on;
+    int64_t total, shown_at;
+};
+void output_progress_start(struct output_progress *p, int64_t total);
+void output_progress_step(struct output_progress *p, int64_t done, int64_t events);
+void output_progress_end(struct output_progress *p);
+
+/* output_consumer_state says how a consumer is: paused, in-flight, retrying, behind or idle. */
+const char *output_consumer_state(const struct consumer_info *c);
+/* output_consumer appends the members of a consumer; lag is counted from now_ms. */
+void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);
+
+/* ---- reading lines ---- */
+
+/* Lines of a file, each up to `max` bytes. (1) buf[at..n) has not been handed out. */
+struct lines {
+    int fd;
+    char *buf;
+    size_t at, n, cap, max;
+    int64_t number; /* of the line handed out last */
+    int64_t bytes;  /* read so far */
+    bool end;
+};
+
+int lines_init(struct lines *l, int fd, size_t max, struct error *err);
+void lines_release(struct lines *l);
+/* lines_next gives the next line without its end, borrowed until the next call; *ret_more is false behind the last. */
+int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err);
+/* lines_slurp appends the first `max` bytes of a file ("-": stdin) to b. Returns 0 or an errno. */
+int lines_slurp(const char *path, size_t max, struct buf *b);
+
+#endif

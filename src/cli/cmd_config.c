@@ -1,0 +1,170 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
+
+/* ---- check ---- */
+
+static int check(struct cli *cli, struct error *err)
+{
+    size_t n;
+    char *const *names = config_consumers(&cli->config, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (config_check_consumer(&cli->config, names[i], err) != 0) return -1;
+    }
+    printf("%s: ok, %zu consumer%s\n", cli->config.path ? cli->config.path : "no config file", n, n == 1 ? "" : "s");
+    return 0;
+}
+
+/* ---- show ---- */
+
+/* (1) tb == NULL: JSON into b. */
+struct shown {
+    const struct cli *cli;
+    struct libscols_table *tb;
+    struct buf b;
+    size_t n;
+};
+
+static const char *origin_of(const struct given *g)
+{
+    return g ? g->where : "default";
+}
+
+static int show_json(struct shown *s, const char *section, const struct option_def *o, const struct given *g,
+                     const char *value)
+{
+    static const char *const origins[] = {"default", "file", "environment", "flag"};
+    buf_adds(&s->b, s->n++ ? ",\n{" : "\n{");
+    output_string(&s->b, "section", section);
+    output_string(&s->b, "name", o->name);
+    output_string(&s->b, "value", value);
+    output_string(&s->b, "origin", origins[g ? g->origin : ORIGIN_DEFAULT]);
+    output_string(&s->b, "where", g ? g->where : NULL);
+    buf_addc(&s->b, '}');
+    return 0;
+}
+
+static int show_one(struct shown *s, const char *consumer, const struct option_def *o, struct error *err)
+{
+    const struct given *g = config_get(&s->cli->config, consumer, o);
+    const char *value = g ? g->value : o->def;
+    char section[STORE_NAME_MAX + 16] = "outbox";
+    struct buf masked;
+    buf_init(&masked, (size_t)1 << 20);
+    if (consumer) snprintf(section, sizeof(section), "consumer %s", consumer);
+    if (value) config_mask(&masked, value);
+    if (value) value = buf_cstr(&masked);
+    const char *cells[] = {section, o->name, value ? value : "-", origin_of(g)};
+    int r = s->tb ? output_row(s->tb, cells, err) : show_json(s, section, o, g, value);
+    buf_release(&masked);
+    return r;
+}
+
+static int show_table(struct shown *s, const char *consumer, const struct option_def *table, struct error *err)
+{
+    for (const struct option_def *o = table; o->name; o++) {
+        if (show_one(s, consumer, o, err) != 0) return -1;
+    }
+    return 0;
+}
+
+/* show_all shows what counts: [outbox], what consumers get if they don't say otherwise, and each consumer. */
+static int show_all(struct shown *s, struct error *err)
+{
+    size_t n;
+    char *const *names = config_consumers(&s->cli->config, &n);
+    if (show_table(s, NULL, config_options, err) != 0) return -1;
+    if (show_table(s, NULL, consumer_options, err) != 0) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (show_table(s, names[i], consumer_options, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int show(struct cli *cli, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"SECTION", false, false}, {"NAME", false, false}, {"VALUE", false, false},
+        {"FROM", false, false},    {NULL, false, false},
+    };
+    struct shown s = {.cli = cli};
+    buf_init(&s.b, (size_t)16 << 20);
+    if (cli->args.json) buf_addc(&s.b, '[');
+    int r = cli->args.json ? 0 : output_table(columns, true, output_color(&cli->settings), &s.tb, err);
+    if (r == 0) r = show_all(&s, err);
+    if (cli->args.json) buf_adds(&s.b, "\n]\n");
+    if (r == 0) {
+        r = s.tb ? output_print(s.tb, err) : output_flush(&s.b, err);
+    } else {
+        output_discard(s.tb);
+    }
+    buf_release(&s.b);
+    return r;
+}
+
+/* ---- sample ---- */
+
+/* Values for options that have no default, and for those whose default shows little. */
+static const struct {
+    const char *name, *value;
+} examples[] = {
+    {"store", "sqlite:shop.db"},
+    {"sink", "exec:./notify"},
+    {"events", "order.*, invoice.paid"},
+    {"where", "authorType = \"user\""},
+};
+
+static const char *example_of(const struct option_def *o)
+{
+    for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
+        if (strcmp(examples[i].name, o->name) == 0) return examples[i].value;
+    }
+    return o->def ? o->def : "";
+}
+
+static void sample_table(const struct option_def *table)
+{
+    for (const struct option_def *o = table; o->name; o++) {
+        printf("\n# %s", o->help);
+        if (o->arg) printf(" (%s)", o->arg);
+        printf("\n#%s = %s\n", o->name, example_of(o));
+    }
+}
+
+static int sample(struct cli *cli, struct error *err)
+{
+    (void)cli;
+    (void)err;
+    puts("# Settings of outbox, for outbox -c FILE. Lines that start with # are comments: take the # away to set\n"
+         "# something. Every setting is also an option (--lease 2s) and an environment variable (OUTBOX_LEASE=2s);\n"
+         "# options come before the environment, and that before this file.\n"
+         "\n[outbox]");
+    sample_table(config_options);
+    puts("\n# A section for each consumer to run. Its settings may stand in [outbox], too, and are then for all.\n"
+         "#[consumer example]");
+    sample_table(consumer_options);
+    return 0;
+}
+
+const struct command cmd_config[] = {
+    {.name = "config",
+     .sub = "check",
+     .help = "see whether the settings are fit for a relay",
+     .consumers = true,
+     .run = check},
+    {.name = "config",
+     .sub = "show",
+     .help = "show the settings that count, and where each comes from",
+     .options = show_options,
+     .consumers = true,
+     .run = show},
+    {.name = "config",
+     .sub = "sample",
+     .help = "print a config file that explains itself",
+     .bare = true,
+     .run = sample},
+    {.name = NULL},
+};

@@ -1,0 +1,241 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+/* clang-format off */
+#define OPTION_CONSUMER {{"consumer", "NAME", NULL, "only dead letters of this consumer", options_set_consumer}, 0, false}
+#define OPTION_TYPE {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false}
+/* clang-format on */
+
+static const struct cli_option list_options[] = {
+    OPTION_CONSUMER,
+    OPTION_TYPE,
+    {{"limit", "N", NULL, "most dead letters to list; all if not given", options_set_limit}, 0, true},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct cli_option show_options[] = {OPTION_CONSUMER, OPTION_JSON, OPTION_END};
+
+static const struct cli_option change_options[] = {
+    OPTION_CONSUMER,
+    OPTION_TYPE,
+    {{"all", NULL, "no", "every dead letter, or those that --consumer and --type leave", options_set_all}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* (1) failed: err has been filled in by a visit. */
+struct listing {
+    struct libscols_table *tb; /* NULL: none */
+    struct buf b;
+    int64_t seen;
+    bool as_list, failed;
+    struct error *err;
+};
+
+static struct dead_query query_of(const struct args *a)
+{
+    return (struct dead_query){
+        .consumer = a->consumer,
+        .id = a->n_pos ? a->pos[0] : NULL,
+        .type = a->type,
+        .limit = (size_t)a->limit,
+    };
+}
+
+static int visit_row(void *ctx, const struct dead_letter *d)
+{
+    struct listing *l = ctx;
+    char seq[OUTPUT_INT], attempts[OUTPUT_INT], at[CLOCK_RFC3339_SIZE];
+    struct buf key;
+    buf_init(&key, OUTPUT_MAX);
+    output_key(&key, &d->ev);
+    const char *cells[] = {d->consumer,
+                           output_int(d->ev.seq, seq),
+                           d->ev.id.p,
+                           d->ev.type.p,
+                           buf_cstr(&key),
+                           output_int(d->attempts, attempts),
+                           output_time(d->dead_at, at),
+                           d->retrying ? "yes" : "no",
+                           d->error};
+    l->failed = output_row(l->tb, cells, l->err) != 0;
+    l->seen++;
+    buf_release(&key);
+    return l->failed;
+}
+
+static int visit_json(void *ctx, const struct dead_letter *d)
+{
+    struct listing *l = ctx;
+    if (l->as_list) buf_adds(&l->b, l->seen ? ",\n" : "\n");
+    buf_addc(&l->b, '{');
+    output_string(&l->b, "consumer", d->consumer);
+    output_event(&l->b, &d->ev);
+    output_number(&l->b, "attempts", d->attempts);
+    output_string(&l->b, "error", d->error);
+    output_stamp(&l->b, "dead_at", d->dead_at);
+    output_bool(&l->b, "retrying", d->retrying);
+    buf_adds(&l->b, l->as_list ? "}" : "}\n");
+    l->failed = output_flush(&l->b, l->err) != 0;
+    l->seen++;
+    return l->failed;
+}
+
+static int add_pairs(struct libscols_table *tb, const struct dead_letter *d, struct error *err)
+{
+    char attempts[OUTPUT_INT], at[CLOCK_RFC3339_SIZE];
+    const char *const pairs[][2] = {
+        {"consumer", d->consumer},
+        {"attempts", output_int(d->attempts, attempts)},
+        {"died", output_time(d->dead_at, at)},
+        {"error", d->error},
+        {"retrying", d->retrying ? "yes" : "no"},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+        if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0) return -1;
+    }
+    return output_event_pairs(tb, &d->ev, err);
+}
+
+static int visit_pairs(void *ctx, const struct dead_letter *d)
+{
+    struct listing *l = ctx;
+    struct libscols_table *tb;
+    if (l->seen++) putchar('\n');
+    l->failed = output_pairs(&tb, l->err) != 0;
+    if (l->failed) return 1;
+    l->failed = add_pairs(tb, d, l->err) != 0;
+    if (l->failed) {
+        output_discard(tb);
+        return 1;
+    }
+    l->failed = output_print(tb, l->err) != 0;
+    return l->failed;
+}
+
+static int visit_all(struct store *st, const struct args *a, dead_visit *visit, struct listing *l, struct error *err)
+{
+    struct dead_query q = query_of(a);
+    if (l->as_list) buf_addc(&l->b, '[');
+    if (st->ops->dead(st, &q, visit, l, err) != 0 || l->failed) return -1;
+    if (l->as_list) buf_adds(&l->b, l->seen ? "\n]\n" : "]\n");
+    return output_flush(&l->b, err);
+}
+
+static int list_table(const struct cli *cli, struct store *st, struct listing *l, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"CONSUMER", false, false}, {"SEQ", true, false},      {"ID", false, false},   {"TYPE", false, true},
+        {"KEY", false, true},       {"ATTEMPTS", true, false}, {"DIED", false, false}, {"RETRYING", false, false},
+        {"ERROR", false, true},     {NULL, false, false},
+    };
+    if (output_table(columns, true, output_color(&cli->settings), &l->tb, err) != 0) return -1;
+    if (visit_all(st, &cli->args, visit_row, l, err) != 0) {
+        output_discard(l->tb);
+        return -1;
+    }
+    if (l->seen == 0) fputs("no dead letters\n", stderr);
+    return output_print(l->tb, err);
+}
+
+static int list(struct cli *cli, struct error *err)
+{
+    struct listing l = {.as_list = cli->args.json, .err = err};
+    struct store *st;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&l.b, OUTPUT_MAX);
+    int r = cli->args.json ? visit_all(st, &cli->args, visit_json, &l, err) : list_table(cli, st, &l, err);
+    buf_release(&l.b);
+    store_close(st);
+    return r;
+}
+
+static int not_found(const struct args *a, struct error *err)
+{
+    return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"%s%s; outbox dead list shows those there are",
+                   a->pos[0], a->consumer ? " of consumer " : "", a->consumer ? a->consumer : "");
+}
+
+static int show(struct cli *cli, struct error *err)
+{
+    struct listing l = {.err = err};
+    struct store *st;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&l.b, OUTPUT_MAX);
+    int r = visit_all(st, &cli->args, cli->args.json ? visit_json : visit_pairs, &l, err);
+    buf_release(&l.b);
+    store_close(st);
+    return r == 0 && l.seen == 0 ? not_found(&cli->args, err) : r;
+}
+
+/* ---- retry and drop ---- */
+
+static int report(const struct args *a, const char *member, const char *text, int64_t n, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 256);
+    if (a->json) {
+        buf_addf(&b, "{\"%s\":%lld}\n", member, (long long)n);
+    } else {
+        buf_addf(&b, "%lld dead letter%s %s\n", (long long)n, n == 1 ? "" : "s", text);
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+static int change(struct cli *cli, bool drop, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct dead_query q = query_of(a);
+    struct store *st;
+    int64_t n = 0;
+    if (!a->all && !a->n_pos) return options_usage(err, "dead %s needs an ID, or --all", drop ? "drop" : "retry");
+    if (a->all && a->n_pos) return options_usage(err, "an ID and --all are one too many");
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    int r = drop ? st->ops->dead_drop(st, &q, &n, err) : st->ops->dead_retry(st, &q, &n, err);
+    store_close(st);
+    if (r != 0) return -1;
+    if (n == 0 && a->n_pos) return not_found(a, err);
+    return drop ? report(a, "dropped", "dropped", n, err) : report(a, "retried", "sent back for delivery", n, err);
+}
+
+static int retry(struct cli *cli, struct error *err)
+{
+    return change(cli, false, err);
+}
+
+static int drop(struct cli *cli, struct error *err)
+{
+    return change(cli, true, err);
+}
+
+const struct command cmd_dead[] = {
+    {.name = "dead", .sub = "list", .help = "list dead letters", .options = list_options, .run = list},
+    {.name = "dead",
+     .sub = "show",
+     .args = "ID",
+     .help = "show a dead letter, by event id or sequence number",
+     .options = show_options,
+     .min = 1,
+     .max = 1,
+     .run = show},
+    {.name = "dead",
+     .sub = "retry",
+     .args = "ID | --all",
+     .help = "send dead letters back, with all their attempts",
+     .options = change_options,
+     .max = 1,
+     .run = retry},
+    {.name = "dead",
+     .sub = "drop",
+     .args = "ID | --all",
+     .help = "delete dead letters",
+     .options = change_options,
+     .max = 1,
+     .run = drop},
+    {.name = NULL},
+};

@@ -1,0 +1,352 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "event/ndjson.h"
+
+#define LINES_PER_TRANSACTION 1000
+#define LINE_EXTRA ((size_t)128 * 1024)          /* of a line beside its payload: headers, keys, names */
+#define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
+
+/* ---- options ---- */
+
+static int set_version(void *target, const char *value, struct error *err)
+{
+    struct args *a = target;
+    if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0) return -1;
+    a->has_version = true;
+    return 0;
+}
+
+static int set_payload(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->payload = value;
+    return 0;
+}
+
+static int set_header(void *target, const char *value, struct error *err)
+{
+    struct args *a = target;
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
+    size_t n = (size_t)(equals - value) + 1;
+    for (size_t i = 0; i < a->n_headers; i++) {
+        if (strncmp(a->headers[i], value, n) == 0)
+            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
+    }
+    const char **grown = realloc(a->headers, (a->n_headers + 1) * sizeof(*grown));
+    if (!grown) return err_nomem(err);
+    a->headers = grown;
+    grown[a->n_headers++] = value;
+    return 0;
+}
+
+static int set_idempotency_key(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->idempotency_key = value;
+    return 0;
+}
+
+static int set_tenant(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->tenant = value;
+    return 0;
+}
+
+static int set_delay(void *target, const char *value, struct error *err)
+{
+    return text_duration(value, &((struct args *)target)->delay_ms, err);
+}
+
+static int set_ndjson(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->ndjson, err);
+}
+
+static int set_atomic(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->atomic, err);
+}
+
+static const struct cli_option options[] = {
+    {{"key", "AGGTYPE/AGGID", NULL, "what the event is about; events of one key keep their order", options_set_key},
+     0,
+     false},
+    {{"version", "N", NULL, "version of the aggregate", set_version}, 0, false},
+    {{"payload", "JSON|@FILE|-", "null", "the payload: JSON text, the content of a file, or - for stdin", set_payload},
+     0,
+     false},
+    {{"header", "NAME=VALUE", NULL, "a header; may be given several times", set_header}, 0, false},
+    {{"idempotency-key", "KEY", NULL, "emitting the same key again gives no second event", set_idempotency_key},
+     0,
+     false},
+    {{"tenant", "NAME", NULL, "whose event it is", set_tenant}, 0, false},
+    {{"delay", "DURATION", "0s", "deliver no earlier than this from now", set_delay}, 0, false},
+    {{"ndjson", NULL, "no", "read events from a file or stdin, an object per line", set_ndjson}, 0, false},
+    {{"atomic", NULL, "no", "with --ndjson: all in one transaction instead of 1,000 lines each", set_atomic}, 0, true},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* ---- one event ---- */
+
+static int headers_json(const struct args *a, struct buf *b, struct error *err)
+{
+    buf_addc(b, '{');
+    for (size_t i = 0; i < a->n_headers; i++) {
+        const char *equals = strchr(a->headers[i], '=');
+        struct str name = {a->headers[i], (size_t)(equals - a->headers[i])};
+        if (!utf8_valid(str_of(a->headers[i]), NULL)) {
+            return err_set(err, ERR_INVALID, "header %zu is not valid UTF-8; nothing is stored", i + 1);
+        }
+        if (i) buf_addc(b, ',');
+        json_quote(b, name);
+        buf_addc(b, ':');
+        json_quote(b, str_of(equals + 1));
+    }
+    buf_addc(b, '}');
+    return buf_cstr(b) ? 0 : err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
+}
+
+/* payload_read gets the payload's text into *ret; b keeps it if it comes from a file. One byte more than is allowed is
+ * enough to see that it is too much. */
+static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
+{
+    const char *p = cli->args.payload;
+    size_t max = (size_t)cli->settings.payload_max + 1;
+    *ret = str_of(p);
+    if (!p || (p[0] != '@' && strcmp(p, "-") != 0)) return 0;
+    const char *path = p[0] == '@' ? p + 1 : p;
+    int e = lines_slurp(path, max, b);
+    if (e) return err_errno(err, ERR_INVALID, e, "could not read the payload from %s", p[0] == '-' ? "stdin" : path);
+    if (b->n == max) {
+        return err_set(err, ERR_INVALID, "the payload is over the limit of %zu bytes; --max-payload sets it", max - 1);
+    }
+    *ret = (struct str){b->p ? b->p : "", b->n};
+    return 0;
+}
+
+static int report_one(const struct args *a, const char *id, bool duplicate, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 256);
+    if (a->json) {
+        buf_addf(&b, "{\"id\":\"%s\",\"duplicate\":%s}\n", id, duplicate ? "true" : "false");
+    } else {
+        buf_addf(&b, "%s\n", id);
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    if (duplicate) output_error("idempotency key known: no new event");
+    return r;
+}
+
+static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
+{
+    struct store *st;
+    char id[UUID_TEXT + 1];
+    bool duplicate = false;
+    if (event_check(ev, cli->settings.payload_max, err) != 0) return -1;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
+    store_close(st);
+    return r == 0 ? report_one(&cli->args, id, duplicate, err) : -1;
+}
+
+static int emit_one(struct cli *cli, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct buf payload, headers;
+    buf_init(&payload, (size_t)cli->settings.payload_max + 1);
+    buf_init(&headers, (size_t)2 * EVENT_HEADERS_MAX);
+    struct new_event ev = {
+        .type = str_of(a->pos[0]),
+        .aggregate_type = a->aggregate_type,
+        .aggregate_id = a->aggregate_id,
+        .idempotency_key = str_of(a->idempotency_key),
+        .tenant = str_of(a->tenant),
+        .has_version = a->has_version,
+        .version = a->version,
+        .not_before = a->delay_ms ? clock_wall(&clock_system) + a->delay_ms : 0,
+    };
+    int r = payload_read(cli, &payload, &ev.payload, err);
+    if (r == 0 && a->n_headers) r = headers_json(a, &headers, err);
+    if (a->n_headers) ev.headers = (struct str){headers.p, headers.n};
+    if (r == 0) r = emit_checked(cli, &ev, err);
+    buf_release(&payload);
+    buf_release(&headers);
+    return r;
+}
+
+/* ---- many ---- */
+
+/* (1) events, duplicates and stored_line count what is committed; batch_* what the open transaction holds besides. */
+struct bulk {
+    struct cli *cli;
+    struct store *st;
+    const char *name; /* of the file, in messages */
+    struct lines lines;
+    struct arena arena;
+    struct output_progress progress;
+    bool open;
+    int64_t events, duplicates, stored_line;
+    int64_t batch_lines, batch_events, batch_duplicates;
+};
+
+static int bulk_commit(struct bulk *k, struct error *err)
+{
+    bool open = k->open;
+    k->open = false; /* whatever becomes of it, commit ends it */
+    if (open && k->st->ops->commit(k->st, err) != 0) return -1;
+    k->events += k->batch_events;
+    k->duplicates += k->batch_duplicates;
+    k->stored_line = k->lines.number;
+    k->batch_lines = k->batch_events = k->batch_duplicates = 0;
+    return 0;
+}
+
+static int bulk_line(struct bulk *k, struct str line, struct error *err)
+{
+    struct new_event ev;
+    char id[UUID_TEXT + 1];
+    bool duplicate = false;
+    arena_reset(&k->arena);
+    if (ndjson_read(line, clock_wall(&clock_system), &k->arena, &ev, err) != 0) return -1;
+    if (event_check(&ev, k->cli->settings.payload_max, err) != 0) return -1;
+    if (!k->open && k->st->ops->begin(k->st, err) != 0) return -1;
+    k->open = true;
+    if (k->st->ops->emit(k->st, NULL, &ev, id, &duplicate, err) != 0) return -1;
+    if (duplicate) {
+        k->batch_duplicates++;
+    } else {
+        k->batch_events++;
+    }
+    return 0;
+}
+
+static bool is_blank(struct str line)
+{
+    for (size_t i = 0; i < line.n; i++) {
+        if (!strchr(" \t\r", line.p[i]) || !line.p[i]) return false;
+    }
+    return true;
+}
+
+static int bulk_lines(struct bulk *k, struct error *err)
+{
+    struct str line;
+    bool more;
+    for (;;) {
+        if (lines_next(&k->lines, &line, &more, err) != 0) return -1;
+        if (!more) return bulk_commit(k, err);
+        k->batch_lines++;
+        if (!is_blank(line) && bulk_line(k, line, err) != 0) return -1;
+        output_progress_step(&k->progress, k->lines.bytes, k->events + k->batch_events);
+        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.atomic;
+        if (full && bulk_commit(k, err) != 0) return -1;
+    }
+}
+
+/* bulk_failed names the line, and says exactly what is stored and what is not. */
+static int bulk_failed(struct bulk *k, struct error *err)
+{
+    char told[160];
+    if (k->open) k->st->ops->rollback(k->st);
+    if (k->stored_line == 0) {
+        snprintf(told, sizeof(told), "nothing is stored");
+    } else {
+        snprintf(told, sizeof(told),
+                 "lines 1 to %" PRId64 " are stored (%" PRId64 " events, %" PRId64
+                 " duplicates), nothing from line %" PRId64 " on",
+                 k->stored_line, k->events, k->duplicates, k->stored_line + 1);
+    }
+    /* The consequence must not be cut off, however long the reason. */
+    char why[sizeof(err->text)];
+    snprintf(why, sizeof(why), "%.280s", err->text);
+    int code = err->code;
+    err_set(err, ERR_INVALID, "%.60s:%" PRId64 ": %s; %s", k->name, k->lines.number, why, told);
+    err->code = code;
+    return -1;
+}
+
+static int bulk_report(const struct bulk *k, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 256);
+    if (k->cli->args.json) {
+        buf_addf(&b, "{\"events\":%" PRId64 ",\"duplicates\":%" PRId64 "}\n", k->events, k->duplicates);
+    } else {
+        buf_addf(&b, "%" PRId64 " events, %" PRId64 " duplicates\n", k->events, k->duplicates);
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+static int bulk_run(struct bulk *k, int fd, struct error *err)
+{
+    struct stat sb;
+    if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0) return -1;
+    arena_init(&k->arena, ATTRIBUTES_MAX);
+    output_progress_start(&k->progress, fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) ? sb.st_size : 0);
+    int r = bulk_lines(k, err);
+    output_progress_end(&k->progress);
+    r = r == 0 ? bulk_report(k, err) : bulk_failed(k, err);
+    arena_release(&k->arena);
+    lines_release(&k->lines);
+    return r;
+}
+
+static int emit_many(struct cli *cli, struct error *err)
+{
+    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
+    bool is_stdin = strcmp(path, "-") == 0;
+    struct bulk k = {.cli = cli, .name = is_stdin ? "stdin" : path};
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
+    int r = commands_store(cli, false, &k.st, err);
+    if (r == 0) r = bulk_run(&k, fd, err);
+    store_close(k.st);
+    if (!is_stdin) close(fd);
+    return r;
+}
+
+static int refuse(const struct args *a, struct error *err)
+{
+    bool single = a->payload || a->n_headers || a->aggregate_id.p || a->has_version || a->idempotency_key ||
+                  a->tenant || a->delay_ms;
+    if (a->ndjson && single) {
+        return options_usage(err,
+                             "with --ndjson the lines say everything about the events; drop the options about one");
+    }
+    if (!a->ndjson && !a->n_pos) return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
+    return 0;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    if (refuse(&cli->args, err) != 0) return -1;
+    return cli->args.ndjson ? emit_many(cli, err) : emit_one(cli, err);
+}
+
+const struct command cmd_emit[] = {
+    {.name = "emit",
+     .args = "TYPE | --ndjson [FILE|-]",
+     .help = "store an event, or many, and print the id",
+     .options = options,
+     .max = 1,
+     .run = run},
+    {.name = NULL},
+};

@@ -1,0 +1,292 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define LIMIT 100
+#define STATES_MAX 4096 /* bytes of the STATE column */
+
+/* Also what other descriptions of an outbox call the states. */
+static const struct {
+    const char *name;
+    enum delivery_state state;
+} aliases[] = {
+    {"unprocessed", STATE_PENDING},
+    {"processing", STATE_INFLIGHT},
+    {"published", STATE_DELIVERED},
+    {"abandoned", STATE_EXPIRED},
+};
+
+static int set_state(void *target, const char *value, struct error *err)
+{
+    static const char *const names[] = {"pending", "in-flight", "delivered", "failed", "expired", NULL};
+    struct args *a = target;
+    int i;
+    for (size_t k = 0; k < sizeof(aliases) / sizeof(*aliases); k++) {
+        if (strcmp(aliases[k].name, value) == 0) value = delivery_state_names[aliases[k].state];
+    }
+    if (options_choice(value, names, &i, err) != 0) return -1;
+    a->state = i + 1;
+    return 0;
+}
+
+static int set_after(void *target, const char *value, struct error *err)
+{
+    return text_int(value, 0, INT64_MAX, &((struct args *)target)->after, err);
+}
+
+static int set_newest(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->newest, err);
+}
+
+static const struct cli_option list_options[] = {
+    {{"state", "STATE", NULL, "only those that are pending, in-flight, delivered, failed or expired somewhere",
+      set_state},
+     0,
+     false},
+    {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false},
+    {{"key", "AGGTYPE/AGGID", NULL, "only events of this key", options_set_key}, 0, false},
+    {{"consumer", "NAME", NULL, "only what they are to this consumer", options_set_consumer}, 0, false},
+    {{"after", "SEQ", "0", "only events behind this sequence number", set_after}, 0, false},
+    {{"newest", NULL, "no", "newest first", set_newest}, 0, true},
+    {{"limit", "N", "100", "most events to list", options_set_limit}, 0, true},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
+
+/* A listing on its way out. (1) failed: err has been filled in by visit. */
+struct listing {
+    struct libscols_table *tb; /* NULL: JSON */
+    struct buf b;
+    int64_t seen, limit;
+    int64_t last; /* seq */
+    bool more;    /* there was one beyond the limit */
+    bool failed;
+    struct error *err;
+};
+
+static bool all_alike(const struct delivery_info *d, size_t n)
+{
+    for (size_t i = 1; i < n; i++) {
+        if (d[i].state != d[0].state) return false;
+    }
+    return true;
+}
+
+/* states_text is one word if all consumers agree, else consumer:state of each that wants the event. */
+static void states_text(struct buf *b, const struct delivery_info *d, size_t n)
+{
+    if (n && all_alike(d, n)) {
+        buf_adds(b, delivery_state_names[d[0].state]);
+        return;
+    }
+    for (size_t i = 0, shown = 0; i < n; i++) {
+        if (d[i].state == STATE_SKIPPED) continue;
+        buf_addf(b, "%s%s:%s", shown++ ? " " : "", d[i].consumer, delivery_state_names[d[i].state]);
+    }
+}
+
+static const char *or_dash(struct buf *b)
+{
+    const char *s = b->n ? buf_cstr(b) : NULL;
+    return s ? s : "-";
+}
+
+static int add_row(struct listing *l, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    char seq[OUTPUT_INT], created[CLOCK_RFC3339_SIZE];
+    struct buf key, states;
+    buf_init(&key, OUTPUT_MAX);
+    buf_init(&states, STATES_MAX);
+    output_key(&key, ev);
+    states_text(&states, d, n);
+    const char *cells[] = {output_int(ev->seq, seq),
+                           ev->id.p,
+                           ev->type.p,
+                           or_dash(&key),
+                           or_dash(&states),
+                           output_time(ev->created_at, created)};
+    int r = output_row(l->tb, cells, l->err);
+    buf_release(&key);
+    buf_release(&states);
+    return r;
+}
+
+static void delivery_json(struct buf *b, const struct delivery_info *d)
+{
+    buf_addc(b, '{');
+    output_string(b, "consumer", d->consumer);
+    output_string(b, "state", delivery_state_names[d->state]);
+    output_number(b, "attempts", d->attempts);
+    output_stamp(b, "due_at", d->due_at);
+    output_string(b, "error", d->error);
+    buf_addc(b, '}');
+}
+
+static void event_json(struct buf *b, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    buf_addc(b, '{');
+    output_event(b, ev);
+    output_member(b, "deliveries");
+    buf_addc(b, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i) buf_addc(b, ',');
+        delivery_json(b, &d[i]);
+    }
+    buf_adds(b, "]}");
+}
+
+static int visit(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    struct listing *l = ctx;
+    if (l->seen == l->limit) {
+        l->more = true;
+        return 1;
+    }
+    l->last = ev->seq;
+    if (l->tb) {
+        l->failed = add_row(l, ev, d, n) != 0;
+    } else {
+        buf_adds(&l->b, l->seen ? ",\n" : "\n");
+        event_json(&l->b, ev, d, n);
+        l->failed = output_flush(&l->b, l->err) != 0;
+    }
+    l->seen++;
+    return l->failed;
+}
+
+static int print_list(struct store *st, const struct event_query *q, struct listing *l, struct error *err)
+{
+    if (!l->tb) buf_addc(&l->b, '[');
+    int r = st->ops->events(st, q, visit, l, err);
+    if (r != 0 || l->failed) return -1;
+    if (!l->tb) {
+        buf_adds(&l->b, l->seen ? "\n]\n" : "]\n");
+        return output_flush(&l->b, err);
+    }
+    struct libscols_table *tb = l->tb;
+    l->tb = NULL;
+    if (output_print(tb, err) != 0 || output_end(err) != 0) return -1;
+    if (l->seen == 0) fputs("no events match\n", stderr);
+    if (l->more && !q->newest_first) {
+        fprintf(stderr, "there are more: --after %lld, or a larger --limit\n", (long long)l->last);
+    }
+    return 0;
+}
+
+static int list(struct cli *cli, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"SEQ", true, false},   {"ID", false, false},      {"TYPE", false, true}, {"KEY", false, true},
+        {"STATE", false, true}, {"CREATED", false, false}, {NULL, false, false},
+    };
+    const struct args *a = &cli->args;
+    struct listing l = {.limit = a->limit ? a->limit : LIMIT, .err = err};
+    struct event_query q = {
+        .type = a->type,
+        .aggregate_type = a->aggregate_type,
+        .aggregate_id = a->aggregate_id,
+        .consumer = a->consumer,
+        .state = a->state,
+        .after = a->after,
+        .limit = (size_t)l.limit + 1,
+        .newest_first = a->newest,
+    };
+    struct store *st;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&l.b, OUTPUT_MAX);
+    int r = a->json ? 0 : output_table(columns, true, output_color(&cli->settings), &l.tb, err);
+    if (r == 0) r = print_list(st, &q, &l, err);
+    output_discard(l.tb);
+    buf_release(&l.b);
+    store_close(st);
+    return r;
+}
+
+/* ---- show ---- */
+
+static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, struct error *err)
+{
+    char attempts[OUTPUT_INT], due[CLOCK_RFC3339_SIZE];
+    const char *cells[] = {d->consumer, delivery_state_names[d->state], output_int(d->attempts, attempts),
+                           output_time(d->due_at, due), d->error};
+    return output_row(tb, cells, err);
+}
+
+static int print_deliveries(const struct delivery_info *d, size_t n, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"CONSUMER", false, false}, {"STATE", false, false}, {"ATTEMPTS", true, false},
+        {"DUE", false, false},      {"ERROR", false, true},  {NULL, false, false},
+    };
+    struct libscols_table *tb;
+    if (n == 0) return 0;
+    if (output_table(columns, true, false, &tb, err) != 0) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (add_delivery(tb, &d[i], err) != 0) {
+            output_discard(tb);
+            return -1;
+        }
+    }
+    putchar('\n');
+    return output_print(tb, err);
+}
+
+static int print_event(const struct event *ev, const struct delivery_info *d, size_t n, struct error *err)
+{
+    struct libscols_table *tb;
+    if (output_pairs(&tb, err) != 0) return -1;
+    if (output_event_pairs(tb, ev, err) != 0) {
+        output_discard(tb);
+        return -1;
+    }
+    return output_print(tb, err) == 0 ? print_deliveries(d, n, err) : -1;
+}
+
+static int visit_one(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    struct listing *l = ctx;
+    l->seen++;
+    if (l->limit) { /* as text */
+        l->failed = print_event(ev, d, n, l->err) != 0;
+        return 1;
+    }
+    event_json(&l->b, ev, d, n);
+    buf_addc(&l->b, '\n');
+    l->failed = output_flush(&l->b, l->err) != 0;
+    return 1;
+}
+
+static int show(struct cli *cli, struct error *err)
+{
+    const char *id = cli->args.pos[0];
+    struct event_query q = {.id = id, .limit = 1};
+    struct listing l = {.limit = !cli->args.json, .err = err};
+    struct store *st;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&l.b, OUTPUT_MAX);
+    int r = st->ops->events(st, &q, visit_one, &l, err);
+    buf_release(&l.b);
+    store_close(st);
+    if (r != 0 || l.failed) return -1;
+    if (l.seen) return 0;
+    return err_set(err, ERR_NOTFOUND,
+                   "there is no event \"%s\"; it takes an id or a sequence number: outbox events list", id);
+}
+
+const struct command cmd_events[] = {
+    {.name = "events", .sub = "list", .help = "list events and their states", .options = list_options, .run = list},
+    {.name = "events",
+     .sub = "show",
+     .args = "ID",
+     .help = "show an event, by id or sequence number, and its state for each consumer",
+     .options = show_options,
+     .min = 1,
+     .max = 1,
+     .run = show},
+    {.name = NULL},
+};

@@ -1,0 +1,280 @@
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define NAMES_MAX 256 /* consumers whose rates are followed */
+
+static volatile sig_atomic_t interrupted;
+
+static int set_watch(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->watch, err);
+}
+
+static int set_interval(void *target, const char *value, struct error *err)
+{
+    int64_t ms;
+    if (text_duration(value, &ms, err) != 0) return -1;
+    if (ms < 10) return err_set(err, ERR_CONFIG, "\"%s\" is less than 10ms", value);
+    ((struct args *)target)->interval_ms = ms;
+    return 0;
+}
+
+static const struct cli_option options[] = {
+    OPTION_JSON,
+    {{"watch", NULL, "no", "show it again and again, with rates, until interrupted", set_watch}, 0, true},
+    {{"interval", "DURATION", "1s", "with --watch: how often", set_interval}, 0, true},
+    OPTION_END,
+};
+
+/* What is known of a consumer at one moment, to get a rate from two of them. */
+struct mark {
+    char name[STORE_NAME_MAX + 1];
+    int64_t delivered, position;
+};
+
+/* One look at the store. (1) before holds what the last look saw, n_before == 0 at the first. */
+struct look {
+    const struct cli *cli;
+    struct store *st;
+    struct arena arena;
+    struct store_info info;
+    struct consumer_info *c;
+    size_t n;
+    struct mark before[NAMES_MAX];
+    size_t n_before;
+    int64_t before_ns, now_ns, before_head;
+};
+
+static int look(struct look *l, struct error *err)
+{
+    arena_reset(&l->arena);
+    if (l->st->ops->info(l->st, &l->info, err) != 0) return -1;
+    if (l->st->ops->consumer_list(l->st, NULL, &l->arena, &l->c, &l->n, err) != 0) return -1;
+    l->now_ns = clock_mono(&clock_system);
+    return 0;
+}
+
+static void remember(struct look *l)
+{
+    l->before_ns = l->now_ns;
+    l->before_head = l->info.head;
+    for (l->n_before = 0; l->n_before < l->n && l->n_before < NAMES_MAX; l->n_before++) {
+        struct mark *m = &l->before[l->n_before];
+        const struct consumer_info *c = &l->c[l->n_before];
+        snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
+        m->delivered = c->delivered;
+        m->position = c->position;
+    }
+}
+
+static const struct mark *mark_of(const struct look *l, const char *name)
+{
+    for (size_t i = 0; i < l->n_before; i++) {
+        if (strcmp(l->before[i].name, name) == 0) return &l->before[i];
+    }
+    return NULL;
+}
+
+/* per_second is -1 when there is nothing to compare with. */
+static int64_t per_second(const struct look *l, int64_t now, int64_t before)
+{
+    int64_t span = l->now_ns - l->before_ns;
+    if (!l->before_ns || span <= 0) return -1;
+    return (int64_t)((double)(now - before) * 1e9 / (double)span + 0.5);
+}
+
+static int64_t delivery_rate(const struct look *l, const struct consumer_info *c)
+{
+    const struct mark *m = mark_of(l, c->spec.name);
+    return m ? per_second(l, c->delivered, m->delivered) : -1;
+}
+
+static int64_t position_rate(const struct look *l, const struct consumer_info *c)
+{
+    const struct mark *m = mark_of(l, c->spec.name);
+    return m ? per_second(l, c->position, m->position) : -1;
+}
+
+/* ---- as a table ---- */
+
+static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
+{
+    if (rate < 0) return "-";
+    return output_int(rate, out);
+}
+
+static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
+{
+    if (c->behind == 0 || !c->oldest_at) return "-";
+    return output_age(l->info.now_ms - c->oldest_at, out);
+}
+
+static void paint(struct libscols_table *tb, const struct consumer_info *c)
+{
+    static const char *const colors[][2] = {
+        {"paused", "yellow"}, {"in-flight", "cyan"}, {"retrying", "magenta"}, {"idle", "green"}};
+    for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
+        if (strcmp(colors[i][0], output_consumer_state(c)) == 0) output_paint(tb, 1, colors[i][1]);
+    }
+    if (c->dead) output_paint(tb, 6, "red");
+}
+
+static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c, struct error *err)
+{
+    char behind[OUTPUT_INT], delivered[OUTPUT_INT], parked[OUTPUT_INT], dead[OUTPUT_INT], rate[2][OUTPUT_INT];
+    char lag[OUTPUT_AGE];
+    const char *cells[] = {
+        c->spec.name,
+        output_consumer_state(c),
+        output_int(c->behind, behind),
+        lag_of(l, c, lag),
+        output_int(c->delivered, delivered),
+        output_int(c->parked, parked),
+        output_int(c->dead, dead),
+        l->cli->args.watch ? rate_text(delivery_rate(l, c), rate[0]) : c->last_error,
+        l->cli->args.watch ? rate_text(position_rate(l, c), rate[1]) : NULL,
+        c->last_error,
+    };
+    if (output_row(tb, cells, err) != 0) return -1;
+    paint(tb, c);
+    return 0;
+}
+
+static int consumers_table(const struct look *l, struct error *err)
+{
+#define COMMON \
+    {"NAME", false, false}, {"STATE", false, false}, {"BEHIND", true, false}, {"LAG", true, false}, \
+        {"DELIVERED", true, false}, {"PARKED", true, false}, \
+    { \
+        "DEAD", true, false \
+    }
+    static const struct output_column once[] = {COMMON, {"LAST ERROR", false, true}, {NULL, false, false}};
+    static const struct output_column watch[] = {COMMON,
+                                                 {"DELIVERED/S", true, false},
+                                                 {"READ/S", true, false},
+                                                 {"LAST ERROR", false, true},
+                                                 {NULL, false, false}};
+#undef COMMON
+    struct libscols_table *tb;
+    bool color = output_color(&l->cli->settings);
+    if (output_table(l->cli->args.watch ? watch : once, true, color, &tb, err) != 0) return -1;
+    for (size_t i = 0; i < l->n; i++) {
+        if (add_row(l, tb, &l->c[i], err) != 0) {
+            output_discard(tb);
+            return -1;
+        }
+    }
+    return output_print(tb, err);
+}
+
+static int print_text(const struct look *l, struct error *err)
+{
+    const struct store_info *i = &l->info;
+    struct buf b;
+    char age[OUTPUT_AGE];
+    int64_t rate = per_second(l, i->head, l->before_head);
+    buf_init(&b, 8192);
+    buf_adds(&b, "store ");
+    config_mask(&b, l->cli->settings.store);
+    buf_addf(&b, ": %lld events kept, head %lld", (long long)i->events, (long long)i->head);
+    if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(i->now_ms - i->oldest_at, age));
+    if (l->cli->args.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
+    buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r == 0 ? consumers_table(l, err) : -1;
+}
+
+/* ---- as JSON ---- */
+
+static void add_store(struct buf *b, const struct look *l)
+{
+    const struct store_info *i = &l->info;
+    struct buf url;
+    buf_init(&url, 4096);
+    config_mask(&url, l->cli->settings.store);
+    output_string(b, "url", buf_cstr(&url));
+    buf_release(&url);
+    output_number(b, "schema_version", i->schema_version);
+    output_number(b, "events", i->events);
+    output_number(b, "head", i->head);
+    output_number(b, "tail", i->tail);
+    output_stamp(b, "oldest_at", i->oldest_at);
+    output_number(b, "consumers", i->consumers);
+    output_number(b, "dead", i->dead);
+    output_stamp(b, "now", i->now_ms);
+}
+
+static int print_json(const struct look *l, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, (size_t)16 << 20);
+    buf_adds(&b, "{\"store\":{");
+    add_store(&b, l);
+    buf_adds(&b, "},\"consumers\":[");
+    for (size_t i = 0; i < l->n; i++) {
+        int64_t rate = delivery_rate(l, &l->c[i]);
+        buf_adds(&b, i ? ",{" : "{");
+        output_consumer(&b, &l->c[i], l->info.now_ms);
+        if (rate >= 0) output_number(&b, "delivered_per_s", rate);
+        buf_addc(&b, '}');
+    }
+    buf_adds(&b, "]}\n");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+/* ---- once, or again and again ---- */
+
+static int show(struct look *l, struct error *err)
+{
+    if (look(l, err) != 0) return -1;
+    if (l->cli->args.watch && !l->cli->args.json && isatty(STDOUT_FILENO)) fputs("\033[H\033[2J", stdout);
+    if ((l->cli->args.json ? print_json(l, err) : print_text(l, err)) != 0) return -1;
+    remember(l);
+    return output_end(err);
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static int watch(struct look *l, struct error *err)
+{
+    struct sigaction stop = {.sa_handler = on_signal};
+    int64_t ms = l->cli->args.interval_ms < 0 ? 1000 : l->cli->args.interval_ms;
+    struct timespec pause = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000 * MS_NS)};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    while (!interrupted) {
+        if (show(l, err) != 0) return -1;
+        if (!interrupted) nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    struct look l = {.cli = cli};
+    if (commands_store(cli, false, &l.st, err) != 0) return -1;
+    arena_init(&l.arena, 0);
+    int r = cli->args.watch ? watch(&l, err) : show(&l, err);
+    arena_release(&l.arena);
+    store_close(l.st);
+    return r;
+}
+
+const struct command cmd_status[] = {
+    {.name = "status", .help = "show the store and how its consumers are", .options = options, .run = run},
+    {.name = NULL},
+};

@@ -1,0 +1,86 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+static int set_older_than(void *target, const char *value, struct error *err)
+{
+    return text_duration(value, &((struct args *)target)->older_than_ms, err);
+}
+
+static int set_dry_run(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->dry_run, err);
+}
+
+static const struct cli_option options[] = {
+    {{"older-than", "DURATION", NULL, "age from which events may go; if not given, what retention says",
+      set_older_than},
+     0,
+     true},
+    {{"dry-run", NULL, "no", "only say what would be deleted", set_dry_run}, 0, true},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* trim_all calls until nothing is left to do; each call is a short transaction of its own. */
+static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum, struct error *err)
+{
+    struct trim_result one;
+    *sum = (struct trim_result){0};
+    do {
+        one = (struct trim_result){0};
+        if (st->ops->trim(st, req, &one, err) != 0) return -1;
+        sum->events += one.events;
+        sum->keys += one.keys;
+    } while (one.more && !req->dry_run);
+    sum->kept_for_pin = one.kept_for_pin;
+    memcpy(sum->pin, one.pin, sizeof(sum->pin));
+    return 0;
+}
+
+static int report(const struct cli *cli, const struct trim_request *req, const struct trim_result *t, struct error *err)
+{
+    char age[32];
+    struct buf b;
+    buf_init(&b, 4096);
+    text_duration_show(req->older_than_ms, age);
+    if (cli->args.json) {
+        buf_addc(&b, '{');
+        output_bool(&b, "dry_run", req->dry_run);
+        output_string(&b, "older_than", age);
+        output_number(&b, "events", t->events);
+        output_number(&b, "keys", t->keys);
+        output_number(&b, "kept_for_pin", t->kept_for_pin);
+        output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
+        buf_adds(&b, "}\n");
+    } else {
+        buf_addf(&b, "%s %lld events and %lld keys older than %s\n", req->dry_run ? "would delete" : "deleted",
+                 (long long)t->events, (long long)t->keys, age);
+        if (t->pin[0]) buf_addf(&b, "kept %lld more: %s\n", (long long)t->kept_for_pin, t->pin);
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    struct trim_request req = {.older_than_ms = cli->args.older_than_ms, .dry_run = cli->args.dry_run};
+    struct trim_result sum;
+    struct store *st;
+    if (req.older_than_ms < 0) req.older_than_ms = cli->settings.retention_ms;
+    if (cli->args.older_than_ms < 0 && req.older_than_ms == 0) {
+        return options_usage(err, "retention is 0s, for ever; say --older-than to delete anyway");
+    }
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    int r = trim_all(st, &req, &sum, err);
+    store_close(st);
+    return r == 0 ? report(cli, &req, &sum, err) : -1;
+}
+
+const struct command cmd_trim[] = {
+    {.name = "trim", .help = "delete old events that every consumer is done with", .options = options, .run = run},
+    {.name = NULL},
+};

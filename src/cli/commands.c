@@ -1,0 +1,62 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define NAMES_MAX 32
+
+const struct command *const commands_all[] = {
+    cmd_init, cmd_emit, cmd_relay,  cmd_consumers, cmd_status, cmd_events,
+    cmd_dead, cmd_trim, cmd_config, cmd_version,   cmd_help,   NULL,
+};
+
+int commands_find(const char *name, const struct command **ret, struct error *err)
+{
+    const char *names[NAMES_MAX] = {0};
+    for (size_t i = 0; commands_all[i]; i++) {
+        names[i] = commands_all[i]->name;
+        if (strcmp(names[i], name) != 0) continue;
+        *ret = commands_all[i];
+        return 0;
+    }
+    const char *near = text_nearest(name, names);
+    if (near) return options_usage(err, "unknown command \"%s\"; did you mean %s?", name, near);
+    return options_usage(err, "unknown command \"%s\"; outbox help lists them", name);
+}
+
+int commands_sub(const struct command *rows, const char *sub, const struct command **ret, struct error *err)
+{
+    const char *names[NAMES_MAX] = {0};
+    char list[200] = "";
+    for (size_t i = 0; rows[i].name; i++) {
+        names[i] = rows[i].sub;
+        if (sub && strcmp(names[i], sub) == 0) {
+            *ret = &rows[i];
+            return 0;
+        }
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
+    }
+    if (!sub) return options_usage(err, "%s needs one of %s behind it", rows->name, list);
+    const char *near = text_nearest(sub, names);
+    if (near) return options_usage(err, "unknown subcommand \"%s %s\"; did you mean %s?", rows->name, sub, near);
+    return options_usage(err, "unknown subcommand \"%s %s\"; there are %s", rows->name, sub, list);
+}
+
+int commands_need_store(const struct cli *cli, struct error *err)
+{
+    if (cli->settings.store) return 0;
+    return err_set(err, ERR_CONFIG,
+                   "no store given; say --store sqlite:shop.db, or set OUTBOX_STORE, or put `store = ...` into the "
+                   "[outbox] section of a config file and name that with -c");
+}
+
+int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err)
+{
+    const struct settings *s = &cli->settings;
+    if (commands_need_store(cli, err) != 0) return -1;
+    struct store_options opt = {
+        .clock = &clock_system, .busy_ms = s->busy_ms, .payload_max = s->payload_max, .create = create};
+    return store_open(s->store, &opt, ret, err);
+}

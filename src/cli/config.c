@@ -1,0 +1,420 @@
+#include <ctype.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/ini.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define FILE_MAX ((size_t)1024 * 1024)
+#define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* what the stores' tables allow */
+
+/* ---- the options of [outbox] ---- */
+
+static int set_store(void *target, const char *value, struct error *err)
+{
+    const char *names[16] = {0};
+    size_t n = strcspn(value, ":");
+    char scheme[32];
+    snprintf(scheme, sizeof(scheme), "%.*s", (int)(n < 31 ? n : 31), value);
+    for (size_t i = 0; i < 15 && store_kinds[i]; i++) {
+        names[i] = store_kinds[i]->scheme;
+        if (value[n] == ':' && strcmp(scheme, names[i]) == 0) {
+            ((struct settings *)target)->store = value;
+            return 0;
+        }
+    }
+    if (value[n] != ':') return err_set(err, ERR_CONFIG, "\"%s\" is no store URL; write sqlite:PATH", value);
+    const char *near = text_nearest(scheme, names);
+    return err_set(err, ERR_CONFIG, "there is no store \"%s:\"; did you mean %s:?", scheme, near ? near : names[0]);
+}
+
+static int set_time(int64_t *field, const char *value, int64_t min_ms, struct error *err)
+{
+    int64_t ms;
+    char least[32];
+    if (text_duration(value, &ms, err) != 0) return -1;
+    text_duration_show(min_ms, least);
+    if (ms < min_ms) return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
+    *field = ms;
+    return 0;
+}
+
+static int set_busy(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->busy_ms, value, 1, err);
+}
+
+static int set_max_payload(void *target, const char *value, struct error *err)
+{
+    int64_t n;
+    if (text_size(value, &n, err) != 0) return -1;
+    if (n < 1 || n > PAYLOAD_LIMIT) return err_set(err, ERR_CONFIG, "\"%s\" is not between 1 and 64MiB", value);
+    ((struct settings *)target)->payload_max = n;
+    return 0;
+}
+
+static int set_log_level(void *target, const char *value, struct error *err)
+{
+    static const char *const names[] = {"debug", "info", "warning", "error", NULL};
+    return options_choice(value, names, &((struct settings *)target)->log_level, err);
+}
+
+static int set_color(void *target, const char *value, struct error *err)
+{
+    static const char *const names[] = {"auto", "always", "never", NULL};
+    return options_choice(value, names, &((struct settings *)target)->color, err);
+}
+
+static int set_drain(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->drain_ms, value, 0, err);
+}
+
+static int set_sweep(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->sweep_ms, value, 1, err);
+}
+
+static int set_retention(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->retention_ms, value, 0, err);
+}
+
+const struct option_def config_options[] = {
+    {"store", "URL", NULL, "the database that holds the outbox: sqlite:PATH", set_store},
+    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database", set_busy},
+    {"max-payload", "SIZE", "1MiB", "largest payload to take, at most 64MiB", set_max_payload},
+    {"log-level", "debug|info|warning|error", "info", "least level of what a relay says", set_log_level},
+    {"color", "auto|always|never", "auto", "colours; auto: on a terminal, unless NO_COLOR is set", set_color},
+    {"drain-deadline", "DURATION", "30s", "how long a relay that is told to stop waits for what is in flight",
+     set_drain},
+    {"sweep", "DURATION", "30s", "how often a relay looks even if nothing woke it", set_sweep},
+    {"retention", "DURATION", "168h", "how long a relay keeps events that everyone has got; 0s: for ever",
+     set_retention},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* ---- what was given ---- */
+
+void config_init(struct config *c)
+{
+    *c = (struct config){0};
+}
+
+static void release_names(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) free(names[i]);
+    free(names);
+}
+
+void config_release(struct config *c)
+{
+    for (size_t i = 0; i < c->n_given; i++) {
+        free(c->given[i].consumer);
+        free(c->given[i].value);
+        free(c->given[i].where);
+    }
+    free(c->given);
+    release_names(c->flag_consumers, c->n_flag_consumers);
+    release_names(c->file_consumers, c->n_file_consumers);
+    free(c->path);
+    config_init(c);
+}
+
+static bool of_consumer(const struct option_def *def)
+{
+    return option_find(consumer_options, def->name) == def;
+}
+
+/* check_value tries the value on a target that is thrown away. */
+static int check_value(const struct option_def *def, const char *value, struct error *err)
+{
+    struct settings s = {0};
+    struct consumer c;
+    if (!of_consumer(def)) return def->set(&s, value, err);
+    if (consumer_init(&c, "check", err) != 0) return -1;
+    int r = def->set(&c, value, err);
+    consumer_release(&c);
+    return r;
+}
+
+static char *copy(const char *s)
+{
+    return s ? strdup(s) : NULL;
+}
+
+/* add checks a value and keeps a copy of all of it. */
+static int add(struct config *c, const struct given *g, struct error *err)
+{
+    if (check_value(g->def, g->value, err) != 0) return -1;
+    struct given *grown = realloc(c->given, (c->n_given + 1) * sizeof(*grown));
+    if (!grown) return err_nomem(err);
+    c->given = grown;
+    struct given *new = &grown[c->n_given++];
+    *new = (struct given){.def = g->def,
+                          .origin = g->origin,
+                          .consumer = copy(g->consumer),
+                          .value = copy(g->value),
+                          .where = copy(g->where)};
+    if ((g->consumer && !new->consumer) || !new->value || !new->where) return err_nomem(err);
+    return 0;
+}
+
+static bool has_name(char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0) return true;
+    }
+    return false;
+}
+
+static int add_name(char ***names, size_t *n, const char *name, struct error *err)
+{
+    if (store_name_check(name, err) != 0) return -1;
+    if (has_name(*names, *n, name)) return err_set(err, ERR_CONFIG, "there is a consumer \"%s\" already", name);
+    char **grown = realloc(*names, (*n + 1) * sizeof(*grown));
+    if (!grown) return err_nomem(err);
+    *names = grown;
+    grown[*n] = strdup(name);
+    if (!grown[*n]) return err_nomem(err);
+    (*n)++;
+    return 0;
+}
+
+int config_flag(struct config *c, const char *consumer, const struct option_def *def, const char *value,
+                struct error *err)
+{
+    char where[80];
+    snprintf(where, sizeof(where), "--%s", def->name);
+    /* add copies: the casts only take const away from what is borrowed meanwhile. */
+    struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value, where};
+    if (add(c, &g, err) == 0) return 0;
+    err_prefix(err, "%s", where);
+    if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+    return -1;
+}
+
+int config_flag_consumer(struct config *c, const char *name, struct error *err)
+{
+    if (add_name(&c->flag_consumers, &c->n_flag_consumers, name, err) == 0) return 0;
+    err_prefix(err, "--consumer");
+    if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+    return -1;
+}
+
+/* ---- environment ---- */
+
+const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
+{
+    int n = snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
+    for (int i = 0; i < n && i < CONFIG_VARIABLE - 1; i++) {
+        out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
+    }
+    return out;
+}
+
+static int environment(struct config *c, const struct option_def *table, struct error *err)
+{
+    char variable[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o->name; o++) {
+        char *value = getenv(config_variable(o->name, variable));
+        if (!value || !*value) continue;
+        struct given g = {o, ORIGIN_ENV, NULL, value, variable};
+        if (add(c, &g, err) != 0) return err_prefix(err, "%s", variable);
+    }
+    return 0;
+}
+
+int config_environment(struct config *c, struct error *err)
+{
+    return environment(c, config_options, err) == 0 ? environment(c, consumer_options, err) : -1;
+}
+
+/* ---- file ---- */
+
+/* (1) at and line stand behind the last line that visit was called for. */
+struct reading {
+    struct config *config;
+    const char *path;
+    const char *at, *end;
+    int line;
+};
+
+/* next_line moves to the next line that is neither blank nor a comment: the one ini_parse calls visit for, so that
+ * `config show` can say where a value comes from. */
+static void next_line(struct reading *r)
+{
+    while (r->at < r->end) {
+        const char *p = r->at;
+        const char *eol = memchr(p, '\n', (size_t)(r->end - p));
+        r->at = eol ? eol + 1 : r->end;
+        r->line++;
+        while (p < r->at && isspace((unsigned char)*p)) p++;
+        if (p < r->at && *p != '#' && *p != ';') return;
+    }
+}
+
+static int open_section(struct config *c, const char *section, struct error *err)
+{
+    static const char *const names[] = {"outbox", "consumer", NULL};
+    char word[32];
+    if (strcmp(section, "outbox") == 0) return 0;
+    if (strncmp(section, "consumer ", 9) == 0) {
+        return add_name(&c->file_consumers, &c->n_file_consumers, section + 9, err);
+    }
+    snprintf(word, sizeof(word), "%.*s", (int)strcspn(section, " "), section);
+    const char *near = text_nearest(word, names);
+    return err_set(err, ERR_CONFIG, "unknown section [%s]; %s[outbox] and [consumer NAME]%s", section,
+                   near ? "did you mean one of " : "there are ", near ? "?" : "");
+}
+
+/* unknown_name says what was meant, looking at the options that may stand in the section. */
+static int unknown_name(const char *name, bool in_consumer, struct error *err)
+{
+    const char *names[64];
+    size_t n = 0;
+    for (const struct option_def *o = consumer_options; o->name && n < 63; o++) names[n++] = o->name;
+    if (!in_consumer) {
+        for (const struct option_def *o = config_options; o->name && n < 63; o++) names[n++] = o->name;
+    }
+    names[n] = NULL;
+    const char *near = text_nearest(name, names);
+    if (near) return err_set(err, ERR_CONFIG, "unknown option \"%s\"; did you mean %s?", name, near);
+    if (in_consumer && option_find(config_options, name)) {
+        return err_set(err, ERR_CONFIG, "\"%s\" is not about one consumer; move it to the [outbox] section", name);
+    }
+    return err_set(err, ERR_CONFIG, "unknown option \"%s\"; outbox config sample lists those there are", name);
+}
+
+static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+{
+    struct reading *r = ctx;
+    next_line(r);
+    if (!name) return open_section(r->config, section, err);
+    if (!*section) return err_set(err, ERR_CONFIG, "\"%s\" stands in no section; put [outbox] before it", name);
+
+    bool in_consumer = strncmp(section, "consumer ", 9) == 0;
+    const struct option_def *def = option_find(consumer_options, name);
+    if (!def && !in_consumer) def = option_find(config_options, name);
+    if (!def) return unknown_name(name, in_consumer, err);
+
+    char where[512];
+    snprintf(where, sizeof(where), "%s:%d", r->path, r->line);
+    struct given g = {def, ORIGIN_FILE, in_consumer ? (char *)(uintptr_t)(section + 9) : NULL, (char *)(uintptr_t)value,
+                      where};
+    return add(r->config, &g, err) == 0 ? 0 : err_prefix(err, "%s", name);
+}
+
+static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
+{
+    if (text->n > FILE_MAX) return err_set(err, ERR_CONFIG, "%s: over 1 MiB", path);
+    c->path = strdup(path);
+    if (!c->path) return err_nomem(err);
+    if (text->n == 0) return 0;
+    struct reading r = {.config = c, .path = path, .at = text->p, .end = text->p + text->n};
+    if (text->n >= 3 && memcmp(text->p, "\xEF\xBB\xBF", 3) == 0) r.at += 3; /* ini_parse skips it, too */
+    return ini_parse(text->p, text->n, path, visit, &r, err);
+}
+
+int config_file(struct config *c, const char *path, struct error *err)
+{
+    struct buf text;
+    buf_init(&text, FILE_MAX + 1);
+    int e = lines_slurp(path, FILE_MAX + 1, &text);
+    int r = e ? err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path) : parse(c, path, &text, err);
+    buf_release(&text);
+    return r;
+}
+
+/* ---- what counts ---- */
+
+const struct given *config_get(const struct config *c, const char *consumer, const struct option_def *def)
+{
+    const struct given *best = NULL;
+    int best_rank = -1;
+    for (size_t i = 0; i < c->n_given; i++) {
+        const struct given *g = &c->given[i];
+        if (g->def != def || (g->consumer && (!consumer || strcmp(g->consumer, consumer) != 0))) continue;
+        int rank = 2 * (int)g->origin + (g->consumer ? 1 : 0);
+        if (rank < best_rank) continue;
+        best = g;
+        best_rank = rank;
+    }
+    return best;
+}
+
+int config_settings(const struct config *c, struct settings *ret, struct error *err)
+{
+    struct settings s = {0};
+    for (const struct option_def *o = config_options; o->name; o++) {
+        const struct given *g = config_get(c, NULL, o);
+        const char *value = g ? g->value : o->def;
+        if (value && o->set(&s, value, err) != 0) return err_prefix(err, "%s", o->name);
+    }
+    *ret = s;
+    return 0;
+}
+
+char *const *config_consumers(const struct config *c, size_t *ret_n)
+{
+    *ret_n = c->n_flag_consumers ? c->n_flag_consumers : c->n_file_consumers;
+    return c->n_flag_consumers ? c->flag_consumers : c->file_consumers;
+}
+
+static const char *value_of(const struct config *c, const char *consumer, const char *name)
+{
+    const struct option_def *def = option_find(consumer_options, name);
+    const struct given *g = config_get(c, consumer, def);
+    return g ? g->value : def->def;
+}
+
+int config_check_consumer(const struct config *c, const char *name, struct error *err)
+{
+    if (!value_of(c, name, "sink")) {
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, or sink = URL in its section",
+                       name, name);
+    }
+    if (strcmp(value_of(c, name, "order"), "global") == 0 && strcmp(value_of(c, name, "lanes"), "1") != 0) {
+        return err_set(err, ERR_CONFIG, "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
+                       name);
+    }
+    return 0;
+}
+
+/* ---- secrets ---- */
+
+/* mask_url copies what stands behind "://" up to the end of its user:password@, if it has one. Returns how far. */
+static size_t mask_url(struct buf *b, const char *s)
+{
+    size_t host = strcspn(s, "/?# \t");
+    const char *at = memrchr(s, '@', host);
+    const char *colon = at ? memchr(s, ':', (size_t)(at - s)) : NULL;
+    if (!colon) return 0;
+    buf_add(b, s, (size_t)(colon - s) + 1);
+    buf_adds(b, "***");
+    return (size_t)(at - s);
+}
+
+void config_mask(struct buf *b, const char *value)
+{
+    static const char parameter[] = "password=";
+    while (*value) {
+        size_t n = 0;
+        if (strncmp(value, "://", 3) == 0) {
+            buf_adds(b, "://");
+            value += 3;
+            n = mask_url(b, value);
+        } else if (strncmp(value, parameter, sizeof(parameter) - 1) == 0) {
+            buf_adds(b, "password=***");
+            n = sizeof(parameter) - 1 + strcspn(value + sizeof(parameter) - 1, "& \t");
+        } else {
+            buf_addc(b, *value++);
+        }
+        value += n;
+    }
+}

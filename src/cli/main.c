@@ -1,0 +1,67 @@
+/* main.c: boots the command line. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static int exit_code(int code)
+{
+    switch (code) {
+    case CLI_USAGE: return EXIT_USAGE_;
+    case ERR_CONFIG: return EXIT_CONFIG_;
+    case ERR_INVALID:
+    case ERR_CONFLICT:
+    case ERR_NOTFOUND:
+    case ERR_NOTOURS:
+    case ERR_NEWER: return EXIT_DATA_;
+    case ERR_UNAVAILABLE:
+    case ERR_READONLY:
+    case ERR_FULL:
+    case ERR_NOMEM: return EXIT_UNAVAILABLE_;
+    case ERR_BUSY:
+    case ERR_LOST: return EXIT_AGAIN_;
+    default: return EXIT_BUG_;
+    }
+}
+
+/* advise adds what to do next where the store cannot know it. */
+static void advise(struct error *err)
+{
+    const char *next = err->code == ERR_FULL       ? "; make room, then try again"
+                       : err->code == ERR_READONLY ? "; the file and its folder must be writable for you"
+                                                   : "";
+    size_t n = strlen(err->text);
+    snprintf(err->text + n, sizeof(err->text) - n, "%s", next);
+}
+
+static int load_settings(struct cli *cli, struct error *err)
+{
+    if (config_environment(&cli->config, err) != 0) return -1;
+    if (cli->args.config && config_file(&cli->config, cli->args.config, err) != 0) return -1;
+    return config_settings(&cli->config, &cli->settings, err);
+}
+
+static int run(struct cli *cli, int argc, char **argv, struct error *err)
+{
+    if (options_parse(cli, argc, argv, err) != 0) return -1;
+    if (cli->args.help) return cmd_help->run(cli, err);
+    if (!cli->cmd->bare && load_settings(cli, err) != 0) return -1;
+    return cli->cmd->run(cli, err);
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli = {0};
+    struct error err = {0};
+    output_locale();
+    config_init(&cli.config);
+    int r = run(&cli, argc, argv, &err);
+    if (r == 0) r = output_end(&err);
+    if (r != 0) {
+        advise(&err);
+        output_error(err.text);
+    }
+    config_release(&cli.config);
+    options_release(&cli.args);
+    return r == 0 ? 0 : exit_code(err.code);
+}

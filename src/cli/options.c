@@ -1,0 +1,320 @@
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define NAMES_MAX 64
+
+/* (1) consumer is the group that --consumer opened last; NULL: none. (2) ended: `--` has been seen. (3) environment is
+ * what is wrong with a variable, if its code is set: told only at the end, because help must not stumble over it. */
+struct parser {
+    struct cli *cli;
+    char **argv;
+    int argc, i;
+    const char *consumer;
+    bool ended;
+    struct error environment;
+};
+
+int options_usage(struct error *err, const char *fmt, ...)
+{
+    char text[sizeof(err->text)];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    err_set(err, ERR_CONFIG, "%s", text);
+    if (err) err->code = CLI_USAGE;
+    return -1;
+}
+
+int options_choice(const char *value, const char *const *names, int *ret, struct error *err)
+{
+    char list[200] = "";
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(names[i], value) == 0) {
+            *ret = i;
+            return 0;
+        }
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *near = text_nearest(value, names);
+    if (near) return err_set(err, ERR_CONFIG, "\"%s\" is not one of %s; did you mean %s?", value, list, near);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not one of %s", value, list);
+}
+
+/* ---- setters ---- */
+
+int options_set_json(void *args, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)args)->json, err);
+}
+
+int options_set_all(void *args, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)args)->all, err);
+}
+
+int options_set_type(void *args, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)args)->type = value;
+    return 0;
+}
+
+int options_set_consumer(void *args, const char *value, struct error *err)
+{
+    if (store_name_check(value, err) != 0) return -1;
+    ((struct args *)args)->consumer = value;
+    return 0;
+}
+
+int options_set_key(void *args, const char *value, struct error *err)
+{
+    struct args *a = args;
+    const char *slash = strchr(value, '/');
+    if (!slash || slash == value || !slash[1]) {
+        return err_set(err, ERR_CONFIG, "\"%s\" is not an aggregate's type and id with a slash between: order/42",
+                       value);
+    }
+    a->aggregate_type = (struct str){value, (size_t)(slash - value)};
+    a->aggregate_id = str_of(slash + 1);
+    return 0;
+}
+
+int options_set_limit(void *args, const char *value, struct error *err)
+{
+    return text_int(value, 1, INT32_MAX, &((struct args *)args)->limit, err);
+}
+
+static int set_config(void *args, const char *value, struct error *err)
+{
+    if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");
+    ((struct args *)args)->config = value;
+    return 0;
+}
+
+static int set_help(void *args, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)args)->help, err);
+}
+
+const struct cli_option options_global[] = {
+    {{"config", "FILE", NULL, "read settings from this file", set_config}, 'c', true},
+    {{"help", NULL, NULL, "say how the command is used", set_help}, 'h', false},
+    OPTION_END,
+};
+
+const struct cli_option options_consumer[] = {
+    {{"consumer", "NAME", NULL, "a consumer to run; the options of consumers that follow belong to it", NULL},
+     0,
+     false},
+    OPTION_END,
+};
+
+/* ---- finding ---- */
+
+/* What a name stands for: one of the two. */
+struct found {
+    const struct cli_option *own;    /* of the command, sets struct args */
+    const struct option_def *shared; /* a setting: [outbox] or a consumer's */
+    bool of_consumer;
+};
+
+static const struct cli_option *find_own(const struct cli_option *table, const char *name, char letter)
+{
+    for (const struct cli_option *o = table; o && o->def.name; o++) {
+        if (name ? strcmp(o->def.name, name) == 0 : letter == o->letter) return o;
+    }
+    return NULL;
+}
+
+static bool find(const struct command *cmd, const char *name, char letter, struct found *ret)
+{
+    *ret = (struct found){0};
+    if (cmd) ret->own = find_own(cmd->options, name, letter);
+    if (!ret->own && cmd && cmd->consumers) ret->own = find_own(options_consumer, name, letter);
+    if (!ret->own) ret->own = find_own(options_global, name, letter);
+    if (ret->own || !name) return ret->own != NULL;
+    if (cmd && cmd->consumers) ret->shared = option_find(consumer_options, name);
+    ret->of_consumer = ret->shared != NULL;
+    if (!ret->shared) ret->shared = option_find(config_options, name);
+    return ret->shared != NULL;
+}
+
+static size_t own_names(const struct cli_option *table, const char **names, size_t n)
+{
+    for (const struct cli_option *o = table; o && o->def.name && n < NAMES_MAX; o++) names[n++] = o->def.name;
+    return n;
+}
+
+static size_t shared_names(const struct option_def *table, const char **names, size_t n)
+{
+    for (const struct option_def *o = table; o->name && n < NAMES_MAX; o++) names[n++] = o->name;
+    return n;
+}
+
+static int unknown(const struct cli *cli, const char *name, struct error *err)
+{
+    const char *names[NAMES_MAX + 1];
+    size_t n = own_names(options_global, names, 0);
+    if (cli->cmd) n = own_names(cli->cmd->options, names, n);
+    if (cli->cmd && cli->cmd->consumers) {
+        n = own_names(options_consumer, names, n);
+        n = shared_names(consumer_options, names, n);
+    }
+    n = shared_names(config_options, names, n);
+    names[n] = NULL;
+
+    const char *near = text_nearest(name, names);
+    if (near) return options_usage(err, "unknown option --%s; did you mean --%s?", name, near);
+    if (!cli->cmd) {
+        return options_usage(err, "unknown option --%s; a command's own options stand behind it: see outbox help",
+                             name);
+    }
+    return options_usage(err, "unknown option --%s; outbox help %s lists those there are", name, cli->cmd->name);
+}
+
+/* ---- reading ---- */
+
+/* from_environment sets the options of a table that may come from there. Arguments come later, and so on top. */
+static int from_environment(const struct cli_option *table, struct args *a, struct error *err)
+{
+    char variable[CONFIG_VARIABLE];
+    for (const struct cli_option *o = table; o && o->def.name; o++) {
+        const char *value = o->env ? getenv(config_variable(o->def.name, variable)) : NULL;
+        if (value && *value && o->def.set(a, value, err) != 0) return err_prefix(err, "%s", variable);
+    }
+    return 0;
+}
+
+static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
+{
+    struct cli *cli = p->cli;
+    if (f->shared) return config_flag(&cli->config, f->of_consumer ? p->consumer : NULL, f->shared, value, err);
+    if (f->own == options_consumer) {
+        if (config_flag_consumer(&cli->config, value, err) != 0) return -1;
+        p->consumer = value;
+        return 0;
+    }
+    if (f->own->def.set(&cli->args, value, err) == 0) return 0;
+    err_prefix(err, "--%s", f->own->def.name);
+    if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+    return -1;
+}
+
+/* take_value gives the value behind an option: what stood after '=', else the next argument; "yes" for a switch. */
+static int take_value(struct parser *p, const struct found *f, const char **value, struct error *err)
+{
+    const struct option_def *def = f->shared ? f->shared : &f->own->def;
+    if (*value) return 0;
+    if (!def->arg) {
+        *value = "yes";
+        return 0;
+    }
+    if (p->i + 1 >= p->argc) return options_usage(err, "--%s needs a value: --%s %s", def->name, def->name, def->arg);
+    *value = p->argv[++p->i];
+    return 0;
+}
+
+static int long_option(struct parser *p, const char *arg, struct error *err)
+{
+    char name[64];
+    const char *equals = strchr(arg, '=');
+    const char *value = equals ? equals + 1 : NULL;
+    struct found f;
+    int n = equals ? (int)(equals - arg) : (int)strlen(arg);
+    snprintf(name, sizeof(name), "%.*s", n, arg);
+    if ((size_t)n >= sizeof(name) || !find(p->cli->cmd, name, 0, &f)) return unknown(p->cli, name, err);
+    if (take_value(p, &f, &value, err) != 0) return -1;
+    return apply(p, &f, value, err);
+}
+
+/* short_option takes -c FILE, -cFILE and -h. */
+static int short_option(struct parser *p, const char *arg, struct error *err)
+{
+    struct found f;
+    if (!find(p->cli->cmd, NULL, arg[0], &f)) {
+        return options_usage(
+            err, "unknown option -%s; short ones are -c FILE and -h, all others have a name: see outbox help", arg);
+    }
+    const char *value = f.own->def.arg && arg[1] ? arg + 1 : NULL;
+    if (!f.own->def.arg && arg[1]) return options_usage(err, "unknown option -%s", arg);
+    if (take_value(p, &f, &value, err) != 0) return -1;
+    return apply(p, &f, value, err);
+}
+
+static int select_command(struct parser *p, const struct command *cmd)
+{
+    p->cli->cmd = cmd;
+    if (!cmd->bare) from_environment(cmd->options, &p->cli->args, &p->environment);
+    return 0;
+}
+
+static int positional(struct parser *p, const char *arg, struct error *err)
+{
+    struct cli *cli = p->cli;
+    const struct command *row;
+    if (!cli->rows) {
+        if (commands_find(arg, &cli->rows, err) != 0) return -1;
+        return cli->rows->sub ? 0 : select_command(p, cli->rows);
+    }
+    if (!cli->cmd) {
+        if (commands_sub(cli->rows, arg, &row, err) != 0) return -1;
+        return select_command(p, row);
+    }
+    if (cli->args.n_pos == cli->cmd->max) return options_usage(err, "unexpected argument \"%s\"", arg);
+    cli->args.pos[cli->args.n_pos++] = arg;
+    return 0;
+}
+
+static int one(struct parser *p, const char *arg, struct error *err)
+{
+    if (p->ended || arg[0] != '-' || !arg[1]) return positional(p, arg, err);
+    if (strcmp(arg, "--") == 0) {
+        p->ended = true;
+        return 0;
+    }
+    /* A habit people have; behind a command --version is an option like any other. */
+    if (!p->cli->rows && strcmp(arg, "--version") == 0) return positional(p, "version", err);
+    return arg[1] == '-' ? long_option(p, arg + 2, err) : short_option(p, arg + 1, err);
+}
+
+static int check_complete(const struct cli *cli, struct error *err)
+{
+    const struct command *cmd = cli->cmd;
+    if (!cli->rows) return options_usage(err, "no command given; outbox help lists them");
+    if (!cmd) return commands_sub(cli->rows, NULL, &cmd, err);
+    if (cli->args.n_pos >= cmd->min) return 0;
+    return options_usage(err, "%s%s%s needs %s; outbox help %s says more", cmd->name, cmd->sub ? " " : "",
+                         cmd->sub ? cmd->sub : "", cmd->args, cmd->name);
+}
+
+int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
+{
+    struct parser p = {.cli = cli, .argv = argv, .argc = argc};
+    cli->args.interval_ms = cli->args.older_than_ms = -1;
+    for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
+        if (one(&p, argv[p.i], err) != 0) return -1;
+    }
+    if (cli->args.help) return 0;
+    if (p.environment.code) {
+        *err = p.environment;
+        return -1;
+    }
+    if (check_complete(cli, err) != 0) return -1;
+    if (cli->args.config || cli->cmd->bare) return 0;
+    return from_environment(options_global, &cli->args, err);
+}
+
+void options_release(struct args *a)
+{
+    free(a->headers);
+    a->headers = NULL;
+    a->n_headers = 0;
+}

@@ -1,0 +1,342 @@
+#include <errno.h>
+#include <langinfo.h>
+#include <libsmartcols/libsmartcols.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "cli/cli.h"
+
+void output_locale(void)
+{
+    setlocale(LC_CTYPE, "");
+    /* Keys and payloads are UTF-8 whatever LANG says; in the C locale tables would show them as \xNN. */
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+bool output_color(const struct settings *s)
+{
+    if (s->color != COLOR_AUTO) return s->color == COLOR_ALWAYS;
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    if ((no && *no) || (term && strcmp(term, "dumb") == 0)) return false;
+    return isatty(STDOUT_FILENO);
+}
+
+/* ---- tables ---- */
+
+int output_table(const struct output_column *columns, bool headings, bool color, struct libscols_table **ret,
+                 struct error *err)
+{
+    struct libscols_table *tb = scols_new_table();
+    if (!tb) return err_nomem(err);
+    scols_table_enable_colors(tb, color);
+    scols_table_enable_noheadings(tb, !headings);
+    for (const struct output_column *c = columns; c->name; c++) {
+        int flags = (c->right ? SCOLS_FL_RIGHT : 0) | (c->trunc ? SCOLS_FL_TRUNC : 0);
+        if (!scols_table_new_column(tb, c->name, 0, flags)) {
+            scols_unref_table(tb);
+            return err_nomem(err);
+        }
+    }
+    *ret = tb;
+    return 0;
+}
+
+int output_row(struct libscols_table *tb, const char *const *cells, struct error *err)
+{
+    struct libscols_line *ln = scols_table_new_line(tb, NULL);
+    if (!ln) return err_nomem(err);
+    size_t n = scols_table_get_ncols(tb);
+    for (size_t i = 0; i < n; i++) {
+        if (cells[i] && scols_line_set_data(ln, i, cells[i]) != 0) return err_nomem(err);
+    }
+    return 0;
+}
+
+void output_paint(struct libscols_table *tb, size_t column, const char *color)
+{
+    struct libscols_line *ln = scols_table_get_line(tb, scols_table_get_nlines(tb) - 1);
+    struct libscols_cell *ce = ln ? scols_line_get_cell(ln, column) : NULL;
+    if (ce) scols_cell_set_color(ce, color);
+}
+
+int output_print(struct libscols_table *tb, struct error *err)
+{
+    int r = scols_table_is_empty(tb) ? 0 : scols_print_table(tb);
+    scols_unref_table(tb);
+    if (r == -ENOMEM) return err_nomem(err);
+    return r == 0 ? 0 : err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
+}
+
+void output_discard(struct libscols_table *tb)
+{
+    if (tb) scols_unref_table(tb);
+}
+
+int output_pairs(struct libscols_table **ret, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"NAME", false, false}, {"VALUE", false, false}, {NULL, false, false}};
+    return output_table(columns, false, false, ret, err);
+}
+
+int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err)
+{
+    const char *cells[] = {name, value};
+    return value && *value ? output_row(tb, cells, err) : 0;
+}
+
+/* ---- for people ---- */
+
+const char *output_age(int64_t ms, char out[OUTPUT_AGE])
+{
+    static const struct {
+        int64_t ms;
+        const char *unit;
+    } units[] = {{86400000, "d"}, {3600000, "h"}, {60000, "m"}, {1000, "s"}};
+    if (ms < 1000) {
+        snprintf(out, OUTPUT_AGE, "%lldms", (long long)(ms < 0 ? 0 : ms));
+        return out;
+    }
+    size_t i = 0;
+    while (ms < units[i].ms) i++;
+    int n = snprintf(out, OUTPUT_AGE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
+    int64_t rest = i < 3 ? ms % units[i].ms / units[i + 1].ms : 0;
+    if (rest) snprintf(out + n, (size_t)(OUTPUT_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
+    return out;
+}
+
+const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
+{
+    out[0] = 0;
+    if (wall_ms) clock_rfc3339(wall_ms, out);
+    return out;
+}
+
+const char *output_int(int64_t n, char out[OUTPUT_INT])
+{
+    snprintf(out, OUTPUT_INT, "%lld", (long long)n);
+    return out;
+}
+
+void output_clean(struct buf *b, const char *text)
+{
+    for (; *text; text++) buf_addc(b, (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
+}
+
+void output_error(const char *text)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    buf_adds(&b, "outbox: ");
+    output_clean(&b, text);
+    fflush(stdout);
+    fprintf(stderr, "%s\n", buf_cstr(&b) ? b.p : "outbox: out of memory");
+    buf_release(&b);
+}
+
+/* ---- JSON ---- */
+
+void output_member(struct buf *b, const char *name)
+{
+    char last = b->n ? b->p[b->n - 1] : '{';
+    if (last != '{' && last != '[') buf_addc(b, ',');
+    json_quote(b, str_of(name));
+    buf_addc(b, ':');
+}
+
+void output_str(struct buf *b, const char *name, struct str value)
+{
+    output_member(b, name);
+    /* What was put into the database without us need not be UTF-8. */
+    if (value.p && utf8_valid(value, NULL)) {
+        json_quote(b, value);
+    } else {
+        buf_adds(b, "null");
+    }
+}
+
+void output_string(struct buf *b, const char *name, const char *value)
+{
+    output_str(b, name, str_of(value));
+}
+
+void output_number(struct buf *b, const char *name, int64_t value)
+{
+    output_member(b, name);
+    buf_addi64(b, value);
+}
+
+void output_bool(struct buf *b, const char *name, bool value)
+{
+    output_member(b, name);
+    buf_adds(b, value ? "true" : "false");
+}
+
+void output_stamp(struct buf *b, const char *name, int64_t wall_ms)
+{
+    char text[CLOCK_RFC3339_SIZE];
+    output_string(b, name, wall_ms ? output_time(wall_ms, text) : NULL);
+}
+
+/* embed adds a member whose value is JSON already, as it should be. */
+static void embed(struct buf *b, const char *name, struct str json)
+{
+    if (!json.p || json_parse(json, NULL, NULL, NULL) != 0) {
+        output_str(b, name, json);
+        return;
+    }
+    output_member(b, name);
+    json_flat(b, json);
+}
+
+void output_event(struct buf *b, const struct event *ev)
+{
+    output_str(b, "id", ev->id);
+    output_number(b, "seq", ev->seq);
+    output_str(b, "type", ev->type);
+    output_str(b, "aggregate_type", ev->aggregate_type);
+    output_str(b, "aggregate_id", ev->aggregate_id);
+    output_member(b, "version");
+    if (ev->has_version) {
+        buf_addi64(b, ev->version);
+    } else {
+        buf_adds(b, "null");
+    }
+    embed(b, "payload", ev->payload);
+    embed(b, "headers", ev->headers.p ? ev->headers : STR("{}"));
+    output_str(b, "tenant", ev->tenant);
+    output_stamp(b, "created_at", ev->created_at);
+    output_stamp(b, "not_before", ev->not_before);
+}
+
+void output_key(struct buf *b, const struct event *ev)
+{
+    if (!ev->aggregate_id.p) return;
+    buf_addstr(b, ev->aggregate_type);
+    buf_addc(b, '/');
+    buf_addstr(b, ev->aggregate_id);
+}
+
+/* flat_pair shows a JSON text on one line. */
+static int flat_pair(struct libscols_table *tb, const char *name, struct str json, struct error *err)
+{
+    struct buf b;
+    if (!json.p) return 0;
+    buf_init(&b, OUTPUT_MAX);
+    json_flat(&b, json);
+    int r = buf_cstr(&b) ? output_pair(tb, name, b.p, err) : err_nomem(err);
+    buf_release(&b);
+    return r;
+}
+
+int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err)
+{
+    char seq[OUTPUT_INT], version[OUTPUT_INT], created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE];
+    struct buf key;
+    buf_init(&key, OUTPUT_MAX);
+    output_key(&key, ev);
+    const char *const pairs[][2] = {
+        {"id", ev->id.p},
+        {"seq", output_int(ev->seq, seq)},
+        {"type", ev->type.p},
+        {"key", buf_cstr(&key)},
+        {"version", ev->has_version ? output_int(ev->version, version) : NULL},
+        {"tenant", ev->tenant.p},
+        {"created", output_time(ev->created_at, created)},
+        {"not before", output_time(ev->not_before, due)},
+    };
+    int r = 0;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs) && r == 0; i++) {
+        r = output_pair(tb, pairs[i][0], pairs[i][1], err);
+    }
+    buf_release(&key);
+    if (r == 0) r = flat_pair(tb, "headers", ev->headers, err);
+    return r == 0 ? flat_pair(tb, "payload", ev->payload, err) : -1;
+}
+
+int output_flush(struct buf *b, struct error *err)
+{
+    if (b->failed) return err_nomem(err);
+    if (b->n && fwrite(b->p, 1, b->n, stdout) != b->n) {
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
+    }
+    buf_clear(b);
+    return 0;
+}
+
+int output_end(struct error *err)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
+}
+
+/* ---- consumers ---- */
+
+const char *output_consumer_state(const struct consumer_info *c)
+{
+    if (c->paused) return "paused";
+    if (c->inflight > 0) return "in-flight";
+    if (c->parked > 0) return "retrying";
+    return c->behind > 0 ? "behind" : "idle";
+}
+
+void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms)
+{
+    output_string(b, "name", c->spec.name);
+    output_string(b, "state", output_consumer_state(c));
+    output_bool(b, "paused", c->paused);
+    output_string(b, "events", c->spec.events);
+    output_string(b, "where", c->spec.where);
+    output_string(b, "order", order_names[c->spec.order]);
+    output_number(b, "lanes", c->spec.lanes);
+    output_string(b, "retry", c->spec.retry);
+    output_number(b, "position", c->position);
+    output_number(b, "behind", c->behind);
+    output_number(b, "lag_ms", c->oldest_at && now_ms > c->oldest_at ? now_ms - c->oldest_at : 0);
+    output_number(b, "delivered", c->delivered);
+    output_number(b, "in_flight", c->inflight);
+    output_string(b, "owner", c->owner);
+    output_number(b, "parked", c->parked);
+    output_number(b, "dead", c->dead);
+    output_stamp(b, "next_due", c->next_due);
+    output_string(b, "last_error", c->last_error);
+    output_stamp(b, "last_error_at", c->last_error_at);
+    output_number(b, "floor", c->floor);
+    output_string(b, "floor_pin", c->floor_pin);
+    output_stamp(b, "created_at", c->created_at);
+}
+
+/* ---- progress ---- */
+
+#define BAR 30
+#define REDRAW_NS (50 * MS_NS)
+
+void output_progress_start(struct output_progress *p, int64_t total)
+{
+    *p = (struct output_progress){.on = isatty(STDERR_FILENO), .total = total};
+}
+
+void output_progress_step(struct output_progress *p, int64_t done, int64_t events)
+{
+    int64_t now = clock_mono(&clock_system);
+    if (!p->on || now - p->shown_at < REDRAW_NS) return;
+    p->shown_at = now;
+    if (p->total <= 0) {
+        fprintf(stderr, "\r%lld events\033[K", (long long)events);
+        return;
+    }
+    int64_t part = done < p->total ? done * BAR / p->total : BAR;
+    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %lld events\033[K", (int)part, "##############################",
+            BAR - (int)part, "", (long long)(part * 100 / BAR), (long long)events);
+}
+
+void output_progress_end(struct output_progress *p)
+{
+    if (p->on && p->shown_at) fputs("\r\033[K", stderr);
+    p->on = false;
+}

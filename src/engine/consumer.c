@@ -1,0 +1,203 @@
+#include "engine/consumer.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "sink/sink.h"
+
+#define LEASE_MIN_MS 100
+#define TIME_MAX_MS (24 * INT64_C(3600000))
+#define CONCURRENCY_MAX 1024
+#define BATCH_MAX 10000
+
+const char *const order_names[] = {"none", "key", "global", NULL};
+
+static int set_string(char **field, const char *value, struct error *err)
+{
+    char *copy = strdup(value);
+    if (!copy) return err_nomem(err);
+    free(*field);
+    *field = copy;
+    return 0;
+}
+
+static int set_int(int *field, const char *value, int max, struct error *err)
+{
+    int64_t n;
+    if (text_int(value, 1, max, &n, err) != 0) return -1;
+    *field = (int)n;
+    return 0;
+}
+
+static int set_time(int64_t *field, const char *value, int64_t min_ms, struct error *err)
+{
+    int64_t ms;
+    if (text_duration(value, &ms, err) != 0) return -1;
+    if (ms < min_ms || ms > TIME_MAX_MS) {
+        char least[32], most[32];
+        text_duration_show(min_ms, least);
+        text_duration_show(TIME_MAX_MS, most);
+        return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
+    }
+    *field = ms;
+    return 0;
+}
+
+static int set_sink(void *target, const char *value, struct error *err)
+{
+    const struct sink_ops *kind;
+    if (sink_find(value, &kind, err) != 0) return -1;
+    return set_string(&((struct consumer *)target)->sink, value, err);
+}
+
+static int set_events(void *target, const char *value, struct error *err)
+{
+    struct filter *f;
+    if (filter_new(value, NULL, &f, err) != 0) return -1;
+    filter_free(f);
+    return set_string(&((struct consumer *)target)->events, value, err);
+}
+
+static int set_where(void *target, const char *value, struct error *err)
+{
+    struct filter *f;
+    if (filter_new(NULL, value, &f, err) != 0) return -1;
+    filter_free(f);
+    return set_string(&((struct consumer *)target)->where, value, err);
+}
+
+static int set_order(void *target, const char *value, struct error *err)
+{
+    for (int i = 0; order_names[i]; i++) {
+        if (strcmp(value, order_names[i]) != 0) continue;
+        ((struct consumer *)target)->order = (enum order)i;
+        return 0;
+    }
+    const char *near = text_nearest(value, order_names);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not none, key or global%s%s%s", value, near ? "; did you mean " : "",
+                   near ? near : "", near ? "?" : "");
+}
+
+static int set_lanes(void *target, const char *value, struct error *err)
+{
+    return set_int(&((struct consumer *)target)->lanes, value, STORE_LANES_MAX, err);
+}
+
+static int set_from(void *target, const char *value, struct error *err)
+{
+    static const char *const words[] = {"beginning", "end", NULL};
+    struct consumer *c = target;
+    int64_t seq = 0;
+    enum start start = START_SEQ;
+    if (strcmp(value, "beginning") == 0) {
+        start = START_BEGINNING;
+    } else if (strcmp(value, "end") == 0) {
+        start = START_END;
+    } else if (text_int(value, 0, INT64_MAX, &seq, NULL) != 0) {
+        const char *near = text_nearest(value, words);
+        return err_set(err, ERR_CONFIG, "\"%s\" is not beginning, end or a sequence number%s%s%s", value,
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    c->start = start;
+    c->start_seq = seq;
+    return 0;
+}
+
+static int set_retry(void *target, const char *value, struct error *err)
+{
+    return retry_parse(value, &((struct consumer *)target)->retry, err);
+}
+
+static int set_lease(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct consumer *)target)->lease_ms, value, LEASE_MIN_MS, err);
+}
+
+static int set_timeout(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct consumer *)target)->timeout_ms, value, 1, err);
+}
+
+static int set_concurrency(void *target, const char *value, struct error *err)
+{
+    return set_int(&((struct consumer *)target)->concurrency, value, CONCURRENCY_MAX, err);
+}
+
+static int set_batch(void *target, const char *value, struct error *err)
+{
+    return set_int(&((struct consumer *)target)->batch, value, BATCH_MAX, err);
+}
+
+static int set_receipts(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct consumer *)target)->receipts, err);
+}
+
+const struct option_def consumer_options[] = {
+    {"sink", "URL", NULL, "where to deliver: stdout:, file:PATH or exec:COMMAND", set_sink},
+    {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
+     set_events},
+    {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)",
+     set_where},
+    {"order", "none|key|global", "key", "which events keep their order: none, those of the same key, or all",
+     set_order},
+    {"lanes", "N", "1", "shares of the keys that may be delivered at the same time, 1 to 64", set_lanes},
+    {"from", "beginning|end|SEQ", "beginning",
+     "where a consumer that is new to the store starts; SEQ is the first it gets", set_from},
+    {"retry", "POLICY", "fast", "fast, slow, or base=1s,cap=5m,attempts=5,jitter=full|none", set_retry},
+    {"lease", "DURATION", "30s", "how long events stay with a relay that vanished, at least 100ms", set_lease},
+    {"timeout", "DURATION", "30s", "how long one delivery may take", set_timeout},
+    {"concurrency", "N", "4", "deliveries at once, for a sink that takes one event at a time, 1 to 1024",
+     set_concurrency},
+    {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
+    {"receipts", NULL, "no", "keep a record of every delivery", set_receipts},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* The defaults are set through the table, so that help and sample cannot say anything else. */
+static int set_defaults(struct consumer *c, struct error *err)
+{
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        if (o->def && o->set(c, o->def, err) != 0) return err_prefix(err, "default of %s", o->name);
+    }
+    return 0;
+}
+
+int consumer_init(struct consumer *c, const char *name, struct error *err)
+{
+    struct consumer made = {0};
+    if (store_name_check(name, err) != 0) return -1;
+    if (set_string(&made.name, name, err) != 0 || set_string(&made.events, "", err) != 0 ||
+        set_string(&made.where, "", err) != 0 || set_defaults(&made, err) != 0) {
+        consumer_release(&made);
+        return -1;
+    }
+    *c = made;
+    return 0;
+}
+
+void consumer_release(struct consumer *c)
+{
+    free(c->name);
+    free(c->sink);
+    free(c->events);
+    free(c->where);
+    *c = (struct consumer){0};
+}
+
+struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT])
+{
+    retry_show(&c->retry, retry_text);
+    return (struct consumer_spec){
+        .name = c->name,
+        .events = c->events,
+        .where = c->where,
+        .retry = retry_text,
+        .order = c->order,
+        .lanes = c->lanes,
+        .start = c->start,
+        .start_seq = c->start_seq,
+    };
+}

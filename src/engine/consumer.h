@@ -1,0 +1,38 @@
+/* consumer.h: what a consumer is configured with, and the table of those options. */
+#ifndef ENGINE_CONSUMER_H
+#define ENGINE_CONSUMER_H
+
+#include "base/option.h"
+#include "engine/retry.h"
+#include "store/store.h"
+
+/* (1) Strings are owned. (2) A fresh one from consumer_init has every default. */
+struct consumer {
+    char *name;
+    char *sink;   /* URL; NULL for in-process handlers */
+    char *events; /* patterns, "" for all */
+    char *where;  /* predicate, "" for none */
+    enum order order;
+    int lanes;
+    enum start start;
+    int64_t start_seq;
+    struct retry_policy retry;
+    int64_t lease_ms;
+    int64_t timeout_ms;
+    int concurrency;
+    int batch; /* upper bound of the self-tuning batch size */
+    bool receipts;
+};
+
+/* consumer_options: sink, events, where, order, lanes, from, retry, lease, timeout, concurrency, batch, receipts.
+ * Their target is a struct consumer. Ends with name == NULL. */
+extern const struct option_def consumer_options[];
+
+int consumer_init(struct consumer *c, const char *name, struct error *err);
+void consumer_release(struct consumer *c);
+/* consumer_spec_of borrows from c, and from retry_text, which it fills. */
+struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT]);
+
+extern const char *const order_names[]; /* by enum order; ends with NULL */
+
+#endif

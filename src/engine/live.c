@@ -1,0 +1,217 @@
+#include "engine/live.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+int keymap_init(struct keymap *m, size_t items)
+{
+    m->n = 64;
+    while (m->n < items) m->n *= 2;
+    m->bucket = calloc(m->n, sizeof(struct item *));
+    return m->bucket ? 0 : -1;
+}
+
+void keymap_release(struct keymap *m)
+{
+    free(m->bucket);
+    m->bucket = NULL;
+}
+
+static struct item **keymap_slot(struct keymap *m, uint64_t key)
+{
+    struct item **p = &m->bucket[key & (m->n - 1)];
+    while (*p && (*p)->key != key) p = &(*p)->next_in_bucket;
+    return p;
+}
+
+/* keymap_put makes it the last of its key and returns the one that was. */
+static struct item *keymap_put(struct keymap *m, struct item *it)
+{
+    struct item **p = keymap_slot(m, it->key), *last = *p;
+    it->next_in_bucket = last ? last->next_in_bucket : NULL;
+    it->mapped = true;
+    if (last) last->mapped = false;
+    *p = it;
+    return last;
+}
+
+static void keymap_drop(struct keymap *m, struct item *it)
+{
+    if (!it->mapped) return;
+    *keymap_slot(m, it->key) = it->next_in_bucket;
+    it->mapped = false;
+}
+
+void ready_init(struct ready *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+void ready_push(struct ready *q, struct item *it)
+{
+    it->next_ready = NULL;
+    *q->tail = it;
+    q->tail = &it->next_ready;
+}
+
+void ready_unshift(struct ready *q, struct item *it)
+{
+    it->next_ready = q->head;
+    q->head = it;
+    if (!it->next_ready) q->tail = &it->next_ready;
+}
+
+struct item *ready_pop(struct ready *q)
+{
+    struct item *it = q->head;
+    if (!it) return NULL;
+    q->head = it->next_ready;
+    if (!q->head) q->tail = &q->head;
+    return it;
+}
+
+/* holds says whether an ended event keeps those of its key behind it from being tried. */
+static bool holds(const struct item *it)
+{
+    return it->exceptional && it->out.kind != OUTCOME_DELIVERED && it->out.kind != OUTCOME_DEAD;
+}
+
+static void hold_back(struct item *it, struct ready *q)
+{
+    item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, q);
+}
+
+static uint64_t order_key(enum order order, const struct event *ev)
+{
+    if (order == ORDER_NONE) return 0;
+    return order == ORDER_GLOBAL ? 1 : ev->key;
+}
+
+static void place(struct item *it, struct item *before, struct ready *q)
+{
+    const struct event *ev = it->d.ev;
+    if (before && before->state != ITEM_ENDED) {
+        before->follower = it;
+        it->state = ITEM_WAITING;
+    } else if (ev->behind || (before && holds(before))) {
+        hold_back(it, q);
+    } else if (ev->delayed) {
+        item_end(it, &(struct outcome){.kind = OUTCOME_DELAY, .attempts = ev->attempts}, true, q);
+    } else {
+        it->state = ITEM_READY;
+        ready_push(q, it);
+    }
+}
+
+static bool any_held(const struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->ev[i].behind || b->ev[i].delayed) return true;
+    return false;
+}
+
+int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
+{
+    l->items = arena_zalloc(&l->a, l->b.n, sizeof *l->items);
+    if (!l->items) return -1;
+    l->used = true;
+    l->open = l->b.n;
+    l->lost = false;
+    l->flying = l->exceptions = 0;
+    l->release_from = 0;
+    chain = chain || any_held(&l->b);
+    for (size_t i = 0; i < l->b.n; i++) {
+        struct item *it = &l->items[i];
+        it->live = l;
+        it->d.ev = &l->b.ev[i];
+        it->d.attempt = it->d.ev->attempts + 1;
+        it->state = ITEM_READY;
+        it->key = chain ? order_key(order, it->d.ev) : 0;
+        place(it, it->key ? keymap_put(m, it) : NULL, q);
+    }
+    return 0;
+}
+
+void live_release(struct live *l, struct keymap *m)
+{
+    for (size_t i = 0; i < l->b.n; i++) keymap_drop(m, &l->items[i]);
+    l->used = false;
+    l->b = (struct batch){0};
+    l->items = NULL;
+    arena_reset(&l->a);
+}
+
+void item_fly(struct item *it)
+{
+    assert(it->state == ITEM_READY);
+    it->state = ITEM_FLYING;
+    it->live->flying++;
+}
+
+void item_land(struct item *it)
+{
+    assert(it->state == ITEM_FLYING);
+    it->state = ITEM_READY;
+    it->live->flying--;
+}
+
+static const char *keep(struct arena *a, const char *text)
+{
+    return text ? arena_bytes(a, text, strlen(text)) : NULL;
+}
+
+/* A follower that was waiting goes on as its own flags and the event before it say. Chains can be long, so it is a loop
+ * in the one place where it could recurse: hold_back ends an item, whose follower is held back in turn. */
+void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q)
+{
+    for (struct outcome o = *out;; o = (struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}) {
+        assert(it->state != ITEM_ENDED);
+        if (it->state == ITEM_FLYING) it->live->flying--;
+        it->state = ITEM_ENDED;
+        it->live->open--;
+        it->exceptional = exceptional;
+        it->out = o;
+        it->out.ev = it->d.ev;
+        it->out.error = keep(&it->live->a, o.error);
+        it->out.receipt = keep(&it->live->a, o.receipt);
+        if (exceptional) it->live->exceptions++;
+        struct item *next = it->follower;
+        it->follower = NULL;
+        if (!next || next->state != ITEM_WAITING) return;
+        if (!holds(it) && !next->d.ev->behind) {
+            place(next, NULL, q);
+            return;
+        }
+        it = next;
+        exceptional = true;
+    }
+}
+
+static bool untried(const struct item *it)
+{
+    return it->state == ITEM_READY || it->state == ITEM_WAITING;
+}
+
+void live_give_up(struct live *l, struct ready *q)
+{
+    size_t tail = l->b.n; /* first of the run at the end that was never tried */
+    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1])) {
+        l->items[--tail].state = ITEM_ENDED; /* first, so that no chain reaches into it */
+        l->open--;
+    }
+    if (tail < l->b.n) l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
+    for (size_t i = 0; i < tail; i++)
+        if (untried(&l->items[i])) hold_back(&l->items[i], q);
+}
+
+const struct outcome *live_outcomes(struct live *l, size_t *ret_n)
+{
+    struct outcome *out = arena_alloc(&l->a, (l->exceptions + 1) * sizeof *out);
+    size_t n = 0;
+    if (!out) return NULL;
+    for (size_t i = 0; l->exceptions && i < l->b.n; i++)
+        if (l->items[i].exceptional) out[n++] = l->items[i].out;
+    *ret_n = n;
+    return out;
+}

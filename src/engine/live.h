@@ -1,0 +1,85 @@
+/* live.h: a claimed batch while it is being delivered: where each event stands, and what its key allows. */
+#ifndef ENGINE_LIVE_H
+#define ENGINE_LIVE_H
+
+#include "base/arena.h"
+#include "sink/sink.h"
+#include "store/store.h"
+
+enum item_state {
+    ITEM_WAITING, /* behind an event of its key that has not ended */
+    ITEM_READY,   /* may be submitted */
+    ITEM_FLYING,  /* with the sink */
+    ITEM_ENDED,   /* its outcome is known */
+};
+
+struct live;
+
+/* One event on its way. (1) The delivery comes first: the sink hands back a pointer to it. (2) A state changes only in
+ * live.c. (3) follower is the next event of the same key claimed by this pipeline, in any of its live batches. */
+struct item {
+    struct delivery d;
+    struct live *live;
+    struct item *follower;
+    struct item *next_ready;
+    struct item *next_in_bucket;
+    uint64_t key; /* what order goes by; 0: nothing */
+    enum item_state state;
+    bool mapped;      /* the last of its key: in the keymap */
+    bool exceptional; /* `out` goes into the settlement */
+    struct outcome out;
+};
+
+/* (1) open == number of items that have not ended. (2) used == false: everything else is meaningless but the arena. */
+struct live {
+    bool used;
+    bool lost; /* the claim is not ours any more: ends without a settlement */
+    struct arena a;
+    struct batch b;
+    struct item *items;
+    size_t open, flying, exceptions;
+    int64_t release_from; /* for the settlement */
+    int64_t claimed_at;   /* monotonic, before the claim was sent */
+    int64_t deadline;     /* claimed_at or last extension + lease */
+};
+
+/* The last event of every key that is on its way, over all live batches of a pipeline. */
+struct keymap {
+    struct item **bucket;
+    size_t n; /* a power of two */
+};
+
+/* A queue of items in submission order. */
+struct ready {
+    struct item *head, **tail;
+};
+
+int keymap_init(struct keymap *m, size_t items);
+void keymap_release(struct keymap *m);
+
+void ready_init(struct ready *q);
+void ready_push(struct ready *q, struct item *it);
+void ready_unshift(struct ready *q, struct item *it);
+struct item *ready_pop(struct ready *q);
+
+/* live_load makes items of l->b and queues those that may go. With `chain`, events of one key go one after the other;
+ * without, the sink keeps their order (SINK_FAILSTOP) and the map is used only where something is held back. */
+int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
+/* live_release forgets the batch; the arena keeps its largest block. */
+void live_release(struct live *l, struct keymap *m);
+
+void item_fly(struct item *it);
+/* item_land takes a flying item back: it was not tried. The caller queues it again. */
+void item_land(struct item *it);
+/* item_end records the outcome, and queues or holds back the follower: a delivered or dead event lets it go, any other
+ * holds it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
+void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
+
+/* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh batch is left to
+ * release_from, without outcomes. The caller empties its queue afterwards. */
+void live_give_up(struct live *l, struct ready *q);
+
+/* live_outcomes lists the exceptions in the batch's arena, in batch order; NULL when out of memory. */
+const struct outcome *live_outcomes(struct live *l, size_t *ret_n);
+
+#endif

@@ -1,0 +1,73 @@
+/* pipeline.h: the front door of the engine: one consumer's claim -> deliver -> settle.
+ *
+ * A pipeline owns nothing it was given (store, sink, clock, generator, log), starts no thread and never waits: the host
+ * calls pipeline_step whenever something may have changed, and sleeps in between until pipeline_wait says. */
+#ifndef ENGINE_PIPELINE_H
+#define ENGINE_PIPELINE_H
+
+#include <poll.h>
+
+#include "base/log.h"
+#include "engine/consumer.h"
+#include "sink/sink.h"
+#include "store/store.h"
+
+struct pipeline;
+
+struct pipeline_config {
+    const struct consumer *consumer;
+    const char *owner;
+    struct store *st;
+    const struct clock *clock;
+    struct rng *rng;
+    const struct log *log; /* may be NULL */
+    int64_t sweep_ms;      /* look at least this often even if no bell rings; 0: 30 s */
+    int64_t poll_ms;       /* how often to look when the store has no bell; 0: 500 ms */
+};
+
+enum pipeline_state {
+    PIPELINE_RUNNING,
+    PIPELINE_DRAINING, /* takes no new work */
+    PIPELINE_STOPPED,  /* nothing in flight, nothing claimed; step does nothing */
+    PIPELINE_FAILED,   /* as stopped, but because of pipeline_error */
+};
+
+struct pipeline_stats {
+    int64_t delivered, retried, buried, behind, claims, lost, crashed;
+    bool through; /* the last look found nothing left (see claim_hint.through) */
+    bool paused;
+    bool down; /* the circuit is open */
+};
+
+/* pipeline_new registers the consumer in the store and makes the pipeline. Then pipeline_attach gives it its sink,
+ * which must have been opened with pipeline_done and the pipeline as its done function. The caller frees *ret. */
+int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err);
+void pipeline_attach(struct pipeline *p, struct sink *sk);
+void pipeline_free(struct pipeline *p);
+void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result *r);
+
+/* pipeline_step does everything that can be done now: settles what is finished, claims, submits, drives the sink,
+ * extends leases. Returns whether it is worth calling again at once. Store errors do not end it: it says so in the log,
+ * and tries again after a while. */
+bool pipeline_step(struct pipeline *p);
+
+/* pipeline_wait says what to poll for (at most max entries, returns how many) and until when (monotonic, CLOCK_NEVER:
+ * without end). */
+size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline);
+
+/* pipeline_ring makes the next step look for work, as a doorbell does. */
+void pipeline_ring(struct pipeline *p);
+
+/* pipeline_drain takes no new work, gives back what was not started, waits for what is in flight until the monotonic
+ * deadline, then cancels it. The state becomes PIPELINE_STOPPED. */
+void pipeline_drain(struct pipeline *p, int64_t deadline);
+
+/* pipeline_busy: it holds a claim. */
+bool pipeline_busy(const struct pipeline *p);
+enum pipeline_state pipeline_state(const struct pipeline *p);
+const struct error *pipeline_error(const struct pipeline *p);
+const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
+/* pipeline_failure: how the last event that failed did, "type: why"; "" when none has. */
+const char *pipeline_failure(const struct pipeline *p);
+
+#endif

@@ -1,0 +1,86 @@
+#include "engine/retry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+static const struct preset {
+    const char *name;
+    struct retry_policy p;
+} presets[] = {
+    {"fast", {.base_ms = 1000, .cap_ms = 300000, .attempts = 5, .jitter = true}},
+    {"slow", {.base_ms = 60000, .cap_ms = 3600000, .attempts = 5, .jitter = false}},
+};
+
+static int set_part(const char *name, const char *value, struct retry_policy *p, struct error *err)
+{
+    static const char *const names[] = {"fast", "slow", "base", "cap", "attempts", "jitter", NULL};
+    int64_t n;
+    for (size_t i = 0; i < 2; i++)
+        if (!value && strcmp(name, presets[i].name) == 0) {
+            *p = presets[i].p;
+            return 0;
+        }
+    if (value && strcmp(name, "base") == 0) return text_duration(value, &p->base_ms, err);
+    if (value && strcmp(name, "cap") == 0) return text_duration(value, &p->cap_ms, err);
+    if (value && strcmp(name, "attempts") == 0) {
+        if (text_int(value, 1, 1000, &n, err) != 0) return -1;
+        p->attempts = (int)n;
+        return 0;
+    }
+    if (value && strcmp(name, "jitter") == 0 && (!strcmp(value, "full") || !strcmp(value, "none"))) {
+        p->jitter = value[0] == 'f';
+        return 0;
+    }
+    const char *near = text_nearest(name, names);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not fast, slow, base=, cap=, attempts= or jitter=full|none%s%s", name,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
+{
+    struct retry_policy p = presets[0].p;
+    char text[RETRY_TEXT * 2], *save = NULL;
+    if (strlen(s) >= sizeof text) return err_set(err, ERR_CONFIG, "retry policy is too long");
+    strcpy(text, s);
+    char *part = strtok_r(text, ", ", &save);
+    if (!part) return err_set(err, ERR_CONFIG, "retry policy is empty: write fast, slow, or base=1s,cap=5m,attempts=5");
+    for (; part; part = strtok_r(NULL, ", ", &save)) {
+        char *value = strchr(part, '=');
+        if (value) *value++ = '\0';
+        if (set_part(part, value, &p, err) != 0) {
+            if (value) err_prefix(err, "%s", part);
+            if (err) err->code = ERR_CONFIG;
+            return -1;
+        }
+    }
+    if (p.cap_ms < p.base_ms) p.cap_ms = p.base_ms;
+    *ret = p;
+    return 0;
+}
+
+void retry_show(const struct retry_policy *p, char out[RETRY_TEXT])
+{
+    char base[32], cap[32];
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        const struct retry_policy *q = &presets[i].p;
+        if (p->base_ms == q->base_ms && p->cap_ms == q->cap_ms && p->attempts == q->attempts &&
+            p->jitter == q->jitter) {
+            snprintf(out, RETRY_TEXT, "%s", presets[i].name);
+            return;
+        }
+    }
+    text_duration_show(p->base_ms, base);
+    text_duration_show(p->cap_ms, cap);
+    snprintf(out, RETRY_TEXT, "base=%s,cap=%s,attempts=%d,jitter=%s", base, cap, p->attempts,
+             p->jitter ? "full" : "none");
+}
+
+int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
+{
+    int64_t delay = p->base_ms;
+    for (int i = 1; i < attempts && delay < p->cap_ms; i++) delay *= 2;
+    if (delay > p->cap_ms) delay = p->cap_ms;
+    return p->jitter ? (int64_t)rng_below(r, (uint64_t)delay + 1) : delay;
+}

@@ -1,0 +1,28 @@
+/* retry.h: how often and how long to wait. */
+#ifndef ENGINE_RETRY_H
+#define ENGINE_RETRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/random.h"
+
+/* The n-th failed attempt is followed by a wait of base * 2^(n-1), at most cap; with jitter, a random time up to it. */
+struct retry_policy {
+    int64_t base_ms, cap_ms;
+    int attempts; /* in all; after the last one the event is buried */
+    bool jitter;
+};
+
+#define RETRY_TEXT 96
+
+/* retry_parse reads "fast", "slow", or "base=1s,cap=5m,attempts=5,jitter=full|none" (what is left out is as in fast; a
+ * preset may stand first: "slow,attempts=9"). ERR_CONFIG. */
+int retry_parse(const char *s, struct retry_policy *ret, struct error *err);
+/* retry_show writes the preset's name if it is one, else the long form, which retry_parse reads back. */
+void retry_show(const struct retry_policy *p, char out[RETRY_TEXT]);
+/* retry_delay: milliseconds to wait after `attempts` (>= 1) failed ones. */
+int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r);
+
+#endif

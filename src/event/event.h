@@ -1,0 +1,67 @@
+/* event.h: an event, as a producer hands it in and as a store hands it out. */
+#ifndef EVENT_EVENT_H
+#define EVENT_EVENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "base/uuid7.h"
+
+#define EVENT_TYPE_MAX 255
+#define EVENT_KEY_MAX 1024 /* bytes of aggregate type, aggregate id, idempotency key, tenant: each */
+#define EVENT_HEADERS_MAX 65536
+#define EVENT_PAYLOAD_MAX (1024 * 1024) /* the default; settable */
+
+/* An event to be emitted. Everything is borrowed for the call. Absent strings have p == NULL. */
+struct new_event {
+    struct str type;
+    struct str aggregate_type, aggregate_id; /* both or neither: together they are the key that order = key keeps */
+    struct str payload;                      /* JSON text; absent means null */
+    struct str headers;                      /* a JSON object of strings; absent means none */
+    struct str idempotency_key;
+    struct str tenant;
+    bool has_version;
+    int64_t version;
+    int64_t not_before; /* wall ms; 0: deliver at once */
+};
+
+/* An event that was committed. (1) key == 0 if and only if there is no aggregate. (2) Its strings live in the batch's
+ * arena and are NUL-terminated. (3) id is UUID_TEXT characters. */
+struct event {
+    int64_t seq;
+    struct str id;
+    struct str type;
+    struct str aggregate_type, aggregate_id;
+    struct str payload;
+    struct str headers; /* absent: none */
+    struct str tenant;
+    int64_t version;
+    bool has_version;
+    int64_t created_at; /* wall ms */
+    int64_t not_before; /* wall ms; 0: none */
+    uint64_t key;       /* event_key of the aggregate */
+
+    /* What the claim says about this delivery. */
+    int attempts; /* attempts used up before this one */
+    bool behind;  /* its key is held back: don't deliver, settle as OUTCOME_BEHIND */
+    bool delayed; /* not_before has not come: don't deliver, settle as OUTCOME_DELAY */
+};
+
+/* event_check refuses what may not be emitted: ERR_INVALID and a text that says which part, what is wrong with it, and
+ * where. payload_max is the limit in bytes. */
+int event_check(const struct new_event *ev, int64_t payload_max, struct error *err);
+
+/* event_key hashes an aggregate to the number that lanes and order go by; never 0, except that an absent aggregate id
+ * gives 0. Equal aggregates give equal keys, in every version and on every store: persisted. */
+uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
+
+/* event_lane says which of `lanes` lanes an event belongs to: by key, or by seq for an event without one. */
+static inline int event_lane(uint64_t key, int64_t seq, int lanes)
+{
+    if (lanes <= 1) return 0;
+    return (int)((key ? key >> 16 : (uint64_t)seq) % (uint64_t)lanes);
+}
+
+#endif

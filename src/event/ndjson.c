@@ -1,0 +1,232 @@
+#include "event/ndjson.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/text.h"
+
+/* What a line takes beside its strings: keys, punctuation, numbers, the time. */
+#define LINE_OVERHEAD 320
+
+#define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
+
+static void add_string(struct buf *b, struct str s)
+{
+    if (s.p) {
+        json_quote(b, s);
+    } else {
+        ADD(b, "null");
+    }
+}
+
+static void add_json(struct buf *b, struct str s, struct str absent)
+{
+    if (s.p) {
+        json_flat(b, s);
+    } else {
+        buf_addstr(b, absent);
+    }
+}
+
+static void add_time(struct buf *b, int64_t wall_ms)
+{
+    char text[CLOCK_RFC3339_SIZE];
+    buf_add(b, text, clock_rfc3339(wall_ms, text));
+}
+
+/* make_room grows the buffer once for a usual line. Only a hint: close to the ceiling the appends find out exactly. */
+static void make_room(struct buf *b, const struct event *ev, struct str consumer)
+{
+    size_t n = ev->id.n + ev->type.n + ev->aggregate_type.n + ev->aggregate_id.n + ev->payload.n + ev->headers.n +
+               consumer.n + LINE_OVERHEAD;
+    if (b->n <= b->max && n <= b->max - b->n) (void)buf_reserve(b, n);
+}
+
+void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, int attempt)
+{
+    make_room(b, ev, consumer);
+    ADD(b, "{\"id\":");
+    add_string(b, ev->id);
+    ADD(b, ",\"seq\":");
+    buf_addi64(b, ev->seq);
+    ADD(b, ",\"type\":");
+    add_string(b, ev->type);
+    ADD(b, ",\"aggregate_type\":");
+    add_string(b, ev->aggregate_type);
+    ADD(b, ",\"aggregate_id\":");
+    add_string(b, ev->aggregate_id);
+    ADD(b, ",\"version\":");
+    if (ev->has_version) {
+        buf_addi64(b, ev->version);
+    } else {
+        ADD(b, "null");
+    }
+    ADD(b, ",\"payload\":");
+    add_json(b, ev->payload, STR("null"));
+    ADD(b, ",\"headers\":");
+    add_json(b, ev->headers, STR("{}"));
+    ADD(b, ",\"created_at\":\"");
+    add_time(b, ev->created_at);
+    ADD(b, "\",\"consumer\":");
+    add_string(b, consumer);
+    ADD(b, ",\"attempt\":");
+    buf_addi64(b, attempt);
+    ADD(b, "}\n");
+}
+
+struct reader {
+    int64_t now_ms;
+    struct arena *a;
+    struct new_event *ev;
+    struct error *err;
+};
+
+struct key {
+    const char *name;
+    int (*read)(struct reader *, const struct key *, struct json);
+    size_t offset; /* of the struct str in struct new_event that read_string fills */
+};
+
+static const char *type_name(enum json_type t)
+{
+    static const char *const names[] = {
+        [JSON_NULL] = "null",       [JSON_TRUE] = "true",      [JSON_FALSE] = "false",      [JSON_NUMBER] = "a number",
+        [JSON_STRING] = "a string", [JSON_ARRAY] = "an array", [JSON_OBJECT] = "an object",
+    };
+    return names[t];
+}
+
+static int wrong_type(struct reader *r, const struct key *k, const char *wanted, struct json v)
+{
+    return err_set(r->err, ERR_INVALID, "%s must be %s, not %s", k->name, wanted, type_name(v.type));
+}
+
+/* unescape copies a string's characters into the arena, with a NUL behind them. */
+static int unescape(struct reader *r, struct str raw, struct str *ret)
+{
+    char *p = arena_alloc(r->a, raw.n);
+    if (!p) return err_nomem(r->err);
+    /* Unescaped is never longer than escaped, so this buffer does not grow, and the arena keeps its memory. */
+    struct buf b = {.p = p, .cap = raw.n - 1, .max = raw.n - 1};
+    json_unescape(raw, &b);
+    p[b.n] = '\0';
+    *ret = (struct str){p, b.n};
+    return 0;
+}
+
+static int read_string(struct reader *r, const struct key *k, struct json v)
+{
+    struct str *to = (struct str *)(void *)((char *)r->ev + k->offset);
+    if (v.type == JSON_NULL) return 0;
+    if (v.type != JSON_STRING) return wrong_type(r, k, "a string", v);
+    if (memchr(v.raw.p, '\\', v.raw.n)) return unescape(r, v.raw, to);
+    *to = (struct str){v.raw.p + 1, v.raw.n - 2};
+    return 0;
+}
+
+static int read_delay(struct reader *r, const struct key *k, struct json v)
+{
+    struct str s;
+    int64_t ms;
+    if (v.type == JSON_NULL) return 0;
+    if (v.type != JSON_STRING) return wrong_type(r, k, "a duration such as \"5m\"", v);
+    if (unescape(r, v.raw, &s) != 0) return -1;
+    if (strlen(s.p) != s.n) return err_set(r->err, ERR_INVALID, "delay has a NUL character");
+    if (text_duration(s.p, &ms, r->err) != 0) {
+        if (r->err) r->err->code = ERR_INVALID; /* it is data here, not a setting */
+        return err_prefix(r->err, "delay");
+    }
+    r->ev->not_before = ms ? r->now_ms + ms : 0;
+    return 0;
+}
+
+static int read_version(struct reader *r, const struct key *k, struct json v)
+{
+    if (v.type == JSON_NULL) return 0;
+    if (v.type != JSON_NUMBER) return wrong_type(r, k, "a whole number", v);
+    if (!json_int(v, &r->ev->version)) return err_set(r->err, ERR_INVALID, "version must be a whole number of 64 bits");
+    r->ev->has_version = true;
+    return 0;
+}
+
+static int read_headers(struct reader *r, const struct key *k, struct json v)
+{
+    if (v.type == JSON_NULL) return 0;
+    if (v.type != JSON_OBJECT) return wrong_type(r, k, "an object", v);
+    r->ev->headers = v.raw;
+    return 0;
+}
+
+/* read_payload takes null as the value it is; in every other key null means absent. */
+static int read_payload(struct reader *r, const struct key *k, struct json v)
+{
+    (void)k;
+    r->ev->payload = v.raw;
+    return 0;
+}
+
+static const struct key keys[] = {
+    {"type", read_string, offsetof(struct new_event, type)},
+    {"aggregate_type", read_string, offsetof(struct new_event, aggregate_type)},
+    {"aggregate_id", read_string, offsetof(struct new_event, aggregate_id)},
+    {"version", read_version, 0},
+    {"payload", read_payload, 0},
+    {"headers", read_headers, 0},
+    {"idempotency_key", read_string, offsetof(struct new_event, idempotency_key)},
+    {"tenant", read_string, offsetof(struct new_event, tenant)},
+    {"delay", read_delay, 0},
+};
+
+#define N_KEYS (sizeof keys / sizeof *keys)
+
+static int unknown_key(struct reader *r, const char *name)
+{
+    const char *names[N_KEYS + 1] = {NULL};
+    for (size_t i = 0; i < N_KEYS; i++) names[i] = keys[i].name;
+    const char *near = text_nearest(name, names);
+    if (!near) return err_set(r->err, ERR_INVALID, "unknown key \"%s\"", name);
+    return err_set(r->err, ERR_INVALID, "unknown key \"%s\"; did you mean \"%s\"?", name, near);
+}
+
+/* find_key returns the index in keys of a raw name, or -1. */
+static int find_key(struct reader *r, struct str raw)
+{
+    struct str name = {raw.p + 1, raw.n - 2};
+    if (memchr(raw.p, '\\', raw.n) && unescape(r, raw, &name) != 0) return -1;
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (str_is(name, keys[i].name)) return (int)i;
+    return unescape(r, raw, &name) != 0 ? -1 : unknown_key(r, name.p);
+}
+
+static int read_members(struct reader *r, struct json object)
+{
+    unsigned seen = 0;
+    struct str name;
+    struct json v;
+    for (size_t it = 0; json_each(object, &it, &name, &v);) {
+        int i = find_key(r, name);
+        if (i < 0) return -1;
+        if (seen >> i & 1) return err_set(r->err, ERR_INVALID, "%s is given twice", keys[i].name);
+        seen |= 1u << i;
+        if (keys[i].read(r, &keys[i], v) != 0) return -1;
+    }
+    return 0;
+}
+
+int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret, struct error *err)
+{
+    struct json object;
+    const char *why;
+    size_t at;
+    if (json_parse(line, &object, &why, &at) != 0)
+        return err_set(err, ERR_INVALID, "not JSON: %s at byte %zu", why, at);
+    if (object.type != JSON_OBJECT)
+        return err_set(err, ERR_INVALID, "must be a JSON object, not %s", type_name(object.type));
+    struct new_event ev = {.has_version = false};
+    struct reader r = {.now_ms = now_ms, .a = a, .ev = &ev, .err = err};
+    if (read_members(&r, object) != 0) return -1;
+    *ret = ev;
+    return 0;
+}

@@ -1,0 +1,534 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "event/ndjson.h"
+#include "sink/kinds.h"
+
+#define BUFFER_MAX ((size_t)2 << 30)      /* ceiling of one line */
+#define TAIL_SIZE 512                     /* how much of a command's stderr is kept */
+#define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
+#define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
+#define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
+
+extern char **environ;
+
+/* What we tell a command. An inherited variable of the same name is about some other event, and is left out. */
+static const char *const our_names[] = {
+    "OUTBOX_ID",      "OUTBOX_SEQ",    "OUTBOX_TYPE",       "OUTBOX_AGGREGATE_TYPE", "OUTBOX_AGGREGATE_ID",
+    "OUTBOX_VERSION", "OUTBOX_TENANT", "OUTBOX_CREATED_AT", "OUTBOX_CONSUMER",       "OUTBOX_ATTEMPT",
+};
+#define OUR_NAMES (sizeof our_names / sizeof our_names[0])
+
+static const struct {
+    int code;
+    enum sink_status status;
+} exit_codes[] = {
+    {0, SINK_DELIVERED}, {65, SINK_REJECT}, {75, SINK_RETRY}, {126, SINK_DOWN}, {127, SINK_DOWN},
+};
+
+/* One command at work, the leader of a process group of its own.
+ * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that the number of its group
+ * stays ours. (3) killed implies signalled. (4) errfd < 0: nobody holds the other end any more. */
+struct run {
+    struct delivery *d;
+    pid_t pid;
+    int pidfd, errfd;
+    bool exited, signalled, killed;
+    int64_t due; /* when to send the next signal */
+    char tail[TAIL_SIZE];
+    size_t tail_n;
+};
+
+/* (1) runs has `slots` entries, `running` of them not free. (2) envp[0..inherited) belong to us; what follows points
+ * into env. (3) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1 for errfd. */
+struct exec {
+    struct sink base;
+    const char *command;
+    struct run *runs;
+    size_t slots, running;
+    int epfd;
+    bool cancelling;
+    struct buf line, env;
+    char **envp;
+    size_t inherited;
+};
+
+/* Environment */
+
+static bool is_ours(const char *entry)
+{
+    for (size_t i = 0; i < OUR_NAMES; i++) {
+        size_t n = strlen(our_names[i]);
+        if (strncmp(entry, our_names[i], n) == 0 && entry[n] == '=') return true;
+    }
+    return false;
+}
+
+/* inherit copies the environment once: the host may change its own from another thread later. */
+static int inherit(struct exec *x)
+{
+    size_t n = 0;
+    while (environ && environ[n]) n++;
+    x->envp = calloc(n + OUR_NAMES + 1, sizeof *x->envp);
+    if (!x->envp) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (is_ours(environ[i])) continue;
+        x->envp[x->inherited] = strdup(environ[i]);
+        if (!x->envp[x->inherited]) return -1;
+        x->inherited++;
+    }
+    return 0;
+}
+
+static void add_text(struct buf *b, const char *name, struct str value)
+{
+    if (!value.p) return;
+    buf_adds(b, name);
+    buf_addc(b, '=');
+    buf_addstr(b, value);
+    buf_addc(b, '\0');
+}
+
+static void add_number(struct buf *b, const char *name, int64_t value)
+{
+    buf_adds(b, name);
+    buf_addc(b, '=');
+    buf_addi64(b, value);
+    buf_addc(b, '\0');
+}
+
+static int make_env(struct exec *x, const struct delivery *d)
+{
+    const struct event *ev = d->ev;
+    struct buf *b = &x->env;
+    char created[CLOCK_RFC3339_SIZE];
+    clock_rfc3339(ev->created_at, created);
+    buf_clear(b);
+    add_text(b, "OUTBOX_ID", ev->id);
+    add_number(b, "OUTBOX_SEQ", ev->seq);
+    add_text(b, "OUTBOX_TYPE", ev->type);
+    add_text(b, "OUTBOX_AGGREGATE_TYPE", ev->aggregate_type);
+    add_text(b, "OUTBOX_AGGREGATE_ID", ev->aggregate_id);
+    if (ev->has_version) add_number(b, "OUTBOX_VERSION", ev->version);
+    add_text(b, "OUTBOX_TENANT", ev->tenant);
+    add_text(b, "OUTBOX_CREATED_AT", str_of(created));
+    add_text(b, "OUTBOX_CONSUMER", str_of(x->base.cfg.consumer));
+    add_number(b, "OUTBOX_ATTEMPT", d->attempt);
+    if (b->failed) return -1;
+    size_t k = x->inherited;
+    for (char *p = b->p; p < b->p + b->n; p += strlen(p) + 1) x->envp[k++] = p;
+    x->envp[k] = NULL;
+    return 0;
+}
+
+/* Starting */
+
+/* above_stdio moves a descriptor out of the way of 0, 1 and 2, in case the host has closed one of those. */
+static int above_stdio(int fd)
+{
+    if (fd < 0 || fd > 2) return fd;
+    int up = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    close(fd);
+    return up;
+}
+
+/* make_stdin puts the line into a file without a name: unlike a pipe, it never blocks us, and it does not matter
+ * whether the command reads it. */
+static int make_stdin(struct exec *x, const struct delivery *d)
+{
+    buf_clear(&x->line);
+    ndjson_write(&x->line, d->ev, str_of(x->base.cfg.consumer), d->attempt);
+    if (x->line.failed) {
+        errno = ENOMEM;
+        return -1;
+    }
+    int fd = above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
+    if (fd < 0) return -1;
+    for (size_t off = 0; off < x->line.n;) {
+        ssize_t k = pwrite(fd, x->line.p + off, x->line.n - off, (off_t)off);
+        if (k > 0) off += (size_t)k;
+        if (k > 0 || (k < 0 && errno == EINTR)) continue;
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* make_pipe: our end must not block, the command's must. */
+static int make_pipe(int ends[2])
+{
+    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    ends[0] = above_stdio(ends[0]);
+    ends[1] = above_stdio(ends[1]);
+    if (ends[0] >= 0 && ends[1] >= 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0) return 0;
+    if (ends[0] >= 0) close(ends[0]);
+    if (ends[1] >= 0) close(ends[1]);
+    return -1;
+}
+
+/* spawn returns 0 or an errno. */
+static int spawn(struct exec *x, int in, int errput, pid_t *ret)
+{
+    char sh[] = "sh", c[] = "-c";
+    char *argv[] = {sh, c, (char *)(uintptr_t)x->command, NULL};
+    posix_spawn_file_actions_t fa;
+    posix_spawnattr_t at;
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    posix_spawnattr_init(&at);
+    posix_spawnattr_setflags(&at, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setpgroup(&at, 0);
+    posix_spawnattr_setsigdefault(&at, &all);
+    posix_spawnattr_setsigmask(&at, &none);
+    posix_spawn_file_actions_init(&fa);
+    int rc = posix_spawn_file_actions_adddup2(&fa, in, STDIN_FILENO);
+    if (!rc) rc = posix_spawn_file_actions_adddup2(&fa, errput, STDERR_FILENO);
+    if (!rc) rc = posix_spawn_file_actions_addclosefrom_np(&fa, 3);
+    if (!rc) rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, x->envp);
+    posix_spawn_file_actions_destroy(&fa);
+    posix_spawnattr_destroy(&at);
+    return rc;
+}
+
+static int watch(struct exec *x, const struct run *r)
+{
+    uint64_t slot = (uint64_t)(r - x->runs);
+    struct epoll_event pid = {.events = EPOLLIN, .data.u64 = slot * 2};
+    struct epoll_event err = {.events = EPOLLIN, .data.u64 = slot * 2 + 1};
+    if (epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->pidfd, &pid) != 0) return -1;
+    return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
+}
+
+/* launch starts the shell and gets hold of it; a shell that we could not watch is ended again. */
+static int launch(struct exec *x, struct run *r, int in, int errput)
+{
+    int rc = spawn(x, in, errput, &r->pid);
+    if (rc) {
+        errno = rc;
+        return -1;
+    }
+    r->pidfd = pidfd_open(r->pid, 0);
+    if (r->pidfd >= 0 && watch(x, r) == 0) return 0;
+    rc = errno;
+    kill(-r->pid, SIGKILL);
+    while (waitpid(r->pid, NULL, 0) < 0 && errno == EINTR) {}
+    if (r->pidfd >= 0) close(r->pidfd);
+    errno = rc;
+    return -1;
+}
+
+static struct run *free_slot(struct exec *x)
+{
+    for (size_t i = 0; i < x->slots; i++)
+        if (!x->runs[i].d) return &x->runs[i];
+    return NULL;
+}
+
+static int start(struct exec *x, struct delivery *d)
+{
+    struct run *r = free_slot(x);
+    int ends[2], saved;
+    errno = ENOMEM;
+    if (make_env(x, d) != 0) return -1;
+    int in = make_stdin(x, d);
+    if (in < 0) return -1;
+    if (make_pipe(ends) != 0) goto no_pipe;
+    *r = (struct run){.errfd = ends[0], .due = CLOCK_NEVER};
+    if (launch(x, r, in, ends[1]) != 0) goto no_launch;
+    close(ends[1]);
+    close(in);
+    if (x->base.cfg.timeout_ms > 0) r->due = clock_mono(x->base.cfg.clock) + x->base.cfg.timeout_ms * MS_NS;
+    r->d = d;
+    x->running++;
+    return 0;
+no_launch:
+    saved = errno;
+    close(ends[0]);
+    close(ends[1]);
+    errno = saved;
+no_pipe:
+    saved = errno;
+    close(in);
+    errno = saved;
+    return -1;
+}
+
+static void answer_not_started(struct exec *x, struct delivery *d)
+{
+    struct error err;
+    err_errno(&err, ERR_UNAVAILABLE, errno, "could not start the command");
+    struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
+    sink_done(&x->base, d, &res);
+}
+
+static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
+{
+    struct exec *x = (struct exec *)sk;
+    for (size_t i = 0; i < n; i++) {
+        if (x->running == x->slots) return i;
+        if (start(x, d[i]) == 0) continue;
+        /* With commands at work, the shortage may be their doing: wait for one to end. */
+        if (x->running) return i;
+        answer_not_started(x, d[i]);
+        return i + 1;
+    }
+    return n;
+}
+
+/* Ending */
+
+static void keep_tail(struct run *r, const char *p, size_t n)
+{
+    if (n > TAIL_SIZE) {
+        p += n - TAIL_SIZE;
+        n = TAIL_SIZE;
+    }
+    size_t over = r->tail_n + n > TAIL_SIZE ? r->tail_n + n - TAIL_SIZE : 0;
+    memmove(r->tail, r->tail + over, r->tail_n - over);
+    memcpy(r->tail + r->tail_n - over, p, n);
+    r->tail_n += n - over;
+}
+
+static void close_stderr(struct exec *x, struct run *r)
+{
+    if (r->errfd < 0) return;
+    epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->errfd, NULL);
+    close(r->errfd);
+    r->errfd = -1;
+}
+
+/* read_stderr takes what is there, and no more than a full pipe, lest one that never stops keeps us here. */
+static void read_stderr(struct exec *x, struct run *r)
+{
+    char chunk[4096];
+    for (int i = 0; i < READS_MAX && r->errfd >= 0; i++) {
+        ssize_t n = read(r->errfd, chunk, sizeof chunk);
+        if (n > 0) keep_tail(r, chunk, (size_t)n);
+        else if (n < 0 && errno == EAGAIN) return;
+        else if (n == 0 || errno != EINTR) close_stderr(x, r);
+    }
+}
+
+/* last_words copies the last line of stderr, made fit to print: one line, valid UTF-8. */
+static void last_words(struct run *r, char out[TAIL_SIZE + 1])
+{
+    size_t n = r->tail_n, at = 0;
+    while (n && (unsigned char)r->tail[n - 1] <= ' ') n--;
+    const char *lf = memrchr(r->tail, '\n', n);
+    size_t start = lf ? (size_t)(lf + 1 - r->tail) : 0;
+    n -= start;
+    memcpy(out, r->tail + start, n);
+    out[n] = '\0';
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)out[i] < ' ' || out[i] == 0x7f) out[i] = ' ';
+    while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
+}
+
+/* judge says what the end of a command means, and writes why without its last words. */
+static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si, char why[64])
+{
+    struct sink_result res = {.status = SINK_RETRY, .native = si->si_status};
+    bool left = si->si_code == CLD_EXITED;
+    if (left) snprintf(why, 64, "exit status %d", si->si_status);
+    else if (si->si_code) snprintf(why, 64, "killed by signal %d", si->si_status);
+    else snprintf(why, 64, "its exit status is lost: this process ignores SIGCHLD");
+    if (left && si->si_status == 0 && !r->signalled) {
+        res.status = SINK_DELIVERED;
+    } else if (x->cancelling) { /* even with exit status 0, as below: delivering again is safe, believing is not */
+        res.status = SINK_CANCELLED;
+        snprintf(why, 64, "cancelled");
+    } else if (r->signalled) {
+        /* Many programs leave with exit status 0 on SIGTERM, their work undone. */
+        char limit[32];
+        text_duration_show(x->base.cfg.timeout_ms, limit);
+        snprintf(why, 64, "timed out after %s", limit);
+    } else if (left) {
+        for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++)
+            if (exit_codes[i].code == si->si_status) res.status = exit_codes[i].status;
+    }
+    return res;
+}
+
+/* finish reaps, frees the slot and answers. It waits for the shell, so call it when that has exited or was killed. */
+static void finish(struct exec *x, struct run *r)
+{
+    char why[64], words[TAIL_SIZE + 1], text[sizeof why + sizeof words + 2];
+    siginfo_t si = {0};
+    /* Whatever is left of a group that was told to end, ends before the event can be tried again. */
+    if (r->signalled) kill(-r->pid, SIGKILL);
+    while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
+    read_stderr(x, r);
+    struct sink_result res = judge(x, r, &si, why);
+    last_words(r, words);
+    snprintf(text, sizeof text, "%s%s%s", why, words[0] ? ": " : "", words);
+    if (res.status != SINK_DELIVERED) res.text = text;
+    close_stderr(x, r);
+    if (!r->exited) epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
+    close(r->pidfd);
+    struct delivery *d = r->d;
+    r->d = NULL;
+    x->running--;
+    sink_done(&x->base, d, &res);
+}
+
+/* check finishes a run that is over. A group that got SIGTERM is over when nobody holds its stderr any more: until
+ * SIGKILL, its processes may tidy up even if the shell went first. Otherwise the shell's end is all that counts, and
+ * what it left in the background is none of our business. */
+static void check(struct exec *x, struct run *r)
+{
+    if (!r->exited) return;
+    if (r->signalled && !r->killed && r->errfd >= 0) return;
+    finish(x, r);
+}
+
+static void shell_exited(struct exec *x, struct run *r)
+{
+    r->exited = true;
+    epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
+    read_stderr(x, r);
+    check(x, r);
+}
+
+/* collect handles what epoll has, waiting for it at most wait_ms. Returns whether there was anything. */
+static bool collect(struct exec *x, int wait_ms)
+{
+    struct epoll_event evs[64];
+    int n = epoll_wait(x->epfd, evs, sizeof evs / sizeof evs[0], wait_ms);
+    if (n < 0) return errno == EINTR;
+    for (int i = 0; i < n; i++) {
+        struct run *r = &x->runs[evs[i].data.u64 / 2];
+        if (!r->d) continue; /* ended a moment ago, by its other descriptor */
+        if (evs[i].data.u64 % 2 == 0) {
+            shell_exited(x, r);
+        } else {
+            read_stderr(x, r);
+            check(x, r);
+        }
+    }
+    return n > 0;
+}
+
+static void send_term(struct run *r)
+{
+    kill(-r->pid, SIGTERM);
+    r->signalled = true;
+}
+
+static void send_kill(struct run *r)
+{
+    kill(-r->pid, SIGKILL);
+    r->signalled = r->killed = true;
+    r->due = CLOCK_NEVER;
+}
+
+static void exec_drive(struct sink *sk)
+{
+    struct exec *x = (struct exec *)sk;
+    if (!x->running) return;
+    collect(x, 0);
+    int64_t now = clock_mono(sk->cfg.clock);
+    for (size_t i = 0; i < x->slots; i++) {
+        struct run *r = &x->runs[i];
+        if (!r->d || r->due > now) continue;
+        if (r->signalled) {
+            send_kill(r);
+        } else {
+            send_term(r);
+            r->due = now + GRACE_NS;
+        }
+        check(x, r);
+    }
+}
+
+static void exec_cancel(struct sink *sk)
+{
+    struct exec *x = (struct exec *)sk;
+    collect(x, 0);
+    x->cancelling = true;
+    for (size_t i = 0; i < x->slots; i++)
+        if (x->runs[i].d && !x->runs[i].signalled) send_term(&x->runs[i]);
+    int64_t end = clock_mono(sk->cfg.clock) + CANCEL_NS, left = CANCEL_NS;
+    while (x->running && left > 0 && collect(x, (int)(left / MS_NS))) left = end - clock_mono(sk->cfg.clock);
+    for (size_t i = 0; i < x->slots; i++) {
+        if (!x->runs[i].d) continue;
+        send_kill(&x->runs[i]);
+        finish(x, &x->runs[i]);
+    }
+    x->cancelling = false;
+}
+
+static size_t exec_fds(struct sink *sk, struct pollfd *out, size_t max)
+{
+    struct exec *x = (struct exec *)sk;
+    if (!x->running || !max) return 0;
+    out[0] = (struct pollfd){x->epfd, POLLIN, 0};
+    return 1;
+}
+
+static int64_t exec_deadline(struct sink *sk)
+{
+    struct exec *x = (struct exec *)sk;
+    int64_t first = CLOCK_NEVER;
+    for (size_t i = 0; i < x->slots; i++)
+        if (x->runs[i].d && x->runs[i].due < first) first = x->runs[i].due;
+    return first;
+}
+
+static void exec_close(struct sink *sk)
+{
+    struct exec *x = (struct exec *)sk;
+    for (size_t i = 0; i < x->inherited; i++) free(x->envp[i]);
+    free(x->envp);
+    buf_release(&x->line);
+    buf_release(&x->env);
+    if (x->epfd >= 0) close(x->epfd);
+    free(x->runs);
+    free(x);
+}
+
+static int exec_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
+{
+    const char *command = cfg->url + strlen("exec:");
+    if (!command[strspn(command, " \t\r\n")]) return err_set(err, ERR_CONFIG, "exec: needs a command: exec:COMMAND");
+    struct exec *x = calloc(1, sizeof *x);
+    if (!x) return err_nomem(err);
+    x->base = (struct sink){&exec_ops, *cfg};
+    x->command = command;
+    x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
+    x->epfd = above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    buf_init(&x->line, BUFFER_MAX);
+    buf_init(&x->env, BUFFER_MAX);
+    int rc = 0;
+    if (x->epfd < 0) rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
+    else if (!(x->runs = calloc(x->slots, sizeof *x->runs)) || inherit(x) != 0) rc = err_nomem(err);
+    if (rc != 0) exec_close(&x->base);
+    else *ret = &x->base;
+    return rc;
+}
+
+const struct sink_ops exec_ops = {
+    .scheme = "exec",
+    .synopsis = "exec:COMMAND",
+    .help = "runs a shell command per event: the event on stdin, exit status 0 means delivered",
+    .open = exec_open,
+    .close = exec_close,
+    .submit = exec_submit,
+    .drive = exec_drive,
+    .fds = exec_fds,
+    .deadline = exec_deadline,
+    .cancel = exec_cancel,
+};

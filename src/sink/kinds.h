@@ -1,0 +1,11 @@
+/* kinds.h: the sinks of this build. Only sink.c needs it: the rest of the world goes by sink_find. */
+#ifndef SINK_KINDS_H
+#define SINK_KINDS_H
+
+#include "sink/sink.h"
+
+extern const struct sink_ops exec_ops;
+extern const struct sink_ops file_ops;
+extern const struct sink_ops file_stdout_ops;
+
+#endif

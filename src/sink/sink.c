@@ -1,0 +1,57 @@
+#include "sink/sink.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "sink/kinds.h"
+
+const struct sink_ops *const sink_kinds[] = {&file_stdout_ops, &file_ops, &exec_ops, NULL};
+
+#define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
+
+/* Schemes that are no typing mistake, and the sink each belongs to. */
+static const struct {
+    const char *scheme, *sink;
+} absent[] = {
+    {"redis", "redis"}, {"rediss", "redis"}, {"http", "http"},     {"https", "http"},
+    {"kafka", "kafka"}, {"nats", "nats"},    {"amqp", "rabbitmq"},
+};
+
+/* list_kinds writes "stdout:, file:PATH, exec:COMMAND". */
+static void list_kinds(char *out, size_t size)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; sink_kinds[i] && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? ", " : "", sink_kinds[i]->synopsis);
+}
+
+static int unknown(const char *scheme, const char *list, struct error *err)
+{
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        if (strcmp(scheme, absent[i].scheme) == 0)
+            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build; it has %s", absent[i].sink, list);
+
+    const char *names[KINDS] = {NULL};
+    for (size_t i = 0; sink_kinds[i]; i++) names[i] = sink_kinds[i]->scheme;
+    const char *near = text_nearest(scheme, names);
+    if (near) return err_set(err, ERR_CONFIG, "unknown sink '%s:': did you mean '%s:'?", scheme, near);
+    return err_set(err, ERR_CONFIG, "unknown sink '%s:'; there are %s", scheme, list);
+}
+
+int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
+{
+    char scheme[32], list[128];
+    list_kinds(list, sizeof list);
+    const char *colon = strchr(url, ':');
+    /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */
+    if (!colon || colon == url) return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
+    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
+    for (size_t i = 0; sink_kinds[i]; i++) {
+        if (strcmp(scheme, sink_kinds[i]->scheme) != 0) continue;
+        *ret = sink_kinds[i];
+        return 0;
+    }
+    return unknown(scheme, list, err);
+}

@@ -1,0 +1,112 @@
+/* sink.h: the contract of a sink, the place a consumer delivers to. docs/adding-a-sink.md is the tutorial.
+ *
+ * A sink belongs to one pipeline and is called from its thread only. It knows nothing of retries, order or claims: it
+ * takes deliveries, makes progress when driven, and says for each how it ended. */
+#ifndef SINK_SINK_H
+#define SINK_SINK_H
+
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "event/event.h"
+
+/* One event on its way. The engine owns it; the sink may keep the pointer until it has called done. */
+struct delivery {
+    const struct event *ev;
+    int attempt; /* 1 for the first */
+};
+
+/* How one delivery ended. */
+enum sink_status {
+    SINK_DELIVERED, /* it is safe on the other side */
+    SINK_RETRY,     /* this event failed; another attempt may pass */
+    SINK_REJECT,    /* this event can never pass */
+    SINK_DOWN,      /* the sink is away; nothing is known against the event; no attempt is counted */
+    SINK_FATAL,     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
+    SINK_CANCELLED, /* given up because of sink_ops.cancel */
+};
+
+struct sink_result {
+    enum sink_status status;
+    int native;             /* exit status, errno, HTTP status */
+    const char *text;       /* why; NULL when delivered; borrowed for the call of done */
+    const char *receipt;    /* the other side's own id; may be NULL; borrowed for the call of done */
+    int64_t retry_after_ms; /* what the other side asked for; 0: nothing */
+};
+
+enum {
+    /* Deliveries take effect in the order of submission, and the sink never answers SINK_RETRY: an event is
+     * delivered or rejected by itself, or everything from it on comes back SINK_DOWN, SINK_FATAL or SINK_CANCELLED,
+     * in submission order.
+     * Then the engine may have many events of one key in flight. Without it, it sends the next of a key only after
+     * the one before. */
+    SINK_FAILSTOP = 1,
+};
+
+struct sink;
+
+/* What a sink is opened with. Strings live as long as the sink. */
+struct sink_config {
+    const char *url;      /* whole: "exec:./notify.sh" */
+    const char *consumer; /* the consumer's name */
+    int64_t timeout_ms;   /* per delivery */
+    int concurrency;      /* deliveries at once, for sinks without SINK_FAILSTOP */
+    const struct clock *clock;
+    /* done is called exactly once per accepted delivery, from submit, drive or cancel. */
+    void (*done)(void *ctx, struct delivery *d, const struct sink_result *r);
+    void *done_ctx;
+};
+
+struct sink_ops {
+    const char *scheme;   /* "exec": what stands before the colon of the URL */
+    const char *synopsis; /* "exec:COMMAND" */
+    const char *help;     /* one line */
+    unsigned caps;
+
+    /* open checks the URL and gets ready; a peer that is merely away is no error here. On success the caller owns *ret
+     * and releases it with close. Errors: ERR_CONFIG when it can never work, ERR_UNAVAILABLE, ERR_NOMEM. */
+    int (*open)(const struct sink_config *cfg, struct sink **ret, struct error *err);
+
+    /* close frees everything. Nothing is in flight then: the engine has cancelled or waited. */
+    void (*close)(struct sink *sk);
+
+    /* submit takes the first k of n deliveries, 0 <= k <= n, and returns k. Fewer than n means back-pressure: the rest
+     * will be offered again after drive has made progress. A sink with nothing in flight takes at least one. */
+    size_t (*submit)(struct sink *sk, struct delivery *const *d, size_t n);
+
+    /* drive makes what progress it can without waiting for the peer (a local write and fsync may take their time). */
+    void (*drive)(struct sink *sk);
+
+    /* fds says what to poll for before the next drive: at most max entries, returns how many. */
+    size_t (*fds)(struct sink *sk, struct pollfd *out, size_t max);
+
+    /* deadline is the monotonic time at which drive wants to be called even if no fd is ready; CLOCK_NEVER if none;
+     * 0 means at once. */
+    int64_t (*deadline)(struct sink *sk);
+
+    /* cancel ends everything in flight now: done(SINK_CANCELLED) for each, or its real end if that is known. */
+    void (*cancel)(struct sink *sk);
+};
+
+/* Base of every sink; comes first in the backend's own struct. */
+struct sink {
+    const struct sink_ops *ops;
+    struct sink_config cfg;
+};
+
+static inline void sink_done(struct sink *sk, struct delivery *d, const struct sink_result *r)
+{
+    sk->cfg.done(sk->cfg.done_ctx, d, r);
+}
+
+/* sink_kinds lists what was built in; ends with NULL. In-process handlers are not in it: they have no URL. */
+extern const struct sink_ops *const sink_kinds[];
+
+/* sink_find gives the kind for a URL. ERR_CONFIG for an unknown scheme, naming the nearest one, or the Debian package
+ * to build with if we know the scheme but it was left out. */
+int sink_find(const char *url, const struct sink_ops **ret, struct error *err);
+
+#endif

@@ -1,0 +1,469 @@
+/* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
+#include "store/sqlite/sqlite.h"
+
+#define SCAN_MIN 10000 /* events looked at per claim, so that a filter that matches rarely still gets on */
+
+struct claiming {
+    struct sqlite_store *st;
+    const struct claim_request *req;
+    struct arena *a;
+    struct batch *b;
+    struct claim_hint *hint;
+    int64_t now;
+    int64_t epoch; /* the consumer's last one */
+};
+
+/* A chunk of fresh events: what was read, from where, and up to which seq was looked. */
+struct chunk {
+    struct event *ev;
+    size_t n, scanned;
+    int64_t from, to;
+};
+
+static size_t event_bytes(const struct event *ev)
+{
+    return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n + sizeof *ev;
+}
+
+/* wanted looks at the row in place: most of what is skipped is never copied. */
+static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
+{
+    if (req->lanes > 1) {
+        uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
+        if (event_lane(key, sqlite3_column_int64(q, 0), req->lanes) != lane) return false;
+    }
+    if (!filter_type(req->filter, sqlite_text(q, 2))) return false;
+    return !filter_has_where(req->filter) || filter_payload(req->filter, sqlite_text(q, 6));
+}
+
+/* read_rows reads the wanted events of q into c until `max` of them, max_bytes, or the end. The arena may have grown
+ * even when it fails. */
+static int read_rows(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, struct chunk *c, struct error *err)
+{
+    size_t bytes = 0;
+    int r;
+    c->ev = arena_alloc(k->a, max * sizeof *c->ev);
+    if (!c->ev) {
+        sqlite3_reset(q);
+        return err_nomem(err);
+    }
+    while (c->n < max && bytes < k->req->max_bytes && (r = sqlite_step(k->st, q, err)) != 0) {
+        if (r < 0) return -1;
+        c->to = sqlite3_column_int64(q, 0);
+        c->scanned++;
+        if (!wanted(q, k->req, lane)) continue;
+        if (!sqlite_event_row(q, k->a, &c->ev[c->n])) {
+            sqlite3_reset(q);
+            return err_nomem(err);
+        }
+        bytes += event_bytes(&c->ev[c->n++]);
+    }
+    sqlite3_reset(q);
+    return 0;
+}
+
+static int read_fresh(struct claiming *k, int lane, int64_t from, struct chunk *c, struct error *err)
+{
+    size_t scan = k->req->max_events > SCAN_MIN ? k->req->max_events : SCAN_MIN;
+    *c = (struct chunk){.from = from, .to = from};
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT ?",
+                                   "ii", from, (int64_t)scan);
+    return q ? read_rows(k, q, lane, k->req->max_events, c, err) : -1;
+}
+
+static int lane_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
+{
+    *ret = -1;
+    return sqlite_number(k->st, err, ret, "SELECT position FROM outbox_lane WHERE consumer = ? AND lane = ?", "si",
+                         k->req->consumer, (int64_t)lane);
+}
+
+/* prefetch reads before the write lock is taken, so that producers don't wait for it. Events never change and seq is
+ * commit order: what was read is still right if the position is still the same under the lock. */
+static int prefetch(struct claiming *k, struct chunk *c, struct error *err)
+{
+    int64_t position;
+    *c = (struct chunk){.from = -1};
+    if (lane_position(k, k->req->lane_hint, &position, err) != 0) return -1;
+    return position < 0 ? 0 : read_fresh(k, k->req->lane_hint, position, c, err);
+}
+
+/* record_claim writes the lease and its new epoch, the fence. */
+static int record_claim(struct claiming *k, struct error *err)
+{
+    k->b->epoch = ++k->epoch;
+    if (sqlite_exec(k->st, err, "UPDATE outbox_consumer SET epoch = ? WHERE name = ?", "is", k->epoch,
+                    k->req->consumer) != 0)
+        return -1;
+    return sqlite_exec(
+        k->st, err,
+        "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "siiiiisi", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
+        k->req->owner, k->now + k->req->lease_ms);
+}
+
+static void hint_wait(struct claiming *k, int64_t at)
+{
+    int64_t wait = at > k->now ? at - k->now : 0;
+    if (k->hint->wait_ms < 0 || wait < k->hint->wait_ms) k->hint->wait_ms = wait;
+}
+
+/* ---- taking over ---- */
+
+/* park_range turns the events of an expired fresh claim into careful parked ones. */
+static int park_range(struct claiming *k, int lane, int64_t from, int64_t to, struct error *err)
+{
+    struct arena a;
+    arena_init(&a, 0);
+    struct claiming sub = *k;
+    struct claim_request req = *k->req;
+    int r = 0;
+    req.max_bytes = 1 << 20;
+    sub.a = &a;
+    sub.req = &req;
+    while (r == 0 && from < to) {
+        struct chunk c = {.from = from, .to = from};
+        sqlite3_stmt *q = sqlite_query(
+            k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ? AND seq <= ? ORDER BY seq", "ii",
+            from, to);
+        r = q ? read_rows(&sub, q, lane, 256, &c, err) : -1;
+        for (size_t i = 0; r == 0 && i < c.n; i++, k->hint->crashed++)
+            r = sqlite_park(k->st,
+                            &(struct parking){.consumer = req.consumer,
+                                              .order = req.order,
+                                              .ev = &c.ev[i],
+                                              .due_at = c.ev[i].not_before > k->now ? c.ev[i].not_before : 0,
+                                              .delayed = c.ev[i].not_before > k->now,
+                                              .careful = true},
+                            err);
+        from = c.scanned ? c.to : to;
+        arena_reset(&a);
+    }
+    arena_release(&a);
+    return r;
+}
+
+/* bury_poison: a careful event whose last allowed attempt ended in a crash has killed its process too often. */
+static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
+{
+    int64_t seq = 0, attempts = 0, key = 0;
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT seq, attempts, key FROM outbox_parked WHERE consumer = ? AND claim = ? AND "
+                                   "careful = 1 AND attempts >= ? LIMIT 1",
+                                   "sii", k->req->consumer, epoch, (int64_t)k->req->max_attempts);
+    if (!q) return -1;
+    int r = sqlite_step(k->st, q, err);
+    if (r <= 0) return r;
+    seq = sqlite3_column_int64(q, 0);
+    attempts = sqlite3_column_int64(q, 1);
+    key = sqlite3_column_int64(q, 2);
+    sqlite3_reset(q);
+    k->hint->buried++;
+    if (sqlite_bury(k->st, k->req->consumer, seq, (int)attempts,
+                    "the process died, or lost its lease, while delivering this event", err) != 0)
+        return -1;
+    return sqlite_promote(k->st, k->req->consumer, key, err);
+}
+
+static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
+{
+    if (bury_poison(k, epoch, err) != 0) return -1;
+    if (sqlite_exec(k->st, err, "UPDATE outbox_parked SET claim = NULL, careful = 1 WHERE consumer = ? AND claim = ?",
+                    "si", k->req->consumer, epoch) != 0)
+        return -1;
+    k->hint->crashed += (size_t)sqlite3_changes(k->st->db);
+    return 0;
+}
+
+/* take_over dissolves every claim whose lease ran out: its events become careful parked ones. */
+static int take_over(struct claiming *k, struct error *err)
+{
+    for (;;) {
+        sqlite3_stmt *q = sqlite_query(k->st, err,
+                                       "SELECT epoch, lane, parked, from_seq, to_seq FROM outbox_claim "
+                                       "WHERE consumer = ? AND locked_until <= ? ORDER BY epoch LIMIT 1",
+                                       "si", k->req->consumer, k->now);
+        if (!q) return -1;
+        int r = sqlite_step(k->st, q, err);
+        if (r <= 0) return r;
+        int64_t epoch = sqlite3_column_int64(q, 0), from = sqlite3_column_int64(q, 3), to = sqlite3_column_int64(q, 4);
+        int lane = sqlite3_column_int(q, 1);
+        bool parked = sqlite3_column_int(q, 2) != 0;
+        sqlite3_reset(q);
+        if ((parked ? unpark_claim(k, epoch, err) : park_range(k, lane, from, to, err)) != 0) return -1;
+        if (sqlite_exec(k->st, err, "DELETE FROM outbox_claim WHERE consumer = ? AND epoch = ?", "si", k->req->consumer,
+                        epoch) != 0)
+            return -1;
+    }
+}
+
+/* ---- parked events ---- */
+
+struct parked_row {
+    int64_t seq, key;
+    int attempts;
+    bool careful;
+};
+
+/* take_parked reads the event of a row and marks it with the coming epoch. */
+static int take_parked(struct claiming *k, const struct parked_row *p, size_t *bytes, struct error *err)
+{
+    struct event *ev = &k->b->ev[k->b->n];
+    sqlite3_stmt *q = sqlite_query(k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq = ?", "i", p->seq);
+    int r = q ? sqlite_step(k->st, q, err) : -1;
+    if (r == 0) { /* trimmed: it was a dead letter, which is kept whole */
+        q = sqlite_query(k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_dead WHERE consumer = ? AND seq = ?", "si",
+                         k->req->consumer, p->seq);
+        r = q ? sqlite_step(k->st, q, err) : -1;
+    }
+    if (r < 0) return -1;
+    if (r == 0) /* someone deleted it by hand */
+        return sqlite_exec(k->st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si",
+                           k->req->consumer, p->seq);
+    bool ok = sqlite_event_row(q, k->a, ev);
+    sqlite3_reset(q);
+    if (!ok) return err_nomem(err);
+    ev->attempts = p->attempts;
+    *bytes += event_bytes(ev);
+    k->b->n++;
+    return sqlite_exec(k->st, err,
+                       "UPDATE outbox_parked SET claim = ?3, attempts = attempts + careful WHERE consumer = ?1 AND "
+                       "seq = ?2",
+                       "sii", k->req->consumer, p->seq, k->epoch + 1);
+}
+
+static size_t list_parked(sqlite3_stmt *q, struct sqlite_store *st, struct parked_row *rows, size_t max, int *r,
+                          struct error *err)
+{
+    size_t n = 0;
+    *r = q ? 0 : -1;
+    while (q && n < max && (*r = sqlite_step(st, q, err)) == 1)
+        rows[n++] = (struct parked_row){sqlite3_column_int64(q, 0), sqlite3_column_int64(q, 1),
+                                        sqlite3_column_int(q, 2), sqlite3_column_int(q, 3) != 0};
+    if (q) sqlite3_reset(q);
+    if (*r > 0) *r = 0;
+    return n;
+}
+
+/* take_followers takes the events that wait behind this one, in order, so that a key catches up in one go. */
+static int take_followers(struct claiming *k, const struct parked_row *head, struct parked_row *rows, size_t *bytes,
+                          struct error *err)
+{
+    int r;
+    size_t room = k->req->max_events - k->b->n;
+    if (head->key == 0 || room == 0) return 0;
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT seq, key, attempts, careful OR claim IS NOT NULL OR due_at IS NOT NULL "
+                                   "FROM outbox_parked WHERE consumer = ? AND key = ? AND seq > ? ORDER BY seq LIMIT ?",
+                                   "siii", k->req->consumer, head->key, head->seq, (int64_t)room);
+    size_t n = list_parked(q, k->st, rows, room, &r, err);
+    for (size_t i = 0; r == 0 && i < n && !rows[i].careful && *bytes < k->req->max_bytes; i++)
+        r = take_parked(k, &rows[i], bytes, err);
+    return r;
+}
+
+static int claim_parked(struct claiming *k, struct error *err)
+{
+    int r;
+    size_t max = k->req->max_events, bytes = 0;
+    int64_t due = 0;
+    if (sqlite_number(k->st, err, &due,
+                      "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL "
+                      "ORDER BY due_at LIMIT 1",
+                      "s", k->req->consumer) != 0)
+        return -1;
+    if (due) hint_wait(k, due);
+    if (!due || due > k->now) return 0;
+    struct parked_row *heads = arena_alloc(k->a, max * sizeof *heads),
+                      *behind = arena_alloc(k->a, max * sizeof *behind);
+    k->b->ev = arena_alloc(k->a, max * sizeof *k->b->ev);
+    if (!heads || !behind || !k->b->ev) return err_nomem(err);
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT seq, key, attempts, careful FROM outbox_parked WHERE consumer = ? AND claim "
+                                   "IS NULL AND due_at <= ? ORDER BY due_at, seq LIMIT ?",
+                                   "sii", k->req->consumer, k->now, (int64_t)max);
+    size_t n = list_parked(q, k->st, heads, max, &r, err);
+    k->b->parked = true;
+    k->b->careful = n > 0 && heads[0].careful;
+    if (k->b->careful) n = 1;
+    for (size_t i = 0; r == 0 && i < n && k->b->n < max && bytes < k->req->max_bytes; i++) {
+        if (i > 0 && heads[i].careful) break;
+        r = take_parked(k, &heads[i], &bytes, err);
+        if (r == 0 && !heads[i].careful) r = take_followers(k, &heads[i], behind, &bytes, err);
+    }
+    if (r != 0 || k->b->n == 0) return r;
+    return record_claim(k, err);
+}
+
+/* ---- fresh events ---- */
+
+/* mark_held flags the events that may not be delivered now. */
+static int mark_held(struct claiming *k, struct error *err)
+{
+    int64_t any = 0;
+    for (size_t i = 0; i < k->b->n; i++) k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
+    if (k->req->order != ORDER_KEY) return 0;
+    if (sqlite_number(k->st, err, &any, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
+                      k->req->consumer) != 0)
+        return -1;
+    for (size_t i = 0; any && i < k->b->n; i++) {
+        int64_t held = 0;
+        if (k->b->ev[i].key &&
+            sqlite_number(k->st, err, &held, "SELECT 1 FROM outbox_parked WHERE consumer = ? AND key = ? LIMIT 1", "si",
+                          k->req->consumer, (int64_t)k->b->ev[i].key) != 0)
+            return -1;
+        k->b->ev[i].behind = held != 0;
+    }
+    return 0;
+}
+
+/* lane_free says whether this owner may take fresh events of the lane now. With an order to keep, a lane belongs to
+ * one owner at a time; that owner may hold several claims of it. */
+static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
+{
+    int64_t until = 0, parked = 0;
+    *ret = true;
+    if (k->req->order == ORDER_NONE) return 0;
+    if (sqlite_number(k->st, err, &until,
+                      "SELECT max(locked_until) FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0 AND "
+                      "owner <> ?",
+                      "sis", k->req->consumer, (int64_t)lane, k->req->owner) != 0)
+        return -1;
+    if (until) {
+        k->hint->busy = true;
+        hint_wait(k, until);
+        *ret = false;
+    }
+    if (k->req->order != ORDER_GLOBAL) return 0;
+    if (sqlite_number(k->st, err, &parked, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
+                      k->req->consumer) != 0)
+        return -1;
+    if (parked) *ret = false;
+    return 0;
+}
+
+static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct error *err)
+{
+    int64_t position;
+    struct chunk c;
+    bool ours;
+    if (lane_free(k, lane, &ours, err) != 0) return -1;
+    if (!ours) return 0;
+    if (lane_position(k, lane, &position, err) != 0) return -1;
+    if (ahead && ahead->scanned && ahead->from == position) c = *ahead;
+    else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
+    if (c.scanned == 0) return 0;
+    if (sqlite_exec(k->st, err, "UPDATE outbox_lane SET position = ? WHERE consumer = ? AND lane = ?", "isi", c.to,
+                    k->req->consumer, (int64_t)lane) != 0)
+        return -1;
+    k->hint->skipped += c.scanned - c.n;
+    if (c.n == 0) return 0;
+    *k->b = (struct batch){.ev = c.ev, .n = c.n, .lane = lane, .from = position, .to = c.to};
+    if (mark_held(k, err) != 0) return -1;
+    return record_claim(k, err);
+}
+
+static int claim_fresh(struct claiming *k, struct chunk *ahead, struct error *err)
+{
+    for (int i = 0; i < k->req->lanes && k->b->n == 0; i++) {
+        int lane = (k->req->lane_hint + i) % k->req->lanes;
+        if (claim_lane(k, lane, i == 0 ? ahead : NULL, err) != 0) return -1;
+    }
+    return 0;
+}
+
+/* look_through finds out whether anything at all is left for this consumer. Fresh events were just looked for. */
+static int look_through(struct claiming *k, struct error *err)
+{
+    int64_t left = 0, until = 0;
+    if (sqlite_number(k->st, err, &left,
+                      "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
+                      "outbox_parked WHERE consumer = ?1 AND claim IS NULL AND due_at IS NOT NULL AND delayed = 0)",
+                      "s", k->req->consumer) != 0)
+        return -1;
+    k->hint->through = !left && k->hint->skipped == 0;
+    if (sqlite_number(k->st, err, &until,
+                      "SELECT min(locked_until) FROM outbox_claim WHERE consumer = ? AND owner <> ?", "ss",
+                      k->req->consumer, k->req->owner) != 0)
+        return -1;
+    if (until) hint_wait(k, until);
+    return 0;
+}
+
+/* check_consumer reads the row; someone may have paused, removed or reshaped the consumer meanwhile. */
+static int check_consumer(struct claiming *k, struct error *err)
+{
+    static const char *const names[] = {"none", "key", "global"};
+    sqlite3_stmt *q = sqlite_query(
+        k->st, err, "SELECT paused, epoch, ordering, lanes FROM outbox_consumer WHERE name = ?", "s", k->req->consumer);
+    int r = q ? sqlite_step(k->st, q, err) : -1;
+    if (r < 0) return -1;
+    if (r == 0)
+        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0, "consumer \"%s\" is not registered (any more)",
+                        k->req->consumer);
+    k->hint->paused = sqlite3_column_int(q, 0) != 0;
+    k->epoch = sqlite3_column_int64(q, 1);
+    bool same = str_is(sqlite_text(q, 2), names[k->req->order]) && sqlite3_column_int(q, 3) == k->req->lanes;
+    sqlite3_reset(q);
+    if (same) return 0;
+    return err_fate(
+        err, ERR_CONFLICT, FATE_FATAL, 0,
+        "consumer \"%s\" was given another order or number of lanes meanwhile; restart with the same settings",
+        k->req->consumer);
+}
+
+static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err)
+{
+    if (check_consumer(k, err) != 0) return -1;
+    if (k->hint->paused) return 0;
+    if (take_over(k, err) != 0) return -1;
+    if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
+    if (k->b->n == 0 && claim_fresh(k, ahead, err) != 0) return -1;
+    if (k->b->n == 0 && !k->req->parked_first && claim_parked(k, err) != 0) return -1;
+    return k->b->n == 0 ? look_through(k, err) : 0;
+}
+
+int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct batch b = {0};
+    struct claim_hint hint = {.wait_ms = -1};
+    struct claiming k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
+    struct chunk ahead = {0};
+    bool lost = false;
+    if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
+    if (req && prefetch(&k, &ahead, err) != 0) return -1;
+    if (sqlite_begin(base, err) != 0) return -1;
+    sqlite3_int64 before = sqlite3_total_changes64(st->db);
+    k.now = sqlite_now(st);
+    if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
+    if (req && claim_next(&k, &ahead, err) != 0) goto fail;
+    if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
+    else if (sqlite_commit(base, err) != 0) return -1;
+    if (ret_lost) *ret_lost = lost;
+    if (req) {
+        *ret_batch = b;
+        *ret_hint = hint;
+    }
+    return 0;
+fail:
+    sqlite_rollback(base);
+    return -1;
+}
+
+int sqlite_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
+                  bool *ret_lost, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    int64_t now = sqlite_now(st);
+    if (sqlite_exec(st, err,
+                    "UPDATE outbox_claim SET locked_until = ? WHERE consumer = ? AND epoch = ? AND owner = ? AND "
+                    "locked_until > ?",
+                    "isisi", now + lease_ms, consumer, b->epoch, owner, now) != 0)
+        return -1;
+    *ret_lost = sqlite3_changes(st->db) == 0;
+    return 0;
+}

@@ -1,0 +1,284 @@
+/* consumers.c: registering consumers and telling how they are. */
+#include <stdio.h>
+
+#include "store/sqlite/sqlite.h"
+
+static const char *const ordering_names[] = {"none", "key", "global"};
+
+static enum order ordering_of(struct str s)
+{
+    return str_is(s, "none") ? ORDER_NONE : str_is(s, "global") ? ORDER_GLOBAL : ORDER_KEY;
+}
+
+static int not_found(const char *name, struct error *err)
+{
+    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
+}
+
+static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
+{
+    *ret = 0;
+    return sqlite_number(st, err, ret, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'", "");
+}
+
+static int make_lanes(struct sqlite_store *st, const char *name, int lanes, int64_t position, struct error *err)
+{
+    if (sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) != 0) return -1;
+    for (int i = 0; i < lanes; i++)
+        if (sqlite_exec(st, err, "INSERT INTO outbox_lane (consumer, lane, position) VALUES (?, ?, ?)", "sii", name,
+                        (int64_t)i, position) != 0)
+            return -1;
+    return 0;
+}
+
+static int create(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
+{
+    int64_t position = 0;
+    if (c->start == START_END && head_of(st, &position, err) != 0) return -1;
+    if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
+    if (sqlite_exec(st, err,
+                    "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    "ssssisi", c->name, c->events, c->where, ordering_names[c->order], (int64_t)c->lanes, c->retry,
+                    sqlite_now(st)) != 0)
+        return -1;
+    return make_lanes(st, c->name, c->lanes, position, err);
+}
+
+/* reshape changes order or lanes, which is only safe when nothing is on its way: then every lane is at the head. */
+static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
+{
+    int64_t head, left = 0;
+    if (head_of(st, &head, err) != 0) return -1;
+    if (sqlite_number(st, err, &left,
+                      "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
+                      "outbox_parked WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM outbox_lane WHERE consumer = ?1 AND "
+                      "position < ?2)",
+                      "si", c->name, head) != 0)
+        return -1;
+    if (left)
+        return err_set(err, ERR_CONFLICT,
+                       "consumer \"%s\" still has events on their way: its order and lanes can change only once it is "
+                       "through; run it with the old settings and --drain first",
+                       c->name);
+    if (sqlite_exec(st, err, "UPDATE outbox_consumer SET ordering = ?, lanes = ? WHERE name = ?", "sis",
+                    ordering_names[c->order], (int64_t)c->lanes, c->name) != 0)
+        return -1;
+    return make_lanes(st, c->name, c->lanes, head, err);
+}
+
+static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite3_stmt *q, struct error *err)
+{
+    bool text = str_is(sqlite_text(q, 0), c->events) && str_is(sqlite_text(q, 1), c->where) &&
+                str_is(sqlite_text(q, 4), c->retry);
+    bool shape = ordering_of(sqlite_text(q, 2)) == c->order && sqlite3_column_int(q, 3) == c->lanes;
+    sqlite3_reset(q);
+    if (!shape && reshape(st, c, err) != 0) return -1;
+    if (text) return 0;
+    return sqlite_exec(st, err, "UPDATE outbox_consumer SET events = ?, predicate = ?, retry = ? WHERE name = ?",
+                       "ssss", c->events, c->where, c->retry, c->name);
+}
+
+int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (store_name_check(c->name, err) != 0) return -1;
+    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
+        return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
+    if (sqlite_begin(base, err) != 0) return -1;
+    sqlite3_stmt *q = sqlite_query(
+        st, err, "SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer WHERE name = ?", "s", c->name);
+    int r = q ? sqlite_step(st, q, err) : -1;
+    bool created = r == 0;
+    if (r == 0) r = create(st, c, err);
+    else if (r == 1) r = update(st, c, q, err);
+    if (r != 0) {
+        sqlite_rollback(base);
+        return -1;
+    }
+    if (sqlite_commit(base, err) != 0) return -1;
+    if (ret_created) *ret_created = created;
+    return 0;
+}
+
+int sqlite_consumer_pause(struct store *base, const char *name, bool paused, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (sqlite_exec(st, err, "UPDATE outbox_consumer SET paused = ? WHERE name = ?", "is", (int64_t)paused, name) != 0)
+        return -1;
+    return sqlite3_changes(st->db) ? 0 : not_found(name, err);
+}
+
+int sqlite_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    return sqlite_exec(st, err,
+                       "UPDATE outbox_consumer SET report = ?1, report_at = ?2 WHERE name = ?3 AND report IS NOT ?1",
+                       "sis", text, sqlite_now(st), name);
+}
+
+static int remove_rows(struct sqlite_store *st, const char *name, struct error *err)
+{
+    return sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_receipt WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_consumer WHERE name = ?", "s", name)
+               ? -1
+               : 0;
+}
+
+static int check_removable(struct sqlite_store *st, const char *name, bool force, struct error *err)
+{
+    int64_t found = 0, dead = 0, parked = 0, live = 0;
+    if (sqlite_number(st, err, &found, "SELECT 1 FROM outbox_consumer WHERE name = ?", "s", name) != 0 ||
+        sqlite_number(st, err, &dead, "SELECT count(*) FROM outbox_dead WHERE consumer = ?", "s", name) != 0 ||
+        sqlite_number(st, err, &parked, "SELECT count(*) FROM outbox_parked WHERE consumer = ?", "s", name) != 0 ||
+        sqlite_number(st, err, &live, "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si",
+                      name, sqlite_now(st)) != 0)
+        return -1;
+    if (!found) return not_found(name, err);
+    if (force || (!dead && !parked && !live)) return 0;
+    return err_set(
+        err, ERR_CONFLICT,
+        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
+        "--force removes it all the same",
+        name, (long long)dead, (long long)parked, (long long)live);
+}
+
+int sqlite_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (sqlite_begin(base, err) != 0) return -1;
+    if (check_removable(st, name, force, err) == 0 && remove_rows(st, name, err) == 0) return sqlite_commit(base, err);
+    sqlite_rollback(base);
+    return -1;
+}
+
+/* ---- listing ---- */
+
+static const char *copy(sqlite3_stmt *q, int col, struct arena *a)
+{
+    bool ok = true;
+    return sqlite_copy(q, col, a, &ok).p;
+}
+
+static int read_specs(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *n,
+                      struct error *err)
+{
+    int64_t count = 0;
+    if (sqlite_number(st, err, &count, "SELECT count(*) FROM outbox_consumer", "") != 0) return -1;
+    *n = 0;
+    *ret = arena_zalloc(a, (size_t)count + 1, sizeof **ret);
+    if (!*ret) return err_nomem(err);
+    sqlite3_stmt *q = sqlite_query(st, err,
+                                   "SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, "
+                                   "delivered, report, report_at FROM outbox_consumer WHERE ?1 IS NULL OR name = ?1 "
+                                   "ORDER BY name",
+                                   "s", name);
+    if (!q) return -1;
+    int r = 0;
+    while (*n < (size_t)count && (r = sqlite_step(st, q, err)) == 1) {
+        struct consumer_info *c = &(*ret)[(*n)++];
+        c->spec = (struct consumer_spec){.name = copy(q, 0, a),
+                                         .events = copy(q, 1, a),
+                                         .where = copy(q, 2, a),
+                                         .order = ordering_of(sqlite_text(q, 3)),
+                                         .lanes = sqlite3_column_int(q, 4),
+                                         .retry = copy(q, 5, a)};
+        c->paused = sqlite3_column_int(q, 6) != 0;
+        c->created_at = sqlite3_column_int64(q, 7);
+        c->delivered = sqlite3_column_int64(q, 8);
+        c->last_error = copy(q, 9, a);
+        c->last_error_at = sqlite3_column_int64(q, 10);
+        if (!c->spec.name || !c->spec.events || !c->spec.where || !c->spec.retry) r = err_nomem(err);
+    }
+    sqlite3_reset(q);
+    return r < 0 ? -1 : 0;
+}
+
+/* read_errors: the failure of the parked event that failed last, unless the relay reported something later. */
+static int read_errors(struct sqlite_store *st, struct consumer_info *c, struct arena *a, struct error *err)
+{
+    sqlite3_stmt *q = sqlite_query(st, err,
+                                   "SELECT error, failed_at FROM outbox_parked WHERE consumer = ? AND failed_at IS NOT "
+                                   "NULL ORDER BY failed_at DESC LIMIT 1",
+                                   "s", c->spec.name);
+    int r = q ? sqlite_step(st, q, err) : -1;
+    if (r == 1) {
+        if (!c->last_error || sqlite3_column_int64(q, 1) > c->last_error_at) {
+            c->last_error = copy(q, 0, a);
+            c->last_error_at = sqlite3_column_int64(q, 1);
+        }
+        sqlite3_reset(q);
+    }
+    return r < 0 ? -1 : 0;
+}
+
+static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct error *err)
+{
+    int64_t claim = INT64_MAX, parked = INT64_MAX;
+    if (sqlite_number(st, err, &claim, "SELECT min(from_seq) FROM outbox_claim WHERE consumer = ? AND parked = 0", "s",
+                      c->spec.name) != 0 ||
+        sqlite_number(st, err, &parked,
+                      "SELECT min(seq) - 1 FROM outbox_parked p WHERE consumer = ?1 AND NOT EXISTS (SELECT 1 FROM "
+                      "outbox_dead d WHERE d.consumer = ?1 AND d.seq = p.seq)",
+                      "s", c->spec.name) != 0)
+        return -1;
+    c->floor = c->position;
+    c->floor_pin = "position";
+    if (claim < c->floor) c->floor = claim, c->floor_pin = "claim";
+    if (parked < c->floor) c->floor = parked, c->floor_pin = "parked";
+    return 0;
+}
+
+static int read_state(struct sqlite_store *st, struct consumer_info *c, int64_t head, struct arena *a,
+                      struct error *err)
+{
+    const char *name = c->spec.name;
+    int64_t now = sqlite_now(st);
+    if (sqlite_number(st, err, &c->position, "SELECT min(position) FROM outbox_lane WHERE consumer = ?", "s", name) ||
+        sqlite_number(st, err, &c->oldest_at, "SELECT created_at FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1",
+                      "i", c->position) ||
+        sqlite_number(st, err, &c->inflight,
+                      "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si", name, now) ||
+        sqlite_number(st, err, &c->parked, "SELECT count(*) FROM outbox_parked WHERE consumer = ?", "s", name) ||
+        sqlite_number(st, err, &c->dead, "SELECT count(*) FROM outbox_dead WHERE consumer = ? AND retrying = 0", "s",
+                      name) ||
+        sqlite_number(
+            st, err, &c->next_due,
+            "SELECT min(due_at) FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL", "s",
+            name))
+        return -1;
+    c->behind = head > c->position ? head - c->position : 0;
+    sqlite3_stmt *q = sqlite_query(
+        st, err, "SELECT owner FROM outbox_claim WHERE consumer = ? AND locked_until > ? ORDER BY epoch DESC LIMIT 1",
+        "si", name, now);
+    int r = q ? sqlite_step(st, q, err) : -1;
+    if (r < 0) return -1;
+    if (r == 1) {
+        c->owner = copy(q, 0, a);
+        sqlite3_reset(q);
+    }
+    return read_errors(st, c, a, err) || read_floor(st, c, err) ? -1 : 0;
+}
+
+int sqlite_consumer_list(struct store *base, const char *name, struct arena *a, struct consumer_info **ret,
+                         size_t *ret_n, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct consumer_info *list;
+    size_t n;
+    int64_t head;
+    bool own = sqlite3_get_autocommit(st->db) != 0;
+    if (own && sqlite_exec(st, err, "BEGIN", "") != 0) return -1; /* one snapshot for the whole picture */
+    int r = head_of(st, &head, err) || read_specs(st, name, a, &list, &n, err) ? -1 : 0;
+    for (size_t i = 0; r == 0 && i < n; i++) r = read_state(st, &list[i], head, a, err);
+    if (own) sqlite_exec(st, NULL, "ROLLBACK", "");
+    if (r == 0 && name && n == 0) r = not_found(name, err);
+    if (r != 0) return -1;
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}

@@ -1,0 +1,182 @@
+/* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction. */
+#include "base/hash.h"
+#include "store/sqlite/sqlite.h"
+
+#define INSERT_EVENT \
+    "INSERT INTO outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, " \
+    "created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+/* A connection to work on: ours with cached statements, or the caller's, on which nothing may be left behind. */
+struct target {
+    struct sqlite_store *st;
+    sqlite3 *db;
+    bool foreign;
+};
+
+static int target_init(struct target *t, struct sqlite_store *st, void *foreign, struct error *err)
+{
+    *t = (struct target){st, foreign ? foreign : st->db, foreign != NULL};
+    if (foreign && sqlite3_get_autocommit(foreign))
+        return err_set(
+            err, ERR_MISUSE,
+            "no transaction is open on this connection: BEGIN first, so that event and data commit together");
+    return 0;
+}
+
+/* target_step runs one statement: returns 1 with its first row in *out when it gave one (finish with target_done),
+ * 0 when it gave none, -1 on failure. */
+static int target_step(struct target *t, sqlite3_stmt **out, struct error *err, const char *sql, const char *fmt, ...)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(t->db, sql, -1, &q, NULL);
+    if (rc != SQLITE_OK) return sqlite_fail(t->st, t->db, rc, err);
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite_bind(q, fmt, ap);
+    va_end(ap);
+    rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW && out) {
+        *out = q;
+        return 1;
+    }
+    if (rc != SQLITE_DONE && rc != SQLITE_ROW) sqlite_fail(t->st, t->db, rc, err);
+    sqlite3_finalize(q);
+    return rc == SQLITE_DONE || rc == SQLITE_ROW ? 0 : -1;
+}
+
+static sqlite3_stmt *insert_statement(struct target *t, struct error *err)
+{
+    if (!t->foreign) return sqlite_query(t->st, err, INSERT_EVENT, "");
+    sqlite3_stmt *q;
+    int rc = sqlite3_prepare_v2(t->db, INSERT_EVENT, -1, &q, NULL);
+    if (rc == SQLITE_OK) return q;
+    sqlite_fail(t->st, t->db, rc, err);
+    return NULL;
+}
+
+static void bind_text(sqlite3_stmt *q, int i, struct str s)
+{
+    if (s.p) sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
+    else sqlite3_bind_null(q, i);
+}
+
+static int insert_event(struct target *t, const struct new_event *ev, const char *id, int64_t now, struct error *err)
+{
+    sqlite3_stmt *q = insert_statement(t, err);
+    if (!q) return -1;
+    bind_text(q, 1, (struct str){id, UUID_TEXT});
+    bind_text(q, 2, ev->type);
+    bind_text(q, 3, ev->aggregate_type);
+    bind_text(q, 4, ev->aggregate_id);
+    if (ev->has_version) sqlite3_bind_int64(q, 5, ev->version);
+    else sqlite3_bind_null(q, 5);
+    bind_text(q, 6, ev->payload.p ? ev->payload : STR("null"));
+    bind_text(q, 7, ev->headers);
+    bind_text(q, 8, ev->tenant);
+    if (ev->not_before) sqlite3_bind_int64(q, 9, ev->not_before);
+    else sqlite3_bind_null(q, 9);
+    sqlite3_bind_int64(q, 10, now);
+    int rc = sqlite3_step(q);
+    if (rc != SQLITE_DONE) sqlite_fail(t->st, t->db, rc, err);
+    if (t->foreign) sqlite3_finalize(q);
+    else sqlite3_reset(q);
+    return rc == SQLITE_DONE ? 0 : -1;
+}
+
+static int64_t content_hash(const struct new_event *ev)
+{
+    uint64_t h = hash_add(HASH_INIT, ev->type);
+    h = hash_add(h, ev->aggregate_type);
+    h = hash_add(h, ev->aggregate_id);
+    return (int64_t)hash_end(hash_add(h, ev->payload.p ? ev->payload : STR("null")));
+}
+
+/* claim_key takes the idempotency key for the event. When it is known: *ret_duplicate and the first event's id. */
+static int claim_key(struct target *t, const struct new_event *ev, int64_t now, char id[UUID_TEXT + 1],
+                     bool *ret_duplicate, struct error *err)
+{
+    int64_t hash = content_hash(ev);
+    sqlite3_stmt *q;
+    int r = target_step(t, &q, err, "SELECT event_id, hash FROM outbox_idempotency WHERE key = ?", "t",
+                        ev->idempotency_key);
+    if (r < 0) return -1;
+    *ret_duplicate = r == 1;
+    if (r == 0)
+        return target_step(t, NULL, err, "INSERT INTO outbox_idempotency (key, event_id, hash, at) VALUES (?, ?, ?, ?)",
+                           "tsii", ev->idempotency_key, id, hash, now);
+    bool same = sqlite3_column_int64(q, 1) == hash;
+    struct str first = sqlite_text(q, 0);
+    if (first.n == UUID_TEXT) memcpy(id, first.p, UUID_TEXT + 1);
+    sqlite3_finalize(q);
+    if (same) return 0;
+    return err_set(err, ERR_CONFLICT,
+                   "idempotency key \"%.*s\" was used before with another type, aggregate or payload (event %s)",
+                   (int)(ev->idempotency_key.n < 100 ? ev->idempotency_key.n : 100), ev->idempotency_key.p, id);
+}
+
+/* emit_keyed does both inserts or none, inside whatever transaction is open. */
+static int emit_keyed(struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1], int64_t now,
+                      bool *ret_duplicate, struct error *err)
+{
+    if (target_step(t, NULL, err, "SAVEPOINT outbox_emit", "") != 0) return -1;
+    int r = claim_key(t, ev, now, id, ret_duplicate, err);
+    if (r == 0 && !*ret_duplicate) r = insert_event(t, ev, id, now, err);
+    if (r != 0) target_step(t, NULL, NULL, "ROLLBACK TO outbox_emit", "");
+    if (target_step(t, NULL, r == 0 ? err : NULL, "RELEASE outbox_emit", "") != 0 && r == 0) return -1;
+    return r;
+}
+
+int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+                bool *ret_duplicate, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct target t;
+    char id[UUID_TEXT + 1];
+    int64_t now = sqlite_now(st);
+    bool duplicate = false;
+    if (event_check(ev, st->opt.payload_max, err) != 0) return -1;
+    if (target_init(&t, st, foreign, err) != 0) return -1;
+    uuid7_next(&st->uuid, now, &st->rng, id);
+    if (!ev->idempotency_key.p) {
+        if (insert_event(&t, ev, id, now, err) != 0) return -1;
+    } else {
+        bool own = !foreign && !st->in_tx; /* a bare SAVEPOINT would begin without the write lock */
+        if (own && sqlite_begin(base, err) != 0) return -1;
+        int r = emit_keyed(&t, ev, id, now, &duplicate, err);
+        if (own && r == 0) r = sqlite_commit(base, err);
+        else if (own) sqlite_rollback(base);
+        if (r != 0) return -1;
+    }
+    memcpy(ret_id, id, sizeof id);
+    *ret_duplicate = duplicate;
+    return 0;
+}
+
+int sqlite_handle_once(struct store *base, void *foreign, struct str handler, struct str key, struct str payload,
+                       bool *ret_first, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct target t;
+    if (!foreign && !st->in_tx)
+        return err_set(err, ERR_MISUSE, "no transaction is open: the record must commit together with the effect");
+    if (target_init(&t, st, foreign, err) != 0) return -1;
+    int64_t hash = (int64_t)hash_end(hash_add(HASH_INIT, payload));
+    sqlite3_stmt *q;
+    int r = target_step(&t, &q, err, "SELECT hash FROM outbox_handled WHERE handler = ? AND key = ?", "tt", handler,
+                        key);
+    if (r < 0) return -1;
+    if (r == 0) {
+        if (target_step(&t, NULL, err, "INSERT INTO outbox_handled (handler, key, hash, at) VALUES (?, ?, ?, ?)",
+                        "ttii", handler, key, hash, sqlite_now(st)) != 0)
+            return -1;
+        *ret_first = true;
+        return 0;
+    }
+    bool same = sqlite3_column_int64(q, 0) == hash;
+    sqlite3_finalize(q);
+    if (!same)
+        return err_set(err, ERR_CONFLICT, "handler \"%.*s\" has handled key \"%.*s\" before with another payload",
+                       (int)handler.n, handler.p, (int)(key.n < 100 ? key.n : 100), key.p);
+    *ret_first = false;
+    return 0;
+}

@@ -1,0 +1,310 @@
+/* inspect.c: events with their states, and dead letters. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "store/sqlite/sqlite.h"
+
+int sqlite_info(struct store *base, struct store_info *ret, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct store_info i = {.now_ms = sqlite_now(st)};
+    int64_t version = 0, last = 0;
+    if (sqlite_number(st, err, &version, "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'",
+                      "") ||
+        sqlite_number(st, err, &i.head, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'", "") ||
+        sqlite_number(st, err, &i.tail, "SELECT min(seq) FROM outbox_event", "") ||
+        sqlite_number(st, err, &last, "SELECT max(seq) FROM outbox_event", "") ||
+        sqlite_number(st, err, &i.oldest_at, "SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1", "") ||
+        sqlite_number(st, err, &i.consumers, "SELECT count(*) FROM outbox_consumer", "") ||
+        sqlite_number(st, err, &i.dead, "SELECT count(*) FROM outbox_dead WHERE retrying = 0", ""))
+        return -1;
+    i.schema_version = (int)version;
+    i.events = i.tail ? last - i.tail + 1 : 0;
+    *ret = i;
+    return 0;
+}
+
+/* ---- states ---- */
+
+struct viewer {
+    struct sqlite_store *st;
+    struct arena a; /* consumers: for the whole listing */
+    struct consumer_info *list;
+    struct filter **filters;
+    int64_t (*positions)[STORE_LANES_MAX];
+    struct delivery_info *d;
+    size_t n;
+};
+
+static void viewer_release(struct viewer *v)
+{
+    for (size_t i = 0; v->filters && i < v->n; i++) filter_free(v->filters[i]);
+    arena_release(&v->a);
+}
+
+static int viewer_init(struct viewer *v, struct sqlite_store *st, const char *consumer, struct error *err)
+{
+    *v = (struct viewer){.st = st};
+    arena_init(&v->a, 0);
+    size_t n;
+    if (sqlite_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err) != 0) goto fail;
+    v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
+    v->positions = arena_zalloc(&v->a, n + 1, sizeof *v->positions);
+    v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
+    if (!v->filters || !v->positions || !v->d) {
+        err_nomem(err);
+        goto fail;
+    }
+    for (; v->n < n; v->n++) {
+        const struct consumer_spec *c = &v->list[v->n].spec;
+        if (filter_new(c->events, c->where, &v->filters[v->n], err) != 0) goto fail;
+        sqlite3_stmt *q = sqlite_query(st, err, "SELECT lane, position FROM outbox_lane WHERE consumer = ?", "s",
+                                       c->name);
+        int r = q ? 1 : -1;
+        while (q && (r = sqlite_step(st, q, err)) == 1) {
+            int lane = sqlite3_column_int(q, 0);
+            if (lane >= 0 && lane < STORE_LANES_MAX) v->positions[v->n][lane] = sqlite3_column_int64(q, 1);
+        }
+        if (r < 0) goto fail;
+    }
+    return 0;
+fail:
+    viewer_release(v);
+    return -1;
+}
+
+/* parked_state reads the exceptional rows of one event and consumer; *found says whether there was one. The error
+ * text lives in `a`. */
+static int exceptional(struct viewer *v, size_t i, int64_t seq, struct arena *a, bool *found, struct error *err)
+{
+    struct delivery_info *d = &v->d[i];
+    bool ok = true;
+    sqlite3_stmt *q = sqlite_query(v->st, err,
+                                   "SELECT attempts, due_at, claim IS NOT NULL, error, 0 FROM outbox_parked WHERE "
+                                   "consumer = ?1 AND seq = ?2 UNION ALL SELECT attempts, NULL, 0, error, 1 FROM "
+                                   "outbox_dead WHERE consumer = ?1 AND seq = ?2 AND retrying = 0",
+                                   "si", d->consumer, seq);
+    int r = q ? sqlite_step(v->st, q, err) : -1;
+    *found = r == 1;
+    if (r <= 0) return r;
+    d->attempts = sqlite3_column_int(q, 0);
+    d->due_at = sqlite3_column_int64(q, 1);
+    d->state = sqlite3_column_int(q, 4)   ? STATE_EXPIRED
+               : sqlite3_column_int(q, 2) ? STATE_INFLIGHT
+               : d->attempts > 0          ? STATE_FAILED
+                                          : STATE_PENDING;
+    d->error = sqlite_copy(q, 3, a, &ok).p;
+    sqlite3_reset(q);
+    return 0;
+}
+
+static int state_of(struct viewer *v, size_t i, const struct event *ev, struct arena *a, struct error *err)
+{
+    struct delivery_info *d = &v->d[i];
+    const struct consumer_spec *c = &v->list[i].spec;
+    bool found;
+    int64_t claimed = 0;
+    *d = (struct delivery_info){.consumer = c->name};
+    if (exceptional(v, i, ev->seq, a, &found, err) != 0) return -1;
+    if (found) return 0;
+    int lane = event_lane(ev->key, ev->seq, c->lanes);
+    if (sqlite_number(v->st, err, &claimed,
+                      "SELECT 1 FROM outbox_claim WHERE consumer = ? AND parked = 0 AND lane = ? AND from_seq < ? AND "
+                      "to_seq >= ? LIMIT 1",
+                      "siii", c->name, (int64_t)lane, ev->seq, ev->seq) != 0)
+        return -1;
+    if (!filter_type(v->filters[i], ev->type) || !filter_payload(v->filters[i], ev->payload)) d->state = STATE_SKIPPED;
+    else if (claimed) d->state = STATE_INFLIGHT;
+    else d->state = ev->seq <= v->positions[i][lane] ? STATE_DELIVERED : STATE_PENDING;
+    return 0;
+}
+
+static bool selected(const struct viewer *v, const struct event_query *q, const struct event *ev)
+{
+    if (q->type && !pattern_match(str_of(q->type), ev->type)) return false;
+    if (q->aggregate_type.p && !str_eq(q->aggregate_type, ev->aggregate_type)) return false;
+    if (q->aggregate_id.p && !str_eq(q->aggregate_id, ev->aggregate_id)) return false;
+    if (!q->state) return true;
+    for (size_t i = 0; i < v->n; i++)
+        if ((int)v->d[i].state == q->state - 1) return true;
+    return v->n == 0 && q->state == STATE_PENDING + 1;
+}
+
+/* Two statements, because an index is used in the direction it is asked for. */
+static sqlite3_stmt *select_events(struct sqlite_store *st, const struct event_query *q, struct error *err)
+{
+    if (q->id) {
+        char *end;
+        long long seq = strtoll(q->id, &end, 10);
+        bool number = *q->id && !*end;
+        return sqlite_query(st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq = ?1 OR id = ?2", "is",
+                            number ? (int64_t)seq : (int64_t)-1, number ? "" : q->id);
+    }
+    if (q->newest_first)
+        return sqlite_query(st, err,
+                            "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE ?1 = 0 OR seq < ?1 ORDER BY seq DESC",
+                            "i", q->after);
+    return sqlite_query(st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ?1 ORDER BY seq", "i",
+                        q->after);
+}
+
+static int list_events(struct viewer *v, const struct event_query *q, event_visit *visit, void *ctx, struct error *err)
+{
+    struct arena a;
+    struct event ev;
+    size_t left = q->limit ? q->limit : 100;
+    sqlite3_stmt *rows = select_events(v->st, q, err);
+    int r = rows ? 1 : -1, stop = 0;
+    arena_init(&a, 0);
+    while (left > 0 && !stop && r == 1 && (r = sqlite_step(v->st, rows, err)) == 1) {
+        if (!sqlite_event_row(rows, &a, &ev)) r = err_nomem(err);
+        for (size_t i = 0; r == 1 && i < v->n; i++)
+            if (state_of(v, i, &ev, &a, err) != 0) r = -1;
+        if (r == 1 && selected(v, q, &ev)) {
+            stop = visit(ctx, &ev, v->d, v->n);
+            left--;
+        }
+        arena_reset(&a);
+    }
+    if (rows) sqlite3_reset(rows);
+    arena_release(&a);
+    return r < 0 ? -1 : 0;
+}
+
+int sqlite_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx, struct error *err)
+{
+    struct viewer v;
+    if (viewer_init(&v, sqlite_of(base), q->consumer, err) != 0) return -1;
+    int r = list_events(&v, q, visit, ctx, err);
+    viewer_release(&v);
+    return r;
+}
+
+/* ---- dead letters ---- */
+
+static int64_t seq_of(const char *id)
+{
+    char *end;
+    long long seq = id ? strtoll(id, &end, 10) : 0;
+    return id && *id && !*end ? (int64_t)seq : 0;
+}
+
+int sqlite_dead(struct store *base, const struct dead_query *query, dead_visit *visit, void *ctx, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    struct arena a;
+    size_t left = query->limit ? query->limit : SIZE_MAX;
+    int r = 1, stop = 0;
+    sqlite3_stmt *q = sqlite_query(
+        st, err,
+        "SELECT " EVENT_COLUMNS ", consumer, attempts, error, dead_at, retrying FROM "
+        "outbox_dead WHERE (?1 IS NULL OR consumer = ?1) AND (?2 IS NULL OR id = ?2 OR seq = "
+        "?3) ORDER BY consumer, seq",
+        "ssi", query->consumer, query->id, seq_of(query->id));
+    if (!q) return -1;
+    arena_init(&a, 0);
+    while (left > 0 && !stop && (r = sqlite_step(st, q, err)) == 1) {
+        struct dead_letter d = {0};
+        bool ok = sqlite_event_row(q, &a, &d.ev);
+        d.consumer = sqlite_copy(q, EVENT_COLUMN_COUNT, &a, &ok).p;
+        d.attempts = sqlite3_column_int(q, EVENT_COLUMN_COUNT + 1);
+        d.error = sqlite_copy(q, EVENT_COLUMN_COUNT + 2, &a, &ok).p;
+        d.dead_at = sqlite3_column_int64(q, EVENT_COLUMN_COUNT + 3);
+        d.retrying = sqlite3_column_int(q, EVENT_COLUMN_COUNT + 4) != 0;
+        if (!ok) {
+            r = err_nomem(err);
+            break;
+        }
+        if (!query->type || pattern_match(str_of(query->type), d.ev.type)) {
+            stop = visit(ctx, &d);
+            left--;
+        }
+        arena_reset(&a);
+    }
+    sqlite3_reset(q);
+    arena_release(&a);
+    return r < 0 ? -1 : 0;
+}
+
+/* What to do with the letters a query selects: they are listed first, since a table must not change under its reader. */
+struct picked {
+    struct dead_pick {
+        char consumer[STORE_NAME_MAX + 1];
+        int64_t seq;
+        uint64_t key;
+    } * p;
+    size_t n, cap;
+    bool failed;
+};
+
+static int pick(void *ctx, const struct dead_letter *d)
+{
+    struct picked *l = ctx;
+    if (d->retrying) return 0;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 64;
+        struct dead_pick *p = realloc(l->p, cap * sizeof *p);
+        if (!p) {
+            l->failed = true;
+            return 1;
+        }
+        l->p = p;
+        l->cap = cap;
+    }
+    struct dead_pick *k = &l->p[l->n++];
+    snprintf(k->consumer, sizeof k->consumer, "%s", d->consumer);
+    k->seq = d->ev.seq;
+    k->key = d->ev.key;
+    return 0;
+}
+
+static int retry_one(struct sqlite_store *st, const struct dead_pick *k, struct error *err)
+{
+    int64_t order_key = 0;
+    sqlite3_stmt *q = sqlite_query(st, err, "SELECT ordering FROM outbox_consumer WHERE name = ?", "s", k->consumer);
+    int r = q ? sqlite_step(st, q, err) : -1;
+    if (r < 0) return -1;
+    if (r == 1) {
+        if (str_is(sqlite_text(q, 0), "key")) order_key = (int64_t)k->key;
+        if (str_is(sqlite_text(q, 0), "global")) order_key = 1;
+        sqlite3_reset(q);
+    }
+    if (sqlite_exec(
+            st, err,
+            "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at) VALUES (?, ?, ?, 0, ?) ON CONFLICT "
+            "DO NOTHING",
+            "siii", k->consumer, k->seq, order_key, sqlite_now(st)) != 0)
+        return -1;
+    return sqlite_exec(st, err, "UPDATE outbox_dead SET retrying = 1 WHERE consumer = ? AND seq = ?", "si", k->consumer,
+                       k->seq);
+}
+
+static int drop_one(struct sqlite_store *st, const struct dead_pick *k, struct error *err)
+{
+    return sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ? AND seq = ?", "si", k->consumer, k->seq);
+}
+
+static int for_picked(struct store *base, const struct dead_query *query, int64_t *ret_n,
+                      int (*act)(struct sqlite_store *, const struct dead_pick *, struct error *), struct error *err)
+{
+    struct picked l = {0};
+    if (sqlite_begin(base, err) != 0) return -1;
+    int r = sqlite_dead(base, query, pick, &l, err);
+    if (r == 0 && l.failed) r = err_nomem(err);
+    for (size_t i = 0; r == 0 && i < l.n; i++) r = act(sqlite_of(base), &l.p[i], err);
+    free(l.p);
+    if (r == 0) r = sqlite_commit(base, err);
+    else sqlite_rollback(base);
+    if (r == 0) *ret_n = (int64_t)l.n;
+    return r;
+}
+
+int sqlite_dead_retry(struct store *base, const struct dead_query *query, int64_t *ret_n, struct error *err)
+{
+    return for_picked(base, query, ret_n, retry_one, err);
+}
+
+int sqlite_dead_drop(struct store *base, const struct dead_query *query, int64_t *ret_n, struct error *err)
+{
+    return for_picked(base, query, ret_n, drop_one, err);
+}

@@ -1,0 +1,275 @@
+/* open.c: connecting, the tables, transactions, and the bell. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/inotify.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "store/sqlite/handle.h"
+#include "store/sqlite/sqlite.h"
+
+extern const struct store_ops store_sqlite;
+extern const char sqlite_schema_1[];
+
+static const char *const migrations[SQLITE_SCHEMA_VERSION] = {sqlite_schema_1};
+
+/* on_busy waits a little longer each time, first in steps short enough for a commit on a fast disk: a relay that was
+ * woken by a commit's first write waits here for that commit to finish. */
+static int on_busy(void *ctx, int count)
+{
+    struct sqlite_store *st = ctx;
+    static const int64_t step_us[] = {50, 50, 100, 100, 200, 200, 500, 1000, 2000, 5000};
+    static const int64_t sum_us[] = {50, 100, 200, 300, 500, 700, 1200, 2200, 4200, 9200};
+    int last = (int)(sizeof step_us / sizeof *step_us) - 1;
+    int i = count < last ? count : last;
+    if (sum_us[i] + (int64_t)(count - i) * step_us[last] > st->opt.busy_ms * 1000) return 0;
+    struct timespec ts = {0, step_us[i] * 1000};
+    nanosleep(&ts, NULL);
+    return 1;
+}
+
+static int simple(struct sqlite_store *st, const char *sql, struct error *err)
+{
+    int rc = sqlite3_exec(st->db, sql, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? 0 : sqlite_fail(st, st->db, rc, err);
+}
+
+/* version_of reads the schema version: 0 when there is no outbox in the database. */
+static int version_of(struct sqlite_store *st, int64_t *ret, struct error *err)
+{
+    int64_t tables = 0, meta = 0;
+    *ret = 0;
+    if (sqlite_number(st, err, &tables, "SELECT count(*) FROM sqlite_master WHERE name = 'outbox_event'", "") != 0)
+        return -1;
+    if (sqlite_number(st, err, &meta, "SELECT count(*) FROM sqlite_master WHERE name = 'outbox_meta'", "") != 0)
+        return -1;
+    if (tables && !meta)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: has a table outbox_event that is not ours (no outbox_meta beside it); use another file",
+                       st->shown);
+    if (!meta) return 0;
+    if (sqlite_number(st, err, ret, "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'",
+                      "") != 0)
+        return -1;
+    if (*ret > SQLITE_SCHEMA_VERSION)
+        return err_set(err, ERR_NEWER,
+                       "%s: the outbox in it has version %lld, this program knows up to %d; use a newer outbox",
+                       st->shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
+    return 0;
+}
+
+static int check_version(struct sqlite_store *st, struct error *err)
+{
+    int64_t version;
+    if (version_of(st, &version, err) != 0) return -1;
+    if (version == 0)
+        return err_set(err, ERR_NOTOURS, "%s: no outbox in this database; make one with `outbox init`", st->shown);
+    if (version < SQLITE_SCHEMA_VERSION)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`", st->shown,
+                       (long long)version);
+    return 0;
+}
+
+static int connect_db(struct sqlite_store *st, struct error *err)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
+    if (st->opt.create || st->memory) flags |= SQLITE_OPEN_CREATE;
+    int rc = sqlite3_open_v2(st->path, &st->db, flags, NULL);
+    if (rc == SQLITE_CANTOPEN && !st->opt.create && access(st->shown, F_OK) != 0 && errno == ENOENT)
+        return err_set(err, ERR_NOTOURS, "%s: no such file; make an outbox there with `outbox init`", st->shown);
+    if (rc != SQLITE_OK) return sqlite_fail(st, st->db, rc, err);
+    sqlite3_extended_result_codes(st->db, 1);
+    sqlite3_busy_handler(st->db, on_busy, st);
+    if (simple(st, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF", err) != 0) return -1;
+    return 0;
+}
+
+static struct sqlite_store *store_new(const struct store_options *opt)
+{
+    struct sqlite_store *st = calloc(1, sizeof *st);
+    if (!st) return NULL;
+    st->base.ops = &store_sqlite;
+    st->bell = -1;
+    st->opt = *opt;
+    if (!st->opt.clock) st->opt.clock = &clock_system;
+    if (!st->opt.busy_ms) st->opt.busy_ms = 5000;
+    if (!st->opt.payload_max) st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    rng_seed_os(&st->rng);
+    return st;
+}
+
+static void sqlite_close_store(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    for (size_t i = 0; i < st->n_cached; i++) sqlite3_finalize(st->cached[i].stmt);
+    sqlite3_close(st->db);
+    if (st->bell >= 0) close(st->bell);
+    free(st->path);
+    free(st->shown);
+    free(st);
+}
+
+static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    int64_t version;
+    if (version_of(st, &version, err) != 0) return -1;
+    *ret_created = version < SQLITE_SCHEMA_VERSION;
+    if (!*ret_created) return 0;
+    if (!st->memory && simple(st, "PRAGMA journal_mode = WAL", err) != 0) return -1;
+    if (sqlite_begin(base, err) != 0) return -1;
+    if (version_of(st, &version, err) != 0) goto fail; /* again: another process may have been first */
+    for (; version < SQLITE_SCHEMA_VERSION; version++)
+        if (simple(st, migrations[version], err) != 0) goto fail;
+    return sqlite_commit(base, err);
+fail:
+    sqlite_rollback(base);
+    return -1;
+}
+
+/* finish_open takes st in every case. */
+static int finish_open(struct sqlite_store *st, struct store **ret, struct error *err)
+{
+    bool created;
+    if (!st->path || !st->shown) {
+        err_nomem(err);
+        goto fail;
+    }
+    if (connect_db(st, err) != 0) goto fail;
+    if (st->memory) {
+        if (sqlite_init(&st->base, &created, err) != 0) goto fail;
+    } else if (!st->opt.create) {
+        if (check_version(st, err) != 0) goto fail;
+        simple(st, "PRAGMA journal_mode = WAL", NULL); /* a file we may not write stays as it is */
+    }
+    *ret = &st->base;
+    return 0;
+fail:
+    sqlite_close_store(&st->base);
+    return -1;
+}
+
+static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    const char *path = url + strlen("sqlite:");
+    if (!*path) return err_set(err, ERR_CONFIG, "store \"sqlite:\" names no file: write sqlite:PATH");
+    struct sqlite_store *st = store_new(opt);
+    if (!st) return err_nomem(err);
+    st->memory = strcmp(path, ":memory:") == 0;
+    st->shown = strdup(path);
+    if (st->memory) {
+        char name[64];
+        snprintf(name, sizeof name, "file:/outbox-%016llx?vfs=memdb", (unsigned long long)rng_next(&st->rng));
+        st->path = strdup(name);
+    } else if (strncmp(path, "file:", 5) == 0) {
+        st->path = malloc(strlen(path) + 3); /* a file of that name, not a URI */
+        if (st->path) sprintf(st->path, "./%s", path);
+    } else {
+        st->path = strdup(path);
+    }
+    return finish_open(st, ret, err);
+}
+
+static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
+{
+    struct sqlite_store *from = sqlite_of(base), *st = store_new(&from->opt);
+    if (!st) return err_nomem(err);
+    st->memory = from->memory;
+    st->path = strdup(from->path);
+    st->shown = strdup(from->shown);
+    return finish_open(st, ret, err);
+}
+
+int sqlite_begin(struct store *base, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (sqlite_exec(st, err, "BEGIN IMMEDIATE", "") != 0) return -1;
+    st->in_tx = true;
+    return 0;
+}
+
+int sqlite_commit(struct store *base, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (!st->in_tx) return err_set(err, ERR_MISUSE, "no transaction is open");
+    if (sqlite_exec(st, err, "COMMIT", "") != 0) {
+        sqlite_rollback(base);
+        return -1;
+    }
+    st->in_tx = false;
+    return 0;
+}
+
+void sqlite_rollback(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    for (size_t i = 0; i < st->n_cached; i++) sqlite3_reset(st->cached[i].stmt);
+    if (!sqlite3_get_autocommit(st->db)) sqlite_exec(st, NULL, "ROLLBACK", "");
+    st->in_tx = false;
+}
+
+/* sqlite_bell_fd watches the write-ahead log. A write to it comes before the commit is visible, so whoever is woken must
+ * look under the write lock, which the committer holds until it is done: turn does. */
+static int sqlite_bell_fd(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (st->memory) return -1;
+    if (st->bell >= 0) return st->bell;
+    int64_t ignored = 0; /* a first read makes the file; while we are connected nobody deletes it */
+    sqlite_number(st, NULL, &ignored, "SELECT 1 FROM outbox_meta LIMIT 1", "");
+    char wal[4096];
+    int n = snprintf(wal, sizeof wal, "%s-wal", sqlite3_db_filename(st->db, "main"));
+    st->bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (st->bell < 0) return -1;
+    if (n < 0 || (size_t)n >= sizeof wal || inotify_add_watch(st->bell, wal, IN_MODIFY) < 0) {
+        close(st->bell);
+        st->bell = -1;
+    }
+    return st->bell;
+}
+
+static void sqlite_bell_clear(struct store *base)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    char events[4096];
+    if (st->bell < 0) return;
+    while (read(st->bell, events, sizeof events) > 0) continue;
+}
+
+const struct store_ops store_sqlite = {
+    .scheme = "sqlite",
+    .synopsis = "sqlite:PATH or sqlite::memory:",
+    .caps = STORE_DOORBELL | STORE_SHARED,
+    .open = sqlite_open,
+    .close = sqlite_close_store,
+    .dup = sqlite_dup,
+    .init = sqlite_init,
+    .begin = sqlite_begin,
+    .commit = sqlite_commit,
+    .rollback = sqlite_rollback,
+    .emit = sqlite_emit,
+    .consumer_put = sqlite_consumer_put,
+    .consumer_list = sqlite_consumer_list,
+    .consumer_pause = sqlite_consumer_pause,
+    .consumer_remove = sqlite_consumer_remove,
+    .consumer_report = sqlite_consumer_report,
+    .turn = sqlite_turn,
+    .extend = sqlite_extend,
+    .bell_fd = sqlite_bell_fd,
+    .bell_clear = sqlite_bell_clear,
+    .handle_once = sqlite_handle_once,
+    .info = sqlite_info,
+    .events = sqlite_events,
+    .dead = sqlite_dead,
+    .dead_retry = sqlite_dead_retry,
+    .dead_drop = sqlite_dead_drop,
+    .trim = sqlite_trim,
+};
+
+struct sqlite3 *sqlite_handle(struct store *st)
+{
+    return st->ops == &store_sqlite ? sqlite_of(st)->db : NULL;
+}

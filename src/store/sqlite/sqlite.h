@@ -1,0 +1,128 @@
+/* sqlite.h: what the files of the SQLite store share. */
+#ifndef STORE_SQLITE_SQLITE_H
+#define STORE_SQLITE_SQLITE_H
+
+#include <sqlite3.h>
+
+#include "base/random.h"
+#include "base/uuid7.h"
+#include "store/store.h"
+
+#define SQLITE_SCHEMA_VERSION 1
+#define STATEMENTS_MAX 64
+
+/* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared
+ * by address, so each call site has its own statement. */
+struct sqlite_store {
+    struct store base;
+    sqlite3 *db;
+    char *path;  /* what sqlite3_open_v2 was given; a URI for memory */
+    char *shown; /* the path for messages */
+    bool memory;
+    bool in_tx;
+    struct store_options opt;
+    struct uuid7 uuid;
+    struct rng rng;
+    int bell; /* inotify; -1: none yet */
+    struct {
+        const char *sql;
+        sqlite3_stmt *stmt;
+    } cached[STATEMENTS_MAX];
+    size_t n_cached;
+};
+
+static inline struct sqlite_store *sqlite_of(struct store *st)
+{
+    return (struct sqlite_store *)st;
+}
+
+static inline int64_t sqlite_now(const struct sqlite_store *st)
+{
+    return clock_wall(st->opt.clock);
+}
+
+/* sqlite_fail turns a result code into our error; returns -1. */
+int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err);
+
+/* sqlite_query gives the cached statement for a string literal with its parameters bound, ready to be stepped; NULL on
+ * failure. fmt has one letter per parameter: s const char * (NULL is fine), t struct str (p == NULL is SQL NULL),
+ * i int64_t. Bound strings are borrowed until the statement is done. */
+sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, ...);
+/* sqlite_step: 1 a row, 0 done, -1 failed; the last two reset the statement. */
+int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err);
+/* sqlite_exec is query and step to the end; returns 0 or -1. */
+int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, ...);
+/* sqlite_number runs a query for one number; *ret keeps its value when there is no row or a NULL. */
+int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...);
+void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap);
+
+static inline struct str sqlite_text(sqlite3_stmt *q, int col)
+{
+    const char *p = (const char *)sqlite3_column_text(q, col);
+    return (struct str){p, p ? (size_t)sqlite3_column_bytes(q, col) : 0};
+}
+
+/* sqlite_copy is sqlite_text in the arena; *ok becomes false when there is no room. */
+struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
+
+/* The columns every reader of whole events selects, in the order sqlite_event_row takes them. */
+#define EVENT_COLUMNS \
+    "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before"
+#define EVENT_COLUMN_COUNT 11
+
+/* sqlite_event_row copies the current row into *ev; false when there is no room. */
+bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
+
+/* open.c */
+int sqlite_begin(struct store *st, struct error *err);
+int sqlite_commit(struct store *st, struct error *err);
+void sqlite_rollback(struct store *st);
+
+/* emit.c */
+int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+                bool *ret_duplicate, struct error *err);
+int sqlite_handle_once(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
+                       bool *ret_first, struct error *err);
+
+/* claim.c */
+int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err);
+int sqlite_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
+                  bool *ret_lost, struct error *err);
+
+/* settle.c: settle applies s inside the open transaction; park and bury are what claim.c needs for expired claims. */
+int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost, struct error *err);
+
+/* How to park one event. due_at 0: behind its key, or due at once if nothing of its key is parked before it. */
+struct parking {
+    const char *consumer;
+    enum order order;
+    const struct event *ev;
+    int attempts;
+    int64_t due_at;
+    bool careful, delayed;
+    const char *error; /* NULL: keep what is there */
+};
+int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);
+int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
+                struct error *err);
+/* sqlite_promote makes the first parked event of a key due if it waits behind one that is gone. */
+int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
+/* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
+int64_t sqlite_order_key(enum order order, const struct event *ev);
+
+/* consumers.c, inspect.c, trim.c */
+int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+int sqlite_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                         struct error *err);
+int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
+int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
+int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
+int sqlite_info(struct store *st, struct store_info *ret, struct error *err);
+int sqlite_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx, struct error *err);
+int sqlite_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err);
+int sqlite_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+int sqlite_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+int sqlite_trim(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+#endif

@@ -1,0 +1,51 @@
+#include "store/store.h"
+
+#include <stdio.h>
+
+#include "base/text.h"
+
+extern const struct store_ops store_sqlite;
+
+const struct store_ops *const store_kinds[] = {&store_sqlite, NULL};
+
+const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight", "delivered", "failed",
+                                                           "expired", "skipped",   NULL};
+
+int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    const char *names[8] = {NULL};
+    for (size_t i = 0; store_kinds[i]; i++) {
+        size_t n = strlen(store_kinds[i]->scheme);
+        if (strncmp(url, store_kinds[i]->scheme, n) == 0 && url[n] == ':')
+            return store_kinds[i]->open(url, opt, ret, err);
+        names[i] = store_kinds[i]->scheme;
+    }
+    const char *colon = strchr(url, ':');
+    if (!colon)
+        return err_set(err, ERR_CONFIG, "store \"%.100s\" is not a URL: for a SQLite file write sqlite:%.100s", url,
+                       url);
+    char scheme[32];
+    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url < 31 ? colon - url : 31), url);
+    const char *near = text_nearest(scheme, names);
+    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s%s%s; this build has: %s", scheme,
+                   near ? "; did you mean " : "", near ? near : "", near ? ":" : "", store_sqlite.synopsis);
+}
+
+void store_close(struct store *st)
+{
+    if (st) st->ops->close(st);
+}
+
+int store_name_check(const char *name, struct error *err)
+{
+    size_t n = strlen(name);
+    size_t ok = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-");
+    if (n == 0) return err_set(err, ERR_CONFIG, "a consumer needs a name");
+    if (n > STORE_NAME_MAX)
+        return err_set(err, ERR_CONFIG, "consumer name \"%.70s...\" is longer than %d characters", name,
+                       STORE_NAME_MAX);
+    if (ok < n)
+        return err_set(err, ERR_CONFIG, "consumer name \"%s\": character %zu is not one of A-Z a-z 0-9 _ . -", name,
+                       ok + 1);
+    return 0;
+}

@@ -1,0 +1,300 @@
+/* store.h: the contract of a store, the database that holds the outbox. docs/adding-a-store.md is the tutorial, and
+ * tests/contract/store.c the suite every store passes unchanged.
+ *
+ * A store handle is one connection: it belongs to one thread at a time. Any number of handles, in any number of
+ * processes, may work on one outbox.
+ *
+ * The protocol (docs/architecture.md tells why): events are only ever inserted. Each consumer has lanes; a lane's
+ * position says how far its events have been handed out. A claim is a range behind that position, or a set of parked
+ * events, leased to one owner. Settling a claim records the exceptions and forgets the claim; what is not an exception
+ * was delivered. A claim whose lease ran out is turned into parked events marked careful, which are handed out one at
+ * a time with the attempt recorded first, so a crash repeats only unsettled work and a poison event dies alone. */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "event/event.h"
+#include "event/filter.h"
+
+enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
+
+#define STORE_NAME_MAX 63 /* bytes of a consumer's name: [A-Za-z0-9_.-]+ */
+#define STORE_LANES_MAX 64
+
+/* Where a new consumer starts. */
+enum start { START_BEGINNING, START_END, START_SEQ };
+
+/* A consumer as it is kept in the database. Strings are borrowed on the way in and live in the arena on the way out. */
+struct consumer_spec {
+    const char *name;
+    const char *events; /* patterns; "" for all */
+    const char *where;  /* predicate; "" for none */
+    const char *retry;  /* policy as text, for people to read */
+    enum order order;
+    int lanes;
+    enum start start; /* used only when the consumer is created */
+    int64_t start_seq;
+};
+
+/* A batch of events leased to one owner. (1) Events of one key stand in seq order. (2) Everything in it lives in the
+ * arena it was claimed with. (3) n == 0 and epoch != 0 cannot be: a claim without events is never recorded. */
+struct batch {
+    struct event *ev;
+    size_t n;
+    bool parked;  /* from the parked events, else a fresh range */
+    bool careful; /* one event whose attempt has been recorded already; a crash counts against it */
+    int lane;
+    int64_t epoch;    /* the fence: grows with every claim of the consumer */
+    int64_t from, to; /* the fresh range (from, to], by seq */
+};
+
+struct claim_request {
+    const char *consumer;
+    const char *owner; /* unique per worker: "host:pid:random" */
+    enum order order;  /* as registered */
+    int lanes;
+    int lane_hint;     /* fresh events are looked for in this lane first */
+    bool parked_first; /* which kind to try first; the other is tried next */
+    const struct filter *filter;
+    size_t max_events;
+    size_t max_bytes; /* stop after the event that crosses it */
+    int64_t lease_ms;
+    int max_attempts; /* a careful event with as many crashes behind it is buried */
+};
+
+/* What claim says when there was nothing, so that the caller knows when to ask again. */
+struct claim_hint {
+    bool paused;
+    bool busy;       /* another owner's live claim is in the way; it may finish any time */
+    bool through;    /* no event is left to claim, none claimed by anyone, none waiting for a retry */
+    int64_t wait_ms; /* until something falls due (a retry, a delay, another's lease); -1: nothing will by itself */
+    size_t skipped;  /* events passed over because filter or lane did not match: call again if > 0 */
+    size_t crashed;  /* events of expired claims taken over by this call */
+    size_t buried;   /* events buried by this call because the process died on them too often */
+};
+
+enum outcome_kind {
+    OUTCOME_DELIVERED, /* only needed to carry a receipt: delivered is what an event is when no outcome names it */
+    OUTCOME_RETRY,     /* park until now + delay_ms */
+    OUTCOME_DEAD,      /* bury */
+    OUTCOME_BEHIND,    /* not tried: park behind its key, due at once if nothing of its key is parked before it */
+    OUTCOME_DELAY,     /* not tried: park until its not_before */
+};
+
+struct outcome {
+    const struct event *ev;
+    enum outcome_kind kind;
+    int attempts;        /* used up by now */
+    int64_t delay_ms;    /* OUTCOME_RETRY */
+    const char *error;   /* OUTCOME_RETRY, OUTCOME_DEAD: why */
+    const char *receipt; /* OUTCOME_DELIVERED */
+};
+
+struct settlement {
+    const char *consumer;
+    const char *owner;
+    enum order order;
+    const struct batch *b;
+    const struct outcome *out; /* exceptions and receipts, in batch order */
+    size_t n;
+    /* Events of a fresh batch from this seq on were never tried: give them back by moving the position, where no later
+     * claim stands behind this one (then they are parked, as OUTCOME_BEHIND). 0: none. No outcome names them. */
+    int64_t release_from;
+};
+
+/* ---- what operators see ---- */
+
+enum delivery_state { STATE_PENDING, STATE_INFLIGHT, STATE_DELIVERED, STATE_FAILED, STATE_EXPIRED, STATE_SKIPPED };
+#define STATE_COUNT 6
+extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
+
+struct consumer_info {
+    struct consumer_spec spec;
+    bool paused;
+    int64_t created_at;
+    int64_t position;  /* least lane position */
+    int64_t behind;    /* events handed to nobody yet: head - position; an upper bound when a filter is set */
+    int64_t oldest_at; /* created_at of the oldest of them; 0: none */
+    int64_t delivered; /* since the consumer was created */
+    int64_t inflight;  /* claims alive */
+    const char *owner; /* of one live claim; NULL */
+    int64_t parked, dead;
+    int64_t next_due;       /* wall ms of the next retry; 0: none */
+    const char *last_error; /* of the parked event that failed last, or what the relay reported; NULL */
+    int64_t last_error_at;
+    int64_t floor;         /* events up to here are no longer needed */
+    const char *floor_pin; /* what holds it: "position", "parked", "claim" */
+};
+
+struct store_info {
+    int schema_version;
+    int64_t events;    /* rows kept, counted from the ends of seq: an upper bound */
+    int64_t head;      /* highest seq */
+    int64_t tail;      /* lowest seq kept; 0: none */
+    int64_t oldest_at; /* created_at of tail */
+    int64_t consumers, dead;
+    int64_t now_ms; /* the database's clock */
+};
+
+/* Which events to list. Zero means: no restriction. */
+struct event_query {
+    const char *type; /* pattern */
+    struct str aggregate_type, aggregate_id;
+    const char *consumer; /* states of this consumer only */
+    int state;            /* enum delivery_state + 1 */
+    const char *id;       /* event id, or a seq in decimal */
+    int64_t after;        /* seq */
+    size_t limit;         /* 0: 100 */
+    bool newest_first;
+};
+
+/* One event x consumer. */
+struct delivery_info {
+    const char *consumer;
+    enum delivery_state state;
+    int attempts;
+    int64_t due_at; /* failed, or pending with a delay */
+    const char *error;
+};
+
+/* Calls back per event; `ev` and `d` are borrowed for the call. A non-zero return ends the listing without error. */
+typedef int event_visit(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n);
+
+struct dead_letter {
+    struct event ev;
+    const char *consumer;
+    int attempts;
+    const char *error;
+    int64_t dead_at;
+    bool retrying; /* was sent back and has not been settled since */
+};
+struct dead_query {
+    const char *consumer; /* NULL: all */
+    const char *id;       /* event id or seq; NULL: all */
+    const char *type;     /* pattern; NULL: all */
+    size_t limit;         /* 0: all */
+};
+typedef int dead_visit(void *ctx, const struct dead_letter *d);
+
+struct trim_request {
+    int64_t older_than_ms;
+    bool dry_run;
+    size_t max_rows; /* per call, so that nobody waits for long; 0: 1000 */
+};
+struct trim_result {
+    int64_t events;       /* deleted by this call, or with dry_run what repeated calls would delete */
+    int64_t keys;         /* idempotency keys, inbox rows and receipts deleted */
+    bool more;            /* call again */
+    int64_t kept_for_pin; /* old enough, but still needed */
+    char pin[160];        /* by whom: `consumer "search" (position 120)`; "" when nothing pins */
+};
+
+enum {
+    STORE_DOORBELL = 1, /* bell_fd says when to look */
+    STORE_SHARED = 2,   /* other processes can reach it */
+};
+
+struct store;
+
+struct store_options {
+    const struct clock *clock;
+    int64_t busy_ms;     /* how long to wait for a lock; 0: 5 s */
+    int64_t payload_max; /* 0: EVENT_PAYLOAD_MAX */
+    bool create;         /* make a database that does not exist (init) */
+};
+
+struct store_ops {
+    const char *scheme; /* "sqlite" */
+    const char *synopsis;
+    unsigned caps;
+
+    /* open connects and checks that the outbox there is one we understand, unless opt->create. On success the caller
+     * owns *ret and releases it with close. Errors: ERR_CONFIG (URL), ERR_NOTOURS, ERR_NEWER, ERR_UNAVAILABLE,
+     * ERR_READONLY (only if nothing can be read), ERR_NOMEM. */
+    int (*open)(const char *url, const struct store_options *opt, struct store **ret, struct error *err);
+    void (*close)(struct store *st);
+
+    /* dup opens another handle on the same outbox, for another thread; the way to share sqlite::memory:. Thread-safe
+     * as long as st is not being closed. */
+    int (*dup)(struct store *st, struct store **ret, struct error *err);
+
+    /* init makes the tables, or brings them up to this version; *ret_created says whether anything was done. */
+    int (*init)(struct store *st, bool *ret_created, struct error *err);
+
+    /* begin, commit and rollback bracket several emits on this handle in one transaction. */
+    int (*begin)(struct store *st, struct error *err);
+    int (*commit)(struct store *st, struct error *err);
+    void (*rollback)(struct store *st);
+
+    /* emit inserts one checked event and returns its id. In `foreign` (a sqlite3 *, PGconn *; NULL for this handle's
+     * own connection) it takes part in the transaction that must be open there; on the own connection without begin it
+     * commits by itself. *ret_duplicate: the idempotency key was known, and the id is that of the first.
+     * Errors: ERR_CONFLICT (key known with other content), ERR_MISUSE (foreign has no transaction open), ERR_BUSY,
+     * ERR_FULL, ERR_READONLY, ERR_NOTOURS (foreign has no outbox). */
+    int (*emit)(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+                bool *ret_duplicate, struct error *err);
+
+    /* consumer_put registers, or brings filter and retry up to date. Changing order or lanes needs the consumer to be
+     * through, else ERR_CONFLICT. *ret_created may be NULL. */
+    int (*consumer_put)(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+    /* consumer_list appends all (or the one named) to an array in the arena. */
+    int (*consumer_list)(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                         struct error *err);
+    int (*consumer_pause)(struct store *st, const char *name, bool paused, struct error *err);
+    /* consumer_remove forgets it with its state. ERR_CONFLICT if it has dead letters, parked events or a live claim,
+     * unless `force`. */
+    int (*consumer_remove)(struct store *st, const char *name, bool force, struct error *err);
+    /* consumer_report keeps a line for operators ("sink down: ..."), or clears it with NULL. */
+    int (*consumer_report)(struct store *st, const char *name, const char *text, struct error *err);
+
+    /* turn settles `s` (may be NULL) and then claims for `req` (may be NULL), all in one transaction.
+     * *ret_lost: the claim was no longer ours, and nothing of s was recorded; the claiming goes on regardless.
+     * ret_batch->n == 0 is success with nothing to do; then *ret_hint says when to ask again.
+     * After an error nothing happened, or (ambiguous commit) all of it did: asking again is safe. */
+    int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err);
+    /* extend moves the end of a live claim to now + lease_ms. *ret_lost as in turn. */
+    int (*extend)(struct store *st, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
+                  bool *ret_lost, struct error *err);
+
+    /* bell_fd becomes readable when someone else may have committed; -1 without STORE_DOORBELL. bell_clear empties it:
+     * call it before the turn that looks. No wake-up is lost between the two. */
+    int (*bell_fd)(struct store *st);
+    void (*bell_clear)(struct store *st);
+
+    /* handle_once is the inbox: records (handler, key) with a hash of the payload in the open transaction of `foreign`
+     * or of this handle. *ret_first: it was not there. ERR_CONFLICT: it was, with another payload. */
+    int (*handle_once)(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
+                       bool *ret_first, struct error *err);
+
+    int (*info)(struct store *st, struct store_info *ret, struct error *err);
+    int (*events)(struct store *st, const struct event_query *q, event_visit *visit, void *ctx, struct error *err);
+    int (*dead)(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err);
+    /* dead_retry sends dead letters back as parked events, due at once, attempts 0; they stay dead letters (retrying)
+     * until settled. dead_drop deletes them. *ret_n: how many. */
+    int (*dead_retry)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+    int (*dead_drop)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+    int (*trim)(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+};
+
+/* Base of every store; comes first in the backend's own struct. */
+struct store {
+    const struct store_ops *ops;
+};
+
+extern const struct store_ops *const store_kinds[]; /* ends with NULL */
+
+/* store_open finds the kind by the URL's scheme and opens it. ERR_CONFIG for an unknown scheme, naming the nearest. */
+int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err);
+void store_close(struct store *st); /* NULL is fine */
+
+/* store_name_check refuses a consumer's name that is empty, too long or has other characters: ERR_CONFIG. */
+int store_name_check(const char *name, struct error *err);
+
+#endif

@@ -1,0 +1,109 @@
+/* sink.h: the suite that every sink must pass, and the rig it runs on.
+ *
+ * A sink's test program describes how to make its peer and how to look into it (struct sink_case), adds the tests of
+ * what only this sink promises, and calls sink_suite_run. */
+#ifndef TESTS_CONTRACT_SINK_H
+#define TESTS_CONTRACT_SINK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "sink/sink.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What the peer has got so far, in the order in which it got it. */
+struct sink_arrivals {
+    struct sink_arrival {
+        char id[UUID_TEXT + 1];
+        char *payload;
+        size_t n;
+    } * a;
+    size_t n;
+};
+
+void sink_arrivals_add(struct sink_arrivals *got, struct str id, struct str payload);
+/* sink_arrivals_lines adds every line of NDJSON; a line that is not whole fails the test. */
+void sink_arrivals_lines(struct sink_arrivals *got, const char *text, size_t n);
+void sink_arrivals_release(struct sink_arrivals *got);
+
+struct sink_case {
+    const char *name;
+    size_t many;     /* events for a claim about many: what the sink gets through in a second or so */
+    int concurrency; /* handed to open */
+    bool flat;       /* line breaks between the tokens of a payload arrive as spaces */
+
+    /* setup makes the peer, reachable and empty; teardown ends it. */
+    void *(*setup)(void);
+    void (*teardown)(void *peer);
+    /* url is what to open; open does it for a sink that has no URL. One of them is NULL. */
+    const char *(*url)(void *peer);
+    int (*open)(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err);
+    /* arrived looks at what came in. Payloads only: how a sink wraps them is for its own tests. */
+    void (*arrived)(void *peer, struct sink_arrivals *got);
+    /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both may be NULL. */
+    void (*break_peer)(void *peer);
+    void (*heal_peer)(void *peer);
+};
+
+/* sink_suite_run runs the suite and then the sink's own tests, as one group. */
+int sink_suite_run(const struct sink_case *c, const struct CMUnitTest *own, size_t n);
+
+/* One event and all we know about its delivery. d comes first: done gets back to us through it. */
+struct sink_item {
+    struct delivery d;
+    struct event ev;
+    char id[UUID_TEXT + 1], key[48];
+    char *payload;
+    int answers;
+    size_t order; /* among the answers */
+    enum sink_status status;
+    int native;
+    bool has_text;
+    char text[768];
+};
+
+/* A sink with an engine in front of it that does just what the contract says.
+ * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
+struct sink_rig {
+    struct sink *sk;
+    struct clock clock; /* the system's, plus ahead_ns */
+    int64_t ahead_ns;
+    struct sink_item **items;
+    size_t n, cap, accepted, answered;
+};
+
+void sink_rig_init(struct sink_rig *rig);
+/* sink_rig_open opens by URL; cfg's clock, consumer and done are filled in. */
+void sink_rig_open(struct sink_rig *rig, struct sink_config cfg);
+/* sink_rig_add queues an event with this payload; n == 0 means strlen. */
+struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
+void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
+/* sink_rig_submit offers what is queued, checks that a prefix was taken, and returns how many. */
+size_t sink_rig_submit(struct sink_rig *rig);
+/* sink_rig_wait sleeps as an engine would, and fails the test if nothing happens for 20 s. */
+void sink_rig_wait(struct sink_rig *rig);
+/* sink_rig_run submits and drives until everything queued is answered, then checks that each was answered once. */
+void sink_rig_run(struct sink_rig *rig);
+void sink_rig_check(struct sink_rig *rig);
+/* sink_rig_again queues again, in order, what did not come back as delivered. */
+void sink_rig_again(struct sink_rig *rig);
+void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status);
+/* sink_rig_assert_arrived compares the peer's view with what was queued; in this order if `ordered`. */
+void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat, bool ordered);
+void sink_rig_release(struct sink_rig *rig);
+
+/* Folders of their own, and files in them. */
+#define SINK_PATH_SIZE 512
+void sink_tmp_new(char dir[SINK_PATH_SIZE]);
+void sink_tmp_remove(const char *dir);
+/* sink_tmp_read returns the whole file, ended with a NUL that is not counted; absent files read as empty. */
+char *sink_tmp_read(const char *path, size_t *ret_n);
+void sink_tmp_write(const char *path, const char *text);
+
+#endif

@@ -1,0 +1,43 @@
+/* store.h: the store-contract suite. Every store passes it unchanged: a program per store gives a struct store_case. */
+#ifndef TESTS_CONTRACT_STORE_H
+#define TESTS_CONTRACT_STORE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/store.h"
+
+struct store_case {
+    const char *name;
+    /* fresh makes an empty outbox and opens a handle on it, with the given options but create set. */
+    struct store *(*fresh)(const struct store_options *opt);
+    /* clean takes away what fresh made, after all handles were closed. */
+    void (*clean)(void);
+};
+
+/* store_suite_run runs the suite, then `own` tests; returns the number of failures. */
+int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, size_t n_own);
+
+/* A clock that stands still until it is moved. */
+struct test_clock {
+    int64_t mono, wall;
+};
+extern struct test_clock store_now;
+extern const struct clock store_clock;
+
+/* The state of a test: a handle on a fresh outbox. */
+struct store_rig {
+    struct store *st;
+    struct arena a;
+    struct batch b;
+    struct claim_hint hint;
+};
+int store_rig_setup(void **state);
+int store_rig_teardown(void **state);
+#define ON_A_STORE(test) cmocka_unit_test_setup_teardown(test, store_rig_setup, store_rig_teardown)
+
+#endif

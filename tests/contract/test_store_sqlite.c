@@ -1,0 +1,322 @@
+/* The store contract on a SQLite file and in memory, and what only SQLite promises. */
+#include "store.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "store/sqlite/handle.h"
+
+static char dir[64];
+
+static void url_of(char out[128])
+{
+    snprintf(out, 128, "sqlite:%s/t.db", dir);
+}
+
+static struct store *open_at(const char *url, const struct store_options *opt)
+{
+    struct store *st;
+    struct error err;
+    bool created;
+    if (store_open(url, opt, &st, &err) != 0) return print_error("%s\n", err.text), NULL;
+    if (st->ops->init(st, &created, &err) != 0) return print_error("%s\n", err.text), NULL;
+    return st;
+}
+
+static struct store *file_fresh(const struct store_options *opt)
+{
+    char url[128];
+    strcpy(dir, "/tmp/outbox-XXXXXX");
+    if (!mkdtemp(dir)) return NULL;
+    url_of(url);
+    return open_at(url, opt);
+}
+
+static void file_clean(void)
+{
+    static const char *const names[] = {"t.db", "t.db-wal", "t.db-shm"};
+    char path[128];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+static struct store *memory_fresh(const struct store_options *opt)
+{
+    return open_at("sqlite::memory:", opt);
+}
+
+static void memory_clean(void)
+{
+}
+
+static sqlite3 *own_connection(void)
+{
+    sqlite3 *db;
+    char path[128];
+    snprintf(path, sizeof path, "%s/t.db", dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 5000);
+    return db;
+}
+
+static void sql(sqlite3 *db, const char *text)
+{
+    char *why = NULL;
+    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK) fail_msg("%s: %s", text, why);
+}
+
+static int64_t count(struct store *st, const char *text)
+{
+    sqlite3_stmt *q;
+    assert_int_equal(sqlite3_prepare_v2(sqlite_handle(st), text, -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    int64_t n = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return n;
+}
+
+static int emit_in(struct store *st, sqlite3 *db, const char *key, struct error *err)
+{
+    char id[UUID_TEXT + 1];
+    bool dup;
+    struct new_event ev = {.type = STR("x"), .payload = STR("{}"), .idempotency_key = str_of(key)};
+    return st->ops->emit(st, db, &ev, id, &dup, err);
+}
+
+static void emit_is_part_of_the_callers_transaction(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = own_connection();
+    sql(db, "CREATE TABLE orders (n); BEGIN; INSERT INTO orders VALUES (1)");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), 0);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
+    sql(db, "ROLLBACK");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
+    sql(db, "BEGIN; INSERT INTO orders VALUES (2)");
+    assert_int_equal(emit_in(g->st, db, "k", &err), 0);
+    sql(db, "COMMIT");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 1);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK); /* nothing was left behind on it */
+}
+
+static void savepoint_rolled_back_takes_its_event_with_it(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = own_connection();
+    sql(db, "BEGIN; SAVEPOINT s");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), 0);
+    sql(db, "ROLLBACK TO s; RELEASE s");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), 0);
+    sql(db, "COMMIT");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 1);
+    sqlite3_close(db);
+}
+
+static void emit_without_a_transaction_on_the_callers_connection_is_refused(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = own_connection();
+    assert_int_equal(emit_in(g->st, db, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_MISUSE);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
+    sqlite3_close(db);
+}
+
+static void emit_into_a_database_without_outbox_says_so(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
+    sql(db, "BEGIN");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_NOTOURS);
+    assert_non_null(strstr(err.text, "outbox init"));
+    sqlite3_close(db);
+}
+
+static void plain_insert_works_and_gets_a_uuid7(void **state)
+{
+    struct store_rig *g = *state;
+    sqlite3 *db = own_connection();
+    sql(db, "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES ('a.b', 'o', '1', '{}')");
+    assert_int_equal(count(g->st,
+                           "SELECT count(*) FROM outbox_event WHERE id LIKE "
+                           "'________-____-7___-____-____________' AND substr(id, 20, 1) IN ('8', '9', 'a', 'b') "
+                           "AND id = lower(id)"),
+                     1);
+    assert_int_equal(count(g->st, "SELECT abs(created_at - CAST(strftime('%s','now') AS INTEGER) * 1000) < 5000 FROM "
+                                  "outbox_event"),
+                     1);
+    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type, payload) VALUES ('a', '{')", 0, 0, 0),
+                         SQLITE_OK);
+    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('a b')", 0, 0, 0), SQLITE_OK);
+    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('')", 0, 0, 0), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static void delivery_view_shows_the_states(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = {.name = "c", .events = "x,y.*", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
+    sqlite3 *db = own_connection();
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('x'), ('y.z'), ('other')");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"), 2);
+    struct claim_request req = {.consumer = "c",
+                                .owner = "me",
+                                .order = ORDER_KEY,
+                                .lanes = 1,
+                                .max_events = 10,
+                                .max_bytes = 1000000,
+                                .lease_ms = 1000,
+                                .max_attempts = 3};
+    assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), 0);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'in-flight'"), 2);
+    struct outcome o[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 9, .error = "e"},
+                           {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "d"}};
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .out = o, .n = 2};
+    bool lost;
+    assert_int_equal(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), 0);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'failed' AND error = 'e'"), 1);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'expired' AND error = 'd'"), 1);
+    sqlite3_close(db);
+}
+
+static void bell_rings_for_a_commit_of_another_process_and_not_without(void **state)
+{
+    struct store_rig *g = *state;
+    struct pollfd fd = {.fd = g->st->ops->bell_fd(g->st), .events = POLLIN};
+    assert_true(fd.fd >= 0);
+    g->st->ops->bell_clear(g->st);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        sqlite3 *db;
+        char path[128];
+        snprintf(path, sizeof path, "%s/t.db", dir);
+        _exit(sqlite3_open(path, &db) != SQLITE_OK ||
+              sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('x')", 0, 0, 0) != SQLITE_OK);
+    }
+    assert_int_equal(poll(&fd, 1, 10000), 1);
+    int status;
+    waitpid(pid, &status, 0);
+    assert_int_equal(status, 0);
+    g->st->ops->bell_clear(g->st);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+}
+
+static void locked_database_is_busy_and_nothing_is_half_done(void **state)
+{
+    struct store_rig *g = *state;
+    struct store *other;
+    struct error err;
+    char url[128];
+    url_of(url);
+    assert_int_equal(store_open(url, &(struct store_options){.busy_ms = 30}, &other, &err), 0);
+    sqlite3 *db = own_connection();
+    sql(db, "BEGIN IMMEDIATE");
+    assert_int_equal(emit_in(other, NULL, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_BUSY);
+    sql(db, "ROLLBACK");
+    assert_int_equal(emit_in(other, NULL, NULL, &err), 0);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 1);
+    store_close(other);
+    sqlite3_close(db);
+}
+
+/* Many claimers of one consumer without order, each with a connection of its own: every event goes to exactly one. */
+#define RACERS 8
+#define RACE_EVENTS 2000
+
+struct racer {
+    struct store *st;
+    char owner[16];
+    unsigned char *got;
+    pthread_t thread;
+    size_t twice;
+};
+
+static void *race(void *arg)
+{
+    struct racer *r = arg;
+    struct arena a;
+    struct batch b;
+    struct claim_hint hint = {0};
+    struct error err;
+    arena_init(&a, 0);
+    struct claim_request req = {.consumer = "c",
+                                .owner = r->owner,
+                                .order = ORDER_NONE,
+                                .lanes = 1,
+                                .max_events = 17,
+                                .max_bytes = 1000000,
+                                .lease_ms = 600000,
+                                .max_attempts = 3};
+    for (;;) {
+        arena_reset(&a);
+        if (r->st->ops->turn(r->st, NULL, NULL, &req, &a, &b, &hint, &err) != 0) continue;
+        if (b.n == 0) break;
+        for (size_t i = 0; i < b.n; i++)
+            if (__atomic_fetch_add(&r->got[b.ev[i].seq], 1, __ATOMIC_RELAXED)) r->twice++;
+    }
+    arena_release(&a);
+    return NULL;
+}
+
+static void racing_claimers_never_get_the_same_event(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct racer r[RACERS];
+    unsigned char got[RACE_EVENTS + 1] = {0};
+    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "", .order = ORDER_NONE, .lanes = 1};
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
+    assert_int_equal(g->st->ops->begin(g->st, &err), 0);
+    for (int i = 0; i < RACE_EVENTS; i++) assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0);
+    assert_int_equal(g->st->ops->commit(g->st, &err), 0);
+    for (int i = 0; i < RACERS; i++) {
+        r[i] = (struct racer){.got = got};
+        snprintf(r[i].owner, sizeof r[i].owner, "racer%d", i);
+        assert_int_equal(g->st->ops->dup(g->st, &r[i].st, &err), 0);
+    }
+    for (int i = 0; i < RACERS; i++) pthread_create(&r[i].thread, NULL, race, &r[i]);
+    for (int i = 0; i < RACERS; i++) {
+        pthread_join(r[i].thread, NULL);
+        assert_int_equal(r[i].twice, 0);
+        store_close(r[i].st);
+    }
+    for (int i = 1; i <= RACE_EVENTS; i++) assert_int_equal(got[i], 1);
+}
+
+int main(void)
+{
+    const struct store_case file = {"sqlite", file_fresh, file_clean}, memory = {"memory", memory_fresh, memory_clean};
+    const struct CMUnitTest own[] = {
+        ON_A_STORE(emit_is_part_of_the_callers_transaction),
+        ON_A_STORE(savepoint_rolled_back_takes_its_event_with_it),
+        ON_A_STORE(emit_without_a_transaction_on_the_callers_connection_is_refused),
+        ON_A_STORE(emit_into_a_database_without_outbox_says_so),
+        ON_A_STORE(plain_insert_works_and_gets_a_uuid7),
+        ON_A_STORE(delivery_view_shows_the_states),
+        ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
+        ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
+        ON_A_STORE(racing_claimers_never_get_the_same_event),
+    };
+    const struct CMUnitTest racing[] = {ON_A_STORE(racing_claimers_never_get_the_same_event)};
+    int failures = store_suite_run(&file, own, sizeof own / sizeof *own);
+    return failures + store_suite_run(&memory, racing, 1);
+}

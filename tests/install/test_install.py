@@ -1,0 +1,79 @@
+"""What `meson install` puts in place is complete, minimal, and enough to build a program against, in C and in C++."""
+# build: plain
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from support import BIN, ROOT, clean_env
+
+BUILD = pathlib.Path(BIN).parent
+SOURCE = ROOT / "tests" / "install" / "hello.c"
+
+
+def said(*argv, env=None):
+    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, env=env)
+    if done.returncode != 0:
+        raise AssertionError(f"{argv}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
+        cls.addClassCleanup(shutil.rmtree, cls.root)
+        said("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", cls.root / "dest")
+        cls.dest = cls.root / "dest"
+
+    def find(self, pattern):
+        """find gives the one installed file with this name."""
+        found = sorted(self.dest.rglob(pattern))
+        self.assertEqual(len(found), 1, f"{pattern}: {found}")
+        return found[0]
+
+    def pkg_config(self, *args):
+        env = {"PKG_CONFIG_PATH": self.find("outbox.pc").parent, "PKG_CONFIG_SYSROOT_DIR": self.dest}
+        return said("pkg-config", *args, "outbox", env=clean_env({k: str(v) for k, v in env.items()})).split()
+
+    def runs(self, *compiler):
+        program = self.root / compiler[0]
+        said(*compiler, SOURCE, "-o", program, *self.pkg_config("--cflags", "--libs"))
+        env = clean_env({"LD_LIBRARY_PATH": str(self.find("liboutbox.so.0").parent)})
+        self.assertIn(str(self.dest), said("ldd", program, env=env), "not linked with what was installed")
+        self.assertEqual(said(program, env=env), 'order.paid {"total": 99}\n')
+
+    def test_one_header_and_no_other(self):
+        headers = [path.name for path in self.dest.rglob("*.h*") if path.is_file()]
+        self.assertEqual(headers, ["outbox.h"])
+
+    def test_program_in_c_runs_against_it(self):
+        self.runs("gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-pedantic")
+
+    def test_program_in_cxx_runs_against_it(self):
+        self.runs("g++", "-x", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror")
+
+    def test_pkg_config_knows_the_version(self):
+        version = self.pkg_config("--modversion")[0]
+        self.assertRegex(version, r"^\d+\.\d+\.\d+$")
+        self.assertIn(version, said(self.find("outbox"), "version"))
+
+    def test_soname_carries_the_abi_number(self):
+        dynamic = said("readelf", "-d", self.find("liboutbox.so.0"))
+        self.assertEqual(re.findall(r"SONAME.*\[(.*)\]", dynamic), ["liboutbox.so.0"])
+        self.assertTrue(self.find("liboutbox.so").is_symlink())
+
+    def test_exports_outbox_functions_and_nothing_else(self):
+        rows = [line.split() for line in said("nm", "-D", "--defined-only", self.find("liboutbox.so.0")).splitlines()]
+        # The name of the version itself is the only absolute symbol.
+        exported = {name.split("@")[0] for _, kind, name in rows if kind != "A"}
+        declared = set(re.findall(r"OUTBOX_API[^;]*?\b(outbox_\w+)\(", (ROOT / "include" / "outbox.h").read_text()))
+        self.assertTrue(declared)
+        self.assertEqual(exported, declared)
+
+    def test_binary_and_man_page_are_there(self):
+        self.assertTrue(os.access(self.find("outbox"), os.X_OK))
+        self.assertEqual(self.find("outbox.1*").parent.name, "man1")

@@ -1,0 +1,274 @@
+"""run.py: builds and runs every test and ends with one line, `N passed, N failed[, N skipped]`. Called by ./test.
+
+A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
+TAP too), or a part of scripts/lint. Each runs in a process group of its own, two at a time; what a test leaves behind
+is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORKERS = 2
+LIMIT = 180  # seconds per file
+SOAK_LIMIT = 3600
+
+TREES = {
+    "build": ["-Dwerror=true"],
+    "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1"],
+    "build-tsan": ["-Db_sanitize=thread", "-Db_lundef=false", "-Doptimization=1"],
+}
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+LINTS = ["format", "cppcheck", "words"]
+
+
+class Job:
+    """One file to run, and afterwards what came of it."""
+
+    def __init__(self, tree, label, argv, env=None, cwd=ROOT, tap=True):
+        self.tree, self.label, self.argv, self.cwd, self.tap = tree, label, argv, cwd, tap
+        self.env = {**os.environ, **SANITIZER_ENV, "PYTHONDONTWRITEBYTECODE": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP",
+                    "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
+        self.passed, self.failed, self.skipped = 0, [], []
+        self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
+        self.seconds = 0.0
+
+
+# ---- finding them ----
+
+def introspect(tree):
+    said = subprocess.run(["meson", "introspect", "--tests", tree], cwd=ROOT, check=True, capture_output=True)
+    return json.loads(said.stdout)
+
+
+def c_jobs(tree, suite=None, wrapper=()):
+    jobs = []
+    for test in introspect(tree):
+        if suite and not any(name.split(":")[-1] == suite for name in test["suite"]): continue
+        jobs.append(Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT))
+    return jobs
+
+
+def python_jobs(tree, plain):
+    jobs = []
+    for path in sorted(ROOT.glob("tests/*/test_*.py")):
+        if not plain and "\n# build: plain\n" in path.read_text()[:2000]: continue
+        jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [sys.executable, "tests/cases.py", str(path)]))
+    return jobs
+
+
+def lint_jobs(tree):
+    return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in LINTS]
+
+
+def select(jobs, names):
+    """select keeps the files whose name contains one of names, and of the other Python files the cases that do."""
+    kept = []
+    for job in jobs:
+        if any(name in job.label for name in names):
+            kept.append(job)
+        elif job.label.endswith(".py"):
+            text = (ROOT / "tests" / job.label).read_text()
+            cases = [name for name in names if re.search(rf"def test\w*{re.escape(name)}|def {re.escape(name)}", text)]
+            if cases: kept.append(job)
+            job.argv += cases
+    return kept
+
+
+# ---- running them ----
+
+running = set()
+running_lock = threading.Lock()
+
+
+def group_members(group):
+    """group_members gives the live processes of a process group: [(pid, command)]."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit(): continue
+        try:
+            stat = pathlib.Path("/proc", entry, "stat").read_text(errors="replace")
+        except OSError:
+            continue
+        name, rest = stat[stat.index("(") + 1:stat.rindex(")")], stat[stat.rindex(")") + 2:].split()
+        if int(rest[2]) == group and rest[0] not in "ZX": found.append((int(entry), name))
+    return found
+
+
+def end_group(group):
+    """end_group gives what was left of a group, and ends it. What is just about to end gets a second to do so."""
+    deadline = time.monotonic() + 1
+    while (left := group_members(group)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if left:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return left
+
+
+def reader(pipe):
+    """reader collects a pipe in the background: (thread, chunks). Whoever inherits the pipe may outlive the child, so
+    nobody can wait for its end."""
+    chunks = []
+    thread = threading.Thread(target=lambda: chunks.extend(iter(lambda: pipe.read1(65536), b"")), daemon=True)
+    thread.start()
+    return thread, chunks
+
+
+def run(job, limit):
+    start = time.monotonic()
+    child = subprocess.Popen(job.argv, cwd=job.cwd, env=job.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, start_new_session=True)
+    with running_lock:
+        running.add(child.pid)
+    readers = [reader(child.stdout), reader(child.stderr)]
+    trouble = None
+    try:
+        child.wait(limit)
+    except subprocess.TimeoutExpired:
+        trouble = f"not done after {limit} s"
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    left = end_group(child.pid)
+    with running_lock:
+        running.discard(child.pid)
+    for thread, _ in readers: thread.join(5)
+    job.seconds = time.monotonic() - start
+    job.output, job.noise = (b"".join(chunks).decode(errors="backslashreplace") for _, chunks in readers)
+    judge(job, child.returncode, trouble, left)
+    return job
+
+
+TAP_LINE = re.compile(r"^(not )?ok \d+(?: - (?P<name>.*?))?(?: # SKIP ?(?P<why>.*))?$", re.MULTILINE)
+
+
+def judge(job, status, trouble, left):
+    """judge counts a file's cases. One that crashed, took too long, left processes or ran nothing failed as a whole."""
+    if job.tap:
+        for line in TAP_LINE.finditer(job.output):
+            name, why = line["name"] or "", line["why"]
+            if why is not None: job.skipped.append(f"{name}: {why}" if name else why)  # cmocka: "not ok 3 # SKIP name"
+            elif line[1]: job.failed.append(name)
+            else: job.passed += 1
+    elif status == 0:
+        job.passed = 1
+    else:
+        job.failed.append(job.label)
+    if not trouble and (status < 0 or status != 0 and not job.failed):
+        trouble = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    if not trouble and status == 0 and not job.passed + len(job.failed) + len(job.skipped):
+        trouble = "no test in it"
+    if not trouble and left:
+        trouble = "left behind " + ", ".join(f"{name} ({pid})" for pid, name in left)
+    if trouble: job.failed.append(trouble)
+
+
+def report(job):
+    if job.label == "build" and not job.failed and job.seconds < 1: return
+    counts = f"{job.passed} passed" if job.label != "build" else ""
+    if job.failed: counts += f", {len(job.failed)} failed"
+    if job.skipped: counts += f", {len(job.skipped)} skipped"
+    verdict = "FAIL" if job.failed else "ok  "
+    print(f"{verdict} {job.tree:10} {job.label:36} {counts:32} {job.seconds:6.1f} s", flush=True)
+    for name in job.skipped: print(f"     skipped {name}")
+    for name in job.failed: print(f"     FAILED  {name}")
+    if job.failed:
+        lines = [line for line in job.output.splitlines() if not line.startswith("ok ")] + job.noise.splitlines()
+        print("\n".join("     | " + line for line in lines[-150:]), flush=True)
+
+
+def run_all(jobs, limit):
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            for done in concurrent.futures.as_completed([pool.submit(run, job, limit) for job in jobs]):
+                report(done.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with running_lock:
+                for group in running: os.killpg(group, signal.SIGKILL)
+            raise
+
+
+# ---- the whole ----
+
+def build(tree, targets=None):
+    """build compiles a tree and gives the job that stands for it, which failed if that did."""
+    env = {"BUILD_TARGETS": " ".join(targets)} if targets else {}
+    job = run(Job(tree, "build", ["scripts/build", tree, *TREES[tree]], env, tap=False), SOAK_LIMIT)
+    report(job)
+    return job
+
+
+def no_aslr():
+    """no_aslr is a prefix for thread sanitizer, which newer kernels' address randomisation upsets."""
+    try:
+        works = subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0
+    except OSError:
+        works = False
+    return ["setarch", "-R"] if works else []
+
+
+def thread_jobs(tree):
+    """thread_jobs is tree_jobs for the suite `threads` alone: nothing else is compiled."""
+    done = build(tree, ["build.ninja"])
+    if done.failed: return [done]
+    jobs = c_jobs(tree, "threads")
+    if not jobs:
+        done.failed.append("no test is in the suite `threads`")
+        return [done]
+    done = build(tree, [os.path.relpath(job.argv[0], ROOT / tree) for job in jobs])
+    return [done] if done.failed else [done, *c_jobs(tree, "threads", no_aslr())]
+
+
+def tree_jobs(tree):
+    """tree_jobs builds a tree and gives [the build] + the tests to run in it; slow ones first."""
+    if tree == "build-tsan": return thread_jobs(tree)
+    done = build(tree)
+    if done.failed: return [done]
+    plain = tree == "build"
+    return [done, *python_jobs(tree, plain), *(lint_jobs(tree) if plain else []), *c_jobs(tree)]
+
+
+def total(jobs):
+    passed, failed = sum(job.passed for job in jobs), sum(len(job.failed) for job in jobs)
+    skipped = sum(len(job.skipped) for job in jobs)
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    return 0 if passed and not failed else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
+    parser.add_argument("--quick", action="store_true", help="without the sanitizers")
+    parser.add_argument("--soak", action="store_true", help="let the crash tests run for longer")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "
+                        "their name; without the sanitizers")
+    args = parser.parse_args()
+    if args.soak: os.environ["OUTBOX_SOAK"] = "1"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    done = []
+    for tree in ["build"] if args.quick or args.names else TREES:
+        jobs = tree_jobs(tree)
+        tests = select(jobs[1:], args.names) if args.names else jobs[1:]
+        run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
+        done += jobs[:1] if jobs[0].failed else []
+        done += tests
+    return total(done)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

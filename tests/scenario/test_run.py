@@ -1,0 +1,120 @@
+"""./run, and how it gets its packages."""
+# build: plain
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from support import ROOT, clean_env, read_ndjson
+
+TOOLS = ["bash", "env", "dirname", "cat"]  # what packages.sh and the start of ./run call
+
+
+def tree():
+    """tree lists every file of the project outside the build folders."""
+    found = set()
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in (".git", "__pycache__")
+                      and not (folder == str(ROOT) and name.startswith("build"))]
+        found.update(os.path.join(folder, name) for name in files)
+    return found
+
+
+class Demo(unittest.TestCase):
+    def test_without_a_terminal_proves_its_point_and_leaves_nothing_behind(self):
+        with tempfile.TemporaryDirectory(prefix="ob") as tmp:
+            before = tree()
+            done = subprocess.run([ROOT / "run"], cwd="/", env=clean_env({"TMPDIR": tmp}), capture_output=True,
+                                  text=True, timeout=150, stdin=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(tree(), before)
+            self.assertEqual(os.listdir(tmp), [])
+        self.assertIn("orders: 1715 committed, 285 rolled back on purpose, 1715 paid", done.stdout)
+        rows = re.findall(r"^  (\w+ +\S+).* (\d+) +(\d+)  ok$", done.stdout, re.MULTILINE)
+        self.assertEqual([(want, got) for _, want, got in rows], [("1715", "1715")] * 3 + [("0", "0")] * 2)
+
+        # The same again, without trusting the script that counted.
+        search = read_ndjson(ROOT / "build" / "demo" / "search.ndjson")
+        mail = read_ndjson(ROOT / "build" / "demo" / "mail.ndjson")
+        kept = {str(n) for n in range(1, 2001) if n % 7 != 0}
+        for events, type in ((search, "order.created"), (search, "order.paid"), (mail, "order.paid")):
+            self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
+        self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
+
+    def test_refuses_what_it_does_not_know(self):
+        for args in (["--order", "5"], ["--orders"], ["--orders", "many"], ["--orders", "1", "--seconds", "1"]):
+            with self.subTest(args=args):
+                done = subprocess.run([ROOT / "run", *args], capture_output=True, text=True, timeout=30)
+                self.assertEqual(done.returncode, 64)
+                self.assertIn("usage:", done.stderr)
+
+
+class Packages(unittest.TestCase):
+    """packages.sh on a machine made of stubs: only /usr/bin/env is the real one."""
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
+        self.addCleanup(shutil.rmtree, self.dir)
+        for tool in TOOLS: (self.dir / tool).symlink_to(shutil.which(tool))
+        self.stub("dpkg-query", 'case "${@: -1}" in have*) echo -n installed ;; *) exit 1 ;; esac')
+        self.stub("apt-get", f'echo "apt-get $*" >>{self.dir}/calls')
+        self.user(0)
+
+    def stub(self, name, body):
+        path = self.dir / name
+        path.write_text(f"#!{shutil.which('bash')}\n{body}\n")
+        path.chmod(0o755)
+
+    def user(self, number):
+        self.stub("id", f"echo {number}")
+
+    def need(self, *packages):
+        script = '. packaging/packages.sh; packages_need "$@"; echo went on'
+        return subprocess.run([self.dir / "bash", "-c", script, "-", *packages], cwd=ROOT, capture_output=True,
+                              text=True, env={"PATH": str(self.dir)}, stdin=subprocess.DEVNULL, timeout=30)
+
+    def calls(self):
+        path = self.dir / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def test_nothing_is_asked_of_apt_when_nothing_is_missing(self):
+        self.assertEqual(self.need("have-a", "have-b").stdout, "went on\n")
+        self.assertEqual(self.calls(), [])
+
+    def test_root_installs_only_what_is_missing(self):
+        self.assertEqual(self.need("have-a", "lack-b", "lack-c").stdout, "went on\n")
+        self.assertEqual(self.calls(), ["apt-get update",
+                                        "apt-get install -y --no-install-recommends lack-b lack-c"])
+
+    def test_a_user_goes_through_sudo(self):
+        self.user(1000)
+        self.stub("sudo", f'echo "sudo" >>{self.dir}/calls; [ "$1" != -n ] || shift; exec "$@"')
+        self.assertEqual(self.need("lack-a").stdout, "went on\n")
+        self.assertEqual(self.calls(), ["sudo", "apt-get update", "sudo",
+                                        "apt-get install -y --no-install-recommends lack-a"])
+
+    def refused(self):
+        done = self.need("have-a", "lack-b")
+        self.assertEqual(done.returncode, 69)
+        self.assertNotIn("went on", done.stdout)
+        self.assertIn("apt-get install -y --no-install-recommends lack-b\n", done.stderr)
+
+    def test_without_root_and_sudo_it_names_the_line_and_exits_69(self):
+        self.user(1000)
+        self.refused()
+        self.assertEqual(self.calls(), [])
+
+    def test_a_sudo_that_refuses_counts_as_none(self):
+        self.user(1000)
+        self.stub("sudo", "exit 1")
+        self.refused()
+
+    def test_run_itself_exits_69_on_such_a_machine(self):
+        self.user(1000)
+        done = subprocess.run([ROOT / "run"], capture_output=True, text=True, env={"PATH": str(self.dir)},
+                              stdin=subprocess.DEVNULL, timeout=30)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertRegex(done.stderr, r"apt-get install .*gcc .*libsqlite3-dev")

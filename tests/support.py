@@ -1,0 +1,216 @@
+"""What the Python tests share: a folder per test, the CLI, relays that always end, waiting without sleeping for luck.
+
+    from support import Case, wait_until
+
+    class Emitting(Case):
+        def test_delivers_what_was_emitted(self):
+            self.outbox("init")
+            out = self.path("out.ndjson")
+            self.outbox("emit", "order.paid", "--key", "order/42", "--payload", '{"total":99}')
+            with self.relay("--consumer", "mail", "--sink", f"file:{out}"):
+                wait_until(lambda: len(self.ndjson(out)) == 1)
+
+The binary under test is $OUTBOX_BIN, build/outbox by default.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = str(pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).resolve())
+SOAK = os.environ.get("OUTBOX_SOAK") == "1"
+TIMEOUT = 60  # seconds; for anything that should take less than one, on a busy machine under a sanitizer
+
+STARTED = "started"  # what a relay's log says once it is at work
+SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
+
+
+def wait_until(predicate, timeout=TIMEOUT, what=None):
+    """wait_until returns the predicate's first true value, and fails loudly if there is none in time.
+
+    what, a string or a function that gives one, says in the failure what was seen instead."""
+    deadline = time.monotonic() + timeout
+    pause = 0.001
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            seen = what() if callable(what) else what
+            raise AssertionError(f"still not so after {timeout} s" + (f": {seen}" if seen else ""))
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def read_ndjson(path):
+    """read_ndjson gives the whole lines of a file as objects; [] if it is not there yet. A line whose end has not been
+    written is left out."""
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in data.split(b"\n")[:-1]]
+
+
+def clean_env(extra=None):
+    """clean_env is our environment without any OUTBOX_* setting, plus extra."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OUTBOX_")}
+    env.update(LC_ALL="C.UTF-8", TZ="UTC")
+    env.update(extra or {})
+    return env
+
+
+class Process:
+    """A child with its output in a file. Ends with the test, whatever happens."""
+
+    def __init__(self, argv, log, cwd, env, stdin=subprocess.DEVNULL):
+        self.log = pathlib.Path(log)
+        with open(self.log, "ab") as out:
+            self.popen = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=out, cwd=cwd, env=env)
+        self.pid = self.popen.pid
+
+    def output(self):
+        return self.log.read_text(errors="backslashreplace")
+
+    def running(self):
+        return self.popen.poll() is None
+
+    def signal(self, number):
+        if self.running():
+            self.popen.send_signal(number)
+
+    def wait(self, expect=0, timeout=TIMEOUT):
+        """wait gives the exit status (negative: the signal) and fails if it is not `expect`; None accepts any."""
+        try:
+            status = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.pid} still runs after {timeout} s\n{self.output()}") from None
+        if expect is not None and status != expect:
+            raise AssertionError(f"exit status {status}, not {expect}\n{self.output()}")
+        return status
+
+    def stop(self, expect=0, timeout=TIMEOUT):
+        """stop asks politely (SIGTERM) and waits; a relay drains and exits 0."""
+        self.signal(signal.SIGTERM)
+        return self.wait(expect, timeout)
+
+    def kill(self):
+        """kill is kill -9, and waits for the end."""
+        self.signal(signal.SIGKILL)
+        return self.wait(expect=None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own (self.dir), a store in it (self.store), and children that end with it."""
+
+    maxDiff = None
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.db = self.dir / "shop.db"
+        self.store = f"sqlite:{self.db}"
+        self.children = []
+        self.addCleanup(self._end_children)
+
+    def _end_children(self):
+        for child in self.children:
+            child.kill()
+        for child in self.children:
+            self._refuse_sanitizer(child.output())
+
+    def _refuse_sanitizer(self, text):
+        if any(mark in text for mark in SANITIZER):
+            raise AssertionError("a sanitizer complained\n" + text)
+
+    def path(self, name):
+        return self.dir / name
+
+    def env(self, extra=None):
+        return clean_env({"OUTBOX_STORE": self.store, **(extra or {})})
+
+    def outbox(self, *args, status=0, input=None, env=None, timeout=TIMEOUT, argv0=None):
+        """outbox runs the CLI on self.store and gives its CompletedProcess, whose stdout and stderr are text. It fails
+        if the exit status is not `status`; None accepts any. input is str or bytes."""
+        if isinstance(input, str):
+            input = input.encode()
+        argv = [argv0 or BIN, *(a if isinstance(a, bytes) else str(a) for a in args)]
+        done = subprocess.run(argv, input=b"" if input is None else input, capture_output=True, cwd=self.dir,
+                              env=self.env(env), timeout=timeout)
+        done.stdout = done.stdout.decode(errors="surrogateescape")
+        done.stderr = done.stderr.decode(errors="surrogateescape")
+        self._refuse_sanitizer(done.stderr)
+        if status is not None and done.returncode != status:
+            self.fail(f"{argv[1:]}: exit status {done.returncode}, not {status}\n{done.stdout}{done.stderr}")
+        return done
+
+    def json(self, *args, **kw):
+        """json runs the CLI with --json and gives what it printed: the object of its only line, else a list."""
+        text = self.outbox(*args, "--json", **kw).stdout
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return [json.loads(line) for line in text.splitlines()]
+
+    def emit(self, type, key=None, payload=None, *more, **kw):
+        """emit gives the new event's id; payload is any object."""
+        args = ["emit", type]
+        if key is not None:
+            args += ["--key", key]
+        if payload is not None:
+            args += ["--payload", json.dumps(payload)]
+        return self.outbox(*args, *more, **kw).stdout.strip()
+
+    def emit_many(self, events):
+        """emit_many emits objects as `emit --ndjson` takes them."""
+        lines = "".join(json.dumps(ev) + "\n" for ev in events)
+        return self.outbox("emit", "--ndjson", "-", input=lines)
+
+    def spawn(self, *argv, log=None, env=None, **kw):
+        """spawn starts any program as a child that ends with the test."""
+        log = self.path(log or f"child-{len(self.children)}.log")
+        child = Process([str(a) for a in argv], log, self.dir, self.env(env), **kw)
+        self.children.append(child)
+        return child
+
+    def relay(self, *args, env=None, wait=True):
+        """relay starts `outbox relay` and returns once it is at work (wait=False: at once). Leaving its `with` block
+        stops it and expects exit status 0."""
+        child = self.spawn(BIN, "relay", *args, log=f"relay-{len(self.children)}.log", env=env)
+        if wait:
+            wait_until(lambda: STARTED in child.output() or not child.running(), what=child.output)
+            if not child.running():
+                self.fail(f"the relay ended at once: exit status {child.popen.returncode}\n{child.output()}")
+        return child
+
+    def drain(self, *args, **kw):
+        """drain runs `outbox relay --drain` to its end."""
+        return self.outbox("relay", *args, "--drain", **kw)
+
+    def ndjson(self, path):
+        return read_ndjson(path)
+
+    def sql(self, statement, *params):
+        """sql runs one statement on the database beside everyone else, and gives its rows."""
+        db = sqlite3.connect(self.db, timeout=TIMEOUT)
+        try:
+            with db:
+                return db.execute(statement, params).fetchall()
+        finally:
+            db.close()

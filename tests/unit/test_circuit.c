@@ -1,0 +1,96 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/circuit.h"
+
+static struct rng rng;
+
+static void closed_has_no_limit(void **state)
+{
+    (void)state;
+    struct circuit c;
+    circuit_init(&c);
+    assert_true(circuit_room(&c, 0, 100000) == SIZE_MAX);
+    assert_false(circuit_open(&c));
+}
+
+static void open_lets_nothing_through_until_its_time_and_then_one(void **state)
+{
+    (void)state;
+    struct circuit c;
+    circuit_init(&c);
+    assert_true(circuit_down(&c, 1000, 0, &rng));
+    assert_true(circuit_open(&c));
+    assert_int_equal(circuit_room(&c, 1000, 0), 0);
+    assert_int_equal(circuit_room(&c, c.until - 1, 0), 0);
+    assert_int_equal(circuit_room(&c, c.until, 0), 1);
+    assert_int_equal(circuit_room(&c, c.until, 1), 0);
+}
+
+static void many_failures_in_flight_count_as_one(void **state)
+{
+    (void)state;
+    struct circuit c;
+    circuit_init(&c);
+    circuit_down(&c, 1000, 0, &rng);
+    int64_t until = c.until;
+    assert_false(circuit_down(&c, 1001, 0, &rng));
+    assert_int_equal(c.until, until);
+}
+
+static void waits_grow_to_thirty_seconds(void **state)
+{
+    (void)state;
+    struct circuit c;
+    int64_t now = 0, wait = 0;
+    circuit_init(&c);
+    for (int i = 0; i < 20; i++) {
+        circuit_down(&c, now, 0, &rng);
+        wait = c.until - now;
+        assert_true(wait <= 30000 * MS_NS);
+        now = c.until;
+    }
+    assert_true(wait >= 15000 * MS_NS);
+}
+
+static void a_longer_wait_that_was_asked_for_is_kept(void **state)
+{
+    (void)state;
+    struct circuit c;
+    circuit_init(&c);
+    circuit_down(&c, 0, 120000, &rng);
+    assert_true(c.until == 120000 * MS_NS);
+}
+
+static void comes_back_by_doubling(void **state)
+{
+    (void)state;
+    struct circuit c;
+    circuit_init(&c);
+    circuit_down(&c, 0, 0, &rng);
+    assert_true(circuit_up(&c));
+    assert_int_equal(circuit_room(&c, 1, 0), 2);
+    assert_false(circuit_up(&c));
+    assert_int_equal(circuit_room(&c, 1, 0), 4);
+    for (int i = 0; i < 10; i++) circuit_up(&c);
+    assert_true(circuit_room(&c, 1, 5000) == SIZE_MAX);
+}
+
+int main(void)
+{
+    rng_seed(&rng, 7);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_has_no_limit),
+        cmocka_unit_test(open_lets_nothing_through_until_its_time_and_then_one),
+        cmocka_unit_test(many_failures_in_flight_count_as_one),
+        cmocka_unit_test(waits_grow_to_thirty_seconds),
+        cmocka_unit_test(a_longer_wait_that_was_asked_for_is_kept),
+        cmocka_unit_test(comes_back_by_doubling),
+    };
+    return cmocka_run_group_tests_name("circuit", tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/buf.h"
+#include "base/ini.h"
+
+/* What the visitor saw, as text: "[section]" when one opens, "section|name|value;" for a setting. */
+struct seen {
+    struct buf b;
+    const char *refuse;
+};
+
+static int record(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+{
+    struct seen *s = ctx;
+    if (!name) {
+        buf_addf(&s->b, "[%s]", section);
+        return 0;
+    }
+    if (s->refuse && strcmp(name, s->refuse) == 0) return err_set(err, ERR_CONFIG, "no such thing");
+    buf_addf(&s->b, "%s|%s|%s;", section, name, value);
+    return 0;
+}
+
+static void reads(struct str text, const char *want)
+{
+    struct seen s = {.refuse = NULL};
+    struct error err;
+    buf_init(&s.b, 1 << 20);
+    if (ini_parse(text.p, text.n, "x.conf", record, &s, &err) != 0) fail_msg("%s", err.text);
+    assert_string_equal(buf_cstr(&s.b), want);
+    buf_release(&s.b);
+}
+
+static void refuses(struct str text, const char *want)
+{
+    struct seen s = {.refuse = "bad"};
+    struct error err = {.code = 0};
+    buf_init(&s.b, 1 << 20);
+    assert_int_equal(ini_parse(text.p, text.n, "x.conf", record, &s, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_string_equal(err.text, want);
+    buf_release(&s.b);
+}
+
+static void reads_sections_and_settings_in_order(void **state)
+{
+    (void)state;
+    reads(STR("store = sqlite:shop.db\n[outbox]\nlease=2s\n\n[consumer search]\norder = key\n"),
+          "|store|sqlite:shop.db;[outbox]outbox|lease|2s;[consumer search]consumer search|order|key;");
+    reads(STR(""), "");
+    reads(STR("\n\n"), "");
+}
+
+static void trims_white_space_and_folds_it_in_sections(void **state)
+{
+    (void)state;
+    reads(STR("  [  consumer \t  search ]  \n \t a\t= \t b  c \t\n"), "[consumer search]consumer search|a|b  c;");
+    reads(STR("a=1\r\n[s]\r\nb=2\r\n"), "|a|1;[s]s|b|2;");
+    reads(STR("a=1"), "|a|1;");
+    reads(STR("[s]"), "[s]");
+    reads(STR("\xef\xbb\xbf[s]\n"), "[s]");
+}
+
+static void comments_start_a_line_and_never_end_one(void **state)
+{
+    (void)state;
+    reads(STR("# c\n ; c = d\n#[x]\na = b # no comment; really\n"), "|a|b # no comment; really;");
+}
+
+static void values_are_taken_as_they_are(void **state)
+{
+    (void)state;
+    reads(STR("where = a = \"x\" and b != 'y'\n"), "|where|a = \"x\" and b != 'y';");
+    reads(STR("url = http://h/?a=b&c=[d]\n"), "|url|http://h/?a=b&c=[d];");
+    reads(STR("a =\n"), "|a|;");
+    reads(STR("a ==\n"), "|a|=;");
+}
+
+static void surrounding_quotes_are_taken_off_once(void **state)
+{
+    (void)state;
+    reads(STR("a = \"  spaced  \"\n"), "|a|  spaced  ;");
+    reads(STR("a = \"\"\n"), "|a|;");
+    reads(STR("a = \"\n"), "|a|\";");
+    reads(STR("a = \"\"x\"\"\n"), "|a|\"\"x\"\";");
+    reads(STR("a = \"b\\n\"\n"), "|a|b\\n;");
+    reads(STR("a = \"my key\" = \"x\"\n"), "|a|\"my key\" = \"x\";"); /* an expression keeps its own */
+    reads(STR("a = 'x'\n"), "|a|'x';");
+}
+
+static void errors_name_file_and_line(void **state)
+{
+    (void)state;
+    refuses(STR("a = 1\n\nnonsense\n"), "x.conf:3: expected name = value");
+    refuses(STR(" = 1\n"), "x.conf:1: no name before '='");
+    refuses(STR("[open\n"), "x.conf:1: a section is [name], alone on its line");
+    refuses(STR("["), "x.conf:1: a section is [name], alone on its line");
+    refuses(STR("[a] b = c\n"), "x.conf:1: a section is [name], alone on its line");
+    refuses(STR("[]\n"), "x.conf:1: a section without a name");
+    refuses(STR("[[a]]\n"), "x.conf:1: a bracket inside a section's name");
+    refuses(STR("# fine\r\na\0b = 1\n"), "x.conf:2: a NUL byte");
+    refuses(STR("ok = 1\nbad = 2\nok2 = 3"), "x.conf:2: no such thing");
+}
+
+static void same_name_twice_in_a_section_is_refused(void **state)
+{
+    (void)state;
+    refuses(STR("[s]\na = 1\na = 2\n"), "x.conf:3: a is set twice in this section");
+    refuses(STR("[s]\na = 1\n[t]\nb = 1\n[ s ]\na = 2\n"), "x.conf:6: a is set twice in this section");
+    reads(STR("a=1\n[s]\na=2\n[t]\na=3\nA=4\n"), "|a|1;[s]s|a|2;[t]t|a|3;t|A|4;");
+}
+
+static void lines_may_be_of_any_length_and_number(void **state)
+{
+    (void)state;
+    struct buf text, want;
+    buf_init(&text, 1 << 20);
+    buf_init(&want, 1 << 20);
+    for (int i = 0; i < 1000; i++) {
+        buf_addf(&text, "name%d = %0*d\n", i, i % 500 + 1, i);
+        buf_addf(&want, "|name%d|%0*d;", i, i % 500 + 1, i);
+    }
+    reads((struct str){text.p, text.n}, buf_cstr(&want));
+    buf_release(&text);
+    buf_release(&want);
+}
+
+static void load_reads_a_file_and_says_when_it_cannot(void **state)
+{
+    (void)state;
+    char path[] = "ini-test-XXXXXX";
+    struct seen s = {.refuse = NULL};
+    struct error err;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "[s]\na = 1\n", 10), 10);
+    buf_init(&s.b, 1000);
+    assert_int_equal(ini_load(path, record, &s, &err), 0);
+    assert_string_equal(buf_cstr(&s.b), "[s]s|a|1;");
+    assert_int_equal(ftruncate(fd, 1024 * 1024 + 1), 0);
+    assert_int_equal(ini_load(path, record, &s, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_non_null(strstr(err.text, "is over 1 MiB"));
+    close(fd);
+    unlink(path);
+    assert_int_equal(ini_load(path, record, &s, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_non_null(strstr(err.text, "cannot read ini-test-"));
+    assert_int_equal(ini_load(".", record, &s, &err), -1);
+    buf_release(&s.b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_sections_and_settings_in_order),
+        cmocka_unit_test(trims_white_space_and_folds_it_in_sections),
+        cmocka_unit_test(comments_start_a_line_and_never_end_one),
+        cmocka_unit_test(values_are_taken_as_they_are),
+        cmocka_unit_test(surrounding_quotes_are_taken_off_once),
+        cmocka_unit_test(errors_name_file_and_line),
+        cmocka_unit_test(same_name_twice_in_a_section_is_refused),
+        cmocka_unit_test(lines_may_be_of_any_length_and_number),
+        cmocka_unit_test(load_reads_a_file_and_says_when_it_cannot),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,313 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+
+static int64_t duration(const char *s)
+{
+    struct error err;
+    int64_t ms = -1;
+    if (text_duration(s, &ms, &err) != 0) fail_msg("%s", err.text);
+    return ms;
+}
+
+static void reads_durations_and_their_sums(void **state)
+{
+    (void)state;
+    assert_int_equal(duration("0"), 0);
+    assert_int_equal(duration("0s"), 0);
+    assert_int_equal(duration("250ms"), 250);
+    assert_int_equal(duration("30s"), 30000);
+    assert_int_equal(duration("5m"), 300000);
+    assert_int_equal(duration("168h"), 604800000);
+    assert_int_equal(duration("7d"), 604800000);
+    assert_int_equal(duration("1h30m"), 5400000);
+    assert_int_equal(duration("1d2h3m4s5ms"), 93784005);
+    assert_true(duration("36525d") == INT64_C(3155760000000));
+}
+
+static void refuses_a_duration_without_unit_and_names_the_units(void **state)
+{
+    (void)state;
+    struct error err;
+    int64_t ms = 7;
+    assert_int_equal(text_duration("30", &ms, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_string_equal(err.text, "\"30\" has no unit: write ms, s, m, h or d behind the number");
+    assert_int_equal(text_duration("1h30", &ms, &err), -1);
+    assert_int_equal(ms, 7);
+}
+
+static void refuses_what_is_no_duration(void **state)
+{
+    (void)state;
+    static const char *const no[] = {"", " ", "s", "-1s", "+1s", "1.5h", "5 m", "5m ", "1x", "1hh", "1S", "1sec", "00"};
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
+        int64_t ms = 7;
+        struct error err = {.code = 0};
+        if (text_duration(no[i], &ms, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        assert_int_equal(err.code, ERR_CONFIG);
+        assert_int_equal(ms, 7);
+        assert_int_equal(text_duration(no[i], &ms, NULL), -1);
+    }
+}
+
+static void refuses_more_than_a_hundred_years(void **state)
+{
+    (void)state;
+    static const char *const no[] = {"36526d", "36525d1ms", "99999999999999999999ms", "9223372036854775807d",
+                                     "9223372036854775807ms1ms"};
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
+        int64_t ms;
+        struct error err;
+        if (text_duration(no[i], &ms, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        assert_non_null(strstr(err.text, "is more than 100 years"));
+    }
+}
+
+static void shows_a_duration(int64_t ms, const char *want)
+{
+    char out[32];
+    text_duration_show(ms, out);
+    assert_string_equal(out, want);
+    if (ms >= 0 && ms < INT64_C(3155760000000)) assert_true(duration(out) == ms);
+}
+
+static void shows_durations_that_read_back_the_same(void **state)
+{
+    (void)state;
+    shows_a_duration(0, "0s");
+    shows_a_duration(1, "1ms");
+    shows_a_duration(250, "250ms");
+    shows_a_duration(30000, "30s");
+    shows_a_duration(5400000, "1h30m");
+    shows_a_duration(604800000, "7d");
+    shows_a_duration(1500, "1s500ms");
+    shows_a_duration(-1500, "-1s500ms");
+    shows_a_duration(INT64_MAX, "106751991167d7h12m55s807ms");
+    shows_a_duration(INT64_MIN, "-106751991167d7h12m55s808ms");
+}
+
+static int64_t size(const char *s)
+{
+    struct error err;
+    int64_t n = -1;
+    if (text_size(s, &n, &err) != 0) fail_msg("%s", err.text);
+    return n;
+}
+
+static void reads_sizes_in_powers_of_1024(void **state)
+{
+    (void)state;
+    assert_int_equal(size("0"), 0);
+    assert_int_equal(size("512"), 512);
+    assert_int_equal(size("64KiB"), 65536);
+    assert_int_equal(size("64K"), 65536);
+    assert_int_equal(size("64kB"), 65536);
+    assert_int_equal(size("64KB"), 65536);
+    assert_int_equal(size("1MiB"), 1 << 20);
+    assert_int_equal(size("1M"), 1 << 20);
+    assert_int_equal(size("1GiB"), 1 << 30);
+    assert_int_equal(size("2G"), INT64_C(2) << 30);
+}
+
+static void refuses_bad_sizes(void **state)
+{
+    (void)state;
+    static const char *const no[] = {
+        "", "K", "-1", "1.5M", "1 M", "1TiB", "1Mi", "1MiBs", "99999999999999999999", "9223372036854775807G"};
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
+        int64_t n = 7;
+        struct error err = {.code = 0};
+        if (text_size(no[i], &n, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        assert_int_equal(err.code, ERR_CONFIG);
+        assert_int_equal(n, 7);
+    }
+}
+
+static void shows_sizes_in_the_largest_unit_that_is_exact(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n;
+        const char *want;
+    } cases[] = {{0, "0"},          {1500, "1500"},       {1024, "1KiB"},    {1536, "1536"},
+                 {1 << 20, "1MiB"}, {3 << 19, "1536KiB"}, {1 << 30, "1GiB"}, {INT64_MAX, "9223372036854775807"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[32];
+        text_size_show(cases[i].n, out);
+        assert_string_equal(out, cases[i].want);
+        if (cases[i].n < INT64_MAX) assert_true(size(out) == cases[i].n);
+    }
+}
+
+static void reads_whole_numbers_within_bounds(void **state)
+{
+    (void)state;
+    int64_t n = 0;
+    assert_int_equal(text_int("42", 0, 100, &n, NULL), 0);
+    assert_int_equal(n, 42);
+    assert_int_equal(text_int("-5", -5, 5, &n, NULL), 0);
+    assert_int_equal(n, -5);
+    assert_int_equal(text_int("-9223372036854775808", INT64_MIN, INT64_MAX, &n, NULL), 0);
+    assert_true(n == INT64_MIN);
+    assert_int_equal(text_int("9223372036854775807", INT64_MIN, INT64_MAX, &n, NULL), 0);
+    assert_true(n == INT64_MAX);
+}
+
+static void refuses_numbers_out_of_bounds(void **state)
+{
+    (void)state;
+    struct error err;
+    int64_t n = 7;
+    assert_int_equal(text_int("0", 1, 5, &n, &err), -1);
+    assert_string_equal(err.text, "0 is out of range: it goes from 1 to 5");
+    assert_int_equal(text_int("6", 1, 5, &n, &err), -1);
+    assert_int_equal(text_int("9223372036854775808", INT64_MIN, INT64_MAX, &n, &err), -1);
+    assert_int_equal(text_int("99999999999999999999999", INT64_MIN, INT64_MAX, &n, &err), -1);
+    assert_non_null(strstr(err.text, "out of range"));
+    assert_int_equal(n, 7);
+}
+
+static void refuses_what_is_no_whole_number(void **state)
+{
+    (void)state;
+    static const char *const no[] = {"", "-", "x", "1x", " 1", "1 ", "+1", "1.0", "0x10", "1e3", "--1"};
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
+        int64_t n;
+        struct error err;
+        if (text_int(no[i], INT64_MIN, INT64_MAX, &n, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        assert_non_null(strstr(err.text, "is not a whole number"));
+    }
+}
+
+static void reads_yes_and_no_in_all_their_forms(void **state)
+{
+    (void)state;
+    static const char *const yes[] = {"yes", "true", "on", "1", "YES"}, *const no[] = {"no", "false", "off", "0",
+                                                                                       "Off"};
+    bool b;
+    for (size_t i = 0; i < 5; i++) {
+        b = false;
+        assert_int_equal(text_bool(yes[i], &b, NULL), 0);
+        assert_true(b);
+        assert_int_equal(text_bool(no[i], &b, NULL), 0);
+        assert_false(b);
+    }
+    struct error err;
+    assert_int_equal(text_bool("maybe", &b, &err), -1);
+    assert_string_equal(err.text, "\"maybe\" is neither yes nor no");
+    assert_int_equal(text_bool("", &b, &err), -1);
+}
+
+static void nearest_finds_what_was_meant(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"type", "payload", "aggregate_id", "aggregate_type", "lanes", "lease", NULL};
+    assert_string_equal(text_nearest("typ", names), "type");
+    assert_string_equal(text_nearest("tpye", names), "type");
+    assert_string_equal(text_nearest("paylaod", names), "payload");
+    assert_string_equal(text_nearest("agregate_id", names), "aggregate_id");
+    assert_string_equal(text_nearest("lane", names), "lanes");
+    assert_string_equal(text_nearest("leases", names), "lease");
+    assert_string_equal(text_nearest("type", names), "type");
+}
+
+static void nearest_guesses_nothing_far_off(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"type", "payload", "id", "x", NULL}, *const none[] = {NULL};
+    char lengthy[200];
+    memset(lengthy, 't', sizeof lengthy - 1);
+    lengthy[sizeof lengthy - 1] = '\0';
+    assert_null(text_nearest("colour", names));
+    assert_null(text_nearest("", names));
+    assert_null(text_nearest("y", names));
+    assert_null(text_nearest(lengthy, names));
+    assert_null(text_nearest("type", none));
+}
+
+static void shows_time(int64_t ms, const char *want)
+{
+    char out[CLOCK_RFC3339_SIZE];
+    assert_int_equal(clock_rfc3339(ms, out), strlen(want));
+    assert_string_equal(out, want);
+}
+
+static void rfc3339_knows_the_calendar(void **state)
+{
+    (void)state;
+    shows_time(0, "1970-01-01T00:00:00.000Z");
+    shows_time(-1, "1969-12-31T23:59:59.999Z");
+    shows_time(INT64_C(951782400000), "2000-02-29T00:00:00.000Z");
+    shows_time(INT64_C(951868799999), "2000-02-29T23:59:59.999Z");
+    shows_time(INT64_C(951868800000), "2000-03-01T00:00:00.000Z");
+    shows_time(INT64_C(1767323045678), "2026-01-02T03:04:05.678Z");
+    shows_time(INT64_C(4107542400000), "2100-03-01T00:00:00.000Z");
+    shows_time(INT64_C(4107542399999), "2100-02-28T23:59:59.999Z");
+    shows_time(INT64_C(253402300799999), "9999-12-31T23:59:59.999Z");
+    shows_time(INT64_C(-62135596800000), "0001-01-01T00:00:00.000Z");
+}
+
+static void rfc3339_fits_its_buffer_at_the_ends_of_time(void **state)
+{
+    (void)state;
+    shows_time(INT64_MAX, "292278994-08-17T07:12:55.807Z");
+    shows_time(INT64_MIN, "-292275055-05-16T16:47:04.192Z");
+}
+
+/* Every day of 400 years against the C library's own. */
+static void rfc3339_agrees_with_gmtime(void **state)
+{
+    (void)state;
+    for (int64_t day = -80000; day < 80000; day++) {
+        time_t t = (time_t)(day * 86400 + 45296);
+        struct tm tm;
+        char want[64];
+        gmtime_r(&t, &tm);
+        strftime(want, sizeof want, "%Y-%m-%dT%H:%M:%S.000Z", &tm);
+        shows_time(t * 1000, want);
+    }
+}
+
+static void system_clock_goes_forward(void **state)
+{
+    (void)state;
+    int64_t before = clock_mono(&clock_system), wall = clock_wall(&clock_system);
+    assert_true(clock_mono(&clock_system) >= before);
+    assert_true(wall > INT64_C(1700000000000));
+    int64_t off = wall / 1000 - (int64_t)time(NULL);
+    assert_true(off >= -1 && off <= 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_durations_and_their_sums),
+        cmocka_unit_test(refuses_a_duration_without_unit_and_names_the_units),
+        cmocka_unit_test(refuses_what_is_no_duration),
+        cmocka_unit_test(refuses_more_than_a_hundred_years),
+        cmocka_unit_test(shows_durations_that_read_back_the_same),
+        cmocka_unit_test(reads_sizes_in_powers_of_1024),
+        cmocka_unit_test(refuses_bad_sizes),
+        cmocka_unit_test(shows_sizes_in_the_largest_unit_that_is_exact),
+        cmocka_unit_test(reads_whole_numbers_within_bounds),
+        cmocka_unit_test(refuses_numbers_out_of_bounds),
+        cmocka_unit_test(refuses_what_is_no_whole_number),
+        cmocka_unit_test(reads_yes_and_no_in_all_their_forms),
+        cmocka_unit_test(nearest_finds_what_was_meant),
+        cmocka_unit_test(nearest_guesses_nothing_far_off),
+        cmocka_unit_test(rfc3339_knows_the_calendar),
+        cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
+        cmocka_unit_test(rfc3339_agrees_with_gmtime),
+        cmocka_unit_test(system_clock_goes_forward),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
