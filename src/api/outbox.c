@@ -86,6 +86,7 @@ static int outbox_setup(outbox *ob, struct error *err)
     ob->crew.sweep_ms = 30000;
     ob->crew.retention_ms = INT64_C(168) * 3600 * 1000;
     atomic_init(&ob->crew.stop, false);
+    atomic_flag_clear(&ob->crew.careful);
     ob->crew.stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     return ob->crew.stop_fd < 0 ? err_set(err, ERR_UNAVAILABLE, "could not make an eventfd") : 0;
 }

@@ -48,6 +48,7 @@ int runner_open(struct runner *r, struct error *err)
                                   .clock = &clock_system,
                                   .rng = &r->rng,
                                   .log = w->log,
+                                  .careful = &w->careful,
                                   .sweep_ms = w->sweep_ms};
     if (pipeline_new(&cfg, &r->p, err) != 0 || open_sink(r, err) != 0) {
         err_prefix(err, "consumer \"%s\"", r->consumer->name);

@@ -14,6 +14,7 @@ struct crew {
     struct store *st; /* the outbox; each runner dups it */
     const struct log *log;
     int64_t drain_ms, sweep_ms, retention_ms;
+    atomic_flag careful; /* see pipeline_config */
     atomic_bool stop;
     int stop_fd; /* eventfd: readable once stop is set */
 

@@ -71,10 +71,11 @@ struct item *ready_pop(struct ready *q)
     return it;
 }
 
-/* holds says whether an ended event keeps those of its key behind it from being tried. */
+/* holds says whether an ended event keeps those of its key behind it from being tried. A dead letter does, too, until it
+ * is settled: were its burial lost in a crash, it would be tried again, after them. */
 static bool holds(const struct item *it)
 {
-    return it->exceptional && it->out.kind != OUTCOME_DELIVERED && it->out.kind != OUTCOME_DEAD;
+    return it->exceptional && it->out.kind != OUTCOME_DELIVERED;
 }
 
 static void hold_back(struct item *it, struct ready *q)
@@ -93,6 +94,7 @@ static void place(struct item *it, struct item *before, struct ready *q)
     const struct event *ev = it->d.ev;
     if (before && before->state != ITEM_ENDED) {
         before->follower = it;
+        it->before = before;
         it->state = ITEM_WAITING;
     } else if (ev->behind || (before && holds(before))) {
         hold_back(it, q);
@@ -102,6 +104,12 @@ static void place(struct item *it, struct item *before, struct ready *q)
         it->state = ITEM_READY;
         ready_push(q, it);
     }
+}
+
+static void unlink_follower(struct item *it)
+{
+    if (it->follower) it->follower->before = NULL;
+    it->follower = NULL;
 }
 
 static bool any_held(const struct batch *b)
@@ -135,7 +143,12 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
 
 void live_release(struct live *l, struct keymap *m)
 {
-    for (size_t i = 0; i < l->b.n; i++) keymap_drop(m, &l->items[i]);
+    for (size_t i = 0; i < l->b.n; i++) {
+        struct item *it = &l->items[i];
+        keymap_drop(m, it);
+        unlink_follower(it);
+        if (it->before) unlink_follower(it->before); /* a lost batch goes before the one it waits for */
+    }
     l->used = false;
     l->b = (struct batch){0};
     l->items = NULL;
@@ -177,7 +190,7 @@ void item_end(struct item *it, const struct outcome *out, bool exceptional, stru
         it->out.receipt = keep(&it->live->a, o.receipt);
         if (exceptional) it->live->exceptions++;
         struct item *next = it->follower;
-        it->follower = NULL;
+        unlink_follower(it);
         if (!next || next->state != ITEM_WAITING) return;
         if (!holds(it) && !next->d.ev->behind) {
             place(next, NULL, q);

@@ -16,11 +16,12 @@ enum item_state {
 struct live;
 
 /* One event on its way. (1) The delivery comes first: the sink hands back a pointer to it. (2) A state changes only in
- * live.c. (3) follower is the next event of the same key claimed by this pipeline, in any of its live batches. */
+ * live.c. (3) follower is the event of the same key that waits for this one, in any live batch;
+ * a->follower == b if and only if b->before == a. */
 struct item {
     struct delivery d;
     struct live *live;
-    struct item *follower;
+    struct item *follower, *before;
     struct item *next_ready;
     struct item *next_in_bucket;
     uint64_t key; /* what order goes by; 0: nothing */
@@ -71,8 +72,7 @@ void live_release(struct live *l, struct keymap *m);
 void item_fly(struct item *it);
 /* item_land takes a flying item back: it was not tried. The caller queues it again. */
 void item_land(struct item *it);
-/* item_end records the outcome, and queues or holds back the follower: a delivered or dead event lets it go, any other
- * holds it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
+/* item_end records the outcome, and queues or holds back the follower: only a delivered event lets it go. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
 
 /* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh batch is left to

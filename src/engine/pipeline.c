@@ -15,6 +15,7 @@
 #define BATCH_SLOW (1000 * MS_NS) /* one that took more: halve it */
 #define STANDBY (50 * MS_NS)      /* while another owner has the lane, look no more often than this */
 #define STORE_RETRY_MAX (5000 * MS_NS)
+#define CAREFUL_AGAIN (20 * MS_NS) /* when another pipeline of this process is at a careful event */
 #define OFFER 256
 
 /* (1) live[0..n_live) are in the order they were claimed, and are settled in that order, so that what holds a key back
@@ -40,6 +41,8 @@ struct pipeline {
     size_t batch_size;
     int lane;
     bool parked_turn;
+    bool careful_due;  /* a careful event waits for the live batches to end */
+    bool careful_held; /* we have cfg.careful */
     int64_t look_at;
     int64_t deaf_until; /* ignore the bell until then */
     int64_t store_retry_at, store_retry_delay;
@@ -83,6 +86,7 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
 void pipeline_free(struct pipeline *p)
 {
     if (!p) return;
+    if (p->careful_held) atomic_flag_clear(p->cfg.careful);
     for (size_t i = 0; i < LIVE_MAX; i++) arena_release(&p->pool[i].a);
     keymap_release(&p->keys);
     filter_free(p->filter);
@@ -287,34 +291,58 @@ static int64_t half_lease(const struct pipeline *p, const struct live *l)
     return l->deadline - p->c->lease_ms * MS_NS / 2;
 }
 
-static void keep_leases(struct pipeline *p)
+/* extend_all goes from the newest claim to the oldest and stops at a failure, so that of two claims of a lane the earlier
+ * never outlives the later one: whoever takes over finds them in order. */
+static void extend_all(struct pipeline *p)
 {
-    for (size_t i = 0; i < p->n_live; i++) {
+    for (size_t i = p->n_live; i-- > 0;) {
         struct live *l = p->live[i];
         int64_t now = now_of(p);
         struct error err;
         bool lost;
-        if (l->lost || now < half_lease(p, l)) continue;
-        if (now >= l->deadline) {
-            abandon(p, l, "its lease ran out");
-            continue;
-        }
-        if (now < p->store_retry_at) continue;
+        if (l->lost) continue;
         if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
             p->store_retry_at = now + 200 * MS_NS;
             log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
-        } else if (lost) {
-            abandon(p, l, "another worker has taken it over");
-        } else {
-            l->deadline = now + p->c->lease_ms * MS_NS;
+            return;
         }
+        if (lost) abandon(p, l, "another worker has taken it over");
+        else l->deadline = now + p->c->lease_ms * MS_NS;
     }
+}
+
+static void keep_leases(struct pipeline *p)
+{
+    int64_t now = now_of(p);
+    bool extend = false;
+    for (size_t i = 0; i < p->n_live; i++) {
+        struct live *l = p->live[i];
+        if (l->lost || now < half_lease(p, l)) continue;
+        if (now >= l->deadline) abandon(p, l, "its lease ran out");
+        else extend = true;
+    }
+    if (extend && now >= p->store_retry_at) extend_all(p);
 }
 
 /* ---- settle and claim ---- */
 
+/* careful_take gets the process's only permission for a careful event; careful_leave gives it back. */
+static bool careful_take(struct pipeline *p)
+{
+    if (p->careful_held || !p->cfg.careful) return true;
+    p->careful_held = !atomic_flag_test_and_set(p->cfg.careful);
+    return p->careful_held;
+}
+
+static void careful_leave(struct pipeline *p)
+{
+    if (p->careful_held) atomic_flag_clear(p->cfg.careful);
+    p->careful_held = false;
+}
+
 static void drop(struct pipeline *p, size_t i)
 {
+    if (p->live[i]->b.careful) careful_leave(p);
     live_release(p->live[i], &p->keys);
     p->n_live--;
     for (; i < p->n_live; i++) p->live[i] = p->live[i + 1];
@@ -327,13 +355,20 @@ static struct live *spare(struct pipeline *p)
     return NULL;
 }
 
-/* wants_work: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. */
-static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
+/* may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
+ * a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
+static bool may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t live = p->n_live - settling;
-    if (p->state != PIPELINE_RUNNING || p->ready.head || now < p->look_at) return false;
+    if (p->state != PIPELINE_RUNNING || p->ready.head) return false;
     if (live >= (failstop(p) ? 1 : LIVE_MAX)) return false;
+    if (live > 0 && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
+}
+
+static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
+{
+    return now >= p->look_at && may_claim(p, now, settling);
 }
 
 static void tune(struct pipeline *p, const struct live *l)
@@ -362,7 +397,9 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     int64_t wait = p->cfg.sweep_ms;
     if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
-    p->look_at = h->skipped ? 0 : now + wait * MS_NS;
+    p->careful_due = h->careful;
+    if (h->careful && wait * MS_NS < CAREFUL_AGAIN) wait = CAREFUL_AGAIN / MS_NS;
+    p->look_at = h->skipped || (h->careful && p->n_live) ? 0 : now + wait * MS_NS;
     p->deaf_until = h->busy ? now + STANDBY : 0;
     if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
     p->stats.paused = h->paused;
@@ -372,7 +409,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
 static void took_batch(struct pipeline *p, struct live *l)
 {
     p->stats.claims++;
-    p->stats.through = p->stats.paused = false;
+    p->stats.through = p->stats.paused = p->careful_due = false;
     p->look_at = 0;
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
@@ -438,14 +475,20 @@ static bool turn(struct pipeline *p, int i)
             return false;
         }
     }
+    if (l && l->b.careful) careful_leave(p);
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
-    if (next) p->cfg.st->ops->bell_clear(p->cfg.st);
+    if (next) {
+        p->cfg.st->ops->bell_clear(p->cfg.st);
+        req.allow_careful = p->n_live == (l ? 1 : 0) && careful_take(p);
+    }
     if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, next ? &req : NULL, next ? &next->a : NULL, &b, &hint,
                              &err) != 0) {
         if (next) arena_reset(&next->a);
+        careful_leave(p);
         store_failed(p, &err);
         return false;
     }
+    if (next && !b.careful) careful_leave(p);
     p->store_retry_delay = p->store_retry_at = 0;
     if (l) {
         if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
@@ -537,7 +580,7 @@ bool pipeline_step(struct pipeline *p)
     if (submitted && p->flying > 0) p->sk->ops->drive(p->sk);
     if (p->state == PIPELINE_DRAINING) return true; /* the sink gave up meanwhile */
     bool turned = store_turn(p);
-    return submitted || turned;
+    return submitted || turned || p->state == PIPELINE_DRAINING;
 }
 
 static int64_t sooner(int64_t a, int64_t b)
@@ -548,8 +591,7 @@ static int64_t sooner(int64_t a, int64_t b)
 /* wait_for_work: the bell and the next look, if this is a time for new work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max, int64_t *at)
 {
-    if (p->ready.head || p->n_live >= (failstop(p) ? 1 : LIVE_MAX)) return 0;
-    if (circuit_room(&p->circuit, now, p->flying) == 0) return 0;
+    if (!may_claim(p, now, 0)) return 0;
     *at = sooner(*at, p->look_at);
     if (now < p->deaf_until) {
         *at = sooner(*at, p->deaf_until);

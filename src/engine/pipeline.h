@@ -6,6 +6,7 @@
 #define ENGINE_PIPELINE_H
 
 #include <poll.h>
+#include <stdatomic.h>
 
 #include "base/log.h"
 #include "engine/consumer.h"
@@ -21,8 +22,11 @@ struct pipeline_config {
     const struct clock *clock;
     struct rng *rng;
     const struct log *log; /* may be NULL */
-    int64_t sweep_ms;      /* look at least this often even if no bell rings; 0: 30 s */
-    int64_t poll_ms;       /* how often to look when the store has no bell; 0: 500 ms */
+    /* Shared by all pipelines of a process: held by the one that delivers a careful event, so that when the process
+     * dies it is clear which event was at it. NULL: this is the only pipeline. */
+    atomic_flag *careful;
+    int64_t sweep_ms; /* look at least this often even if no bell rings; 0: 30 s */
+    int64_t poll_ms;  /* how often to look when the store has no bell; 0: 500 ms */
 };
 
 enum pipeline_state {

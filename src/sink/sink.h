@@ -38,11 +38,10 @@ struct sink_result {
 };
 
 enum {
-    /* Deliveries take effect in the order of submission, and the sink never answers SINK_RETRY: an event is
-     * delivered or rejected by itself, or everything from it on comes back SINK_DOWN, SINK_FATAL or SINK_CANCELLED,
-     * in submission order.
-     * Then the engine may have many events of one key in flight. Without it, it sends the next of a key only after
-     * the one before. */
+    /* Deliveries take effect in the order of submission, and the sink never answers SINK_RETRY or SINK_REJECT: an event
+     * is delivered, or it and everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission
+     * order. Then the engine may have many events of one key in flight. Without it, it sends the next of a key only
+     * after the one before. */
     SINK_FAILSTOP = 1,
 };
 

@@ -59,8 +59,9 @@ struct claim_request {
     const char *owner; /* unique per worker: "host:pid:random" */
     enum order order;  /* as registered */
     int lanes;
-    int lane_hint;     /* fresh events are looked for in this lane first */
-    bool parked_first; /* which kind to try first; the other is tried next */
+    int lane_hint;      /* fresh events are looked for in this lane first */
+    bool allow_careful; /* nothing else is on its way here: a careful event may be handed out, alone */
+    bool parked_first;  /* which kind to try first; the other is tried next */
     const struct filter *filter;
     size_t max_events;
     size_t max_bytes; /* stop after the event that crosses it */
@@ -77,6 +78,7 @@ struct claim_hint {
     size_t skipped;  /* events passed over because filter or lane did not match: call again if > 0 */
     size_t crashed;  /* events of expired claims taken over by this call */
     size_t buried;   /* events buried by this call because the process died on them too often */
+    bool careful;    /* a careful event is due, but was not allowed: nothing was claimed */
 };
 
 enum outcome_kind {

@@ -95,7 +95,8 @@ static struct claim_request request(const char *consumer, const char *owner)
                                   .max_events = 100,
                                   .max_bytes = 1 << 20,
                                   .lease_ms = LEASE,
-                                  .max_attempts = 3};
+                                  .max_attempts = 3,
+                                  .allow_careful = true};
 }
 
 static size_t claim_by(struct store_rig *g, struct claim_request req)
@@ -542,6 +543,50 @@ static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(v
     assert_int_equal(claim_by(g, req), 1);
     assert_false(g->b.careful);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "9");
+}
+
+static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    int64_t first = g->b.ev[0].seq;
+    req.lease_ms = 1000;
+    assert_int_equal(claim_by(g, req), 1);
+    pass(1000);
+    assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
+    assert_true(g->hint.busy);
+    assert_int_equal(claim_by(g, req), 0); /* and so would the third, for its owner as well */
+    pass(LEASE);
+    for (int i = 0; i < 3; i++) {
+        struct claim_request you = request("c", "you");
+        you.parked_first = true;
+        assert_int_equal(claim_by(g, you), 1);
+        assert_int_equal(g->b.ev[0].seq, first + i);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+}
+
+static void careful_event_is_not_handed_out_beside_others(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE);
+    emit(g->st, "2");
+    struct claim_request req = request("c", "you");
+    req.parked_first = true;
+    req.allow_careful = false;
+    assert_int_equal(claim_by(g, req), 0);
+    assert_true(g->hint.careful);
+    assert_false(g->hint.through);
+    req.allow_careful = true;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_true(g->b.careful);
 }
 
 static void poison_event_is_buried_alone(void **state)
@@ -1256,6 +1301,8 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(live_claim_is_never_stolen),
         ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
         ON_A_STORE(taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time),
+        ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
+        ON_A_STORE(careful_event_is_not_handed_out_beside_others),
         ON_A_STORE(poison_event_is_buried_alone),
         ON_A_STORE(take_over_keeps_the_order_of_a_key),
         ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),

@@ -177,14 +177,18 @@ static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
     return 0;
 }
 
-/* take_over dissolves every claim whose lease ran out: its events become careful parked ones. */
+/* take_over dissolves every claim whose lease ran out: its events become careful parked ones. Where there is an order to
+ * keep, not before the earlier claims of the lane are over, too. */
 static int take_over(struct claiming *k, struct error *err)
 {
     for (;;) {
-        sqlite3_stmt *q = sqlite_query(k->st, err,
-                                       "SELECT epoch, lane, parked, from_seq, to_seq FROM outbox_claim "
-                                       "WHERE consumer = ? AND locked_until <= ? ORDER BY epoch LIMIT 1",
-                                       "si", k->req->consumer, k->now);
+        sqlite3_stmt *q = sqlite_query(
+            k->st, err,
+            "SELECT epoch, lane, parked, from_seq, to_seq FROM outbox_claim c WHERE consumer = ?1 AND "
+            "locked_until <= ?2 AND (parked OR ?3 OR NOT EXISTS (SELECT 1 FROM outbox_claim e WHERE "
+            "e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < c.epoch AND e.locked_until "
+            "> ?2)) ORDER BY epoch LIMIT 1",
+            "sii", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE));
         if (!q) return -1;
         int r = sqlite_step(k->st, q, err);
         if (r <= 0) return r;
@@ -287,7 +291,9 @@ static int claim_parked(struct claiming *k, struct error *err)
     size_t n = list_parked(q, k->st, heads, max, &r, err);
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].careful;
-    if (k->b->careful) n = 1;
+    k->hint->careful = k->b->careful && !k->req->allow_careful;
+    if (k->hint->careful) n = 0;
+    if (k->b->careful && n > 1) n = 1;
     for (size_t i = 0; r == 0 && i < n && k->b->n < max && bytes < k->req->max_bytes; i++) {
         if (i > 0 && heads[i].careful) break;
         r = take_parked(k, &heads[i], &bytes, err);
@@ -320,7 +326,7 @@ static int mark_held(struct claiming *k, struct error *err)
 }
 
 /* lane_free says whether this owner may take fresh events of the lane now. With an order to keep, a lane belongs to
- * one owner at a time; that owner may hold several claims of it. */
+ * one owner at a time; that owner may hold several claims of it, unless one ran out and could not be taken over yet. */
 static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
 {
     int64_t until = 0, parked = 0;
@@ -328,8 +334,8 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     if (k->req->order == ORDER_NONE) return 0;
     if (sqlite_number(k->st, err, &until,
                       "SELECT max(locked_until) FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0 AND "
-                      "owner <> ?",
-                      "sis", k->req->consumer, (int64_t)lane, k->req->owner) != 0)
+                      "(owner <> ? OR locked_until <= ?)",
+                      "sisi", k->req->consumer, (int64_t)lane, k->req->owner, k->now) != 0)
         return -1;
     if (until) {
         k->hint->busy = true;
@@ -420,7 +426,7 @@ static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err
     if (k->hint->paused) return 0;
     if (take_over(k, err) != 0) return -1;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
-    if (k->b->n == 0 && claim_fresh(k, ahead, err) != 0) return -1;
+    if (k->b->n == 0 && !k->hint->careful && claim_fresh(k, ahead, err) != 0) return -1;
     if (k->b->n == 0 && !k->req->parked_first && claim_parked(k, err) != 0) return -1;
     return k->b->n == 0 ? look_through(k, err) : 0;
 }

@@ -1,0 +1,244 @@
+#include "rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model sink ---- */
+
+static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
+{
+    struct model *m = (struct model *)sk;
+    size_t k = 0;
+    while (k < n && m->n < m->capacity) m->d[m->n++] = d[k++];
+    return k;
+}
+
+static void model_end(struct model *m, size_t k, enum sink_status status)
+{
+    struct delivery *d = m->d[k];
+    struct rig *g = m->g;
+    memmove(&m->d[k], &m->d[k + 1], (--m->n - k) * sizeof m->d[0]);
+    if (status == SINK_DELIVERED) {
+        assert_true(g->n_seen < RIG_SEEN);
+        int who = 0;
+        for (int i = 0; i < RIG_PIPELINES; i++)
+            if (g->w[i].sk == m) who = i;
+        g->seen[g->n_seen++] = (struct arrival){d->ev->seq, d->attempt, d->ev->key, who};
+    }
+    sink_done(&m->base, d,
+              &(struct sink_result){.status = status, .text = status == SINK_DELIVERED ? NULL : "scripted"});
+}
+
+static void model_drive(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    bool stop = false;
+    enum sink_status s = SINK_DELIVERED;
+    while (!m->hold && m->n) {
+        if (!stop) s = m->answer ? m->answer(m, m->d[0]) : SINK_DELIVERED;
+        if ((m->g->caps & SINK_FAILSTOP) && (s == SINK_DOWN || s == SINK_FATAL)) stop = true; /* and all behind it */
+        model_end(m, 0, s);
+    }
+}
+
+static size_t model_fds(struct sink *sk, struct pollfd *out, size_t max)
+{
+    (void)sk;
+    (void)out;
+    (void)max;
+    return 0;
+}
+
+static int64_t model_deadline(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    return m->hold || m->n == 0 ? CLOCK_NEVER : 0;
+}
+
+static void model_cancel(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    while (m->n) model_end(m, 0, SINK_CANCELLED);
+}
+
+static struct model *model_new(struct rig *g, struct pipeline *p)
+{
+    static struct sink_ops ops[2] = {{.scheme = "model",
+                                      .submit = model_submit,
+                                      .drive = model_drive,
+                                      .fds = model_fds,
+                                      .deadline = model_deadline,
+                                      .cancel = model_cancel},
+                                     {.scheme = "model",
+                                      .caps = SINK_FAILSTOP,
+                                      .submit = model_submit,
+                                      .drive = model_drive,
+                                      .fds = model_fds,
+                                      .deadline = model_deadline,
+                                      .cancel = model_cancel}};
+    struct model *m = calloc(1, sizeof *m);
+    m->base.ops = &ops[g->caps & SINK_FAILSTOP ? 1 : 0];
+    m->base.cfg = (struct sink_config){.clock = &g->clock, .done = pipeline_done, .done_ctx = p};
+    m->g = g;
+    m->capacity = g->capacity;
+    return m;
+}
+
+/* ---- the rig ---- */
+
+static int64_t rig_mono(void *ctx)
+{
+    return ((struct rig *)ctx)->mono;
+}
+
+static int64_t rig_wall(void *ctx)
+{
+    return ((struct rig *)ctx)->wall;
+}
+
+static void rig_log(void *ctx, enum log_level level, const char *consumer, const char *text)
+{
+    struct rig *g = ctx;
+    (void)level;
+    (void)consumer;
+    snprintf(g->last_log, sizeof g->last_log, "%s", text);
+}
+
+int rig_setup(void **state)
+{
+    struct rig *g = calloc(1, sizeof *g);
+    struct error err;
+    g->mono = 1000 * MS_NS;
+    g->wall = 1700000000000;
+    g->clock = (struct clock){rig_mono, rig_wall, g};
+    g->capacity = RIG_INFLIGHT;
+    g->log = (struct log){rig_log, g, LOG_DEBUG_};
+    g->seen = calloc(RIG_SEEN, sizeof *g->seen);
+    rng_seed(&g->rng, 42);
+    if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) != 0)
+        return print_error("%s\n", err.text), -1;
+    *state = g;
+    return 0;
+}
+
+int rig_teardown(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        rig_crash(g, i);
+        consumer_release(&g->w[i].c);
+    }
+    store_close(g->st);
+    free(g->seen);
+    free(g);
+    return 0;
+}
+
+void rig_start(struct rig *g, int i)
+{
+    struct worker *w = &g->w[i];
+    struct error err;
+    static unsigned long starts;
+    snprintf(w->owner, sizeof w->owner, "w%d.%lu", i, starts++);
+    assert_int_equal(g->st->ops->dup(g->st, &w->st, &err), 0);
+    struct pipeline_config cfg = {.consumer = &w->c,
+                                  .owner = w->owner,
+                                  .st = w->st,
+                                  .clock = &g->clock,
+                                  .rng = &g->rng,
+                                  .log = &g->log,
+                                  .poll_ms = 20};
+    if (pipeline_new(&cfg, &w->p, &err) != 0) fail_msg("%s", err.text);
+    w->sk = model_new(g, w->p);
+    pipeline_attach(w->p, &w->sk->base);
+}
+
+struct worker *rig_worker(struct rig *g, int i, ...)
+{
+    struct worker *w = &g->w[i];
+    struct error err;
+    va_list ap;
+    char text[128];
+    assert_int_equal(consumer_init(&w->c, "c", &err), 0);
+    va_start(ap, i);
+    for (const char *o = va_arg(ap, const char *); o; o = va_arg(ap, const char *)) {
+        snprintf(text, sizeof text, "%s", o);
+        char *value = strchr(text, '=');
+        *value++ = '\0';
+        if (option_set(consumer_options, &w->c, text, value, &err) != 0) fail_msg("%s", err.text);
+    }
+    va_end(ap);
+    rig_start(g, i);
+    return w;
+}
+
+void rig_crash(struct rig *g, int i)
+{
+    struct worker *w = &g->w[i];
+    if (!w->p) return;
+    pipeline_free(w->p);
+    store_close(w->st);
+    free(w->sk);
+    w->p = NULL;
+    w->st = NULL;
+    w->sk = NULL;
+}
+
+void rig_pass(struct rig *g, int64_t ms)
+{
+    g->mono += ms * MS_NS;
+    g->wall += ms;
+}
+
+void rig_emit_at(struct rig *g, const char *key, int64_t not_before)
+{
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    struct new_event ev = {.type = STR("t.e"), .payload = STR("{}"), .not_before = not_before};
+    if (key) ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
+    if (g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err) != 0) fail_msg("%s", err.text);
+}
+
+void rig_emit(struct rig *g, const char *key)
+{
+    rig_emit_at(g, key, 0);
+}
+
+void rig_step(struct rig *g, int i)
+{
+    int turns = 0;
+    while (g->w[i].p && pipeline_step(g->w[i].p))
+        if (++turns > 100000) fail_msg("the pipeline spins");
+}
+
+void rig_end(struct rig *g, int i, size_t k, enum sink_status status)
+{
+    model_end(g->w[i].sk, k, status);
+}
+
+bool rig_run(struct rig *g, int i, int64_t ms)
+{
+    struct pollfd fds[8];
+    int64_t deadline, end = g->mono + ms * MS_NS;
+    pipeline_ring(g->w[i].p);
+    while (g->mono <= end) {
+        rig_step(g, i);
+        const struct pipeline_stats *s = pipeline_stats(g->w[i].p);
+        if (pipeline_state(g->w[i].p) >= PIPELINE_STOPPED || (s->through && !pipeline_busy(g->w[i].p))) return true;
+        pipeline_wait(g->w[i].p, fds, 8, &deadline);
+        int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - g->mono;
+        rig_pass(g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
+    }
+    return false;
+}
+
+struct consumer_info rig_info(struct rig *g, struct arena *a)
+{
+    struct error err;
+    struct consumer_info *c;
+    size_t n;
+    if (g->st->ops->consumer_list(g->st, "c", a, &c, &n, &err) != 0) fail_msg("%s", err.text);
+    return *c;
+}

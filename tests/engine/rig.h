@@ -1,0 +1,81 @@
+/* rig.h: pipelines on an in-memory store with a clock that is moved by hand and a sink that does as it is told. */
+#ifndef TESTS_ENGINE_RIG_H
+#define TESTS_ENGINE_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/pipeline.h"
+
+#define RIG_INFLIGHT 64
+#define RIG_PIPELINES 3
+#define RIG_SEEN 20000
+
+struct rig;
+
+/* The model sink keeps what it accepted until the test ends it, or, with `answer`, ends it at once from drive. */
+struct model {
+    struct sink base;
+    struct rig *g;
+    struct delivery *d[RIG_INFLIGHT];
+    size_t n, capacity;
+    bool hold; /* the test ends deliveries itself */
+    enum sink_status (*answer)(struct model *m, const struct delivery *d);
+    int64_t answer_ctx;
+};
+
+struct worker {
+    struct consumer c;
+    struct store *st;
+    struct pipeline *p;
+    struct model *sk;
+    char owner[16];
+};
+
+/* What reached the other side, in order. */
+struct arrival {
+    int64_t seq;
+    int attempt;
+    uint64_t key;
+    int who;
+};
+
+struct rig {
+    struct store *st;
+    int64_t mono, wall;
+    struct clock clock;
+    struct rng rng;
+    unsigned caps;
+    size_t capacity;
+    struct worker w[RIG_PIPELINES];
+    struct arrival *seen;
+    size_t n_seen;
+    struct log log;
+    char last_log[1024];
+};
+
+int rig_setup(void **state);
+int rig_teardown(void **state);
+#define ON_A_RIG(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+
+/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL. */
+struct worker *rig_worker(struct rig *g, int i, ...) __attribute__((sentinel));
+void rig_start(struct rig *g, int i);
+/* rig_crash takes it away as kill -9 would: nothing is settled, what is with the sink is forgotten. */
+void rig_crash(struct rig *g, int i);
+void rig_pass(struct rig *g, int64_t ms);
+void rig_emit(struct rig *g, const char *key);
+void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
+/* rig_step steps until nothing more can be done at this time. */
+void rig_step(struct rig *g, int i);
+/* rig_end ends the k-th delivery that is with worker i's sink. */
+void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
+/* rig_run steps and moves the clock, until the worker is through, at most `ms`; returns whether it is. */
+bool rig_run(struct rig *g, int i, int64_t ms);
+struct consumer_info rig_info(struct rig *g, struct arena *a);
+
+#endif

@@ -1,0 +1,554 @@
+/* The engine by itself: what it does with each answer of a sink, with time, and with a store that fails. */
+#include "rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t poison_seq;
+
+static enum sink_status retry_one(struct model *m, const struct delivery *d)
+{
+    return d->ev->seq == m->answer_ctx ? SINK_RETRY : SINK_DELIVERED;
+}
+
+static enum sink_status retry_twice(struct model *m, const struct delivery *d)
+{
+    return d->ev->seq == m->answer_ctx && d->attempt <= 2 ? SINK_RETRY : SINK_DELIVERED;
+}
+
+static enum sink_status reject_one(struct model *m, const struct delivery *d)
+{
+    return d->ev->seq == m->answer_ctx ? SINK_REJECT : SINK_DELIVERED;
+}
+
+static enum sink_status down_from(struct model *m, const struct delivery *d)
+{
+    return m->answer_ctx && d->ev->seq >= m->answer_ctx ? SINK_DOWN : SINK_DELIVERED;
+}
+
+static enum sink_status fatal(struct model *m, const struct delivery *d)
+{
+    (void)m;
+    (void)d;
+    return SINK_FATAL;
+}
+
+static struct consumer_info info(struct rig *g)
+{
+    static struct arena a; /* the texts in it are not looked at */
+    arena_release(&a);
+    arena_init(&a, 0);
+    struct consumer_info c = rig_info(g, &a);
+    c.last_error = NULL;
+    arena_release(&a);
+    return c;
+}
+
+static void assert_seqs(const struct rig *g, size_t n, const int64_t *want)
+{
+    assert_int_equal(g->n_seen, n);
+    for (size_t i = 0; i < n; i++) assert_int_equal(g->seen[i].seq, want[i]);
+}
+#define SAW(...) assert_seqs(g, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+
+static void delivers_everything_in_order_and_settles(void **state)
+{
+    struct rig *g = *state;
+    rig_worker(g, 0, NULL);
+    for (int i = 0; i < 200; i++) rig_emit(g, i % 2 ? "a" : "b");
+    assert_true(rig_run(g, 0, 1000));
+    assert_int_equal(g->n_seen, 200);
+    for (size_t i = 0; i < 200; i++) assert_int_equal(g->seen[i].attempt, 1);
+    assert_int_equal(info(g).delivered, 200);
+    assert_int_equal(info(g).inflight, 0);
+}
+
+static void one_key_is_never_in_flight_twice_but_keys_fly_together(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_emit(g, NULL);
+    rig_emit(g, NULL);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 4); /* a, b and both without key */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 4);
+    SAW(1);
+    assert_int_equal(w->sk->d[3]->ev->seq, 2);
+}
+
+static void global_order_has_one_in_flight(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "order=global", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    assert_int_equal(w->sk->d[0]->ev->seq, 2);
+}
+
+static void without_order_everything_flies(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "order=none", NULL);
+    w->sk->hold = true;
+    for (int i = 0; i < 5; i++) rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 5);
+}
+
+static void failed_event_holds_back_its_key_and_no_other(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
+    w->sk->answer = retry_twice;
+    w->sk->answer_ctx = 1;
+    rig_emit(g, "a"); /* 1 */
+    rig_emit(g, "b"); /* 2 */
+    rig_emit(g, "a"); /* 3 */
+    rig_emit(g, "b"); /* 4 */
+    rig_step(g, 0);
+    SAW(2, 4);
+    rig_emit(g, "a"); /* 5 */
+    rig_emit(g, "b"); /* 6 */
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    SAW(2, 4, 6);
+    assert_true(rig_run(g, 0, 10000));
+    SAW(2, 4, 6, 1, 3, 5);
+    assert_int_equal(g->seen[3].attempt, 3);
+    assert_int_equal(g->mono / MS_NS / 1000, 4); /* 1 s, then 2 s after the start at 1 s */
+}
+
+static void attempts_used_up_make_a_dead_letter_and_let_the_key_go(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "retry=base=10ms,attempts=3,jitter=none", NULL);
+    w->sk->answer = retry_one;
+    w->sk->answer_ctx = 1;
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    assert_true(rig_run(g, 0, 10000));
+    SAW(2);
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(info(g).parked, 0);
+    assert_int_equal(pipeline_stats(w->p)->retried, 2);
+    assert_int_equal(pipeline_stats(w->p)->buried, 1);
+}
+
+static void rejected_event_is_buried_at_once_and_the_next_of_its_key_goes(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->answer = reject_one;
+    w->sk->answer_ctx = 1;
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    SAW(2);
+    assert_int_equal(info(g).dead, 1);
+}
+
+static void sink_that_is_down_burns_no_attempt_and_changes_no_order(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=5s", NULL);
+    w->sk->answer = down_from;
+    w->sk->answer_ctx = 3;
+    for (int i = 0; i < 6; i++) rig_emit(g, i % 2 ? "a" : "b");
+    assert_false(rig_run(g, 0, 60000)); /* a minute: leases are kept, nothing is given up */
+    SAW(1, 2);
+    assert_true(pipeline_stats(w->p)->down);
+    assert_int_equal(pipeline_stats(w->p)->retried + pipeline_stats(w->p)->lost, 0);
+    w->sk->answer_ctx = 0;
+    assert_true(rig_run(g, 0, 60000));
+    SAW(1, 2, 3, 4, 5, 6);
+    for (size_t i = 0; i < 6; i++) assert_int_equal(g->seen[i].attempt, 1);
+    assert_false(pipeline_stats(w->p)->down);
+}
+
+static void failstop_sink_gets_whole_batches_and_keeps_order_when_down(void **state)
+{
+    struct rig *g = *state;
+    g->caps = SINK_FAILSTOP;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    for (int i = 0; i < 10; i++) rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 10); /* one key, all in flight */
+    w->sk->hold = false;
+    w->sk->answer = down_from;
+    w->sk->answer_ctx = 4;
+    rig_run(g, 0, 1000);
+    SAW(1, 2, 3);
+    w->sk->answer_ctx = 0;
+    assert_true(rig_run(g, 0, 60000));
+    SAW(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
+    assert_int_equal(info(g).delivered, 10);
+}
+
+static void back_pressure_is_not_a_failure(void **state)
+{
+    struct rig *g = *state;
+    g->capacity = 3;
+    struct worker *w = rig_worker(g, 0, NULL);
+    for (int i = 0; i < 50; i++) rig_emit(g, i % 2 ? "a" : NULL);
+    assert_true(rig_run(g, 0, 1000));
+    assert_int_equal(g->n_seen, 50);
+    assert_int_equal(pipeline_stats(w->p)->retried, 0);
+}
+
+static void fatal_sink_stops_the_consumer_and_gives_everything_back(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->answer = fatal;
+    for (int i = 0; i < 5; i++) rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+    assert_string_equal(pipeline_error(w->p)->text, "scripted");
+    assert_int_equal(info(g).inflight, 0);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 1000));
+    SAW(1, 2, 3, 4, 5);
+    for (size_t i = 0; i < 5; i++) assert_int_equal(g->seen[i].attempt, 1);
+}
+
+static void slow_sink_keeps_its_lease(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=2s", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    for (int i = 0; i < 20; i++) {
+        rig_pass(g, 900);
+        rig_step(g, 0);
+    }
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
+    assert_int_equal(info(g).delivered, 1);
+}
+
+static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
+{
+    struct rig *g = *state;
+    struct worker *a = rig_worker(g, 0, "lease=2s", NULL), *b = rig_worker(g, 1, "lease=2s", NULL);
+    a->sk->hold = true;
+    rig_emit(g, "k");
+    rig_emit(g, "k");
+    rig_step(g, 0);
+    assert_int_equal(a->sk->n, 1);
+    rig_pass(g, 2000); /* stopped for the whole lease */
+    rig_run(g, 1, 1000);
+    SAW(1, 2);
+    rig_end(g, 0, 0, SINK_DELIVERED); /* its delivery gets through after all: a repeat, with the same id */
+    a->sk->hold = false;
+    rig_step(g, 0);
+    SAW(1, 2, 1);
+    assert_int_equal(pipeline_stats(a->p)->lost, 1);
+    assert_int_equal(info(g).delivered, 2);
+    assert_int_equal(pipeline_stats(b->p)->crashed, 2);
+}
+
+static void several_batches_fly_at_once_and_a_failure_holds_its_key_in_all(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=2", "retry=base=1s,attempts=3,jitter=none", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a"); /* 1 */
+    rig_emit(g, "b"); /* 2 */
+    rig_emit(g, "a"); /* 3 */
+    rig_emit(g, "c"); /* 4 */
+    rig_emit(g, "a"); /* 5 */
+    rig_emit(g, "d"); /* 6 */
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 4); /* a1 b2 c4 d6 */
+    rig_end(g, 0, 3, SINK_DELIVERED);
+    rig_end(g, 0, 2, SINK_DELIVERED);
+    rig_end(g, 0, 0, SINK_RETRY);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1); /* b2: neither a3 nor a5 went */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    w->sk->hold = false;
+    assert_true(rig_run(g, 0, 10000));
+    SAW(6, 4, 2, 1, 3, 5);
+    assert_int_equal(info(g).delivered, 6);
+}
+
+static void delayed_event_holds_its_key_until_its_time(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    rig_emit_at(g, "a", g->wall + 5000); /* 1 */
+    rig_emit(g, "a");                    /* 2 */
+    rig_emit(g, "b");                    /* 3 */
+    rig_step(g, 0);
+    SAW(3);
+    rig_pass(g, 5000);
+    pipeline_ring(w->p);
+    assert_true(rig_run(g, 0, 1000));
+    SAW(3, 1, 2);
+    assert_int_equal(g->seen[1].attempt, 1);
+}
+
+static void drain_gives_back_what_was_not_started_and_waits_for_the_rest(void **state)
+{
+    struct rig *g = *state;
+    g->capacity = 1;
+    struct worker *w = rig_worker(g, 0, "batch=3", NULL);
+    w->sk->hold = true;
+    for (int i = 0; i < 9; i++) rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    struct consumer_info c = info(g);
+    assert_int_equal(c.inflight + c.parked, 0); /* given back by moving the position */
+    assert_int_equal(c.behind, 8);
+    rig_crash(g, 0);
+    g->capacity = RIG_INFLIGHT;
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 1000));
+    SAW(1, 2, 3, 4, 5, 6, 7, 8, 9);
+}
+
+static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    pipeline_drain(w->p, g->mono + 1000 * MS_NS);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(g->n_seen, 0);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 1000));
+    assert_int_equal(g->n_seen, 3);
+    for (size_t i = 0; i < 3; i++) assert_int_equal(g->seen[i].attempt, 1); /* cancelling is no attempt */
+    assert_int_equal(info(g).delivered, 3);
+}
+
+static void crash_repeats_only_what_was_not_settled(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", "batch=2", NULL);
+    for (int i = 0; i < 4; i++) rig_emit(g, "a");
+    rig_run(g, 0, 100);
+    SAW(1, 2, 3, 4);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 5000));
+    SAW(1, 2, 3, 4, 5);
+}
+
+static void idle_pipeline_asks_for_nothing_until_the_sweep(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    rig_step(g, 0);
+    pipeline_wait(w->p, fds, 4, &deadline);
+    assert_int_equal((deadline - g->mono) / MS_NS, 20); /* no bell in memory: it polls */
+}
+
+/* ---- a store that fails ---- */
+
+static struct store_ops flaky;
+static const struct store_ops *real;
+static int fail_before, fail_after, turns;
+
+/* flaky_turn fails before doing anything, or after everything was done: the two ways a commit can be ambiguous. */
+static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                      struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+{
+    turns++;
+    if (fail_before > 0 && fail_before-- > 0) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
+    int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    if (r == 0 && fail_after > 0 && fail_after-- > 0)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: done, but the answer was lost");
+    return r;
+}
+
+static void make_flaky(struct worker *w)
+{
+    real = w->st->ops;
+    flaky = *real;
+    flaky.turn = flaky_turn;
+    w->st->ops = &flaky;
+}
+
+static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    make_flaky(w);
+    for (int i = 0; i < 3; i++) rig_emit(g, "a");
+    fail_before = 4;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3);
+    fail_before = 0;
+    rig_emit(g, "a");
+    w->sk->hold = true;
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    fail_before = 3; /* now the settling */
+    rig_step(g, 0);
+    w->sk->hold = false;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3, 4);
+    assert_int_equal(info(g).delivered, 4);
+}
+
+static void answer_lost_after_a_settle_repeats_nothing(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", NULL);
+    make_flaky(w);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    fail_after = 1;
+    rig_step(g, 0);
+    w->sk->hold = false;
+    rig_run(g, 0, 20000);
+    SAW(1);
+    assert_int_equal(info(g).delivered, 1);
+}
+
+static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", NULL);
+    make_flaky(w);
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    fail_after = 1;
+    assert_true(rig_run(g, 0, 20000)); /* the claim nobody knows of runs out */
+    SAW(1, 2);
+}
+
+static void removed_consumer_fails_its_pipeline(void **state)
+{
+    struct rig *g = *state;
+    struct error err;
+    struct worker *w = rig_worker(g, 0, NULL);
+    rig_step(g, 0);
+    assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+    assert_non_null(strstr(pipeline_error(w->p)->text, "not registered"));
+}
+
+static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=5000", "retry=base=1s,attempts=2,jitter=none", NULL);
+    struct error err;
+    w->sk->answer = retry_twice;
+    w->sk->answer_ctx = 1;
+    assert_int_equal(g->st->ops->begin(g->st, &err), 0);
+    for (int i = 0; i < 5000; i++) rig_emit(g, "a");
+    assert_int_equal(g->st->ops->commit(g->st, &err), 0);
+    rig_run(g, 0, 20000);
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(g->n_seen, 4999);
+    for (size_t i = 0; i < g->n_seen; i++) assert_int_equal(g->seen[i].seq, i + 2);
+}
+
+static void poison_is_found_one_event_at_a_time(void **state)
+{
+    struct rig *g = *state;
+    rig_worker(g, 0, "lease=1s", "retry=base=10ms,attempts=3,jitter=none", NULL);
+    for (int i = 0; i < 10; i++) rig_emit(g, i % 3 ? "a" : "b");
+    poison_seq = 5;
+    int crashes = 0;
+    for (int round = 0; round < 2000 && crashes < 50; round++) {
+        struct worker *w = &g->w[0];
+        if (!w->p) rig_start(g, 0);
+        w->sk->hold = true;
+        rig_step(g, 0);
+        bool dies = false;
+        for (size_t k = 0; k < w->sk->n; k++) dies = dies || w->sk->d[k]->ev->seq == poison_seq;
+        if (dies) {
+            rig_crash(g, 0);
+            crashes++;
+        } else if (w->sk->n) {
+            rig_end(g, 0, 0, SINK_DELIVERED);
+            continue;
+        }
+        if (info(g).dead && g->n_seen >= 9) break;
+        rig_pass(g, 100);
+    }
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(info(g).parked, 0);
+    bool got[11] = {false};
+    for (size_t i = 0; i < g->n_seen; i++) got[g->seen[i].seq] = true;
+    for (int i = 1; i <= 10; i++) assert_true(got[i] == (i != poison_seq));
+    assert_in_range(crashes, 3, 5); /* once in the crowd, then alone until its attempts are used up */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_A_RIG(delivers_everything_in_order_and_settles),
+        ON_A_RIG(one_key_is_never_in_flight_twice_but_keys_fly_together),
+        ON_A_RIG(global_order_has_one_in_flight),
+        ON_A_RIG(without_order_everything_flies),
+        ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
+        ON_A_RIG(attempts_used_up_make_a_dead_letter_and_let_the_key_go),
+        ON_A_RIG(rejected_event_is_buried_at_once_and_the_next_of_its_key_goes),
+        ON_A_RIG(sink_that_is_down_burns_no_attempt_and_changes_no_order),
+        ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),
+        ON_A_RIG(back_pressure_is_not_a_failure),
+        ON_A_RIG(fatal_sink_stops_the_consumer_and_gives_everything_back),
+        ON_A_RIG(slow_sink_keeps_its_lease),
+        ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
+        ON_A_RIG(several_batches_fly_at_once_and_a_failure_holds_its_key_in_all),
+        ON_A_RIG(delayed_event_holds_its_key_until_its_time),
+        ON_A_RIG(drain_gives_back_what_was_not_started_and_waits_for_the_rest),
+        ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
+        ON_A_RIG(crash_repeats_only_what_was_not_settled),
+        ON_A_RIG(idle_pipeline_asks_for_nothing_until_the_sweep),
+        ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
+        ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
+        ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
+        ON_A_RIG(removed_consumer_fails_its_pipeline),
+        ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
+        ON_A_RIG(poison_is_found_one_event_at_a_time),
+    };
+    return cmocka_run_group_tests_name("pipeline", tests, NULL, NULL);
+}
