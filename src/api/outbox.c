@@ -34,6 +34,7 @@ struct outbox_consumer {
 struct outbox {
     struct store *st;
     pthread_mutex_t lock;
+    bool in_tx;
     struct log log;
     void (*log_fn)(void *, int, const char *, const char *);
     void *log_ctx;
@@ -183,10 +184,16 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
+/* ring wakes our own consumers where the store has no bell to do it. */
+static void ring(outbox *ob)
+{
+    if (!(ob->st->caps & STORE_DOORBELL)) outbox_wake(ob);
+}
+
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err)
 {
     int r = emit(ob, NULL, m, ret, err_of(err));
-    if (r == 0 && ob->st->ops->bell_fd(ob->st) < 0) outbox_wake(ob);
+    if (r == 0) ring(ob);
     return r;
 }
 
@@ -201,38 +208,39 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
 {
     pthread_mutex_lock(&ob->lock);
-    if (ob->st->ops->begin(ob->st, err_of(err)) == 0) return 0; /* the lock stays */
+    if (ob->st->ops->begin(ob->st, err_of(err)) == 0) {
+        ob->in_tx = true;
+        return 0; /* the lock stays until commit or rollback */
+    }
     pthread_mutex_unlock(&ob->lock);
     return -1;
 }
 
-/* end_lock gives up the lock that outbox_begin took. */
-static void end_lock(outbox *ob)
+/* end_tx lets go of the lock of outbox_begin besides our own; false when there was no outbox_begin. */
+static bool end_tx(outbox *ob)
 {
-    pthread_mutex_unlock(&ob->lock);
-    pthread_mutex_unlock(&ob->lock);
+    bool was = ob->in_tx;
+    ob->in_tx = false;
+    if (was) pthread_mutex_unlock(&ob->lock);
+    return was;
 }
 
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 {
     pthread_mutex_lock(&ob->lock);
-    struct error e = {0};
-    int r = ob->st->ops->commit(ob->st, &e);
-    if (r != 0 && err) *err_of(err) = e;
-    if (r != 0 && e.code == ERR_MISUSE) { /* there was no begin, hence no lock */
-        pthread_mutex_unlock(&ob->lock);
-        return -1;
-    }
-    end_lock(ob);
-    if (r == 0 && ob->st->ops->bell_fd(ob->st) < 0) outbox_wake(ob);
+    int r = ob->in_tx ? ob->st->ops->commit(ob->st, err_of(err))
+                      : err_set(err_of(err), ERR_MISUSE, "outbox_commit without outbox_begin");
+    end_tx(ob);
+    pthread_mutex_unlock(&ob->lock);
+    if (r == 0) ring(ob);
     return r;
 }
 
 OUTBOX_API void outbox_rollback(outbox *ob)
 {
     pthread_mutex_lock(&ob->lock);
-    ob->st->ops->rollback(ob->st);
-    end_lock(ob);
+    if (end_tx(ob)) ob->st->ops->rollback(ob->st);
+    pthread_mutex_unlock(&ob->lock);
 }
 
 OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob)

@@ -288,6 +288,7 @@ struct store_ops {
 /* Base of every store; comes first in the backend's own struct. */
 struct store {
     const struct store_ops *ops;
+    unsigned caps; /* of ops->caps, what this one has: sqlite::memory: has none */
 };
 
 extern const struct store_ops *const store_kinds[]; /* ends with NULL */

@@ -138,6 +138,7 @@ static int finish_open(struct sqlite_store *st, struct store **ret, struct error
         goto fail;
     }
     if (connect_db(st, err) != 0) goto fail;
+    st->base.caps = st->memory ? 0 : store_sqlite.caps;
     if (st->memory) {
         if (sqlite_init(&st->base, &created, err) != 0) goto fail;
     } else if (!st->opt.create) {
