@@ -480,7 +480,7 @@ static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *
 
 static void consumer_that_cannot_go_on_stops_alone(void **state)
 {
-    struct tally a = {.stop = ob_of(state)};
+    struct tally a = {.stop = ob_of(state), .stop_at = 3};
     struct heard b = {0};
     b_stopped = false;
     outbox_consumer *c;
