@@ -8,12 +8,12 @@ all:
 test:
 	@./test
 
-# The prefix is settled when installing; whoever built already need not build again as root.
 install: all
 	@meson configure build -Dprefix='$(abspath $(PREFIX))'
-	@meson install -C build --quiet $(if $(DESTDIR),--destdir '$(abspath $(DESTDIR))')
+	@scripts/build build
+	@meson install -C build --no-rebuild --quiet $(if $(DESTDIR),--destdir '$(abspath $(DESTDIR))')
 
-bench: all
+bench:
 	@bench/run
 
 format:
@@ -23,6 +23,6 @@ lint:
 	@scripts/lint
 
 clean:
-	@rm -rf build build-asan build-tsan
+	@rm -rf build build-asan build-tsan build-release
 
 .PHONY: all test install bench format lint clean

@@ -180,7 +180,7 @@ def judge(job, status, trouble, left):
 def report(job):
     if job.label == "build" and not job.failed and job.seconds < 1: return
     counts = f"{job.passed} passed" if job.label != "build" else ""
-    if job.failed: counts += f", {len(job.failed)} failed"
+    if job.failed and job.label != "build": counts += f", {len(job.failed)} failed"
     if job.skipped: counts += f", {len(job.skipped)} skipped"
     verdict = "FAIL" if job.failed else "ok  "
     print(f"{verdict} {job.tree:10} {job.label:36} {counts:32} {job.seconds:6.1f} s", flush=True)
@@ -213,6 +213,12 @@ def build(tree, targets=None):
     return job
 
 
+def refuse(job, trouble):
+    job.failed.append(trouble)
+    report(job)
+    return job
+
+
 def no_aslr():
     """no_aslr is a prefix for thread sanitizer, which newer kernels' address randomisation upsets."""
     try:
@@ -227,9 +233,7 @@ def thread_jobs(tree):
     done = build(tree, ["build.ninja"])
     if done.failed: return [done]
     jobs = c_jobs(tree, "threads")
-    if not jobs:
-        done.failed.append("no test is in the suite `threads`")
-        return [done]
+    if not jobs: return [refuse(done, "no test is in the suite `threads`")]
     done = build(tree, [os.path.relpath(job.argv[0], ROOT / tree) for job in jobs])
     return [done] if done.failed else [done, *c_jobs(tree, "threads", no_aslr())]
 
@@ -239,8 +243,10 @@ def tree_jobs(tree):
     if tree == "build-tsan": return thread_jobs(tree)
     done = build(tree)
     if done.failed: return [done]
+    tests = c_jobs(tree)
+    if not tests: return [refuse(done, "meson knows of no test: was cmocka there when it was configured?")]
     plain = tree == "build"
-    return [done, *python_jobs(tree, plain), *(lint_jobs(tree) if plain else []), *c_jobs(tree)]
+    return [done, *python_jobs(tree, plain), *(lint_jobs(tree) if plain else []), *tests]
 
 
 def total(jobs):

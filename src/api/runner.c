@@ -251,6 +251,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
             result = err_errno(err, ERR_UNAVAILABLE, errno, "could not start a thread");
             break;
         }
+    if (result == 0) log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
     if (result != 0) stop_crew(w);
     else supervise(w, r, n, until_through);
     for (size_t i = 0; i < started; i++) {

@@ -91,9 +91,14 @@ void *arena_zalloc(struct arena *a, size_t count, size_t size)
     return p;
 }
 
+char *arena_raw(struct arena *a, size_t n)
+{
+    return take(a, n, 1);
+}
+
 char *arena_bytes(struct arena *a, const void *p, size_t n)
 {
-    char *to = n < SIZE_MAX ? take(a, n + 1, 1) : NULL;
+    char *to = n < SIZE_MAX ? arena_raw(a, n + 1) : NULL;
     if (!to) return NULL;
     if (n) memcpy(to, p, n);
     to[n] = '\0';

@@ -27,6 +27,9 @@ void *arena_alloc(struct arena *a, size_t n) __attribute__((warn_unused_result))
 /* arena_zalloc is arena_alloc of count * size zeroed bytes; NULL as well when the product overflows. */
 void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((warn_unused_result));
 
+/* arena_raw returns n bytes for text: not aligned, not zeroed. NULL as above. */
+char *arena_raw(struct arena *a, size_t n) __attribute__((warn_unused_result));
+
 /* arena_bytes copies n bytes and puts a NUL behind them, unaligned. NULL as above. */
 char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
 

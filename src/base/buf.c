@@ -44,42 +44,14 @@ static bool grow(struct buf *b, size_t want)
     return true;
 }
 
-char *buf_reserve(struct buf *b, size_t n)
+char *buf_grow(struct buf *b, size_t n)
 {
     if (b->failed) return NULL;
-    if (b->p && n <= b->cap - b->n) return b->p + b->n;
     if (b->n > b->max || n > b->max - b->n || !grow(b, b->n + n)) {
         b->failed = true;
         return NULL;
     }
     return b->p + b->n;
-}
-
-void buf_add(struct buf *b, const void *p, size_t n)
-{
-    if (n == 0) return;
-    char *to = buf_reserve(b, n);
-    if (!to) return;
-    memcpy(to, p, n);
-    b->n += n;
-}
-
-void buf_addc(struct buf *b, char c)
-{
-    char *to = buf_reserve(b, 1);
-    if (!to) return;
-    *to = c;
-    b->n++;
-}
-
-void buf_adds(struct buf *b, const char *s)
-{
-    buf_add(b, s, strlen(s));
-}
-
-void buf_addstr(struct buf *b, struct str s)
-{
-    buf_add(b, s.p, s.n);
 }
 
 void buf_addi64(struct buf *b, int64_t v)

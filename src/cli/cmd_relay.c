@@ -128,7 +128,7 @@ static int deliver(const struct cli *cli, outbox *ob, struct error *err)
     outbox_error e;
     relay.ob = ob;
     catch_signals();
-    say(cli, "started", true);
+    say(cli, "starting", true);
     if (outbox_run(ob, cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e) != 0) {
         api_error(err, &e);
         say(cli, "stopped after an error", false);
@@ -171,9 +171,9 @@ static int run(struct cli *cli, struct error *err)
     if (outbox_open(cli->settings.store, &opt, &ob, &e) != 0) return api_error(err, &e);
     int r = configure(cli, ob, err);
     if (r == 0) r = deliver(cli, ob, err);
-    /* A signal may still come: it must not find a handle that is gone. */
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
     outbox_close(ob);
     return r;
 }

@@ -56,8 +56,8 @@ static int report(const struct cli *cli, const struct trim_request *req, const s
         output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
         buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "%s %lld events and %lld keys older than %s\n", req->dry_run ? "would delete" : "deleted",
-                 (long long)t->events, (long long)t->keys, age);
+        buf_addf(&b, "%s %lld event%s and %lld key%s older than %s\n", req->dry_run ? "would delete" : "deleted",
+                 (long long)t->events, t->events == 1 ? "" : "s", (long long)t->keys, t->keys == 1 ? "" : "s", age);
         if (t->pin[0]) buf_addf(&b, "kept %lld more: %s\n", (long long)t->kept_for_pin, t->pin);
     }
     int r = output_flush(&b, err);

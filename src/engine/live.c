@@ -75,7 +75,7 @@ struct item *ready_pop(struct ready *q)
  * is settled: were its burial lost in a crash, it would be tried again, after them. */
 static bool holds(const struct item *it)
 {
-    return it->exceptional && it->out.kind != OUTCOME_DELIVERED;
+    return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
 }
 
 static void hold_back(struct item *it, struct ready *q)
@@ -206,13 +206,21 @@ static bool untried(const struct item *it)
     return it->state == ITEM_READY || it->state == ITEM_WAITING;
 }
 
+/* give_back leaves an untried item to release_from; what waits for it in another batch is held back. */
+static void give_back(struct item *it, struct ready *q)
+{
+    struct item *next = it->follower;
+    it->state = ITEM_ENDED;
+    it->released = true;
+    it->live->open--;
+    unlink_follower(it);
+    if (next && next->state == ITEM_WAITING) hold_back(next, q);
+}
+
 void live_give_up(struct live *l, struct ready *q)
 {
-    size_t tail = l->b.n; /* first of the run at the end that was never tried */
-    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1])) {
-        l->items[--tail].state = ITEM_ENDED; /* first, so that no chain reaches into it */
-        l->open--;
-    }
+    size_t tail = l->b.n; /* from here on nothing was tried: a run at the end, so followers in it go first */
+    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1])) give_back(&l->items[--tail], q);
     if (tail < l->b.n) l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
     for (size_t i = 0; i < tail; i++)
         if (untried(&l->items[i])) hold_back(&l->items[i], q);

@@ -28,6 +28,7 @@ struct item {
     enum item_state state;
     bool mapped;      /* the last of its key: in the keymap */
     bool exceptional; /* `out` goes into the settlement */
+    bool released;    /* not tried, and given back by release_from */
     struct outcome out;
 };
 

@@ -17,6 +17,7 @@
 #define STORE_RETRY_MAX (5000 * MS_NS)
 #define CAREFUL_AGAIN (20 * MS_NS) /* when another pipeline of this process is at a careful event */
 #define OFFER 256
+#define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
 
 /* (1) live[0..n_live) are in the order they were claimed, and are settled in that order, so that what holds a key back
  * is recorded before what waits behind it. (2) look_at is when to ask the store again; 0: at once. */
@@ -257,13 +258,24 @@ static size_t offer(struct pipeline *p, size_t room)
     return took;
 }
 
+static int64_t half_lease(const struct pipeline *p, const struct live *l)
+{
+    return l->deadline - p->c->lease_ms * MS_NS / 2;
+}
+
+/* lease_allows: nothing is submitted of a claim past its deadline, nor past half of its lease while it can be extended
+ * first: handlers take their time inside submit. */
+static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
+{
+    return now < l->deadline && (now < half_lease(p, l) || now < p->store_retry_at);
+}
+
 static bool submit(struct pipeline *p)
 {
     bool any = false;
-    while (p->ready.head && p->state == PIPELINE_RUNNING) {
-        int64_t now = now_of(p);
-        struct live *l = ((struct item *)p->ready.head)->live;
-        if (now >= l->deadline || l->lost) break; /* abandon will see to it */
+    int64_t now = now_of(p), until = now + SUBMIT_SLICE;
+    for (; p->ready.head && p->state == PIPELINE_RUNNING && now < until; now = now_of(p)) {
+        if (!lease_allows(p, p->ready.head->live, now)) break;
         size_t room = circuit_room(&p->circuit, now, p->flying);
         if (room == 0 || offer(p, room) == 0) break;
         any = true;
@@ -286,11 +298,6 @@ static void abandon(struct pipeline *p, struct live *l, const char *why)
     make_queue(p);
 }
 
-static int64_t half_lease(const struct pipeline *p, const struct live *l)
-{
-    return l->deadline - p->c->lease_ms * MS_NS / 2;
-}
-
 /* extend_all goes from the newest claim to the oldest and stops at a failure, so that of two claims of a lane the earlier
  * never outlives the later one: whoever takes over finds them in order. */
 static void extend_all(struct pipeline *p)
@@ -311,17 +318,17 @@ static void extend_all(struct pipeline *p)
     }
 }
 
+/* keep_leases: past its deadline a claim may be someone else's. Nothing of it is submitted then (see submit) until the
+ * store has said that it is still ours. */
 static void keep_leases(struct pipeline *p)
 {
     int64_t now = now_of(p);
-    bool extend = false;
+    if (now < p->store_retry_at) return;
     for (size_t i = 0; i < p->n_live; i++) {
-        struct live *l = p->live[i];
-        if (l->lost || now < half_lease(p, l)) continue;
-        if (now >= l->deadline) abandon(p, l, "its lease ran out");
-        else extend = true;
+        if (p->live[i]->lost || now < half_lease(p, p->live[i])) continue;
+        extend_all(p);
+        return;
     }
-    if (extend && now >= p->store_retry_at) extend_all(p);
 }
 
 /* ---- settle and claim ---- */
@@ -481,8 +488,8 @@ static bool turn(struct pipeline *p, int i)
         p->cfg.st->ops->bell_clear(p->cfg.st);
         req.allow_careful = p->n_live == (l ? 1 : 0) && careful_take(p);
     }
-    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, next ? &req : NULL, next ? &next->a : NULL, &b, &hint,
-                             &err) != 0) {
+    if (!next) req.max_events = 0;
+    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0) {
         if (next) arena_reset(&next->a);
         careful_leave(p);
         store_failed(p, &err);
@@ -495,8 +502,8 @@ static bool turn(struct pipeline *p, int i)
         tune(p, l);
         drop(p, (size_t)i);
     }
-    if (!next) return true;
     note_hint(p, &hint);
+    if (!next) return true;
     next->b = b;
     next->claimed_at = now;
     next->deadline = now + p->c->lease_ms * MS_NS;
@@ -548,7 +555,7 @@ static bool drain_turn(struct pipeline *p)
 {
     int64_t now = now_of(p);
     if (now >= p->drain_deadline && p->flying > 0) p->sk->ops->cancel(p->sk);
-    for (size_t i = 0; i < p->n_live; i++) live_give_up(p->live[i], &p->ready);
+    for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
     ready_init(&p->ready);
     p->requeue = false;
     drop_lost(p);
@@ -615,7 +622,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     }
     for (size_t i = 0; i < p->n_live; i++) {
         if (p->live[i]->lost) continue;
-        at = sooner(at, half_lease(p, p->live[i]) > now ? half_lease(p, p->live[i]) : p->live[i]->deadline);
+        at = sooner(at, half_lease(p, p->live[i]));
     }
     if (p->circuit.until > now) at = sooner(at, p->circuit.until);
     if (p->state == PIPELINE_DRAINING) at = sooner(at, p->drain_deadline);

@@ -128,7 +128,7 @@ static int read_string(struct reader *r, const struct key *k, struct json v)
 
 static int read_delay(struct reader *r, const struct key *k, struct json v)
 {
-    struct str s;
+    struct str s = {0};
     int64_t ms;
     if (v.type == JSON_NULL) return 0;
     if (v.type != JSON_STRING) return wrong_type(r, k, "a duration such as \"5m\"", v);

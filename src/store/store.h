@@ -255,7 +255,8 @@ struct store_ops {
     /* consumer_report keeps a line for operators ("sink down: ..."), or clears it with NULL. */
     int (*consumer_report)(struct store *st, const char *name, const char *text, struct error *err);
 
-    /* turn settles `s` (may be NULL) and then claims for `req` (may be NULL), all in one transaction.
+    /* turn takes over what expired, settles `s` (may be NULL) and then claims up to req->max_events (0: none), all in one
+     * transaction. In that order: what an expired claim held must be parked before what waits behind it.
      * *ret_lost: the claim was no longer ours, and nothing of s was recorded; the claiming goes on regardless.
      * ret_batch->n == 0 is success with nothing to do; then *ret_hint says when to ask again.
      * After an error nothing happened, or (ambiguous commit) all of it did: asking again is safe. */

@@ -682,6 +682,24 @@ static void failed_event_comes_back_when_due_and_holds_its_key_only(void **state
     assert_int_equal(look(g, "c").delivered, 5);
 }
 
+static void only_the_latest_error_is_kept(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 10);
+    assert_true(settle(g, "c", &o, 1));
+    assert_string_equal(look(g, "c").last_error, "boom");
+    pass(10);
+    assert_int_equal(claim(g, "c"), 1);
+    o = failed(g, 0, 2, 10);
+    o.error = "another reason";
+    assert_true(settle(g, "c", &o, 1));
+    assert_string_equal(look(g, "c").last_error, "another reason");
+    assert_int_equal(look(g, "c").parked, 1);
+}
+
 static void followers_stay_behind_when_the_first_fails_again(void **state)
 {
     struct store_rig *g = *state;
@@ -1306,6 +1324,7 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(poison_event_is_buried_alone),
         ON_A_STORE(take_over_keeps_the_order_of_a_key),
         ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),
+        ON_A_STORE(only_the_latest_error_is_kept),
         ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
         ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
         ON_A_STORE(without_order_a_failure_holds_nobody_back),

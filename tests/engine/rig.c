@@ -6,14 +6,6 @@
 
 /* ---- the model sink ---- */
 
-static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
-{
-    struct model *m = (struct model *)sk;
-    size_t k = 0;
-    while (k < n && m->n < m->capacity) m->d[m->n++] = d[k++];
-    return k;
-}
-
 static void model_end(struct model *m, size_t k, enum sink_status status)
 {
     struct delivery *d = m->d[k];
@@ -28,6 +20,17 @@ static void model_end(struct model *m, size_t k, enum sink_status status)
     }
     sink_done(&m->base, d,
               &(struct sink_result){.status = status, .text = status == SINK_DELIVERED ? NULL : "scripted"});
+}
+
+static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
+{
+    struct model *m = (struct model *)sk;
+    size_t k = 0;
+    while (k < n && m->n < m->capacity) {
+        m->d[m->n++] = d[k++];
+        if (m->busy_ms) rig_pass(m->g, m->busy_ms), model_end(m, 0, SINK_DELIVERED);
+    }
+    return k;
 }
 
 static void model_drive(struct sink *sk)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int64_t poison_seq;
 
@@ -243,6 +244,30 @@ static void slow_sink_keeps_its_lease(void **state)
     assert_int_equal(info(g).delivered, 1);
 }
 
+static void slow_handlers_keep_their_lease(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=300ms", NULL);
+    w->sk->busy_ms = 20;
+    for (int i = 0; i < 64; i++) rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(g->n_seen, 64); /* more than four leases' worth of work in one batch */
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
+    assert_int_equal(info(g).delivered, 64);
+}
+
+static void step_returns_often_enough_to_be_stopped(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->busy_ms = 20;
+    for (int i = 0; i < 64; i++) rig_emit(g, "a");
+    pipeline_step(w->p);
+    int64_t before = g->mono;
+    pipeline_step(w->p);
+    assert_in_range(g->mono - before, 20 * MS_NS, 100 * MS_NS);
+}
+
 static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
 {
     struct rig *g = *state;
@@ -387,12 +412,16 @@ static void idle_pipeline_asks_for_nothing_until_the_sweep(void **state)
 static struct store_ops flaky;
 static const struct store_ops *real;
 static int fail_before, fail_after, turns;
+static int64_t slow_turn;
+static struct rig *slow_rig;
 
 /* flaky_turn fails before doing anything, or after everything was done: the two ways a commit can be ambiguous. */
 static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
                       struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
 {
     turns++;
+    if (slow_turn) rig_pass(slow_rig, slow_turn);
+    slow_turn = 0;
     if (fail_before > 0 && fail_before-- > 0) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0 && fail_after > 0 && fail_after-- > 0)
@@ -406,6 +435,50 @@ static void make_flaky(struct worker *w)
     flaky = *real;
     flaky.turn = flaky_turn;
     w->st->ops = &flaky;
+}
+
+static int broken_bell[2];
+
+static int broken_bell_fd(struct store *st)
+{
+    (void)st;
+    return broken_bell[0];
+}
+
+static void sweep_finds_what_the_bell_missed(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
+    rig_step(g, 0);
+    rig_emit(g, "a");
+    turns = 0;
+    rig_step(g, 0);
+    assert_int_equal(turns, 0); /* idle: not one query */
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 1);
+    assert_int_equal(deadline - g->mono, 30000 * MS_NS);
+    rig_pass(g, 30000);
+    rig_step(g, 0);
+    SAW(1);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=2s", "batch=2", NULL);
+    make_flaky(w);
+    slow_turn = 3000; /* once: the lock was waited for; the lease counts from when it was got */
+    slow_rig = g;
+    for (int i = 0; i < 6; i++) rig_emit(g, "a");
+    assert_true(rig_run(g, 0, 60000));
+    SAW(1, 2, 3, 4, 5, 6);
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
 }
 
 static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
@@ -536,6 +609,10 @@ int main(void)
         ON_A_RIG(back_pressure_is_not_a_failure),
         ON_A_RIG(fatal_sink_stops_the_consumer_and_gives_everything_back),
         ON_A_RIG(slow_sink_keeps_its_lease),
+        ON_A_RIG(slow_handlers_keep_their_lease),
+        ON_A_RIG(step_returns_often_enough_to_be_stopped),
+        ON_A_RIG(sweep_finds_what_the_bell_missed),
+        ON_A_RIG(claim_that_came_after_its_lease_is_kept_if_the_store_says_so),
         ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
         ON_A_RIG(several_batches_fly_at_once_and_a_failure_holds_its_key_in_all),
         ON_A_RIG(delayed_event_holds_its_key_until_its_time),

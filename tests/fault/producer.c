@@ -2,10 +2,10 @@
  *
  *     fault_producer DATABASE DIARY NAME SEED
  *
- * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that say the same. Before
- * and after each it writes a line into DIARY and syncs it: "i N COUNT" (intends transaction NAME-N of COUNT events), then
- * "c N" (committed) or "r N" (rolled back, on purpose). Who reads the diary knows of every transaction what must have
- * become of it; only after a bare "i" either is right. */
+ * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that say the same.
+ * Before and after each it writes a line into DIARY and syncs it: "i N COUNT" (intends transaction N of COUNT events),
+ * then "c N COUNT" (committed) or "r N COUNT" (rolled back, on purpose). Who reads the diary knows of every transaction
+ * what must have become of it; only after a bare "i" either is right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

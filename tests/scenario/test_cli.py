@@ -783,7 +783,7 @@ class Relay(CliCase):
         self.assertEqual([l["payload"] for l in lines], list(range(5)))
         self.assertEqual({l["consumer"] for l in lines}, {"c"})
         logged = done.stderr.splitlines()
-        self.assertRegex(logged[0], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info started store=\S+ consumers=c$")
+        self.assertRegex(logged[0], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info starting store=\S+ consumers=c$")
         self.assertRegex(logged[-1], r"Z info stopped: every consumer is through$")
 
     def test_consumers_come_from_the_file(self):

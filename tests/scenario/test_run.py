@@ -52,6 +52,23 @@ class Demo(unittest.TestCase):
                 self.assertIn("usage:", done.stderr)
 
 
+class BareMachine(unittest.TestCase):
+    def test_configures_without_what_only_the_tests_need(self):
+        with tempfile.TemporaryDirectory(prefix="ob") as tmp:
+            tmp = pathlib.Path(tmp)
+            known = subprocess.check_output(["pkg-config", "--variable", "pc_path", "pkg-config"], text=True)
+            for path in known.strip().split(":"):
+                for file in pathlib.Path(path).glob("*.pc"):
+                    if file.stem != "cmocka" and not (tmp / file.name).exists(): (tmp / file.name).symlink_to(file)
+            (tmp / "cmake").write_text("#!/bin/sh\nexit 1\n")
+            (tmp / "cmake").chmod(0o755)
+            env = clean_env({"PKG_CONFIG_LIBDIR": str(tmp), "PATH": f"{tmp}:{os.environ['PATH']}"})
+            done = subprocess.run(["meson", "setup", tmp / "build", ROOT], env=env, capture_output=True, text=True,
+                                  timeout=120)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("cmocka found: NO", done.stdout)
+
+
 class Packages(unittest.TestCase):
     """packages.sh on a machine made of stubs: only /usr/bin/env is the real one."""
 

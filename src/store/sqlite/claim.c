@@ -230,6 +230,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     sqlite3_reset(q);
     if (!ok) return err_nomem(err);
     ev->attempts = p->attempts;
+    ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;
     return sqlite_exec(k->st, err,
@@ -424,7 +425,6 @@ static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err
 {
     if (check_consumer(k, err) != 0) return -1;
     if (k->hint->paused) return 0;
-    if (take_over(k, err) != 0) return -1;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
     if (k->b->n == 0 && !k->hint->careful && claim_fresh(k, ahead, err) != 0) return -1;
     if (k->b->n == 0 && !k->req->parked_first && claim_parked(k, err) != 0) return -1;
@@ -441,12 +441,14 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     struct chunk ahead = {0};
     bool lost = false;
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
-    if (req && prefetch(&k, &ahead, err) != 0) return -1;
+    bool claiming = req && req->max_events > 0;
+    if (claiming && prefetch(&k, &ahead, err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
     k.now = sqlite_now(st);
+    if (req && take_over(&k, err) != 0) goto fail;
     if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
-    if (req && claim_next(&k, &ahead, err) != 0) goto fail;
+    if (claiming && claim_next(&k, &ahead, err) != 0) goto fail;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
     else if (sqlite_commit(base, err) != 0) return -1;
     if (ret_lost) *ret_lost = lost;

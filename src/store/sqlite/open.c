@@ -19,8 +19,8 @@ static const char *const migrations[SQLITE_SCHEMA_VERSION] = {sqlite_schema_1};
 static int on_busy(void *ctx, int count)
 {
     struct sqlite_store *st = ctx;
-    static const int64_t step_us[] = {50, 50, 100, 100, 200, 200, 500, 1000, 2000, 5000};
-    static const int64_t sum_us[] = {50, 100, 200, 300, 500, 700, 1200, 2200, 4200, 9200};
+    static const int64_t step_us[] = {50, 50, 100, 100, 200, 200, 300, 1000};
+    static const int64_t sum_us[] = {50, 100, 200, 300, 500, 700, 1000, 2000};
     int last = (int)(sizeof step_us / sizeof *step_us) - 1;
     int i = count < last ? count : last;
     if (sum_us[i] + (int64_t)(count - i) * step_us[last] > st->opt.busy_ms * 1000) return 0;

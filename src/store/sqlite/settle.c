@@ -20,14 +20,12 @@ static int waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
     return 0;
 }
 
+/* Whatever the reason for parking: behind an event of its key that is parked already, it has no time of its own. */
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err)
 {
-    int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at;
+    int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at ? p->due_at : now;
     bool behind = false;
-    if (due == 0) {
-        if (waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
-        due = now;
-    }
+    if (waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
     return sqlite_exec(st, err,
                        "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "
                        "failed_at) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "

@@ -93,7 +93,7 @@ int sqlite_extend(struct store *st, const char *consumer, const char *owner, con
 /* settle.c: settle applies s inside the open transaction; park and bury are what claim.c needs for expired claims. */
 int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost, struct error *err);
 
-/* How to park one event. due_at 0: behind its key, or due at once if nothing of its key is parked before it. */
+/* How to park one event. due_at counts only if nothing of its key is parked before it; 0: at once. */
 struct parking {
     const char *consumer;
     enum order order;

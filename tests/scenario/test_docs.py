@@ -1,0 +1,209 @@
+"""The documents tell the truth: their examples run and print what they show, their links lead somewhere, and the tests
+and options they name exist."""
+# build: plain
+import json
+import pathlib
+import re
+import subprocess
+import unittest
+
+from support import BIN, ROOT, TIMEOUT, Case, clean_env
+
+BUILD = pathlib.Path(BIN).parent
+README = ROOT / "README.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
+CONFORMANCE = ROOT / "docs" / "conformance.md"
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+ROWS = {"C0": 7, "C1": 10, "C2": 13, "C3": 11, "C4": 10}  # how many rows each part of the contract has
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# `contract/store.c:name`, `scenario/test_cli.py:name`: a test, by its path below tests/
+TEST_NAME = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
+
+
+def documents():
+    """documents gives every .md file of the project."""
+    found = [path for path in ROOT.rglob("*.md") if not re.match(r"build|\.", str(path.relative_to(ROOT)))]
+    assert README in found
+    return sorted(found)
+
+
+def blocks(path):
+    """blocks gives the fenced blocks as (language, text, whether nothing but white space stands before it since the
+    last one)."""
+    text, end, found = path.read_text(), 0, []
+    for block in FENCE.finditer(text):
+        found.append((block[1], block[2], not text[end:block.start()].strip()))
+        end = block.end()
+    return found
+
+
+def shell_blocks(path):
+    """shell_blocks gives what to run, each with what it must print; None: that does not matter."""
+    found = []
+    for language, text, follows in blocks(path):
+        if language == "sh": found.append([text, None])
+        elif language == "text" and follows and found: found[-1][1] = text
+    return found
+
+
+def plain(text):
+    """plain takes out of an output what differs from run to run: ids, times, ages, process ids, the width of columns."""
+    for pattern, name in ((r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
+                          (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
+                          (r"\b(\d+(ms|[smh]))+(?= old\b)", "AGE"),
+                          (r"(?<= )(\d+(ms|[smh]))+(?= +\d+ +\d+ +\d+)", "AGE")):
+        text = re.sub(pattern, name, text)
+    return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def prose(path):
+    """prose gives a document without its fenced blocks."""
+    return FENCE.sub("", path.read_text())
+
+
+def anchors(path):
+    """anchors gives the names under which GitHub makes a document's headings reachable."""
+    heads = re.findall(r"^#+ +(.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def options():
+    done = subprocess.run([BIN, "help", "--options"], capture_output=True, text=True, check=True, env=clean_env())
+    return json.loads(done.stdout)
+
+
+def has_test(name, case):
+    path = ROOT / "tests" / name
+    if not path.exists(): return False
+    text = path.read_text()
+    if path.suffix == ".py": return f"    def {case}(self" in text
+    return f"static void {case}(void **" in text and re.search(rf"[A-Z_a-z]+\({case}\b[^;{{]*\),", text) is not None
+
+
+class Examples(Case):
+    def run_blocks(self, path):
+        """run_blocks runs a document's examples in order, in one shell, in a folder of its own."""
+        found = shell_blocks(path)
+        self.assertTrue(found)
+        mark = "-- end of block --"
+        script = "set -euo pipefail\n" + "".join(f"{text}\necho '{mark}'\n" for text, _ in found)
+        env = clean_env()
+        env["PATH"] = f"{BUILD}:{env['PATH']}"
+        done = subprocess.run(["bash", "-c", script], cwd=self.dir, env=env, capture_output=True, text=True,
+                              timeout=2 * TIMEOUT, stdin=subprocess.DEVNULL)
+        printed = done.stdout.split(mark + "\n")
+        self.assertEqual(done.returncode, 0, f"{path.name}: block {len(printed)} failed\n"
+                         f"{found[min(len(printed), len(found)) - 1][0]}\n{done.stdout}{done.stderr}")
+        for (text, shown), got in zip(found, printed):
+            if shown is not None: self.assertEqual(plain(got), plain(shown), f"{path.name}: {text}")
+
+    def test_examples_of_the_readme_print_what_it_shows(self):
+        self.run_blocks(README)
+
+    def test_examples_of_operations_print_what_it_shows(self):
+        self.run_blocks(OPERATIONS)
+
+    def compile_and_run(self, text):
+        source, program, lib = self.path("app.c"), self.path("app"), BUILD / "src"
+        source.write_text(text)
+        subprocess.run(["gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "include", source, "-o", program,
+                        "-L", lib, "-loutbox", "-lsqlite3"], check=True)
+        done = subprocess.run([program], cwd=self.dir, capture_output=True, text=True, timeout=TIMEOUT,
+                              env=clean_env({"LD_LIBRARY_PATH": str(lib)}))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def test_programs_of_the_readme_compile_and_run(self):
+        programs = [text for language, text, _ in blocks(README) if language == "c"]
+        printed = [self.compile_and_run(text) for text in programs]
+        self.assertEqual(printed, ["", 'order.paid {"total":99}\n'])
+
+
+class Conformance(unittest.TestCase):
+    def rows(self):
+        """rows gives the table as {row: (status, tests)}, and fails on a row that is there twice."""
+        found = {}
+        for line in CONFORMANCE.read_text().splitlines():
+            if not re.match(r"\| *C\d", line): continue
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            self.assertEqual(len(cells), 4, line)
+            self.assertNotIn(cells[0], found)
+            found[cells[0]] = (cells[2], TEST_NAME.findall(cells[3]))
+        return found
+
+    def test_has_every_row_of_the_contract_once(self):
+        wanted = [f"{part}.{i}" for part, n in ROWS.items() for i in range(1, n + 1)]
+        self.assertEqual(list(self.rows()), wanted)
+
+    def test_what_works_has_a_test_and_what_does_not_has_none(self):
+        for row, (status, tests) in self.rows().items():
+            with self.subTest(row=row):
+                self.assertIn(status, ("works", "partly", "not yet"))
+                self.assertEqual(bool(tests), status != "not yet")
+
+
+class References(unittest.TestCase):
+    def test_every_test_that_is_named_exists(self):
+        for path in documents():
+            for name, case in TEST_NAME.findall(path.read_text()):
+                with self.subTest(document=path.name, test=f"{name}:{case}"):
+                    self.assertTrue(has_test(name, case), "no such test")
+
+    def test_a_test_that_does_not_exist_would_be_noticed(self):
+        self.assertTrue(has_test("contract/store.c", "live_claim_is_never_stolen"))
+        self.assertFalse(has_test("contract/store.c", "live_claim_is_never"))
+        self.assertFalse(has_test("contract/store.c", "must"))
+        self.assertFalse(has_test("scenario/test_docs.py", "test_a_test_that_does_not"))
+
+    def test_relative_links_lead_somewhere(self):
+        for path in documents():
+            for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+                if re.match(r"[a-z]+:", link): continue
+                with self.subTest(document=str(path.relative_to(ROOT)), link=link):
+                    name, _, anchor = link.partition("#")
+                    target = (path.parent / name).resolve() if name else path
+                    self.assertTrue(target.exists(), "no such file")
+                    if anchor: self.assertIn(anchor, anchors(target))
+
+    def test_every_file_that_is_named_exists(self):
+        for path in documents():
+            for name in re.findall(r"`((?:src|include|sql|tests|bench|docs|examples|scripts|packaging)/[\w./-]+\.\w+)`",
+                                   path.read_text()):
+                if "NAME" in name: continue
+                with self.subTest(document=path.name, file=name):
+                    self.assertTrue((ROOT / name).exists(), "no such file")
+
+    def test_every_guarantee_is_stated_once(self):
+        heads = re.findall(r"^## (G\d+)\b", GUARANTEES.read_text(), re.MULTILINE)
+        self.assertEqual(heads, [f"G{i}" for i in range(1, 14)])
+
+
+class Options(unittest.TestCase):
+    def test_every_option_that_is_documented_exists(self):
+        known = {"--" + option["name"] for option in options()}
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", OPERATIONS.read_text()))
+        self.assertTrue(named)
+        self.assertEqual(named - known, set())
+
+    def test_every_variable_that_is_documented_exists(self):
+        known = {option["env"] for option in options()}
+        known |= set(re.findall(r'"(OUTBOX_\w+)"', (ROOT / "src" / "sink" / "exec.c").read_text()))
+        named = set(re.findall(r"\bOUTBOX_[A-Z_]*[A-Z]\b", OPERATIONS.read_text()))
+        self.assertTrue(named)
+        self.assertEqual(named - known, set())
+
+    def test_every_setting_is_documented_with_its_default(self):
+        table = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]*?) *\|", OPERATIONS.read_text(), re.MULTILINE))
+        wanted = {option["name"]: f"`{option['default']}`" if option["default"] else "-"
+                  for option in options() if option["file"]}
+        self.assertEqual(table, wanted)
+
+    def test_every_exit_code_is_documented(self):
+        source = (ROOT / "src" / "cli" / "cli.h").read_text()
+        codes = {0} | {int(code) for code in re.findall(r"EXIT_\w+_ = (\d+)", source)}
+        documented = re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)
+        self.assertEqual(sorted(int(code) for code in documented), sorted(codes))
+
+
+if __name__ == "__main__":
+    unittest.main()
