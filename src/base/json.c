@@ -442,7 +442,8 @@ void json_unescape(struct str raw, struct buf *b)
         p = stop;
         if (p < end) {
             char c[4];
-            buf_add(b, c, escape_decode(&p, end, c));
+            size_t n = escape_decode(&p, end, c);
+            buf_add(b, c, n);
         }
     }
 }
