@@ -404,9 +404,8 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     int64_t wait = p->cfg.sweep_ms;
     if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
-    p->careful_due = h->careful;
-    if (h->careful && wait * MS_NS < CAREFUL_AGAIN) wait = CAREFUL_AGAIN / MS_NS;
-    p->look_at = h->skipped || (h->careful && p->n_live) ? 0 : now + wait * MS_NS;
+    p->careful_due = h->careful; /* then may_claim waits for the live batches to end */
+    p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
     p->deaf_until = h->busy ? now + STANDBY : 0;
     if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
     p->stats.paused = h->paused;
@@ -467,7 +466,7 @@ static bool turn(struct pipeline *p, int i)
     struct claim_hint hint = {0};
     struct batch b = {0};
     struct error err = {0};
-    bool lost = false;
+    bool lost = false, skipping = false;
     int64_t now = now_of(p);
     if (l) {
         s = (struct settlement){.consumer = p->c->name,
@@ -486,7 +485,8 @@ static bool turn(struct pipeline *p, int i)
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
-        req.allow_careful = p->n_live == (l ? 1 : 0) && careful_take(p);
+        req.careful = p->n_live > (l ? 1 : 0) ? CAREFUL_WAIT : careful_take(p) ? CAREFUL_TAKE : CAREFUL_SKIP;
+        skipping = req.careful == CAREFUL_SKIP;
     }
     if (!next) req.max_events = 0;
     if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0) {
@@ -512,6 +512,7 @@ static bool turn(struct pipeline *p, int i)
     } else {
         arena_reset(&next->a);
         found_nothing(p, &hint, now);
+        if (skipping && p->look_at > now + CAREFUL_AGAIN) p->look_at = now + CAREFUL_AGAIN;
     }
     return b.n > 0 || l || hint.skipped;
 }

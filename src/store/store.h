@@ -54,14 +54,21 @@ struct batch {
     int64_t from, to; /* the fresh range (from, to], by seq */
 };
 
+/* A careful event may only be handed out while nothing else is being delivered. */
+enum careful {
+    CAREFUL_SKIP, /* not here, not now: claim other events */
+    CAREFUL_WAIT, /* something is being delivered: claim nothing, so that its turn comes (claim_hint.careful) */
+    CAREFUL_TAKE, /* hand it out, alone */
+};
+
 struct claim_request {
     const char *consumer;
     const char *owner; /* unique per worker: "host:pid:random" */
     enum order order;  /* as registered */
     int lanes;
-    int lane_hint;      /* fresh events are looked for in this lane first */
-    bool allow_careful; /* nothing else is on its way here: a careful event may be handed out, alone */
-    bool parked_first;  /* which kind to try first; the other is tried next */
+    int lane_hint;        /* fresh events are looked for in this lane first */
+    enum careful careful; /* what to do when a careful event is due */
+    bool parked_first;    /* which kind to try first; the other is tried next */
     const struct filter *filter;
     size_t max_events;
     size_t max_bytes; /* stop after the event that crosses it */

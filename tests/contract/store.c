@@ -96,7 +96,7 @@ static struct claim_request request(const char *consumer, const char *owner)
                                   .max_bytes = 1 << 20,
                                   .lease_ms = LEASE,
                                   .max_attempts = 3,
-                                  .allow_careful = true};
+                                  .careful = CAREFUL_TAKE};
 }
 
 static size_t claim_by(struct store_rig *g, struct claim_request req)
@@ -580,11 +580,15 @@ static void careful_event_is_not_handed_out_beside_others(void **state)
     emit(g->st, "2");
     struct claim_request req = request("c", "you");
     req.parked_first = true;
-    req.allow_careful = false;
+    req.careful = CAREFUL_WAIT;
     assert_int_equal(claim_by(g, req), 0);
     assert_true(g->hint.careful);
     assert_false(g->hint.through);
-    req.allow_careful = true;
+    req.careful = CAREFUL_SKIP; /* another key need not wait */
+    assert_int_equal(claim_by(g, req), 1);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
+    assert_false(g->b.careful);
+    req.careful = CAREFUL_TAKE;
     assert_int_equal(claim_by(g, req), 1);
     assert_true(g->b.careful);
 }

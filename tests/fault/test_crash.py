@@ -18,7 +18,7 @@ from support import BIN, SOAK, TIMEOUT, Case, wait_until
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
 SEED = int(os.environ.get("OUTBOX_SEED", random.SystemRandom().randrange(1 << 30)))
-STORM = 5  # seconds
+STORM = 4  # seconds
 SOAK_STORM = 15
 SOAK_TIME = 600
 CLAIMS = 4  # the most a relay holds at once for one consumer
@@ -63,7 +63,7 @@ class Storm(Case):
         self.sql("CREATE TABLE ledger (producer TEXT, n INTEGER, count INTEGER)")
         self.sinks = {"books": f"file:{self.path('books')}", "mail": "exec:" + APPEND.format(out=self.path("mail")),
                       "flaky": FLAKY.format(out=self.path("flaky")),
-                      "slow": "exec:sleep 0.0$((OUTBOX_SEQ % 9)); " + APPEND.format(out=self.path("slow"))}
+                      "slow": "exec:sleep 0.0$((OUTBOX_SEQ % 4)); " + APPEND.format(out=self.path("slow"))}
 
     def relay_args(self):
         args = ["--batch", BATCH, "--lease", f"{LEASE}ms", "--lanes", self.lanes, "--concurrency", 6,

@@ -273,11 +273,12 @@ static int claim_parked(struct claiming *k, struct error *err)
 {
     int r;
     size_t max = k->req->max_events, bytes = 0;
-    int64_t due = 0;
-    if (sqlite_number(k->st, err, &due,
-                      "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL "
-                      "ORDER BY due_at LIMIT 1",
-                      "s", k->req->consumer) != 0)
+    int64_t due = 0, careful = k->req->careful != CAREFUL_SKIP;
+    if (sqlite_number(
+            k->st, err, &due,
+            "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL AND "
+            "careful <= ? ORDER BY due_at LIMIT 1",
+            "si", k->req->consumer, careful) != 0)
         return -1;
     if (due) hint_wait(k, due);
     if (!due || due > k->now) return 0;
@@ -287,12 +288,12 @@ static int claim_parked(struct claiming *k, struct error *err)
     if (!heads || !behind || !k->b->ev) return err_nomem(err);
     sqlite3_stmt *q = sqlite_query(k->st, err,
                                    "SELECT seq, key, attempts, careful FROM outbox_parked WHERE consumer = ? AND claim "
-                                   "IS NULL AND due_at <= ? ORDER BY due_at, seq LIMIT ?",
-                                   "sii", k->req->consumer, k->now, (int64_t)max);
+                                   "IS NULL AND due_at <= ? AND careful <= ? ORDER BY due_at, seq LIMIT ?",
+                                   "siii", k->req->consumer, k->now, careful, (int64_t)max);
     size_t n = list_parked(q, k->st, heads, max, &r, err);
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].careful;
-    k->hint->careful = k->b->careful && !k->req->allow_careful;
+    k->hint->careful = k->b->careful && k->req->careful == CAREFUL_WAIT;
     if (k->hint->careful) n = 0;
     if (k->b->careful && n > 1) n = 1;
     for (size_t i = 0; r == 0 && i < n && k->b->n < max && bytes < k->req->max_bytes; i++) {
