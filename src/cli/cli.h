@@ -254,7 +254,7 @@ void output_progress_start(struct output_progress *p, int64_t total);
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events);
 void output_progress_end(struct output_progress *p);
 
-/* output_consumer_state says how a consumer is: paused, in-flight, retrying, behind or idle. */
+/* output_consumer_state says how a consumer is: paused, in-flight, retrying, waiting, behind or idle. */
 const char *output_consumer_state(const struct consumer_info *c);
 /* output_consumer appends the members of a consumer; lag is counted from now_ms. */
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);

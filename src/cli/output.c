@@ -281,7 +281,7 @@ const char *output_consumer_state(const struct consumer_info *c)
 {
     if (c->paused) return "paused";
     if (c->inflight > 0) return "in-flight";
-    if (c->parked > 0) return "retrying";
+    if (c->parked > 0) return c->last_error ? "retrying" : "waiting"; /* for a delay, or behind one */
     return c->behind > 0 ? "behind" : "idle";
 }
 
