@@ -1,0 +1,161 @@
+/* deliver.c: events to the sink, and its answers back. */
+#include <stdio.h>
+
+#include "engine/pipeline_impl.h"
+
+#define OFFER 256
+#define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
+
+static void report(struct pipeline *p, const char *text)
+{
+    struct error ignored; /* a note for operators: the next one will do */
+    p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &ignored);
+}
+
+static void sink_is_down(struct pipeline *p, const struct sink_result *r)
+{
+    char text[400];
+    int64_t now = pipeline_now(p);
+    bool was_open = circuit_open(&p->circuit) && now < p->circuit.until;
+    bool opened = circuit_down(&p->circuit, now, r->retry_after_ms, p->cfg.rng);
+    p->stats.down = true;
+    if (was_open) return;
+    long long wait = (long long)((p->circuit.until - now) / MS_NS);
+    log_at(p->cfg.log, opened ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "sink is down: %s; trying again in %lld ms",
+           r->text ? r->text : "no reason given", wait);
+    if (!opened) return;
+    snprintf(text, sizeof text, "sink is down: %s", r->text ? r->text : "no reason given");
+    report(p, text);
+}
+
+static void sink_is_up(struct pipeline *p)
+{
+    if (!circuit_up(&p->circuit)) return;
+    p->stats.down = false;
+    log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+    report(p, NULL);
+}
+
+static void bury(struct pipeline *p, struct item *it, int attempts, const char *text)
+{
+    p->stats.buried++;
+    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", it->d.ev->id.p,
+           it->d.ev->type.p, attempts, text);
+    item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
+}
+
+static void retry(struct pipeline *p, struct item *it, int attempts, const char *text, int64_t at_least_ms)
+{
+    int64_t delay = retry_delay(&p->c->retry, attempts, p->cfg.rng);
+    if (delay < at_least_ms) delay = at_least_ms;
+    p->stats.retried++;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
+           it->d.ev->id.p, it->d.ev->type.p, attempts, p->c->retry.attempts, text, (long long)delay);
+    item_end(it, &(struct outcome){.kind = OUTCOME_RETRY, .attempts = attempts, .delay_ms = delay, .error = text}, true,
+             &p->ready);
+}
+
+static void event_failed(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    int attempts = it->d.ev->attempts + 1;
+    const char *text = r->text ? r->text : "no reason given";
+    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
+    if (r->status == SINK_REJECT || attempts >= p->c->retry.attempts) bury(p, it, attempts, text);
+    else retry(p, it, attempts, text, r->retry_after_ms);
+}
+
+static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    p->stats.delivered++;
+    sink_is_up(p);
+    item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
+}
+
+static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
+{
+    struct error err;
+    err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, r->native, "%s", r->text ? r->text : "the sink gave up");
+    pipeline_fail(p, &err);
+}
+
+static void not_tried(struct pipeline *p, struct item *it)
+{
+    item_land(it);
+    p->requeue = true;
+}
+
+void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    p->flying--;
+    switch (r->status) {
+    case SINK_DELIVERED: event_delivered(p, it, r); break;
+    case SINK_RETRY:
+    case SINK_REJECT:
+        sink_is_up(p); /* it answered */
+        event_failed(p, it, r);
+        break;
+    case SINK_DOWN:
+        not_tried(p, it);
+        sink_is_down(p, r);
+        break;
+    case SINK_FATAL:
+        not_tried(p, it);
+        sink_is_gone(p, r);
+        break;
+    case SINK_CANCELLED: not_tried(p, it); break;
+    }
+}
+
+/* make_queue orders what may go anew, after items have come back. */
+void deliver_queue(struct pipeline *p)
+{
+    ready_init(&p->ready);
+    for (size_t i = 0; i < p->n_live; i++)
+        for (size_t k = 0; k < p->live[i]->b.n; k++)
+            if (p->live[i]->items[k].state == ITEM_READY && !p->live[i]->lost)
+                ready_push(&p->ready, &p->live[i]->items[k]);
+    p->requeue = false;
+}
+
+/* offer hands up to `room` queued items to the sink; returns how many it took. */
+static size_t offer(struct pipeline *p, size_t room)
+{
+    struct delivery *d[OFFER];
+    d[0] = NULL;
+    size_t n = 0, max = pipeline_failstop(p) ? OFFER : 1;
+    if (room < max) max = room;
+    for (struct item *it = p->ready.head; it && n < max; it = it->next_ready) d[n++] = &it->d;
+    /* They fly before the sink has said so, because it may answer from within submit. */
+    for (size_t i = 0; i < n; i++) item_fly((struct item *)d[i]);
+    for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
+    p->flying += n;
+    size_t took = p->sk->ops->submit(p->sk, d, n);
+    for (size_t i = n; i > took; i--) {
+        item_land((struct item *)d[i - 1]);
+        ready_unshift(&p->ready, (struct item *)d[i - 1]);
+        p->flying--;
+    }
+    return took;
+}
+
+/* lease_allows: nothing is submitted of a claim past its deadline, nor past half of its lease while it can be extended
+ * first: handlers take their time inside submit. */
+static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
+{
+    return now < l->deadline && (now < pipeline_half_lease(p, l) || now < p->store_retry_at);
+}
+
+bool deliver_submit(struct pipeline *p)
+{
+    bool any = false;
+    int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
+    for (; p->ready.head && p->state == PIPELINE_RUNNING && now < until; now = pipeline_now(p)) {
+        if (!lease_allows(p, p->ready.head->live, now)) break;
+        size_t room = circuit_room(&p->circuit, now, p->flying);
+        if (room == 0 || offer(p, room) == 0) break;
+        any = true;
+        if (p->requeue) break;
+    }
+    if (p->requeue) deliver_queue(p);
+    return any;
+}

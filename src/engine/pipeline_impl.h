@@ -1,0 +1,80 @@
+/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to the sink and back),
+ * turn.c (to the store and back). Nobody else includes it. */
+#ifndef ENGINE_PIPELINE_IMPL_H
+#define ENGINE_PIPELINE_IMPL_H
+
+#include "engine/circuit.h"
+#include "engine/live.h"
+#include "engine/pipeline.h"
+
+#define LIVE_MAX 4 /* batches at once, for sinks that answer late */
+
+/* (1) live[0..n_live) are in the order they were claimed, and are settled in that order, so that what holds a key back
+ * is recorded before what waits behind it. (2) look_at is when to ask the store again; 0: at once. */
+struct pipeline {
+    struct pipeline_config cfg;
+    const struct consumer *c;
+    struct filter *filter;
+    struct sink *sk;
+    enum pipeline_state state;
+    struct error error; /* why it failed, or the last failure of an event */
+    struct pipeline_stats stats;
+
+    struct live pool[LIVE_MAX];
+    struct live *live[LIVE_MAX];
+    size_t n_live;
+    struct keymap keys;
+    struct ready ready;
+    bool requeue; /* items came back: the queue must be made anew */
+    size_t flying;
+    struct circuit circuit;
+
+    size_t batch_size;
+    int lane;
+    bool parked_turn;
+    bool careful_due;  /* a careful event waits for the live batches to end */
+    bool careful_held; /* we have cfg.careful */
+    int64_t look_at;
+    int64_t deaf_until; /* ignore the bell until then */
+    int64_t store_retry_at, store_retry_delay;
+    int64_t drain_deadline;
+    char failure[256];
+};
+
+static inline int64_t pipeline_now(const struct pipeline *p)
+{
+    return clock_mono(p->cfg.clock);
+}
+
+static inline bool pipeline_failstop(const struct pipeline *p)
+{
+    return (p->sk->ops->caps & SINK_FAILSTOP) != 0;
+}
+
+/* pipeline_half_lease: when the claim wants to be extended. */
+static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct live *l)
+{
+    return l->deadline - p->c->lease_ms * MS_NS / 2;
+}
+
+/* pipeline_fail stops the consumer for good, because of err. */
+void pipeline_fail(struct pipeline *p, const struct error *err);
+
+/* deliver_done takes the sink's answer. deliver_queue makes the queue anew after items have come back. deliver_submit hands
+ * what may go to the sink; returns whether it took anything. */
+void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
+void deliver_queue(struct pipeline *p);
+bool deliver_submit(struct pipeline *p);
+
+/* turn_may_claim says whether this is a time for new work, `settling` of the live batches being about to go. turn_settle
+ * settles live[i] (i < 0: nothing), and claims the next batch if one is wanted, in one transaction; returns whether
+ * anything happened. turn_store does what there is to do with the store. turn_keep_leases extends claims in time.
+ * turn_drop forgets live[i]; turn_drop_lost those that are not ours any more and of which nothing is with the sink. */
+bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
+bool turn_settle(struct pipeline *p, int i);
+bool turn_store(struct pipeline *p);
+void turn_keep_leases(struct pipeline *p);
+void turn_drop(struct pipeline *p, size_t i);
+void turn_drop_lost(struct pipeline *p);
+
+#endif

@@ -1,0 +1,264 @@
+/* turn.c: what a pipeline does with its store: claims, extends, settles. */
+#include "engine/pipeline_impl.h"
+
+#define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
+#define BATCH_QUICK (100 * MS_NS)     /* a full batch that took less: double the next */
+#define BATCH_SLOW (1000 * MS_NS)     /* one that took more: halve it */
+#define STANDBY (50 * MS_NS)          /* while another owner has the lane, look no more often than this */
+#define STORE_RETRY_MAX (5000 * MS_NS)
+#define CAREFUL_AGAIN (20 * MS_NS) /* when another pipeline of this process is at a careful event */
+
+static void abandon(struct pipeline *p, struct live *l, const char *why)
+{
+    if (l->lost) return;
+    l->lost = true;
+    p->stats.lost++;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld of %zu events is lost: %s; they will be delivered again",
+           (long long)l->b.epoch, l->b.n, why);
+    live_give_up(l, &p->ready);
+    deliver_queue(p);
+}
+
+/* extend_all goes from the newest claim to the oldest and stops at a failure, so that of two claims of a lane the earlier
+ * never outlives the later one: whoever takes over finds them in order. */
+static void extend_all(struct pipeline *p)
+{
+    for (size_t i = p->n_live; i-- > 0;) {
+        struct live *l = p->live[i];
+        int64_t now = pipeline_now(p);
+        struct error err;
+        bool lost;
+        if (l->lost) continue;
+        if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
+            p->store_retry_at = now + 200 * MS_NS;
+            log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
+            return;
+        }
+        if (lost) abandon(p, l, "another worker has taken it over");
+        else l->deadline = now + p->c->lease_ms * MS_NS;
+    }
+}
+
+/* keep_leases: past its deadline a claim may be someone else's. Nothing of it is submitted then (see submit) until the
+ * store has said that it is still ours. */
+void turn_keep_leases(struct pipeline *p)
+{
+    int64_t now = pipeline_now(p);
+    if (now < p->store_retry_at) return;
+    for (size_t i = 0; i < p->n_live; i++) {
+        if (p->live[i]->lost || now < pipeline_half_lease(p, p->live[i])) continue;
+        extend_all(p);
+        return;
+    }
+}
+
+/* ---- settle and claim ---- */
+
+/* careful_take gets the process's only permission for a careful event; careful_leave gives it back. */
+static bool careful_take(struct pipeline *p)
+{
+    if (p->careful_held || !p->cfg.careful) return true;
+    p->careful_held = !atomic_flag_test_and_set(p->cfg.careful);
+    return p->careful_held;
+}
+
+static void careful_leave(struct pipeline *p)
+{
+    if (p->careful_held) atomic_flag_clear(p->cfg.careful);
+    p->careful_held = false;
+}
+
+void turn_drop(struct pipeline *p, size_t i)
+{
+    if (p->live[i]->b.careful) careful_leave(p);
+    live_release(p->live[i], &p->keys);
+    p->n_live--;
+    for (; i < p->n_live; i++) p->live[i] = p->live[i + 1];
+}
+
+static struct live *spare(struct pipeline *p)
+{
+    for (size_t i = 0; i < LIVE_MAX; i++)
+        if (!p->pool[i].used) return &p->pool[i];
+    return NULL;
+}
+
+/* may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
+ * a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
+bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
+{
+    size_t live = p->n_live - settling;
+    if (p->state != PIPELINE_RUNNING || p->ready.head) return false;
+    if (live >= (pipeline_failstop(p) ? 1 : LIVE_MAX)) return false;
+    if (live > 0 && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
+    return circuit_room(&p->circuit, now, p->flying) > 0;
+}
+
+static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
+{
+    return now >= p->look_at && turn_may_claim(p, now, settling);
+}
+
+static void tune(struct pipeline *p, const struct live *l)
+{
+    int64_t took = pipeline_now(p) - l->claimed_at;
+    if (l->b.n >= p->batch_size && took < BATCH_QUICK) p->batch_size *= 2;
+    else if (took > BATCH_SLOW && p->batch_size > 1) p->batch_size /= 2;
+    if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
+}
+
+static void store_failed(struct pipeline *p, const struct error *err)
+{
+    if (err->fate == FATE_FATAL) {
+        pipeline_fail(p, err);
+        return;
+    }
+    int64_t delay = p->store_retry_delay ? p->store_retry_delay * 2 : 100 * MS_NS;
+    p->store_retry_delay = delay < STORE_RETRY_MAX ? delay : STORE_RETRY_MAX;
+    p->store_retry_at = pipeline_now(p) + p->store_retry_delay;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s; trying again in %lld ms", err->text,
+           (long long)(p->store_retry_delay / MS_NS));
+}
+
+static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_t now)
+{
+    int64_t wait = p->cfg.sweep_ms;
+    if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
+    if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
+    p->careful_due = h->careful; /* then may_claim waits for the live batches to end */
+    p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
+    p->deaf_until = h->busy ? now + STANDBY : 0;
+    if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
+    p->stats.paused = h->paused;
+    p->stats.through = h->through && p->n_live == 0;
+}
+
+static void took_batch(struct pipeline *p, struct live *l)
+{
+    p->stats.claims++;
+    p->stats.through = p->stats.paused = p->careful_due = false;
+    p->look_at = 0;
+    p->lane = (l->b.lane + 1) % p->c->lanes;
+    p->parked_turn = !p->parked_turn;
+    p->live[p->n_live++] = l;
+    if (live_load(l, p->c->order, !pipeline_failstop(p), &p->keys, &p->ready) != 0) {
+        p->n_live--; /* out of memory: the lease will run out, and the batch come again */
+        l->used = false;
+        arena_reset(&l->a);
+        p->look_at = pipeline_now(p) + 1000 * MS_NS;
+    }
+}
+
+static void note_hint(struct pipeline *p, const struct claim_hint *h)
+{
+    p->stats.crashed += (int64_t)h->crashed;
+    p->stats.buried += (int64_t)h->buried;
+    if (h->crashed)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name,
+               "took over %zu events of a worker that vanished; delivering them one at a time", h->crashed);
+    if (h->buried)
+        log_at(p->cfg.log, LOG_ERROR_, p->c->name,
+               "%zu events are dead letters: the process died on each attempt to deliver them", h->buried);
+}
+
+static struct claim_request request_of(struct pipeline *p)
+{
+    return (struct claim_request){
+        .consumer = p->c->name,
+        .owner = p->cfg.owner,
+        .order = p->c->order,
+        .lanes = p->c->lanes,
+        .lane_hint = p->lane,
+        .parked_first = p->parked_turn,
+        .filter = p->filter,
+        .max_events = p->batch_size,
+        .max_bytes = BATCH_BYTES,
+        .lease_ms = p->c->lease_ms,
+        .max_attempts = p->c->retry.attempts,
+    };
+}
+
+/* turn settles live[i] (i < 0: nothing) and claims the next batch, if one is wanted, in one transaction. */
+bool turn_settle(struct pipeline *p, int i)
+{
+    struct live *l = i >= 0 ? p->live[i] : NULL, *next = NULL;
+    struct settlement s;
+    struct claim_request req = request_of(p);
+    struct claim_hint hint = {0};
+    struct batch b = {0};
+    struct error err = {0};
+    bool lost = false, skipping = false;
+    int64_t now = pipeline_now(p);
+    if (l) {
+        s = (struct settlement){.consumer = p->c->name,
+                                .owner = p->cfg.owner,
+                                .order = p->c->order,
+                                .b = &l->b,
+                                .release_from = l->release_from};
+        s.out = live_outcomes(l, &s.n);
+        if (!s.out) {
+            err_nomem(&err);
+            store_failed(p, &err);
+            return false;
+        }
+    }
+    if (l && l->b.careful) careful_leave(p);
+    if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
+    if (next) {
+        p->cfg.st->ops->bell_clear(p->cfg.st);
+        req.careful = p->n_live > (l ? 1 : 0) ? CAREFUL_WAIT : careful_take(p) ? CAREFUL_TAKE : CAREFUL_SKIP;
+        skipping = req.careful == CAREFUL_SKIP;
+    }
+    if (!next) req.max_events = 0;
+    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0) {
+        if (next) arena_reset(&next->a);
+        careful_leave(p);
+        store_failed(p, &err);
+        return false;
+    }
+    if (next && !b.careful) careful_leave(p);
+    p->store_retry_delay = p->store_retry_at = 0;
+    if (l) {
+        if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
+        tune(p, l);
+        turn_drop(p, (size_t)i);
+    }
+    note_hint(p, &hint);
+    if (!next) return true;
+    next->b = b;
+    next->claimed_at = now;
+    next->deadline = now + p->c->lease_ms * MS_NS;
+    if (b.n > 0) {
+        took_batch(p, next);
+    } else {
+        arena_reset(&next->a);
+        found_nothing(p, &hint, now);
+        if (skipping && p->look_at > now + CAREFUL_AGAIN) p->look_at = now + CAREFUL_AGAIN;
+    }
+    return b.n > 0 || l || hint.skipped;
+}
+
+/* drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
+void turn_drop_lost(struct pipeline *p)
+{
+    for (size_t i = 0; i < p->n_live;) {
+        if (p->live[i]->lost && p->live[i]->flying == 0) turn_drop(p, i);
+        else i++;
+    }
+}
+
+static void hear_bell(struct pipeline *p, int64_t now)
+{
+    struct pollfd fd = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
+    if (now < p->look_at && now >= p->deaf_until && fd.fd >= 0 && poll(&fd, 1, 0) == 1) p->look_at = 0;
+}
+
+bool turn_store(struct pipeline *p)
+{
+    int64_t now = pipeline_now(p);
+    if (now < p->store_retry_at) return false;
+    turn_drop_lost(p);
+    if (p->n_live > 0 && p->live[0]->open == 0) return turn_settle(p, 0);
+    hear_bell(p, now);
+    return wants_work(p, now, 0) && turn_settle(p, -1);
+}
