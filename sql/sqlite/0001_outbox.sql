@@ -74,6 +74,7 @@ CREATE TABLE outbox_claim (
     to_seq       INTEGER NOT NULL,
     owner        TEXT NOT NULL,
     locked_until INTEGER NOT NULL,
+    lease        INTEGER NOT NULL,          -- its length: locked_until is never further ahead, whatever the clock did
     PRIMARY KEY (consumer, epoch)
 ) WITHOUT ROWID;
 
@@ -84,6 +85,7 @@ CREATE TABLE outbox_parked (
     key       INTEGER NOT NULL,             -- what order goes by; 0: nothing
     attempts  INTEGER NOT NULL,
     due_at    INTEGER,
+    wait      INTEGER NOT NULL DEFAULT 0,   -- what it was told to wait: due_at is never further ahead
     careful   INTEGER NOT NULL DEFAULT 0,   -- was in flight when a worker vanished: alone, attempt counted first
     delayed   INTEGER NOT NULL DEFAULT 0,   -- waits for its not_before
     claim     INTEGER,                      -- epoch of the claim that holds it

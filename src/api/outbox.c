@@ -1,6 +1,7 @@
 /* outbox.c: the public interface (include/outbox.h) over store and engine. */
 #include "outbox.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -469,8 +470,10 @@ OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 OUTBOX_API void outbox_stop(outbox *ob)
 {
     uint64_t one = 1;
+    int saved = errno; /* this may be a signal handler */
     atomic_store(&ob->crew.stop, true);
-    if (write(ob->crew.stop_fd, &one, sizeof one) < 0) return; /* it was stopped so often that it is full */
+    if (write(ob->crew.stop_fd, &one, sizeof one) < 0) errno = saved; /* it was stopped so often that it is full */
+    errno = saved;
 }
 
 OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)

@@ -278,6 +278,7 @@ static void finish(struct runner *r, struct pollfd *fds)
         while (pipeline_step(r->p)) continue;
         const struct pipeline_stats *s = pipeline_stats(r->p);
         if (!pipeline_busy(r->p) || s->down || pipeline_state(r->p) >= PIPELINE_STOPPED) return;
+        if (pipeline_store_error(r->p)->code) return;
         size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
         sleep_until(fds, n, deadline);
     }
@@ -287,6 +288,10 @@ static void finish(struct runner *r, struct pollfd *fds)
 static void leave(struct runner *r, struct error *err, int *result)
 {
     const struct pipeline_stats *s = pipeline_stats(r->p);
+    if (pipeline_store_error(r->p)->code && *result == 0) {
+        *result = -1;
+        if (err) *err = *pipeline_store_error(r->p);
+    }
     if (s->down && *result == 0)
         *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down", r->consumer->name);
     if (pipeline_state(r->p) == PIPELINE_RUNNING && !s->down && !pipeline_busy(r->p)) return;

@@ -56,6 +56,7 @@ static void catch_signals(void)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it: exit statuses would be lost */
 }
 
 /* api_error takes over what the library said; the layouts are the same. */

@@ -78,8 +78,14 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
     pipeline_fail(p, &err);
 }
 
+/* not_tried: a careful event goes back to the store, with the attempt that was counted for it: holding it would keep the
+ * careful events of other consumers waiting, and a crash of theirs would count against it. */
 static void not_tried(struct pipeline *p, struct item *it)
 {
+    if (it->live->b.careful) {
+        item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, &p->ready);
+        return;
+    }
     item_land(it);
     p->requeue = true;
 }

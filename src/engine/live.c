@@ -128,6 +128,8 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
     l->lost = false;
     l->flying = l->exceptions = 0;
     l->release_from = 0;
+    l->out = NULL;
+    l->n_out = 0;
     chain = chain || any_held(&l->b);
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
@@ -226,13 +228,14 @@ void live_give_up(struct live *l, struct ready *q)
         if (untried(&l->items[i])) hold_back(&l->items[i], q);
 }
 
-const struct outcome *live_outcomes(struct live *l, size_t *ret_n)
+int live_outcomes(struct live *l)
 {
+    assert(l->open == 0);
+    if (l->out) return 0; /* settling may have to be tried many times */
     struct outcome *out = arena_alloc(&l->a, (l->exceptions + 1) * sizeof *out);
-    size_t n = 0;
-    if (!out) return NULL;
+    if (!out) return -1;
     for (size_t i = 0; l->exceptions && i < l->b.n; i++)
-        if (l->items[i].exceptional) out[n++] = l->items[i].out;
-    *ret_n = n;
-    return out;
+        if (l->items[i].exceptional) out[l->n_out++] = l->items[i].out;
+    l->out = out;
+    return 0;
 }

@@ -40,9 +40,11 @@ struct live {
     struct batch b;
     struct item *items;
     size_t open, flying, exceptions;
-    int64_t release_from; /* for the settlement */
-    int64_t claimed_at;   /* monotonic, before the claim was sent */
-    int64_t deadline;     /* claimed_at or last extension + lease */
+    int64_t release_from;      /* for the settlement */
+    const struct outcome *out; /* made once, when everything has ended; NULL until then */
+    size_t n_out;
+    int64_t claimed_at; /* monotonic, before the claim was sent */
+    int64_t deadline;   /* claimed_at or last extension + lease */
 };
 
 /* The last event of every key that is on its way, over all live batches of a pipeline. */
@@ -80,7 +82,7 @@ void item_end(struct item *it, const struct outcome *out, bool exceptional, stru
  * release_from, without outcomes. The caller empties its queue afterwards. */
 void live_give_up(struct live *l, struct ready *q);
 
-/* live_outcomes lists the exceptions in the batch's arena, in batch order; NULL when out of memory. */
-const struct outcome *live_outcomes(struct live *l, size_t *ret_n);
+/* live_outcomes lists the exceptions, in batch order, in l->out; once nothing is open. Returns -1 when out of memory. */
+int live_outcomes(struct live *l);
 
 #endif

@@ -97,8 +97,10 @@ static bool drain_turn(struct pipeline *p)
     size_t i = whole ? last : 0;
     if (p->live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
-    if (now >= p->drain_deadline) turn_drop(p, i); /* the store is away, too: the lease will run out */
-    return now >= p->drain_deadline;
+    if (now < p->drain_deadline) return false;
+    /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
+    while (p->n_live > 0) turn_drop(p, p->n_live - 1);
+    return true;
 }
 
 bool pipeline_step(struct pipeline *p)
@@ -123,7 +125,7 @@ static int64_t sooner(int64_t a, int64_t b)
 /* wait_for_work: the bell and the next look, if this is a time for new work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max, int64_t *at)
 {
-    if (!turn_may_claim(p, now, 0)) return 0;
+    if (!turn_may_claim(p, now, 0) || now < p->store_retry_at) return 0;
     *at = sooner(*at, p->look_at);
     if (now < p->deaf_until) {
         *at = sooner(*at, p->deaf_until);
@@ -168,6 +170,7 @@ void pipeline_ring(struct pipeline *p)
     p->look_at = 0;
     p->deaf_until = 0;
     p->stats.through = false;
+    p->store_retry_at = 0;
 }
 
 enum pipeline_state pipeline_state(const struct pipeline *p)
@@ -183,6 +186,11 @@ const struct error *pipeline_error(const struct pipeline *p)
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
 {
     return &p->stats;
+}
+
+const struct error *pipeline_store_error(const struct pipeline *p)
+{
+    return &p->store_error;
 }
 
 const char *pipeline_failure(const struct pipeline *p)

@@ -71,6 +71,8 @@ bool pipeline_busy(const struct pipeline *p);
 enum pipeline_state pipeline_state(const struct pipeline *p);
 const struct error *pipeline_error(const struct pipeline *p);
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
+/* pipeline_store_error: why the last turn with the store failed; code 0 when it went well. */
+const struct error *pipeline_store_error(const struct pipeline *p);
 /* pipeline_failure: how the last event that failed did, "type: why"; "" when none has. */
 const char *pipeline_failure(const struct pipeline *p);
 

@@ -37,6 +37,7 @@ struct pipeline {
     int64_t look_at;
     int64_t deaf_until; /* ignore the bell until then */
     int64_t store_retry_at, store_retry_delay;
+    struct error store_error; /* of the last turn; code 0: it went well */
     int64_t drain_deadline;
     char failure[256];
 };

@@ -109,6 +109,7 @@ static void tune(struct pipeline *p, const struct live *l)
 
 static void store_failed(struct pipeline *p, const struct error *err)
 {
+    p->store_error = *err;
     if (err->fate == FATE_FATAL) {
         pipeline_fail(p, err);
         return;
@@ -161,9 +162,17 @@ static void note_hint(struct pipeline *p, const struct claim_hint *h)
                "%zu events are dead letters: the process died on each attempt to deliver them", h->buried);
 }
 
-static struct claim_request request_of(struct pipeline *p)
+/* request_of: known has room for LIVE_MAX epochs and must live as long as the request. */
+static struct claim_request request_of(struct pipeline *p, int64_t *known)
 {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_live; i++)
+        if (!p->live[i]->lost) known[n++] = p->live[i]->b.epoch;
     return (struct claim_request){
+        .events = p->c->events,
+        .where = p->c->where,
+        .known = known,
+        .n_known = n,
         .consumer = p->c->name,
         .owner = p->cfg.owner,
         .order = p->c->order,
@@ -179,30 +188,44 @@ static struct claim_request request_of(struct pipeline *p)
 }
 
 /* turn settles live[i] (i < 0: nothing) and claims the next batch, if one is wanted, in one transaction. */
+/* superseded: another worker has registered the consumer with other settings, and those count. */
+static void superseded(struct pipeline *p)
+{
+    struct error err;
+    err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
+             "this consumer was given another order, number of lanes or filter meanwhile; start it again with those");
+    pipeline_fail(p, &err);
+}
+
 bool turn_settle(struct pipeline *p, int i)
 {
     struct live *l = i >= 0 ? p->live[i] : NULL, *next = NULL;
     struct settlement s;
-    struct claim_request req = request_of(p);
+    int64_t known[LIVE_MAX];
+    struct claim_request req = request_of(p, known);
     struct claim_hint hint = {0};
     struct batch b = {0};
     struct error err = {0};
     bool lost = false, skipping = false;
     int64_t now = pipeline_now(p);
     if (l) {
-        s = (struct settlement){.consumer = p->c->name,
-                                .owner = p->cfg.owner,
-                                .order = p->c->order,
-                                .b = &l->b,
-                                .release_from = l->release_from};
-        s.out = live_outcomes(l, &s.n);
-        if (!s.out) {
+        if (live_outcomes(l) != 0) {
             err_nomem(&err);
             store_failed(p, &err);
             return false;
         }
+        s = (struct settlement){.consumer = p->c->name,
+                                .owner = p->cfg.owner,
+                                .order = p->c->order,
+                                .b = &l->b,
+                                .out = l->out,
+                                .n = l->n_out,
+                                .release_from = l->release_from};
     }
-    if (l && l->b.careful) careful_leave(p);
+    if (l && l->b.careful) {
+        careful_leave(p); /* nothing of it is on its way any more */
+        l->b.careful = false;
+    }
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
@@ -218,12 +241,17 @@ bool turn_settle(struct pipeline *p, int i)
     }
     if (next && !b.careful) careful_leave(p);
     p->store_retry_delay = p->store_retry_at = 0;
+    p->store_error.code = 0;
     if (l) {
         if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
         tune(p, l);
         turn_drop(p, (size_t)i);
     }
     note_hint(p, &hint);
+    if (hint.changed) {
+        superseded(p);
+        return true;
+    }
     if (!next) return true;
     next->b = b;
     next->claimed_at = now;

@@ -338,6 +338,28 @@ static void last_words(struct run *r, char out[TAIL_SIZE + 1])
     while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
 }
 
+static bool runnable(const char *dir, size_t n, const char *name, size_t name_n)
+{
+    char path[4096];
+    int len = snprintf(path, sizeof path, "%.*s%s%.*s", (int)n, dir, n ? "/" : "", (int)name_n, name);
+    return len > 0 && (size_t)len < sizeof path && access(path, X_OK) == 0;
+}
+
+/* command_there: 126 and 127 are what the shell says of a command that is not there or may not be run, but a program may
+ * leave with them, too, on one event. It is the program's own word if the first word of the command can be run. */
+static bool command_there(const char *command)
+{
+    const char *name = command + strspn(command, " \t\r\n"), *path = getenv("PATH");
+    size_t n = strcspn(name, " \t\r\n;&|<>()$`\"'");
+    if (memchr(name, '/', n)) return runnable("", 0, name, n);
+    for (const char *dir = path ? path : "/usr/bin:/bin"; *dir; dir += *dir == ':') {
+        size_t len = strcspn(dir, ":");
+        if (len && runnable(dir, len, name, n)) return true;
+        dir += len;
+    }
+    return false;
+}
+
 /* judge says what the end of a command means, and writes why without its last words. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si, char why[64])
 {
@@ -345,7 +367,11 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     bool left = si->si_code == CLD_EXITED;
     if (left) snprintf(why, 64, "exit status %d", si->si_status);
     else if (si->si_code) snprintf(why, 64, "killed by signal %d", si->si_status);
-    else snprintf(why, 64, "its exit status is lost: this process ignores SIGCHLD");
+    if (si->si_code == 0) {
+        res.status = SINK_FATAL; /* retrying would deliver it again and again, and believe none of it */
+        snprintf(why, 64, "exit statuses are lost: this process ignores SIGCHLD");
+        return res;
+    }
     if (left && si->si_status == 0 && !r->signalled) {
         res.status = SINK_DELIVERED;
     } else if (x->cancelling) { /* even with exit status 0, as below: delivering again is safe, believing is not */
@@ -359,6 +385,7 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     } else if (left) {
         for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++)
             if (exit_codes[i].code == si->si_status) res.status = exit_codes[i].status;
+        if (res.status == SINK_DOWN && command_there(x->command)) res.status = SINK_RETRY;
     }
     return res;
 }
@@ -503,6 +530,9 @@ static void exec_close(struct sink *sk)
 static int exec_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     const char *command = cfg->url + strlen("exec:");
+    struct sigaction child;
+    if (sigaction(SIGCHLD, NULL, &child) == 0 && (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))
+        return err_set(err, ERR_CONFIG, "exec: this process ignores SIGCHLD, so exit statuses would be lost");
     if (!command[strspn(command, " \t\r\n")]) return err_set(err, ERR_CONFIG, "exec: needs a command: exec:COMMAND");
     struct exec *x = calloc(1, sizeof *x);
     if (!x) return err_nomem(err);

@@ -66,10 +66,13 @@ struct claim_request {
     const char *owner; /* unique per worker: "host:pid:random" */
     enum order order;  /* as registered */
     int lanes;
-    int lane_hint;        /* fresh events are looked for in this lane first */
-    enum careful careful; /* what to do when a careful event is due */
-    bool parked_first;    /* which kind to try first; the other is tried next */
-    const struct filter *filter;
+    int lane_hint;               /* fresh events are looked for in this lane first */
+    enum careful careful;        /* what to do when a careful event is due */
+    bool parked_first;           /* which kind to try first; the other is tried next */
+    const struct filter *filter; /* compiled from these two, which must be what is registered */
+    const char *events, *where;
+    const int64_t *known; /* epochs of the fresh claims the caller still has in hand */
+    size_t n_known;
     size_t max_events;
     size_t max_bytes; /* stop after the event that crosses it */
     int64_t lease_ms;
@@ -86,6 +89,7 @@ struct claim_hint {
     size_t crashed;  /* events of expired claims taken over by this call */
     size_t buried;   /* events buried by this call because the process died on them too often */
     bool careful;    /* a careful event is due, but was not allowed: nothing was claimed */
+    bool changed;    /* order, lanes or filter registered are not those of the request: nothing was claimed */
 };
 
 enum outcome_kind {

@@ -223,6 +223,33 @@ static void sink_that_is_down_makes_step_say_so_and_keeps_nothing(void **state)
     assert_string_equal(h.types, "a b ");
 }
 
+static void step_tells_that_the_store_could_not_be_asked(void **state)
+{
+    struct heard h = {0};
+    sqlite3 *db;
+    outbox *ob;
+    char path[128], url[140];
+    outbox_options o = OUTBOX_OPTIONS_INIT;
+    (void)state;
+    snprintf(path, sizeof path, "%s/t.db", dir);
+    snprintf(url, sizeof url, "sqlite:%s", path);
+    o.busy_ms = 20;
+    OK(outbox_open(url, &o, &ob, &err));
+    listener(ob, "c", "*", &h);
+    emit(ob, "a", "1", "{}");
+    OK(outbox_step(ob, NULL, &err));
+    emit(ob, "b", "1", "{}");
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_exec(db, "BEGIN IMMEDIATE", 0, 0, 0);
+    assert_int_equal(outbox_step(ob, NULL, &err), -1);
+    assert_int_equal(err.code, OUTBOX_BUSY);
+    sqlite3_exec(db, "ROLLBACK", 0, 0, 0);
+    OK(outbox_step(ob, NULL, &err)); /* at once, without a pause */
+    assert_string_equal(h.types, "a b ");
+    sqlite3_close(db);
+    outbox_close(ob);
+}
+
 /* ---- transactions ---- */
 
 static void begin_and_commit_bracket_events_and_the_applications_rows(void **state)
@@ -533,6 +560,7 @@ int main(void)
         IN_MEMORY(step_tells_a_failure_and_goes_on_with_the_others),
         IN_MEMORY(step_delivers_what_handlers_emit),
         IN_MEMORY(sink_that_is_down_makes_step_say_so_and_keeps_nothing),
+        IN_A_FILE(step_tells_that_the_store_could_not_be_asked),
         IN_MEMORY(begin_and_commit_bracket_events_and_the_applications_rows),
         IN_A_FILE(callers_connection_decides_what_exists),
         IN_MEMORY(misuse_is_told),

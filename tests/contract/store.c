@@ -311,6 +311,10 @@ static void one_owner_may_hold_several_claims_of_a_lane(void **state)
     req.max_events = 2;
     assert_int_equal(claim_by(g, req), 2);
     int64_t epoch = g->b.epoch;
+    assert_int_equal(claim_by(g, req), 0); /* one it has forgotten, as when the answer got lost, is in the way */
+    assert_true(g->hint.busy);
+    req.known = &epoch;
+    req.n_known = 1;
     assert_int_equal(claim_by(g, req), 2);
     assert_true(g->b.epoch > epoch);
 }
@@ -495,6 +499,34 @@ static void live_claim_is_never_stolen(void **state)
     assert_true(settle(g, "c", NULL, 0));
 }
 
+static void lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    store_now.wall += 86400000;
+    assert_int_equal(claim(g, "c"), 1);
+    store_now.wall -= 86400000;
+    assert_int_equal(claim_by(g, request("c", "you")), 0);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+}
+
+static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    store_now.wall += 86400000;
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    store_now.wall -= 86400000;
+    claim(g, "c"); /* notices */
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 1);
+}
+
 static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **state)
 {
     struct store_rig *g = *state;
@@ -553,9 +585,12 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     for (int i = 0; i < 3; i++) emit(g->st, "1");
     req.max_events = 1;
     assert_int_equal(claim_by(g, req), 1);
-    int64_t first = g->b.ev[0].seq;
+    int64_t first = g->b.ev[0].seq, epochs[2] = {g->b.epoch, 0};
     req.lease_ms = 1000;
+    req.known = epochs;
+    req.n_known = 2;
     assert_int_equal(claim_by(g, req), 1);
+    epochs[1] = g->b.epoch;
     pass(1000);
     assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
     assert_true(g->hint.busy);
@@ -786,6 +821,32 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "3");
 }
 
+static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1); /* the first: its worker is gone */
+    int64_t first = g->b.ev[0].seq, epoch = g->b.epoch;
+    req.known = &epoch;
+    req.n_known = 1;
+    req.lease_ms = 2 * LEASE;
+    assert_int_equal(claim_by(g, req), 1);
+    struct outcome o = behind(g, 0);
+    assert_true(settle(g, "c", &o, 1)); /* finds nothing before it: due at once */
+    pass(LEASE);
+    struct claim_request you = request("c", "you");
+    you.parked_first = true;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(claim_by(g, you), 1);
+        assert_int_equal(g->b.ev[0].seq, first + i);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+}
+
 static void delayed_event_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
@@ -838,6 +899,8 @@ static void released_tail_before_another_claim_is_parked(void **state)
     one.ev = copies;
     struct arena keep = g->a;
     arena_init(&g->a, 0);
+    req.known = &one.epoch;
+    req.n_known = 1;
     assert_int_equal(claim_by(g, req), 2);
     struct settlement s = {
         .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &one, .release_from = copies[0].seq};
@@ -1010,11 +1073,62 @@ static void order_and_lanes_change_only_when_through(void **state)
     assert_int_equal(claim(g, "c"), 1);
     assert_true(settle(g, "c", NULL, 0));
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
-    struct claim_request req = request("c", "me"); /* one who does not know yet */
-    assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), -1);
-    assert_int_equal(err.fate, FATE_FATAL);
     emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 0); /* one who does not know yet */
+    assert_true(g->hint.changed);
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_KEY, 4)), 1);
+}
+
+static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    struct consumer_spec c = {
+        .name = "c", .events = "a.*", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "b.x", "1", "{}", 0);
+    struct claim_request old = request("c", "old"), new = request("c", "new");
+    old.events = "a.*";
+    must(filter_new(old.events, NULL, &f, &err), &err);
+    old.filter = f;
+    c.events = new.events = "a.*,b.*";
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
+    assert_true(g->hint.changed);
+    assert_int_equal(claim_by(g, new), 2);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, old), 0); /* nor does it take over, which would lose b.x as well */
+    assert_int_equal(g->hint.crashed, 0);
+    assert_int_equal(claim_by(g, new), 1);
+    assert_int_equal(g->hint.crashed, 2);
+    filter_free(f);
+}
+
+static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = {.name = "c",
+                              .events = "",
+                              .where = "",
+                              .retry = "fast",
+                              .order = ORDER_KEY,
+                              .lanes = 1,
+                              .start = START_SEQ,
+                              .start_seq = 3};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.lanes = 2;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    for (int i = 0; i < 4; i++) emit(g->st, NULL);
+    size_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        struct claim_request req = request_as("c", "me", ORDER_KEY, 2);
+        req.lane_hint = i;
+        n += claim_by(g, req);
+    }
+    assert_int_equal(n, 2);
 }
 
 static void paused_consumer_gets_nothing_until_resumed(void **state)
@@ -1321,6 +1435,8 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(a_filter_that_never_matches_still_gets_to_the_end),
         ON_A_STORE(expired_claim_cannot_settle),
         ON_A_STORE(live_claim_is_never_stolen),
+        ON_A_STORE(lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was),
+        ON_A_STORE(retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told),
         ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
         ON_A_STORE(taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time),
         ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
@@ -1333,6 +1449,7 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
         ON_A_STORE(without_order_a_failure_holds_nobody_back),
         ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
+        ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
         ON_A_STORE(delayed_event_waits_for_its_time),
         ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
         ON_A_STORE(released_tail_before_another_claim_is_parked),
@@ -1343,6 +1460,8 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(new_consumer_starts_where_it_is_told),
         ON_A_STORE(registering_again_keeps_the_position),
         ON_A_STORE(order_and_lanes_change_only_when_through),
+        ON_A_STORE(only_a_worker_with_the_registered_filter_gets_anything),
+        ON_A_STORE(start_ahead_of_the_head_survives_a_change_of_lanes),
         ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
         ON_A_STORE(consumer_with_something_to_lose_is_removed_only_by_force),
         ON_A_STORE(bad_consumer_names_are_refused),

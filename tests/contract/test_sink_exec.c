@@ -171,6 +171,26 @@ static void exit_status_decides(void **state)
     }
 }
 
+static void a_command_that_is_there_may_leave_with_127_of_its_own(void **state)
+{
+    struct sink_item *it = run_one(*state, "sh -c 'exit 127'");
+    assert_int_equal(it->status, SINK_RETRY); /* one event's fault: no reason to take the sink for down */
+}
+
+static void is_refused_where_exit_statuses_are_lost(void **state)
+{
+    struct sink *sk;
+    struct error err;
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    const struct sink_ops *kind;
+    assert_int_equal(sink_find("exec:true", &kind, &err), 0);
+    int r = kind->open(&(struct sink_config){.url = "exec:true", .clock = &clock_system}, &sk, &err);
+    signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(r, -1);
+    assert_non_null(strstr(err.text, "SIGCHLD"));
+}
+
 static void command_not_found_is_down(void **state)
 {
     struct sink_item *it = run_one(*state, "no-such-command-here");
@@ -498,6 +518,8 @@ int main(void)
     const struct CMUnitTest own[] = {
         cmocka_unit_test(exit_status_decides),
         ON_A_COMMAND(command_not_found_is_down),
+        ON_A_COMMAND(a_command_that_is_there_may_leave_with_127_of_its_own),
+        cmocka_unit_test(is_refused_where_exit_statuses_are_lost),
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
         ON_A_COMMAND(stdin_is_the_line_and_need_not_be_read),
         ON_A_COMMAND(facts_are_in_the_environment),

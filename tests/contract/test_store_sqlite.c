@@ -180,6 +180,7 @@ static void delivery_view_shows_the_states(void **state)
                                 .owner = "me",
                                 .order = ORDER_KEY,
                                 .lanes = 1,
+                                .events = "x,y.*",
                                 .max_events = 10,
                                 .max_bytes = 1000000,
                                 .lease_ms = 1000,
@@ -236,6 +237,30 @@ static void locked_database_is_busy_and_nothing_is_half_done(void **state)
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 1);
     store_close(other);
     sqlite3_close(db);
+}
+
+static void emit_after_the_database_rolled_back_by_itself_is_refused(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    static char big[400000];
+    memset(big, ' ', sizeof big - 1);
+    big[0] = '1';
+    struct new_event ev = {.type = STR("big"), .payload = str_of(big)};
+    sql(sqlite_handle(g->st), "PRAGMA max_page_count = 80"); /* a disk that is nearly full */
+    assert_int_equal(g->st->ops->begin(g->st, &err), 0);
+    assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0);
+    assert_int_equal(g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err), -1);
+    assert_int_equal(err.code, ERR_FULL);
+    if (!sqlite3_get_autocommit(sqlite_handle(g->st))) sql(sqlite_handle(g->st), "ROLLBACK"); /* as SQLite may */
+    assert_int_equal(emit_in(g->st, NULL, NULL, &err), -1); /* it would commit by itself */
+    assert_int_equal(err.code, ERR_MISUSE);
+    assert_int_equal(emit_in(g->st, NULL, "key", &err), -1);
+    assert_int_equal(g->st->ops->commit(g->st, &err), -1);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
+    assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0); /* and now it is as before */
 }
 
 /* Many claimers of one consumer without order, each with a connection of its own: every event goes to exactly one. */
@@ -314,6 +339,7 @@ int main(void)
         ON_A_STORE(delivery_view_shows_the_states),
         ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
         ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
+        ON_A_STORE(emit_after_the_database_rolled_back_by_itself_is_refused),
         ON_A_STORE(racing_claimers_never_get_the_same_event),
     };
     const struct CMUnitTest racing[] = {ON_A_STORE(racing_claimers_never_get_the_same_event)};

@@ -151,6 +151,7 @@ void rig_start(struct rig *g, int i)
                                   .clock = &g->clock,
                                   .rng = &g->rng,
                                   .log = &g->log,
+                                  .careful = &g->careful,
                                   .poll_ms = 20};
     if (pipeline_new(&cfg, &w->p, &err) != 0) fail_msg("%s", err.text);
     w->sk = model_new(g, w->p);
@@ -163,9 +164,11 @@ struct worker *rig_worker(struct rig *g, int i, ...)
     struct error err;
     va_list ap;
     char text[128];
-    assert_int_equal(consumer_init(&w->c, "c", &err), 0);
     va_start(ap, i);
-    for (const char *o = va_arg(ap, const char *); o; o = va_arg(ap, const char *)) {
+    const char *o = va_arg(ap, const char *);
+    bool named = o && strncmp(o, "consumer=", 9) == 0;
+    assert_int_equal(consumer_init(&w->c, named ? o + 9 : "c", &err), 0);
+    for (o = named ? va_arg(ap, const char *) : o; o; o = va_arg(ap, const char *)) {
         snprintf(text, sizeof text, "%s", o);
         char *value = strchr(text, '=');
         *value++ = '\0';

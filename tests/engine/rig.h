@@ -50,6 +50,7 @@ struct rig {
     int64_t mono, wall;
     struct clock clock;
     struct rng rng;
+    atomic_flag careful;
     unsigned caps;
     size_t capacity;
     struct worker w[RIG_PIPELINES];
@@ -63,7 +64,8 @@ int rig_setup(void **state);
 int rig_teardown(void **state);
 #define ON_A_RIG(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
 
-/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL. */
+/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL; of consumer "c", or as the special
+ * option "consumer=NAME", which comes first, says. */
 struct worker *rig_worker(struct rig *g, int i, ...) __attribute__((sentinel));
 void rig_start(struct rig *g, int i);
 /* rig_crash takes it away as kill -9 would: nothing is settled, what is with the sink is forgotten. */

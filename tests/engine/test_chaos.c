@@ -1,5 +1,6 @@
-/* Seeded chaos: pipelines of one consumer come, stall, crash and go, the sink answers as it likes, time jumps; then all
- * heals and everything must have arrived, in order. OUTBOX_SEED=N replays one seed. */
+/* Seeded chaos: pipelines of one consumer come, stall, crash and go, the sink answers as it likes, the store is busy or
+ * slow or loses its answer, time jumps, operators pause and trim; then all heals and everything must have arrived, in
+ * order. OUTBOX_SEED=N replays one seed. */
 #include "rig.h"
 
 #include <stdio.h>
@@ -13,6 +14,66 @@ struct plan {
     const char *order, *lanes, *batch;
     unsigned caps;
 };
+
+/* ---- a store with moods ---- */
+
+static struct store_ops moody;
+static const struct store_ops *real;
+static struct {
+    struct rig *g;
+    int busy_turns, lost_answers, busy_extends;
+    int64_t slow_ms;
+} mood;
+
+static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                      struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+{
+    if (mood.slow_ms) rig_pass(mood.g, mood.slow_ms);
+    mood.slow_ms = 0;
+    if (mood.busy_turns > 0 && mood.busy_turns-- > 0) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted");
+    int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    if (r == 0 && mood.lost_answers > 0 && mood.lost_answers-- > 0)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: done, but the answer was lost");
+    return r;
+}
+
+static int moody_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
+                        int64_t lease_ms, bool *ret_lost, struct error *err)
+{
+    if (mood.busy_extends > 0 && mood.busy_extends-- > 0) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted");
+    return real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
+}
+
+static void start(struct rig *g, int i)
+{
+    struct worker *w = &g->w[i];
+    if (!w->p) rig_start(g, i);
+    if (w->st->ops != &moody) real = w->st->ops;
+    moody = *real;
+    moody.turn = moody_turn;
+    moody.extend = moody_extend;
+    w->st->ops = &moody;
+    w->sk->hold = true;
+}
+
+static void trouble(struct rig *g, int *disturbed)
+{
+    struct error err;
+    struct trim_result trimmed;
+    switch (rng_below(&g->rng, 7)) {
+    case 0: mood.busy_turns = (int)rng_below(&g->rng, 4); break;
+    case 1: mood.busy_extends = (int)rng_below(&g->rng, 6); break;
+    case 2: mood.lost_answers = 1, ++*disturbed; break;
+    case 3:
+        if (rng_below(&g->rng, 4) == 0) mood.slow_ms = (int64_t)rng_below(&g->rng, 2200), ++*disturbed;
+        break;
+    case 4: g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1}, &trimmed, &err); break;
+    case 5: g->st->ops->consumer_pause(g->st, "c", rng_below(&g->rng, 3) == 0, &err); break;
+    default: rig_pass(g, (int64_t)rng_below(&g->rng, 1100));
+    }
+}
+
+/* ---- the rest ---- */
 
 static enum sink_status any_answer(struct model *m, const struct delivery *d)
 {
@@ -43,7 +104,7 @@ static void one_thing(struct rig *g, int *emitted, int *disturbed)
     char key[8];
     int i = (int)rng_below(&g->rng, RIG_PIPELINES);
     struct worker *w = &g->w[i];
-    switch (rng_below(&g->rng, 16)) {
+    switch (rng_below(&g->rng, 19)) {
     case 0:
     case 1:
     case 2:
@@ -52,8 +113,7 @@ static void one_thing(struct rig *g, int *emitted, int *disturbed)
         ++*emitted;
         break;
     case 3:
-        if (!w->p && rng_below(&g->rng, 2)) rig_start(g, i);
-        if (w->p && !w->sk->hold) w->sk->hold = true;
+        if (!w->p && rng_below(&g->rng, 2)) start(g, i);
         break;
     case 4:
         if (w->p && rng_below(&g->rng, 8) == 0) rig_crash(g, i), ++*disturbed;
@@ -65,6 +125,9 @@ static void one_thing(struct rig *g, int *emitted, int *disturbed)
     case 7: rig_pass(g, (int64_t)rng_below(&g->rng, 60)); break;
     case 8:
         if (w->p && rng_below(&g->rng, 12) == 0) pipeline_drain(w->p, g->mono + 100 * MS_NS), ++*disturbed;
+        break;
+    case 12:
+        if (rng_below(&g->rng, 2)) trouble(g, disturbed);
         break;
     case 9:
     case 10:
@@ -133,7 +196,10 @@ static void run(struct rig *g, const struct plan *p)
 {
     char order[32], lanes[32], batch[32];
     int emitted = 0, disturbed = 0;
+    struct error err;
     rng_seed(&g->rng, p->seed);
+    memset(&mood, 0, sizeof mood);
+    mood.g = g;
     g->caps = p->caps;
     g->capacity = 1 + rng_below(&g->rng, 8);
     snprintf(order, sizeof order, "order=%s", p->order);
@@ -144,6 +210,7 @@ static void run(struct rig *g, const struct plan *p)
             true;
     for (int i = 0; i < 600; i++) one_thing(g, &emitted, &disturbed);
     for (int i = 0; i < RIG_PIPELINES; i++) rig_crash(g, i); /* heal: one good worker, a sink that takes everything */
+    if (g->st->ops->consumer_pause(g->st, "c", false, &err) != 0) fail_msg("%s", err.text);
     rig_start(g, 0);
     rig_pass(g, 2500);
     bool through = false;

@@ -1,6 +1,7 @@
 /* The engine by itself: what it does with each answer of a sink, with time, and with a store that fails. */
 #include "rig.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -533,6 +534,111 @@ static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **st
     SAW(1, 2);
 }
 
+static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", "batch=1", NULL);
+    make_flaky(w);
+    for (int i = 0; i < 4; i++) rig_emit(g, "a");
+    fail_after = 1;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3, 4);
+}
+
+static void bell_is_not_listened_to_while_the_store_is_away(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0);
+    assert_int_equal(write(broken_bell[1], "x", 1), 1); /* somebody writes all the time */
+    fail_before = 1;
+    rig_step(g, 0);
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 0);
+    assert_int_equal(deadline - g->mono, 100 * MS_NS);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+static void settling_again_and_again_takes_no_more_memory(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "retry=attempts=9", NULL);
+    make_flaky(w);
+    w->sk->hold = true;
+    for (int i = 0; i < 20; i++) rig_emit(g, NULL);
+    rig_step(g, 0);
+    while (w->sk->n) rig_end(g, 0, 0, SINK_RETRY);
+    fail_before = 1000;
+    int64_t used = 0;
+    for (int i = 0; i < 500; i++) {
+        rig_pass(g, 6000);
+        pipeline_ring(w->p);
+        rig_step(g, 0);
+        if (i == 9) used = (int64_t)mallinfo2().uordblks;
+    }
+    assert_in_range(mallinfo2().uordblks, 0, used + 65536);
+    fail_before = 0;
+}
+
+/* ---- careful events of two consumers in one process ---- */
+
+static struct worker *crashed(struct rig *g, int i, const char *name)
+{
+    struct worker *w = rig_worker(g, i, name, "lease=1s", "retry=base=10ms,attempts=1,jitter=none", NULL);
+    w->sk->hold = true;
+    rig_step(g, i);
+    assert_int_equal(w->sk->n, 3);
+    rig_crash(g, i);
+    rig_start(g, i);
+    w->sk->hold = true;
+    return w;
+}
+
+static void of_two_consumers_only_one_delivers_a_careful_event_at_a_time(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 3; i++) rig_emit(g, NULL);
+    struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
+    rig_pass(g, 1000);
+    for (int i = 0; i < 3; i++) {
+        rig_step(g, 0);
+        rig_pass(g, 50);
+        rig_step(g, 1);
+        assert_int_equal(a->sk->n, 1);
+        assert_int_equal(b->sk->n,
+                         0); /* also behind the second and third, which are claimed as the one before settles */
+        rig_end(g, 0, 0, SINK_DELIVERED);
+    }
+    rig_step(g, 0);
+    rig_pass(g, 50);
+    rig_step(g, 1);
+    assert_int_equal(b->sk->n, 1);
+}
+
+static void careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 3; i++) rig_emit(g, NULL);
+    struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    assert_int_equal(a->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DOWN);
+    rig_step(g, 0);
+    rig_step(g, 1);
+    assert_int_equal(b->sk->n, 1); /* the flag is free */
+    rig_crash(g, 1);               /* and b's event was the poison: a's has nothing to do with it */
+    rig_pass(g, 2000);
+    a->sk->hold = false;
+    assert_true(rig_run(g, 0, 20000));
+    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(g->n_seen, 3);
+}
+
 static void removed_consumer_fails_its_pipeline(void **state)
 {
     struct rig *g = *state;
@@ -623,6 +729,11 @@ int main(void)
         ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
         ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
         ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
+        ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
+        ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
+        ON_A_RIG(settling_again_and_again_takes_no_more_memory),
+        ON_A_RIG(of_two_consumers_only_one_delivers_a_careful_event_at_a_time),
+        ON_A_RIG(careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried),
         ON_A_RIG(removed_consumer_fails_its_pipeline),
         ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(poison_is_found_one_event_at_a_time),

@@ -98,10 +98,10 @@ static int record_claim(struct claiming *k, struct error *err)
         return -1;
     return sqlite_exec(
         k->st, err,
-        "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        "siiiiisi", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
-        k->req->owner, k->now + k->req->lease_ms);
+        "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until, "
+        "lease) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 + ?9, ?9)",
+        "siiiiisii", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
+        k->req->owner, k->now, k->req->lease_ms);
 }
 
 static void hint_wait(struct claiming *k, int64_t at)
@@ -181,6 +181,12 @@ static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
  * keep, not before the earlier claims of the lane are over, too. */
 static int take_over(struct claiming *k, struct error *err)
 {
+    /* A clock that was ahead when the lease was taken must not make it last for ever. */
+    if (sqlite_exec(
+            k->st, err,
+            "UPDATE outbox_claim SET locked_until = ?2 + lease WHERE consumer = ?1 AND locked_until > ?2 + lease", "si",
+            k->req->consumer, k->now) != 0)
+        return -1;
     for (;;) {
         sqlite3_stmt *q = sqlite_query(
             k->st, err,
@@ -223,9 +229,12 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
         r = q ? sqlite_step(k->st, q, err) : -1;
     }
     if (r < 0) return -1;
-    if (r == 0) /* someone deleted it by hand */
-        return sqlite_exec(k->st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si",
-                           k->req->consumer, p->seq);
+    if (r == 0) { /* someone deleted it by hand */
+        if (sqlite_exec(k->st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si", k->req->consumer,
+                        p->seq) != 0)
+            return -1;
+        return sqlite_promote(k->st, k->req->consumer, p->key, err);
+    }
     bool ok = sqlite_event_row(q, k->a, ev);
     sqlite3_reset(q);
     if (!ok) return err_nomem(err);
@@ -269,33 +278,75 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     return r;
 }
 
-static int claim_parked(struct claiming *k, struct error *err)
+/* next_due: when the next parked event may go; 0: none waits for a time. A clock that was ahead when it was parked must
+ * not make it wait for longer than it was told to. */
+static int next_due(struct claiming *k, int64_t *ret, struct error *err)
+{
+    int64_t late = 0;
+    *ret = 0;
+    sqlite3_stmt *q = sqlite_query(
+        k->st, err,
+        "SELECT due_at, delayed = 0 AND due_at > ?2 + wait FROM outbox_parked WHERE consumer = "
+        "?1 AND claim IS NULL AND due_at IS NOT NULL AND careful <= ?3 ORDER BY due_at LIMIT 1",
+        "sii", k->req->consumer, k->now, (int64_t)(k->req->careful != CAREFUL_SKIP));
+    int r = q ? sqlite_step(k->st, q, err) : -1;
+    if (r <= 0) return r;
+    *ret = sqlite3_column_int64(q, 0);
+    late = sqlite3_column_int64(q, 1);
+    sqlite3_reset(q);
+    if (!late) return 0;
+    *ret = k->now; /* look again */
+    return sqlite_exec(
+        k->st, err,
+        "UPDATE outbox_parked SET due_at = ?2 + wait WHERE consumer = ?1 AND claim IS NULL AND delayed = 0 "
+        "AND due_at > ?2 + wait",
+        "si", k->req->consumer, k->now);
+}
+
+/* list_heads lists what is due and the first of its key. One that is due but has another of its key before it (parked
+ * later, by someone who took over) goes behind that. */
+static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, size_t *ret_n, struct error *err)
 {
     int r;
-    size_t max = k->req->max_events, bytes = 0;
-    int64_t due = 0, careful = k->req->careful != CAREFUL_SKIP;
-    if (sqlite_number(
-            k->st, err, &due,
-            "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL AND "
-            "careful <= ? ORDER BY due_at LIMIT 1",
-            "si", k->req->consumer, careful) != 0)
-        return -1;
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT seq, key, attempts, careful FROM outbox_parked WHERE consumer = ? AND claim "
+                                   "IS NULL AND due_at <= ? AND careful <= ? ORDER BY due_at, seq LIMIT ?",
+                                   "siii", k->req->consumer, k->now, (int64_t)(k->req->careful != CAREFUL_SKIP),
+                                   (int64_t)max);
+    size_t n = list_parked(q, k->st, heads, max, &r, err), kept = 0;
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        int64_t before = 0;
+        if (heads[i].key)
+            r = sqlite_number(k->st, err, &before,
+                              "SELECT 1 FROM outbox_parked WHERE consumer = ? AND key = ? AND seq < ? LIMIT 1", "sii",
+                              k->req->consumer, heads[i].key, heads[i].seq);
+        if (r == 0 && before)
+            r = sqlite_exec(k->st, err, "UPDATE outbox_parked SET due_at = NULL WHERE consumer = ? AND seq = ?", "si",
+                            k->req->consumer, heads[i].seq);
+        else heads[kept++] = heads[i];
+    }
+    *ret_n = kept;
+    return r;
+}
+
+static int claim_parked(struct claiming *k, struct error *err)
+{
+    size_t max = k->req->max_events, bytes = 0, n;
+    int64_t due;
+    if (next_due(k, &due, err) != 0) return -1;
     if (due) hint_wait(k, due);
     if (!due || due > k->now) return 0;
     struct parked_row *heads = arena_alloc(k->a, max * sizeof *heads),
                       *behind = arena_alloc(k->a, max * sizeof *behind);
     k->b->ev = arena_alloc(k->a, max * sizeof *k->b->ev);
     if (!heads || !behind || !k->b->ev) return err_nomem(err);
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT seq, key, attempts, careful FROM outbox_parked WHERE consumer = ? AND claim "
-                                   "IS NULL AND due_at <= ? AND careful <= ? ORDER BY due_at, seq LIMIT ?",
-                                   "siii", k->req->consumer, k->now, careful, (int64_t)max);
-    size_t n = list_parked(q, k->st, heads, max, &r, err);
+    if (list_heads(k, heads, max, &n, err) != 0) return -1;
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].careful;
     k->hint->careful = k->b->careful && k->req->careful == CAREFUL_WAIT;
     if (k->hint->careful) n = 0;
     if (k->b->careful && n > 1) n = 1;
+    int r = 0;
     for (size_t i = 0; r == 0 && i < n && k->b->n < max && bytes < k->req->max_bytes; i++) {
         if (i > 0 && heads[i].careful) break;
         r = take_parked(k, &heads[i], &bytes, err);
@@ -327,23 +378,34 @@ static int mark_held(struct claiming *k, struct error *err)
     return 0;
 }
 
-/* lane_free says whether this owner may take fresh events of the lane now. With an order to keep, a lane belongs to
- * one owner at a time; that owner may hold several claims of it, unless one ran out and could not be taken over yet. */
+static bool is_known(const struct claim_request *req, int64_t epoch)
+{
+    for (size_t i = 0; i < req->n_known; i++)
+        if (req->known[i] == epoch) return true;
+    return false;
+}
+
+/* lane_free says whether the caller may take fresh events of the lane now. With an order to keep, a lane belongs to one
+ * worker at a time, which may hold several claims of it, as long as it knows of all of them: one whose answer got lost,
+ * or that ran out and could not be taken over yet, holds events that must go first. */
 static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
 {
-    int64_t until = 0, parked = 0;
+    int64_t parked = 0;
+    int r;
     *ret = true;
     if (k->req->order == ORDER_NONE) return 0;
-    if (sqlite_number(k->st, err, &until,
-                      "SELECT max(locked_until) FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0 AND "
-                      "(owner <> ? OR locked_until <= ?)",
-                      "sisi", k->req->consumer, (int64_t)lane, k->req->owner, k->now) != 0)
-        return -1;
-    if (until) {
+    sqlite3_stmt *q = sqlite_query(
+        k->st, err, "SELECT epoch, locked_until FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0", "si",
+        k->req->consumer, (int64_t)lane);
+    if (!q) return -1;
+    while ((r = sqlite_step(k->st, q, err)) == 1) {
+        int64_t until = sqlite3_column_int64(q, 1);
+        if (until > k->now && is_known(k->req, sqlite3_column_int64(q, 0))) continue;
         k->hint->busy = true;
         hint_wait(k, until);
         *ret = false;
     }
+    if (r < 0) return -1;
     if (k->req->order != ORDER_GLOBAL) return 0;
     if (sqlite_number(k->st, err, &parked, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
                       k->req->consumer) != 0)
@@ -386,10 +448,11 @@ static int claim_fresh(struct claiming *k, struct chunk *ahead, struct error *er
 static int look_through(struct claiming *k, struct error *err)
 {
     int64_t left = 0, until = 0;
-    if (sqlite_number(k->st, err, &left,
-                      "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
-                      "outbox_parked WHERE consumer = ?1 AND claim IS NULL AND due_at IS NOT NULL AND delayed = 0)",
-                      "s", k->req->consumer) != 0)
+    if (sqlite_number(
+            k->st, err, &left,
+            "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
+            "outbox_parked WHERE consumer = ?1 AND claim IS NULL AND due_at IS NOT NULL AND (delayed = 0 OR due_at <= ?2))",
+            "si", k->req->consumer, k->now) != 0)
         return -1;
     k->hint->through = !left && k->hint->skipped == 0;
     if (sqlite_number(k->st, err, &until,
@@ -400,12 +463,14 @@ static int look_through(struct claiming *k, struct error *err)
     return 0;
 }
 
-/* check_consumer reads the row; someone may have paused, removed or reshaped the consumer meanwhile. */
+/* check_consumer reads the row; someone may have paused, removed or changed the consumer meanwhile. With other settings
+ * than those registered nothing may be claimed or taken over: what their filter passes over would be lost. */
 static int check_consumer(struct claiming *k, struct error *err)
 {
     static const char *const names[] = {"none", "key", "global"};
     sqlite3_stmt *q = sqlite_query(
-        k->st, err, "SELECT paused, epoch, ordering, lanes FROM outbox_consumer WHERE name = ?", "s", k->req->consumer);
+        k->st, err, "SELECT paused, epoch, ordering, lanes, events, predicate FROM outbox_consumer WHERE name = ?", "s",
+        k->req->consumer);
     int r = q ? sqlite_step(k->st, q, err) : -1;
     if (r < 0) return -1;
     if (r == 0)
@@ -413,18 +478,15 @@ static int check_consumer(struct claiming *k, struct error *err)
                         k->req->consumer);
     k->hint->paused = sqlite3_column_int(q, 0) != 0;
     k->epoch = sqlite3_column_int64(q, 1);
-    bool same = str_is(sqlite_text(q, 2), names[k->req->order]) && sqlite3_column_int(q, 3) == k->req->lanes;
+    k->hint->changed = !str_is(sqlite_text(q, 2), names[k->req->order]) || sqlite3_column_int(q, 3) != k->req->lanes ||
+                       !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
+                       !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");
     sqlite3_reset(q);
-    if (same) return 0;
-    return err_fate(
-        err, ERR_CONFLICT, FATE_FATAL, 0,
-        "consumer \"%s\" was given another order or number of lanes meanwhile; restart with the same settings",
-        k->req->consumer);
+    return 0;
 }
 
 static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err)
 {
-    if (check_consumer(k, err) != 0) return -1;
     if (k->hint->paused) return 0;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
     if (k->b->n == 0 && !k->hint->careful && claim_fresh(k, ahead, err) != 0) return -1;
@@ -446,10 +508,12 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     if (claiming && prefetch(&k, &ahead, err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
-    k.now = sqlite_now(st);
-    if (req && take_over(&k, err) != 0) goto fail;
+    k.now = st->turn_now = sqlite_now(st); /* one for all of it: a claim is alive for all its parts, or for none */
+    if (req && check_consumer(&k, err) != 0) goto fail;
+    if (req && !hint.changed && take_over(&k, err) != 0) goto fail;
     if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
-    if (claiming && claim_next(&k, &ahead, err) != 0) goto fail;
+    if (claiming && !hint.changed && claim_next(&k, &ahead, err) != 0) goto fail;
+    st->turn_now = 0;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
     else if (sqlite_commit(base, err) != 0) return -1;
     if (ret_lost) *ret_lost = lost;
@@ -459,6 +523,7 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     }
     return 0;
 fail:
+    st->turn_now = 0;
     sqlite_rollback(base);
     return -1;
 }
@@ -468,10 +533,11 @@ int sqlite_extend(struct store *base, const char *consumer, const char *owner, c
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t now = sqlite_now(st);
-    if (sqlite_exec(st, err,
-                    "UPDATE outbox_claim SET locked_until = ? WHERE consumer = ? AND epoch = ? AND owner = ? AND "
-                    "locked_until > ?",
-                    "isisi", now + lease_ms, consumer, b->epoch, owner, now) != 0)
+    if (sqlite_exec(
+            st, err,
+            "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND owner "
+            "= ?5 AND locked_until > ?1",
+            "iisis", now, lease_ms, consumer, b->epoch, owner) != 0)
         return -1;
     *ret_lost = sqlite3_changes(st->db) == 0;
     return 0;

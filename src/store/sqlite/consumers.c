@@ -48,7 +48,7 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
 /* reshape changes order or lanes, which is only safe when nothing is on its way: then every lane is at the head. */
 static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
 {
-    int64_t head, left = 0;
+    int64_t head, left = 0, position = 0;
     if (head_of(st, &head, err) != 0) return -1;
     if (sqlite_number(st, err, &left,
                       "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
@@ -64,7 +64,11 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
     if (sqlite_exec(st, err, "UPDATE outbox_consumer SET ordering = ?, lanes = ? WHERE name = ?", "sis",
                     ordering_names[c->order], (int64_t)c->lanes, c->name) != 0)
         return -1;
-    return make_lanes(st, c->name, c->lanes, head, err);
+    /* One that was told to start further ahead than the head stays there. */
+    if (sqlite_number(st, err, &position, "SELECT max(position) FROM outbox_lane WHERE consumer = ?", "s", c->name) !=
+        0)
+        return -1;
+    return make_lanes(st, c->name, c->lanes, position > head ? position : head, err);
 }
 
 static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite3_stmt *q, struct error *err)

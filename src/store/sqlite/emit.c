@@ -16,7 +16,8 @@ struct target {
 static int target_init(struct target *t, struct sqlite_store *st, void *foreign, struct error *err)
 {
     *t = (struct target){st, foreign ? foreign : st->db, foreign != NULL};
-    if (foreign && sqlite3_get_autocommit(foreign))
+    if (!foreign) return sqlite_tx_gone(st, err);
+    if (sqlite3_get_autocommit(foreign))
         return err_set(
             err, ERR_MISUSE,
             "no transaction is open on this connection: BEGIN first, so that event and data commit together");

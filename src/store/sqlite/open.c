@@ -72,6 +72,17 @@ static int check_version(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
+static const char begin_sql[] = "BEGIN IMMEDIATE", commit_sql[] = "COMMIT", rollback_sql[] = "ROLLBACK";
+
+/* prepare_tx: with these at hand, getting out of a transaction needs no memory. */
+static int prepare_tx(struct sqlite_store *st, struct error *err)
+{
+    return sqlite_query(st, err, begin_sql, "") && sqlite_query(st, err, commit_sql, "") &&
+                   sqlite_query(st, err, rollback_sql, "")
+               ? 0
+               : -1;
+}
+
 static int connect_db(struct sqlite_store *st, struct error *err)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
@@ -83,7 +94,7 @@ static int connect_db(struct sqlite_store *st, struct error *err)
     sqlite3_extended_result_codes(st->db, 1);
     sqlite3_busy_handler(st->db, on_busy, st);
     if (simple(st, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF", err) != 0) return -1;
-    return 0;
+    return prepare_tx(st, err);
 }
 
 static struct sqlite_store *store_new(const struct store_options *opt)
@@ -104,7 +115,7 @@ static void sqlite_close_store(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < st->n_cached; i++) sqlite3_finalize(st->cached[i].stmt);
-    sqlite3_close(st->db);
+    sqlite3_close_v2(st->db); /* also if the host left a statement of its own on it */
     if (st->bell >= 0) close(st->bell);
     free(st->path);
     free(st->shown);
@@ -183,11 +194,17 @@ static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
     return finish_open(st, ret, err);
 }
 
+int sqlite_tx_gone(struct sqlite_store *st, struct error *err)
+{
+    if (!st->in_tx || !sqlite3_get_autocommit(st->db)) return 0;
+    return err_set(err, ERR_MISUSE, "an earlier failure made the database roll this transaction back: begin it again");
+}
+
 int sqlite_begin(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
-    if (sqlite_exec(st, err, "BEGIN IMMEDIATE", "") != 0) return -1;
+    if (sqlite_exec(st, err, begin_sql, "") != 0) return -1;
     st->in_tx = true;
     return 0;
 }
@@ -196,7 +213,7 @@ int sqlite_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (!st->in_tx) return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (sqlite_exec(st, err, "COMMIT", "") != 0) {
+    if (sqlite_tx_gone(st, err) != 0 || sqlite_exec(st, err, commit_sql, "") != 0) {
         sqlite_rollback(base);
         return -1;
     }
@@ -208,7 +225,7 @@ void sqlite_rollback(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < st->n_cached; i++) sqlite3_reset(st->cached[i].stmt);
-    if (!sqlite3_get_autocommit(st->db)) sqlite_exec(st, NULL, "ROLLBACK", "");
+    if (!sqlite3_get_autocommit(st->db)) sqlite_exec(st, NULL, rollback_sql, "");
     st->in_tx = false;
 }
 

@@ -26,15 +26,16 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
     int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at ? p->due_at : now;
     bool behind = false;
     if (waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
-    return sqlite_exec(st, err,
-                       "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "
-                       "failed_at) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "
-                       "CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END) "
-                       "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = excluded.attempts, due_at = "
-                       "excluded.due_at, careful = excluded.careful, delayed = excluded.delayed, claim = NULL, "
-                       "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at)",
-                       "siiiiiisi", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
-                       (int64_t)p->careful, (int64_t)p->delayed, p->error, now);
+    return sqlite_exec(
+        st, err,
+        "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "
+        "failed_at, wait) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "
+        "CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, ?10) "
+        "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = excluded.attempts, due_at = "
+        "excluded.due_at, wait = excluded.wait, careful = excluded.careful, delayed = excluded.delayed, claim = NULL, "
+        "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at)",
+        "siiiiiisii", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
+        (int64_t)p->careful, (int64_t)p->delayed, p->error, now, p->wait_ms);
 }
 
 int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
@@ -82,7 +83,8 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
             "ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = ?4, at = ?5",
             "sitsi", s->consumer, o->ev->seq, o->ev->id, o->receipt, sqlite_now(st));
     case OUTCOME_RETRY:
-        p.due_at = sqlite_now(st) + (o->delay_ms > 0 ? o->delay_ms : 1);
+        p.wait_ms = o->delay_ms > 0 ? o->delay_ms : 1;
+        p.due_at = sqlite_now(st) + p.wait_ms;
         p.error = o->error ? o->error : "failed";
         return sqlite_park(st, &p, err);
     case OUTCOME_DEAD: return sqlite_bury(st, s->consumer, o->ev->seq, o->attempts, o->error, err);

@@ -21,6 +21,7 @@ struct sqlite_store {
     bool memory;
     bool in_tx;
     struct store_options opt;
+    int64_t turn_now; /* inside a turn: its one "now"; else 0 */
     struct uuid7 uuid;
     struct rng rng;
     int bell; /* inotify; -1: none yet */
@@ -38,7 +39,7 @@ static inline struct sqlite_store *sqlite_of(struct store *st)
 
 static inline int64_t sqlite_now(const struct sqlite_store *st)
 {
-    return clock_wall(st->opt.clock);
+    return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
 }
 
 /* sqlite_fail turns a result code into our error; returns -1. */
@@ -55,6 +56,10 @@ int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, con
 /* sqlite_number runs a query for one number; *ret keeps its value when there is no row or a NULL. */
 int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...);
 void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap);
+
+/* sqlite_tx_gone says whether SQLite has rolled back by itself the transaction that sqlite_begin opened, as it does when
+ * the disk is full. What follows would commit by itself: it is refused. */
+int sqlite_tx_gone(struct sqlite_store *st, struct error *err);
 
 static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 {
@@ -100,6 +105,7 @@ struct parking {
     const struct event *ev;
     int attempts;
     int64_t due_at;
+    int64_t wait_ms; /* what due_at was made of, if of a wait */
     bool careful, delayed;
     const char *error; /* NULL: keep what is there */
 };
