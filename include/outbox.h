@@ -242,7 +242,11 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 ** outbox_on makes it call a function for the events whose type matches the pattern ("order.created", "order.*", "*").
 ** A consumer has handlers or a sink, not both. With handlers and no `events` option, it asks for the union of their
 ** patterns. Handlers that match the same event run in the order they were added, and one that does not return
-** OUTBOX_DONE ends the attempt. Delivery is at least once: the event's id is the same each time.
+** OUTBOX_DONE ends the attempt. Delivery is at least once: the event's id is the same each time. One call should take
+** well under the consumer's lease.
+**
+** What a consumer is registered with counts for all processes: one that runs it with another order, number of lanes or
+** filter (older patterns, in a rolling deploy) stops it there, with an error.
 **
 ** None of these while outbox_run or outbox_step is at work on the handle; one thread at a time.
 */

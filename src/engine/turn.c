@@ -39,7 +39,7 @@ static void extend_all(struct pipeline *p)
     }
 }
 
-/* keep_leases: past its deadline a claim may be someone else's. Nothing of it is submitted then (see submit) until the
+/* turn_keep_leases: past its deadline a claim may be someone else's. Nothing of it is submitted then (see deliver_submit) until the
  * store has said that it is still ours. */
 void turn_keep_leases(struct pipeline *p)
 {
@@ -83,7 +83,7 @@ static struct live *spare(struct pipeline *p)
     return NULL;
 }
 
-/* may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
+/* turn_may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
  * a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
@@ -126,7 +126,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     int64_t wait = p->cfg.sweep_ms;
     if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
-    p->careful_due = h->careful; /* then may_claim waits for the live batches to end */
+    p->careful_due = h->careful; /* then turn_may_claim waits for the live batches to end */
     p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
     p->deaf_until = h->busy ? now + STANDBY : 0;
     if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
@@ -144,6 +144,7 @@ static void took_batch(struct pipeline *p, struct live *l)
     p->live[p->n_live++] = l;
     if (live_load(l, p->c->order, !pipeline_failstop(p), &p->keys, &p->ready) != 0) {
         p->n_live--; /* out of memory: the lease will run out, and the batch come again */
+        careful_leave(p);
         l->used = false;
         arena_reset(&l->a);
         p->look_at = pipeline_now(p) + 1000 * MS_NS;
@@ -187,7 +188,6 @@ static struct claim_request request_of(struct pipeline *p, int64_t *known)
     };
 }
 
-/* turn settles live[i] (i < 0: nothing) and claims the next batch, if one is wanted, in one transaction. */
 /* superseded: another worker has registered the consumer with other settings, and those count. */
 static void superseded(struct pipeline *p)
 {
@@ -197,31 +197,57 @@ static void superseded(struct pipeline *p)
     pipeline_fail(p, &err);
 }
 
+static struct settlement settlement_of(const struct pipeline *p, const struct live *l)
+{
+    return (struct settlement){.consumer = p->c->name,
+                               .owner = p->cfg.owner,
+                               .order = p->c->order,
+                               .b = &l->b,
+                               .out = l->out,
+                               .n = l->n_out,
+                               .release_from = l->release_from};
+}
+
+/* settled forgets a batch whose settlement was handed in. */
+static void settled(struct pipeline *p, size_t i, bool lost)
+{
+    if (lost) abandon(p, p->live[i], "another worker has taken it over, or its lease ran out");
+    tune(p, p->live[i]);
+    turn_drop(p, i);
+}
+
+/* claimed takes what the claiming part of a turn gave: a batch, or word when to ask again. */
+static void claimed(struct pipeline *p, struct live *next, enum careful mode, struct claim_hint *h, int64_t now)
+{
+    next->claimed_at = now;
+    next->deadline = now + p->c->lease_ms * MS_NS;
+    if (!next->b.careful) careful_leave(p);
+    if (next->b.n > 0) {
+        took_batch(p, next);
+        return;
+    }
+    arena_reset(&next->a);
+    bool again = mode == CAREFUL_SKIP && h->careful; /* another consumer of this process is at a careful event */
+    if (mode == CAREFUL_SKIP) h->careful = false;
+    found_nothing(p, h, now);
+    if (again && p->look_at > now + CAREFUL_AGAIN) p->look_at = now + CAREFUL_AGAIN;
+}
+
 bool turn_settle(struct pipeline *p, int i)
 {
     struct live *l = i >= 0 ? p->live[i] : NULL, *next = NULL;
     struct settlement s;
-    int64_t known[LIVE_MAX];
+    int64_t known[LIVE_MAX], now = pipeline_now(p);
     struct claim_request req = request_of(p, known);
     struct claim_hint hint = {0};
     struct batch b = {0};
     struct error err = {0};
-    bool lost = false, skipping = false;
-    int64_t now = pipeline_now(p);
-    if (l) {
-        if (live_outcomes(l) != 0) {
-            err_nomem(&err);
-            store_failed(p, &err);
-            return false;
-        }
-        s = (struct settlement){.consumer = p->c->name,
-                                .owner = p->cfg.owner,
-                                .order = p->c->order,
-                                .b = &l->b,
-                                .out = l->out,
-                                .n = l->n_out,
-                                .release_from = l->release_from};
+    bool lost = false;
+    if (l && live_outcomes(l) != 0) {
+        err_nomem(&err);
+        goto failed;
     }
+    if (l) s = settlement_of(p, l);
     if (l && l->b.careful) {
         careful_leave(p); /* nothing of it is on its way any more */
         l->b.careful = false;
@@ -230,43 +256,31 @@ bool turn_settle(struct pipeline *p, int i)
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
         req.careful = p->n_live > (l ? 1 : 0) ? CAREFUL_WAIT : careful_take(p) ? CAREFUL_TAKE : CAREFUL_SKIP;
-        skipping = req.careful == CAREFUL_SKIP;
+    } else {
+        req.max_events = 0;
     }
-    if (!next) req.max_events = 0;
-    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0) {
-        if (next) arena_reset(&next->a);
-        careful_leave(p);
-        store_failed(p, &err);
-        return false;
-    }
-    if (next && !b.careful) careful_leave(p);
+    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0)
+        goto failed;
     p->store_retry_delay = p->store_retry_at = 0;
     p->store_error.code = 0;
-    if (l) {
-        if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
-        tune(p, l);
-        turn_drop(p, (size_t)i);
-    }
+    if (l) settled(p, (size_t)i, lost);
     note_hint(p, &hint);
     if (hint.changed) {
+        careful_leave(p);
         superseded(p);
-        return true;
-    }
-    if (!next) return true;
-    next->b = b;
-    next->claimed_at = now;
-    next->deadline = now + p->c->lease_ms * MS_NS;
-    if (b.n > 0) {
-        took_batch(p, next);
-    } else {
-        arena_reset(&next->a);
-        found_nothing(p, &hint, now);
-        if (skipping && p->look_at > now + CAREFUL_AGAIN) p->look_at = now + CAREFUL_AGAIN;
+    } else if (next) {
+        next->b = b;
+        claimed(p, next, req.careful, &hint, now);
     }
     return b.n > 0 || l || hint.skipped;
+failed:
+    if (next) arena_reset(&next->a);
+    careful_leave(p);
+    store_failed(p, &err);
+    return false;
 }
 
-/* drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
+/* turn_drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
 void turn_drop_lost(struct pipeline *p)
 {
     for (size_t i = 0; i < p->n_live;) {

@@ -88,7 +88,7 @@ struct claim_hint {
     size_t skipped;  /* events passed over because filter or lane did not match: call again if > 0 */
     size_t crashed;  /* events of expired claims taken over by this call */
     size_t buried;   /* events buried by this call because the process died on them too often */
-    bool careful;    /* a careful event is due, but was not allowed: nothing was claimed */
+    bool careful;    /* a careful event is due, but was not allowed */
     bool changed;    /* order, lanes or filter registered are not those of the request: nothing was claimed */
 };
 

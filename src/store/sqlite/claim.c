@@ -303,6 +303,20 @@ static int next_due(struct claiming *k, int64_t *ret, struct error *err)
         "si", k->req->consumer, k->now);
 }
 
+/* careful_due notes that a careful event is due, for one who may not have it now. */
+static int careful_due(struct claiming *k, struct error *err)
+{
+    int64_t due = 0;
+    if (sqlite_number(
+            k->st, err, &due,
+            "SELECT 1 FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at <= ? AND careful = 1 "
+            "LIMIT 1",
+            "si", k->req->consumer, k->now) != 0)
+        return -1;
+    k->hint->careful = due != 0;
+    return 0;
+}
+
 /* list_heads lists what is due and the first of its key. One that is due but has another of its key before it (parked
  * later, by someone who took over) goes behind that. */
 static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, size_t *ret_n, struct error *err)
@@ -333,6 +347,7 @@ static int claim_parked(struct claiming *k, struct error *err)
 {
     size_t max = k->req->max_events, bytes = 0, n;
     int64_t due;
+    if (k->req->careful == CAREFUL_SKIP && careful_due(k, err) != 0) return -1;
     if (next_due(k, &due, err) != 0) return -1;
     if (due) hint_wait(k, due);
     if (!due || due > k->now) return 0;
@@ -343,8 +358,10 @@ static int claim_parked(struct claiming *k, struct error *err)
     if (list_heads(k, heads, max, &n, err) != 0) return -1;
     k->b->parked = true;
     k->b->careful = n > 0 && heads[0].careful;
-    k->hint->careful = k->b->careful && k->req->careful == CAREFUL_WAIT;
-    if (k->hint->careful) n = 0;
+    if (k->b->careful && k->req->careful == CAREFUL_WAIT) {
+        k->hint->careful = true;
+        n = 0;
+    }
     if (k->b->careful && n > 1) n = 1;
     int r = 0;
     for (size_t i = 0; r == 0 && i < n && k->b->n < max && bytes < k->req->max_bytes; i++) {
@@ -489,7 +506,8 @@ static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err
 {
     if (k->hint->paused) return 0;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
-    if (k->b->n == 0 && !k->hint->careful && claim_fresh(k, ahead, err) != 0) return -1;
+    bool wait = k->hint->careful && k->req->careful == CAREFUL_WAIT;
+    if (k->b->n == 0 && !wait && claim_fresh(k, ahead, err) != 0) return -1;
     if (k->b->n == 0 && !k->req->parked_first && claim_parked(k, err) != 0) return -1;
     return k->b->n == 0 ? look_through(k, err) : 0;
 }
