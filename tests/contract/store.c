@@ -883,6 +883,36 @@ static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
+static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    bool lost;
+    put(g->st, "c");
+    must(filter_new("a.*", NULL, &f, &err), &err);
+    struct claim_request req = request("c", "me");
+    req.filter = f;
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    assert_int_equal(claim_by(g, req), 2);
+    struct batch one = g->b;
+    struct event copies[2];
+    memcpy(copies, one.ev, sizeof copies);
+    one.ev = copies;
+    emit_with(g->st, "b.x", "1", "{}", 0);
+    req.known = &one.epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 0); /* moves the position past it */
+    assert_int_equal(g->hint.skipped, 1);
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &one, .release_from = one.from + 1};
+    must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    assert_int_equal(look(g, "c").parked, 0);
+    assert_int_equal(claim_by(g, req), 2);
+    assert_false(g->b.parked);
+    filter_free(f);
+}
+
 static void released_tail_before_another_claim_is_parked(void **state)
 {
     struct store_rig *g = *state;
@@ -1452,6 +1482,7 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
         ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
         ON_A_STORE(delayed_event_waits_for_its_time),
         ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
+        ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
         ON_A_STORE(released_tail_before_another_claim_is_parked),
         ON_A_STORE(receipts_can_be_kept),
         ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),

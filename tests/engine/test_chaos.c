@@ -227,7 +227,7 @@ static void run(struct rig *g, const struct plan *p)
 static void seeds(const char *order, const char *lanes, const char *batch, unsigned caps)
 {
     const char *one = getenv("OUTBOX_SEED"), *soak = getenv("OUTBOX_SOAK");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 20000 : 100;
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 5000 : 100;
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         struct plan p = {s, order, lanes, batch, caps};

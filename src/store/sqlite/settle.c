@@ -97,16 +97,28 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
+/* is_last says whether nothing was handed out behind this range. The position may be further, over events that were only
+ * passed over: with an order to keep, nobody else has had any of the lane meanwhile. */
+static int is_last(struct sqlite_store *st, const struct settlement *s, bool *ret, struct error *err)
+{
+    int64_t last = 0;
+    if (sqlite_number(
+            st, err, &last,
+            "SELECT position = ?3 OR (?4 AND NOT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1 AND lane "
+            "= ?2 AND parked = 0 AND from_seq >= ?3)) FROM outbox_lane WHERE consumer = ?1 AND lane = ?2",
+            "siii", s->consumer, (int64_t)s->b->lane, s->b->to, (int64_t)(s->order != ORDER_NONE)) != 0)
+        return -1;
+    *ret = last != 0;
+    return 0;
+}
+
 /* release gives back the end of a fresh range: by moving the position back if it is the last one handed out. */
 static int release(struct sqlite_store *st, const struct settlement *s, int64_t *ret_n, struct error *err)
 {
+    bool last;
     *ret_n = 0;
     if (!s->release_from) return 0;
-    int64_t position = 0;
-    if (sqlite_number(st, err, &position, "SELECT position FROM outbox_lane WHERE consumer = ? AND lane = ?", "si",
-                      s->consumer, (int64_t)s->b->lane) != 0)
-        return -1;
-    bool last = position == s->b->to;
+    if (is_last(st, s, &last, err) != 0) return -1;
     for (size_t i = 0; i < s->b->n; i++) {
         const struct event *ev = &s->b->ev[i];
         if (ev->seq < s->release_from) continue;
