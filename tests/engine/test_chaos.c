@@ -170,6 +170,7 @@ static void check(struct rig *g, const struct plan *p, int emitted, int disturbe
             continue;
         }
         got[s->seq] = true;
+        if (dead[s->seq]) continue; /* buried, yet a zombie's delivery got through after all: out of turn */
         for (int k = 0; k < KEYS && strcmp(p->order, "none") != 0; k++) {
             if (s->key != key_of[k]) continue;
             if (s->seq < last[k])
