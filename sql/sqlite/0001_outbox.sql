@@ -162,7 +162,7 @@ CROSS JOIN outbox_consumer c
 LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN outbox_dead d ON d.consumer = c.name AND d.seq = e.seq
 WHERE c.events = ''
-   OR EXISTS (SELECT 1 FROM json_each('["' || replace(c.events, ',', '","') || '"]') AS w
+   OR EXISTS (SELECT 1 FROM json_each('[' || replace(json_quote(c.events), ',', '","') || ']') AS w
               WHERE e.type GLOB trim(w.value));
 
 INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1');

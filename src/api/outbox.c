@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/runner.h"
+#include "base/fd.h"
 #include "base/text.h"
 #include "store/sqlite/handle.h"
 
@@ -89,7 +90,7 @@ static int outbox_setup(outbox *ob, struct error *err)
     ob->crew.retention_ms = INT64_C(168) * 3600 * 1000;
     atomic_init(&ob->crew.stop, false);
     atomic_flag_clear(&ob->crew.careful);
-    ob->crew.stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    ob->crew.stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     return ob->crew.stop_fd < 0 ? err_set(err, ERR_UNAVAILABLE, "could not make an eventfd") : 0;
 }
 
@@ -334,7 +335,7 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
     outbox_consumer *c = calloc(1, sizeof *c);
     if (!c) return err_nomem(err);
     c->ob = ob;
-    c->runner.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    c->runner.wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (consumer_init(&c->c, name, err) != 0 || c->runner.wake_fd < 0) {
         if (c->runner.wake_fd < 0) err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
         consumer_free(c);

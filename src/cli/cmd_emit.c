@@ -147,10 +147,10 @@ static int report_one(const struct args *a, const char *id, bool duplicate, stru
     } else {
         buf_addf(&b, "%s\n", id);
     }
-    int r = output_flush(&b, err);
+    int r = output_flush(&b, err) == 0 ? output_end(err) : -1;
     buf_release(&b);
     if (duplicate) output_error("idempotency key known: no new event");
-    return r;
+    return r == 0 ? 0 : err_prefix(err, "the event is stored, with the id %s", id);
 }
 
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
@@ -290,9 +290,9 @@ static int bulk_report(const struct bulk *k, struct error *err)
     } else {
         buf_addf(&b, "%" PRId64 " events, %" PRId64 " duplicates\n", k->events, k->duplicates);
     }
-    int r = output_flush(&b, err);
+    int r = output_flush(&b, err) == 0 ? output_end(err) : -1;
     buf_release(&b);
-    return r;
+    return r == 0 ? 0 : err_prefix(err, "%" PRId64 " events are stored", k->events);
 }
 
 static int bulk_run(struct bulk *k, int fd, struct error *err)

@@ -1,6 +1,8 @@
 /* main.c: boots the command line. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -49,10 +51,19 @@ static int run(struct cli *cli, int argc, char **argv, struct error *err)
     return cli->cmd->run(cli, err);
 }
 
+/* hold_stdio: if one of 0, 1, 2 is closed, nothing else may get its number. Opened the wrong way round, so that reading or
+ * writing still fails. */
+static void hold_stdio(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) _exit(70);
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = {0};
     struct error err = {0};
+    hold_stdio();
     output_locale();
     config_init(&cli.config);
     int r = run(&cli, argc, argv, &err);

@@ -75,7 +75,7 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 {
     struct error err;
     err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, r->native, "%s", r->text ? r->text : "the sink gave up");
-    pipeline_fail(p, &err);
+    pipeline_fail(p, &err, pipeline_now(p));
 }
 
 /* not_tried: a careful event goes back to the store, with the attempt that was counted for it: holding it would keep the

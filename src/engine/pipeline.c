@@ -1,6 +1,7 @@
 /* pipeline.c: the front door: claim -> deliver -> settle, for one consumer. See docs/architecture.md. */
 #include "engine/pipeline.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/pipeline_impl.h"
@@ -56,13 +57,13 @@ static void set_state(struct pipeline *p, enum pipeline_state s)
     if (p->state < s) p->state = s;
 }
 
-void pipeline_fail(struct pipeline *p, const struct error *err)
+void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline)
 {
     if (p->error.code) return;
     p->error = *err;
     if (!p->error.code) p->error.code = ERR_INTERNAL;
     log_at(p->cfg.log, LOG_ERROR_, p->c->name, "stopping: %s", err->text);
-    pipeline_drain(p, pipeline_now(p));
+    pipeline_drain(p, deadline);
 }
 
 void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result *r)
@@ -98,6 +99,7 @@ static bool drain_turn(struct pipeline *p)
     if (p->live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
     if (now < p->drain_deadline) return false;
+    assert(p->flying == 0); /* cancel has ended everything */
     /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
     while (p->n_live > 0) turn_drop(p, p->n_live - 1);
     return true;

@@ -58,8 +58,8 @@ static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct
     return l->deadline - p->c->lease_ms * MS_NS / 2;
 }
 
-/* pipeline_fail stops the consumer for good, because of err. */
-void pipeline_fail(struct pipeline *p, const struct error *err);
+/* pipeline_fail stops the consumer for good, because of err, letting what is with the sink end until the deadline. */
+void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
 
 /* deliver_done takes the sink's answer. deliver_queue makes the queue anew after items have come back. deliver_submit hands
  * what may go to the sink; returns whether it took anything. */

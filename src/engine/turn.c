@@ -111,7 +111,7 @@ static void store_failed(struct pipeline *p, const struct error *err)
 {
     p->store_error = *err;
     if (err->fate == FATE_FATAL) {
-        pipeline_fail(p, err);
+        pipeline_fail(p, err, pipeline_now(p));
         return;
     }
     int64_t delay = p->store_retry_delay ? p->store_retry_delay * 2 : 100 * MS_NS;
@@ -194,7 +194,7 @@ static void superseded(struct pipeline *p)
     struct error err;
     err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
              "this consumer was given another order, number of lanes or filter meanwhile; start it again with those");
-    pipeline_fail(p, &err);
+    pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
 }
 
 static struct settlement settlement_of(const struct pipeline *p, const struct live *l)
@@ -265,7 +265,8 @@ bool turn_settle(struct pipeline *p, int i)
     p->store_error.code = 0;
     if (l) settled(p, (size_t)i, lost);
     note_hint(p, &hint);
-    if (hint.changed) {
+    if (hint.changed && p->state == PIPELINE_RUNNING) {
+        if (next) arena_reset(&next->a);
         careful_leave(p);
         superseded(p);
     } else if (next) {

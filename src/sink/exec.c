@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "event/ndjson.h"
@@ -136,15 +137,6 @@ static int make_env(struct exec *x, const struct delivery *d)
 
 /* Starting */
 
-/* above_stdio moves a descriptor out of the way of 0, 1 and 2, in case the host has closed one of those. */
-static int above_stdio(int fd)
-{
-    if (fd < 0 || fd > 2) return fd;
-    int up = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    close(fd);
-    return up;
-}
-
 /* make_stdin puts the line into a file without a name: unlike a pipe, it never blocks us, and it does not matter
  * whether the command reads it. */
 static int make_stdin(struct exec *x, const struct delivery *d)
@@ -155,7 +147,7 @@ static int make_stdin(struct exec *x, const struct delivery *d)
         errno = ENOMEM;
         return -1;
     }
-    int fd = above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
+    int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
     if (fd < 0) return -1;
     for (size_t off = 0; off < x->line.n;) {
         ssize_t k = pwrite(fd, x->line.p + off, x->line.n - off, (off_t)off);
@@ -171,8 +163,8 @@ static int make_stdin(struct exec *x, const struct delivery *d)
 static int make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0) return -1;
-    ends[0] = above_stdio(ends[0]);
-    ends[1] = above_stdio(ends[1]);
+    ends[0] = fd_above_stdio(ends[0]);
+    ends[1] = fd_above_stdio(ends[1]);
     if (ends[0] >= 0 && ends[1] >= 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0) return 0;
     if (ends[0] >= 0) close(ends[0]);
     if (ends[1] >= 0) close(ends[1]);
@@ -338,30 +330,23 @@ static void last_words(struct run *r, char out[TAIL_SIZE + 1])
     while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
 }
 
-static bool runnable(const char *dir, size_t n, const char *name, size_t name_n)
+static bool ends_with(const char *s, const char *end)
 {
-    char path[4096];
-    int len = snprintf(path, sizeof path, "%.*s%s%.*s", (int)n, dir, n ? "/" : "", (int)name_n, name);
-    return len > 0 && (size_t)len < sizeof path && access(path, X_OK) == 0;
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* command_there: 126 and 127 are what the shell says of a command that is not there or may not be run, but a program may
- * leave with them, too, on one event. It is the program's own word if the first word of the command can be run. */
-static bool command_there(const char *command)
+/* not_there: 126 and 127 are what the shell says of a command that is not there or may not be run. But a program may leave
+ * with them, too, on one event; so the shell's own complaint must come with it. */
+static bool not_there(const char *words)
 {
-    const char *name = command + strspn(command, " \t\r\n"), *path = getenv("PATH");
-    size_t n = strcspn(name, " \t\r\n;&|<>()$`\"'");
-    if (memchr(name, '/', n)) return runnable("", 0, name, n);
-    for (const char *dir = path ? path : "/usr/bin:/bin"; *dir; dir += *dir == ':') {
-        size_t len = strcspn(dir, ":");
-        if (len && runnable(dir, len, name, n)) return true;
-        dir += len;
-    }
-    return false;
+    return strncmp(words, "sh: ", 4) == 0 && (ends_with(words, "not found") || ends_with(words, "Permission denied") ||
+                                              ends_with(words, "No such file or directory"));
 }
 
 /* judge says what the end of a command means, and writes why without its last words. */
-static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si, char why[64])
+static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si, const char *words,
+                                char why[64])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = si->si_status};
     bool left = si->si_code == CLD_EXITED;
@@ -385,7 +370,7 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     } else if (left) {
         for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++)
             if (exit_codes[i].code == si->si_status) res.status = exit_codes[i].status;
-        if (res.status == SINK_DOWN && command_there(x->command)) res.status = SINK_RETRY;
+        if (res.status == SINK_DOWN && !not_there(words)) res.status = SINK_RETRY;
     }
     return res;
 }
@@ -399,8 +384,8 @@ static void finish(struct exec *x, struct run *r)
     if (r->signalled) kill(-r->pid, SIGKILL);
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
     read_stderr(x, r);
-    struct sink_result res = judge(x, r, &si, why);
     last_words(r, words);
+    struct sink_result res = judge(x, r, &si, words, why);
     snprintf(text, sizeof text, "%s%s%s", why, words[0] ? ": " : "", words);
     if (res.status != SINK_DELIVERED) res.text = text;
     close_stderr(x, r);
@@ -539,7 +524,7 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     x->base = (struct sink){&exec_ops, *cfg};
     x->command = command;
     x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
-    x->epfd = above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    x->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     buf_init(&x->line, BUFFER_MAX);
     buf_init(&x->env, BUFFER_MAX);
     int rc = 0;

@@ -516,15 +516,18 @@ static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_t
 {
     struct store_rig *g = *state;
     put(g->st, "c");
+    emit_with(g->st, "x", "2", "{}", store_now.wall + 3600000);
     emit(g->st, "1");
-    store_now.wall += 86400000;
-    assert_int_equal(claim(g, "c"), 1);
-    struct outcome o = failed(g, 0, 1, 1000);
-    assert_true(settle(g, "c", &o, 1));
-    store_now.wall -= 86400000;
-    claim(g, "c"); /* notices */
+    store_now.wall += 1800000;
+    assert_int_equal(claim(g, "c"), 2);
+    struct outcome o[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DELAY}, failed(g, 1, 1, 3600000)};
+    o[1].delay_ms = 1000;
+    assert_true(settle(g, "c", o, 2));
+    store_now.wall -= 1800000;
+    claim(g, "c"); /* notices, though the delayed one is due before */
     pass(1000);
     assert_int_equal(claim(g, "c"), 1);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
 }
 
 static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **state)

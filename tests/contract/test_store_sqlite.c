@@ -171,7 +171,8 @@ static void delivery_view_shows_the_states(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct consumer_spec c = {.name = "c", .events = "x,y.*", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
+    struct consumer_spec c = {
+        .name = "c", .events = "x,y.*,q\"u\\o", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
     sqlite3 *db = own_connection();
     sql(db, "INSERT INTO outbox_event (type) VALUES ('x'), ('y.z'), ('other')");
@@ -180,7 +181,7 @@ static void delivery_view_shows_the_states(void **state)
                                 .owner = "me",
                                 .order = ORDER_KEY,
                                 .lanes = 1,
-                                .events = "x,y.*",
+                                .events = c.events,
                                 .max_events = 10,
                                 .max_bytes = 1000000,
                                 .lease_ms = 1000,

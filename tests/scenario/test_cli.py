@@ -182,6 +182,19 @@ class Emit(CliCase):
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
         self.assertEqual(self.sql("SELECT payload FROM outbox_event"), [('{"total": 9.50}',)])
 
+    def test_says_that_the_event_is_stored_when_its_id_cannot_be_printed(self):
+        for redirect in (">/dev/full", ">&-"):
+            done = subprocess.run(["sh", "-c", f'exec "$0" emit a {redirect}', BIN], capture_output=True, text=True,
+                                  env=self.env(), cwd=self.dir)
+            self.assertEqual(done.returncode, 69, done.stderr)
+            self.assertIn("the event is stored, with the id ", done.stderr)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(2,)])
+
+    def test_closed_standard_input_is_an_error_not_an_empty_one(self):
+        done = subprocess.run(["sh", "-c", 'exec "$0" emit --ndjson - <&-', BIN], capture_output=True, text=True,
+                              env=self.env(), cwd=self.dir)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+
     def test_payload_comes_from_argument_file_or_stdin(self):
         path = self.write("p.json", '[1,\n 2]')
         self.outbox("emit", "a", "--payload", "[0]")

@@ -278,29 +278,35 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     return r;
 }
 
-/* next_due: when the next parked event may go; 0: none waits for a time. A clock that was ahead when it was parked must
- * not make it wait for longer than it was told to. */
+/* pull_in: a clock that was ahead when events were parked must not make them wait for longer than they were told to. */
+static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
+{
+    if (sqlite_exec(
+            k->st, err,
+            "UPDATE outbox_parked SET due_at = ?2 + wait WHERE consumer = ?1 AND claim IS NULL AND delayed = 0 AND "
+            "due_at > ?2 + wait",
+            "si", k->req->consumer, k->now) != 0)
+        return -1;
+    *ret_any = sqlite3_changes(k->st->db) > 0;
+    return 0;
+}
+
+/* next_due: when the next parked event may go; 0: none waits for a time. */
 static int next_due(struct claiming *k, int64_t *ret, struct error *err)
 {
-    int64_t late = 0;
-    *ret = 0;
-    sqlite3_stmt *q = sqlite_query(
-        k->st, err,
-        "SELECT due_at, delayed = 0 AND due_at > ?2 + wait FROM outbox_parked WHERE consumer = "
-        "?1 AND claim IS NULL AND due_at IS NOT NULL AND careful <= ?3 ORDER BY due_at LIMIT 1",
-        "sii", k->req->consumer, k->now, (int64_t)(k->req->careful != CAREFUL_SKIP));
-    int r = q ? sqlite_step(k->st, q, err) : -1;
-    if (r <= 0) return r;
-    *ret = sqlite3_column_int64(q, 0);
-    late = sqlite3_column_int64(q, 1);
-    sqlite3_reset(q);
-    if (!late) return 0;
-    *ret = k->now; /* look again */
-    return sqlite_exec(
-        k->st, err,
-        "UPDATE outbox_parked SET due_at = ?2 + wait WHERE consumer = ?1 AND claim IS NULL AND delayed = 0 "
-        "AND due_at > ?2 + wait",
-        "si", k->req->consumer, k->now);
+    bool again;
+    do {
+        again = false;
+        *ret = 0;
+        if (sqlite_number(
+                k->st, err, ret,
+                "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL "
+                "AND careful <= ? ORDER BY due_at LIMIT 1",
+                "si", k->req->consumer, (int64_t)(k->req->careful != CAREFUL_SKIP)) != 0)
+            return -1;
+        if (*ret > k->now && pull_in(k, &again, err) != 0) return -1;
+    } while (again);
+    return 0;
 }
 
 /* careful_due notes that a careful event is due, for one who may not have it now. */

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "store/sqlite/handle.h"
 #include "store/sqlite/sqlite.h"
 
@@ -240,7 +241,7 @@ static int sqlite_bell_fd(struct store *base)
     sqlite_number(st, NULL, &ignored, "SELECT 1 FROM outbox_meta LIMIT 1", "");
     char wal[4096];
     int n = snprintf(wal, sizeof wal, "%s-wal", sqlite3_db_filename(st->db, "main"));
-    st->bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    st->bell = fd_above_stdio(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
     if (st->bell < 0) return -1;
     if (n < 0 || (size_t)n >= sizeof wal || inotify_add_watch(st->bell, wal, IN_MODIFY) < 0) {
         close(st->bell);

@@ -1,0 +1,18 @@
+/* fd.h: descriptors that keep clear of 0, 1 and 2. */
+#ifndef BASE_FD_H
+#define BASE_FD_H
+
+#include <fcntl.h>
+#include <unistd.h>
+
+/* fd_above_stdio moves a descriptor (with FD_CLOEXEC) out of the way of 0, 1 and 2, in case the host has closed one of
+ * those: what is meant for standard output must not end up in it. Passes on -1. */
+static inline int fd_above_stdio(int fd)
+{
+    if (fd < 0 || fd > 2) return fd;
+    int up = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    close(fd);
+    return up;
+}
+
+#endif
