@@ -1,0 +1,480 @@
+/* store_admin.c: dead letters, consumers, retention, inspection. */
+#include "store_impl.h"
+
+/* ---- dead letters ---- */
+
+struct letters {
+    size_t n;
+    char id[UUID_TEXT + 1], error[64], payload[64];
+    bool retrying;
+};
+
+static int note_letter(void *ctx, const struct dead_letter *d)
+{
+    struct letters *l = ctx;
+    l->n++;
+    l->retrying = d->retrying;
+    snprintf(l->id, sizeof l->id, "%s", d->ev.id.p);
+    snprintf(l->error, sizeof l->error, "%s", d->error);
+    snprintf(l->payload, sizeof l->payload, "%s", d->ev.payload.p);
+    return 0;
+}
+
+static struct letters letters(struct store_rig *g)
+{
+    struct error err;
+    struct letters l = {0};
+    must(g->st->ops->dead(g->st, &(struct dead_query){.consumer = "c"}, note_letter, &l, &err), &err);
+    return l;
+}
+
+static void kill_one(struct store_rig *g)
+{
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"};
+    assert_true(settle(g, "c", &o, 1));
+}
+
+static void dead_letter_is_kept_whole_and_survives_trimming(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_result t;
+    put(g->st, "c");
+    emit_with(g->st, "x", "1", "{\"keep\":true}", 0);
+    kill_one(g);
+    pass(1000);
+    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 500}, &t, &err), &err);
+    assert_int_equal(t.events, 1);
+    struct letters l = letters(g);
+    assert_int_equal(l.n, 1);
+    assert_string_equal(l.error, "no use");
+    assert_string_equal(l.payload, "{\"keep\":true}");
+    int64_t n;
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c", .id = l.id}, &n, &err), &err);
+    assert_int_equal(n, 1);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_string_equal(g->b.ev[0].id.p, l.id);
+    assert_string_equal(g->b.ev[0].payload.p, "{\"keep\":true}");
+    assert_int_equal(g->b.ev[0].attempts, 0);
+}
+
+static void retried_letter_is_gone_once_delivered_and_back_when_it_dies_again(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    int64_t n;
+    put(g->st, "c");
+    emit(g->st, "1");
+    kill_one(g);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){0}, &n, &err), &err);
+    assert_int_equal(n, 1);
+    assert_true(letters(g).retrying);
+    assert_int_equal(look(g, "c").dead, 0);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){0}, &n, &err), &err);
+    assert_int_equal(n, 0); /* it is on its way already */
+    kill_one(g);
+    assert_int_equal(letters(g).n, 1);
+    assert_false(letters(g).retrying);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){0}, &n, &err), &err);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(letters(g).n, 0);
+}
+
+static void dropped_letter_is_gone(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    int64_t n;
+    put(g->st, "c");
+    emit(g->st, "1");
+    kill_one(g);
+    must(g->st->ops->dead_drop(g->st, &(struct dead_query){.type = "other"}, &n, &err), &err);
+    assert_int_equal(n, 0);
+    must(g->st->ops->dead_drop(g->st, &(struct dead_query){.type = "t.*"}, &n, &err), &err);
+    assert_int_equal(n, 1);
+    assert_int_equal(letters(g).n, 0);
+}
+
+/* ---- consumers ---- */
+
+static void new_consumer_starts_where_it_is_told(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    for (int i = 0; i < 5; i++) emit(g->st, "1");
+    struct consumer_spec c = {.name = "b", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.name = "e";
+    c.start = START_END;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_int_equal(claim(g, "b"), 5);
+    c.name = "s";
+    c.start = START_SEQ;
+    c.start_seq = g->b.ev[3].seq;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_int_equal(claim(g, "e"), 0);
+    assert_int_equal(claim(g, "s"), 2);
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "e"), 1);
+}
+
+static void registering_again_keeps_the_position(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool created;
+    struct consumer_spec c = {
+        .name = "c", .events = "a.*", .where = "", .retry = "slow", .order = ORDER_KEY, .lanes = 1};
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    must(g->st->ops->consumer_put(g->st, &c, &created, &err), &err);
+    assert_false(created);
+    assert_string_equal(look(g, "c").spec.events, "a.*");
+    assert_string_equal(look(g, "c").spec.retry, "slow");
+    assert_int_equal(look(g, "c").behind, 0);
+}
+
+static void order_and_lanes_change_only_when_through(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 4};
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 0); /* one who does not know yet */
+    assert_true(g->hint.changed);
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_KEY, 4)), 1);
+}
+
+static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    struct consumer_spec c = {
+        .name = "c", .events = "a.*", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "b.x", "1", "{}", 0);
+    struct claim_request old = request("c", "old"), new = request("c", "new");
+    old.events = "a.*";
+    must(filter_new(old.events, NULL, &f, &err), &err);
+    old.filter = f;
+    c.events = new.events = "a.*,b.*";
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
+    assert_true(g->hint.changed);
+    assert_int_equal(claim_by(g, new), 2);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, old), 0); /* nor does it take over, which would lose b.x as well */
+    assert_int_equal(g->hint.crashed, 0);
+    assert_int_equal(claim_by(g, new), 1);
+    assert_int_equal(g->hint.crashed, 2);
+    filter_free(f);
+}
+
+static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = {.name = "c",
+                              .events = "",
+                              .where = "",
+                              .retry = "fast",
+                              .order = ORDER_KEY,
+                              .lanes = 1,
+                              .start = START_SEQ,
+                              .start_seq = 3};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.lanes = 2;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    for (int i = 0; i < 4; i++) emit(g->st, NULL);
+    size_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        struct claim_request req = request_as("c", "me", ORDER_KEY, 2);
+        req.lane_hint = i;
+        n += claim_by(g, req);
+    }
+    assert_int_equal(n, 2);
+}
+
+static void paused_consumer_gets_nothing_until_resumed(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    emit(g->st, "1");
+    must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.paused);
+    must(g->st->ops->consumer_pause(g->st, "c", false, &err), &err);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(g->st->ops->consumer_pause(g->st, "nobody", true, &err), -1);
+    assert_int_equal(err.code, ERR_NOTFOUND);
+}
+
+static void consumer_with_something_to_lose_is_removed_only_by_force(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    kill_one(g);
+    assert_int_equal(g->st->ops->consumer_remove(g->st, "c", false, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
+    assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), -1);
+    assert_int_equal(err.code, ERR_NOTFOUND);
+    assert_int_equal(err.fate, FATE_FATAL);
+    put(g->st, "c"); /* begins anew */
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+static void bad_consumer_names_are_refused(void **state)
+{
+    struct store_rig *g = *state;
+    static const char *const bad[] = {
+        "", "a b", "a/b", "x'y", "a;b", "\xc3\xa9", "0123456789012345678901234567890123456789012345678901234567890123"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error err;
+        struct consumer_spec c = {.name = bad[i], .events = "", .where = "", .retry = "", .lanes = 1};
+        assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
+        assert_int_equal(err.code, ERR_CONFIG);
+    }
+}
+
+static void report_is_shown_until_cleared(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    must(g->st->ops->consumer_report(g->st, "c", "sink is down", &err), &err);
+    assert_string_equal(look(g, "c").last_error, "sink is down");
+    must(g->st->ops->consumer_report(g->st, "c", NULL, &err), &err);
+    assert_null(look(g, "c").last_error);
+}
+
+/* ---- retention (G10) ---- */
+
+static struct trim_result trim(struct store_rig *g, bool dry)
+{
+    struct error err;
+    struct trim_result t;
+    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1000, .dry_run = dry}, &t, &err), &err);
+    return t;
+}
+
+static void trim_takes_old_events_that_everyone_is_past(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 2);
+    assert_true(settle(g, "c", NULL, 0));
+    pass(500);
+    emit(g->st, "3");
+    assert_int_equal(trim(g, false).events, 0);
+    pass(600);
+    assert_int_equal(trim(g, true).events, 2);
+    assert_int_equal(trim(g, false).events, 2);
+    assert_int_equal(trim(g, false).events, 0);
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+static void trim_leaves_what_a_position_a_claim_or_a_parked_event_needs(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    put(g->st, "slow");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 2);
+    assert_true(settle(g, "c", NULL, 0));
+    pass(2000);
+    struct trim_result t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_int_equal(t.kept_for_pin, 2);
+    assert_non_null(strstr(t.pin, "slow"));
+    assert_non_null(strstr(t.pin, "position"));
+    assert_int_equal(claim(g, "slow"), 2);
+    t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "claim"));
+    struct outcome o = failed(g, 0, 1, 100);
+    assert_true(settle(g, "slow", &o, 1));
+    t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "parked"));
+    pass(100);
+    assert_int_equal(claim(g, "slow"), 1);
+    assert_true(settle(g, "slow", NULL, 0));
+    assert_int_equal(trim(g, false).events, 2);
+}
+
+static void trim_without_consumers_keeps_everything(void **state)
+{
+    struct store_rig *g = *state;
+    emit(g->st, "1");
+    pass(2000);
+    struct trim_result t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "no consumer"));
+}
+
+static void trim_works_in_small_batches(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_result t;
+    put(g->st, "c");
+    for (int i = 0; i < 25; i++) emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 25);
+    assert_true(settle(g, "c", NULL, 0));
+    pass(2000);
+    struct trim_request req = {.older_than_ms = 1000, .max_rows = 10};
+    for (int i = 0; i < 3; i++) {
+        must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+        assert_int_equal(t.events, i < 2 ? 10 : 5);
+        assert_true(t.more == (i < 2));
+    }
+}
+
+static void old_idempotency_keys_are_trimmed_and_free_again(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    put(g->st, "c");
+    must(keyed(g->st, "k", "1", id, &dup, &err), &err);
+    pass(2000);
+    assert_int_equal(trim(g, false).keys, 1);
+    must(keyed(g->st, "k", "2", id, &dup, &err), &err);
+    assert_false(dup);
+}
+
+/* ---- inspection (C1.9, C2.2) ---- */
+
+struct seen {
+    size_t n;
+    enum delivery_state state;
+    int attempts;
+};
+
+static int note_event(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    struct seen *s = ctx;
+    (void)ev;
+    s->n++;
+    if (n) s->state = d[0].state, s->attempts = d[0].attempts;
+    return 0;
+}
+
+static struct seen events(struct store_rig *g, struct event_query q)
+{
+    struct error err;
+    struct seen s = {0};
+    must(g->st->ops->events(g->st, &q, note_event, &s, &err), &err);
+    return s;
+}
+
+static void every_state_of_the_contract_is_shown(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(events(g, (struct event_query){0}).state, STATE_PENDING);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(events(g, (struct event_query){0}).state, STATE_INFLIGHT);
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    struct seen s = events(g, (struct event_query){0});
+    assert_int_equal(s.state, STATE_FAILED);
+    assert_int_equal(s.attempts, 1);
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(events(g, (struct event_query){0}).state, STATE_INFLIGHT);
+    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "x"};
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(events(g, (struct event_query){0}).state, STATE_EXPIRED);
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(events(g, (struct event_query){.newest_first = true, .limit = 1}).state, STATE_DELIVERED);
+}
+
+static void events_can_be_found_by_type_key_state_and_id(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "b.x", "2", "{}", 0);
+    assert_int_equal(events(g, (struct event_query){.type = "a.*"}).n, 1);
+    assert_int_equal(events(g, (struct event_query){.aggregate_type = STR("t"), .aggregate_id = STR("2")}).n, 1);
+    assert_int_equal(events(g, (struct event_query){.state = STATE_PENDING + 1}).n, 2);
+    assert_int_equal(events(g, (struct event_query){.state = STATE_DELIVERED + 1}).n, 0);
+    assert_int_equal(claim(g, "c"), 2);
+    char id[UUID_TEXT + 1], seq[24];
+    snprintf(id, sizeof id, "%s", g->b.ev[1].id.p);
+    snprintf(seq, sizeof seq, "%lld", (long long)g->b.ev[1].seq);
+    assert_int_equal(events(g, (struct event_query){.id = id}).n, 1);
+    assert_int_equal(events(g, (struct event_query){.id = seq}).n, 1);
+    assert_int_equal(events(g, (struct event_query){.id = "nope"}).n, 0);
+    assert_int_equal(events(g, (struct event_query){.limit = 1}).n, 1);
+}
+
+static void info_tells_head_tail_and_dead(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store_info i;
+    must(g->st->ops->info(g->st, &i, &err), &err);
+    assert_int_equal(i.events, 0);
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    must(g->st->ops->info(g->st, &i, &err), &err);
+    assert_int_equal(i.events, 2);
+    assert_int_equal(i.head, i.tail + 1);
+    assert_int_equal(i.consumers, 1);
+    assert_int_equal(i.oldest_at, store_now.wall);
+    assert_int_equal(look(g, "c").behind, 2);
+    assert_int_equal(look(g, "c").oldest_at, store_now.wall);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),
+    ON_A_STORE(retried_letter_is_gone_once_delivered_and_back_when_it_dies_again),
+    ON_A_STORE(dropped_letter_is_gone),
+    ON_A_STORE(new_consumer_starts_where_it_is_told),
+    ON_A_STORE(registering_again_keeps_the_position),
+    ON_A_STORE(order_and_lanes_change_only_when_through),
+    ON_A_STORE(only_a_worker_with_the_registered_filter_gets_anything),
+    ON_A_STORE(start_ahead_of_the_head_survives_a_change_of_lanes),
+    ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
+    ON_A_STORE(consumer_with_something_to_lose_is_removed_only_by_force),
+    ON_A_STORE(bad_consumer_names_are_refused),
+    ON_A_STORE(report_is_shown_until_cleared),
+    ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
+    ON_A_STORE(trim_leaves_what_a_position_a_claim_or_a_parked_event_needs),
+    ON_A_STORE(trim_without_consumers_keeps_everything),
+    ON_A_STORE(trim_works_in_small_batches),
+    ON_A_STORE(old_idempotency_keys_are_trimmed_and_free_again),
+    ON_A_STORE(every_state_of_the_contract_is_shown),
+    ON_A_STORE(events_can_be_found_by_type_key_state_and_id),
+    ON_A_STORE(info_tells_head_tail_and_dead),
+};
+
+const struct store_tests store_admin_tests = STORE_TESTS(tests);
