@@ -83,7 +83,7 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 static void not_tried(struct pipeline *p, struct item *it)
 {
     if (it->live->b.careful) {
-        item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, &p->ready);
+        item_hold(it, &p->ready);
         return;
     }
     item_land(it);

@@ -78,7 +78,7 @@ static bool holds(const struct item *it)
     return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
 }
 
-static void hold_back(struct item *it, struct ready *q)
+void item_hold(struct item *it, struct ready *q)
 {
     item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, q);
 }
@@ -97,7 +97,7 @@ static void place(struct item *it, struct item *before, struct ready *q)
         it->before = before;
         it->state = ITEM_WAITING;
     } else if (ev->behind || (before && holds(before))) {
-        hold_back(it, q);
+        item_hold(it, q);
     } else if (ev->delayed) {
         item_end(it, &(struct outcome){.kind = OUTCOME_DELAY, .attempts = ev->attempts}, true, q);
     } else {
@@ -216,7 +216,7 @@ static void give_back(struct item *it, struct ready *q)
     it->released = true;
     it->live->open--;
     unlink_follower(it);
-    if (next && next->state == ITEM_WAITING) hold_back(next, q);
+    if (next && next->state == ITEM_WAITING) item_hold(next, q);
 }
 
 void live_give_up(struct live *l, struct ready *q)
@@ -225,7 +225,7 @@ void live_give_up(struct live *l, struct ready *q)
     while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1])) give_back(&l->items[--tail], q);
     if (tail < l->b.n) l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
     for (size_t i = 0; i < tail; i++)
-        if (untried(&l->items[i])) hold_back(&l->items[i], q);
+        if (untried(&l->items[i])) item_hold(&l->items[i], q);
 }
 
 int live_outcomes(struct live *l)

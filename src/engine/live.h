@@ -78,6 +78,9 @@ void item_land(struct item *it);
 /* item_end records the outcome, and queues or holds back the follower: only a delivered event lets it go. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
 
+/* item_hold ends an item as not tried: it goes behind its key, its attempts as they were. */
+void item_hold(struct item *it, struct ready *q);
+
 /* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh batch is left to
  * release_from, without outcomes. The caller empties its queue afterwards. */
 void live_give_up(struct live *l, struct ready *q);

@@ -17,7 +17,7 @@ struct pipeline {
     struct filter *filter;
     struct sink *sk;
     enum pipeline_state state;
-    struct error error; /* why it failed, or the last failure of an event */
+    struct error error; /* why it failed */
     struct pipeline_stats stats;
 
     struct live pool[LIVE_MAX];
@@ -39,7 +39,7 @@ struct pipeline {
     int64_t store_retry_at, store_retry_delay;
     struct error store_error; /* of the last turn; code 0: it went well */
     int64_t drain_deadline;
-    char failure[256];
+    char failure[256]; /* the last failure of an event */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)

@@ -596,6 +596,24 @@ static void delayed_event_waits_for_its_time(void **state)
     assert_false(g->b.ev[0].delayed);
 }
 
+static void delayed_event_that_is_due_is_not_through(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit_with(g->st, "x", NULL, "{}", store_now.wall + LEASE + 5000);
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE); /* its worker is gone */
+    struct claim_request req = request("c", "you");
+    req.careful = CAREFUL_SKIP;
+    assert_int_equal(claim_by(g, req), 0); /* taken over before its time: careful and delayed */
+    assert_int_equal(g->hint.crashed, 1);
+    assert_true(g->hint.through);
+    pass(5000);
+    assert_int_equal(claim_by(g, req), 0); /* due, but another consumer of the process is at a careful event */
+    assert_false(g->hint.through);
+    assert_int_equal(claim(g, "c"), 1);
+}
+
 static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
 {
     struct store_rig *g = *state;
@@ -717,6 +735,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
     ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
     ON_A_STORE(delayed_event_waits_for_its_time),
+    ON_A_STORE(delayed_event_that_is_due_is_not_through),
     ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
     ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
     ON_A_STORE(released_tail_before_another_claim_is_parked),

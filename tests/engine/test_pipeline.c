@@ -652,6 +652,55 @@ static void removed_consumer_fails_its_pipeline(void **state)
     assert_non_null(strstr(pipeline_error(w->p)->text, "not registered"));
 }
 
+static void give_another_filter(struct rig *g)
+{
+    struct error err;
+    struct consumer_spec c = {
+        .name = "c", .events = "t.*", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
+}
+
+static void consumer_given_another_filter_lets_what_is_in_flight_end_and_stops(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    give_another_filter(g);
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    assert_int_equal(w->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+    assert_int_equal(pipeline_error(w->p)->code, ERR_CONFLICT);
+    assert_int_equal(info(g).delivered, 1);
+}
+
+static void draining_is_not_cut_short_by_another_filter(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 2); /* two batches */
+    pipeline_drain(w->p, g->mono + 30000 * MS_NS);
+    give_another_filter(g);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0); /* settles the first, and learns of it */
+    rig_pass(g, 10000);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1); /* not cancelled */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(info(g).delivered, 2);
+}
+
 static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
 {
     struct rig *g = *state;
@@ -735,6 +784,8 @@ int main(void)
         ON_A_RIG(of_two_consumers_only_one_delivers_a_careful_event_at_a_time),
         ON_A_RIG(careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried),
         ON_A_RIG(removed_consumer_fails_its_pipeline),
+        ON_A_RIG(consumer_given_another_filter_lets_what_is_in_flight_end_and_stops),
+        ON_A_RIG(draining_is_not_cut_short_by_another_filter),
         ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(poison_is_found_one_event_at_a_time),
     };

@@ -1,6 +1,7 @@
 /* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
 #include "store/sqlite/sqlite.h"
 
+#define PULL_EVERY (10000 * MS_NS)
 #define SCAN_MIN 10000 /* events looked at per claim, so that a filter that matches rarely still gets on */
 
 struct claiming {
@@ -278,9 +279,13 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     return r;
 }
 
-/* pull_in: a clock that was ahead when events were parked must not make them wait for longer than they were told to. */
+/* pull_in: a clock that was ahead when events were parked must not make them wait for longer than they were told to. It
+ * looks at all of them, so not at every turn. */
 static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 {
+    int64_t mono = clock_mono(k->st->opt.clock);
+    if (mono < k->st->pull_at) return 0;
+    k->st->pull_at = mono + PULL_EVERY;
     if (sqlite_exec(
             k->st, err,
             "UPDATE outbox_parked SET due_at = ?2 + wait WHERE consumer = ?1 AND claim IS NULL AND delayed = 0 AND "
@@ -335,11 +340,8 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
                                    (int64_t)max);
     size_t n = list_parked(q, k->st, heads, max, &r, err), kept = 0;
     for (size_t i = 0; r == 0 && i < n; i++) {
-        int64_t before = 0;
-        if (heads[i].key)
-            r = sqlite_number(k->st, err, &before,
-                              "SELECT 1 FROM outbox_parked WHERE consumer = ? AND key = ? AND seq < ? LIMIT 1", "sii",
-                              k->req->consumer, heads[i].key, heads[i].seq);
+        bool before = false;
+        r = sqlite_waits_behind(k->st, k->req->consumer, heads[i].key, heads[i].seq, &before, err);
         if (r == 0 && before)
             r = sqlite_exec(k->st, err, "UPDATE outbox_parked SET due_at = NULL WHERE consumer = ? AND seq = ?", "si",
                             k->req->consumer, heads[i].seq);
@@ -490,7 +492,6 @@ static int look_through(struct claiming *k, struct error *err)
  * than those registered nothing may be claimed or taken over: what their filter passes over would be lost. */
 static int check_consumer(struct claiming *k, struct error *err)
 {
-    static const char *const names[] = {"none", "key", "global"};
     sqlite3_stmt *q = sqlite_query(
         k->st, err, "SELECT paused, epoch, ordering, lanes, events, predicate FROM outbox_consumer WHERE name = ?", "s",
         k->req->consumer);
@@ -501,7 +502,8 @@ static int check_consumer(struct claiming *k, struct error *err)
                         k->req->consumer);
     k->hint->paused = sqlite3_column_int(q, 0) != 0;
     k->epoch = sqlite3_column_int64(q, 1);
-    k->hint->changed = !str_is(sqlite_text(q, 2), names[k->req->order]) || sqlite3_column_int(q, 3) != k->req->lanes ||
+    k->hint->changed = !str_is(sqlite_text(q, 2), sqlite_orderings[k->req->order]) ||
+                       sqlite3_column_int(q, 3) != k->req->lanes ||
                        !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
                        !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");
     sqlite3_reset(q);

@@ -3,7 +3,7 @@
 
 #include "store/sqlite/sqlite.h"
 
-static const char *const ordering_names[] = {"none", "key", "global"};
+const char *const sqlite_orderings[] = {"none", "key", "global"};
 
 static enum order ordering_of(struct str s)
 {
@@ -39,7 +39,7 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
     if (sqlite_exec(st, err,
                     "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    "ssssisi", c->name, c->events, c->where, ordering_names[c->order], (int64_t)c->lanes, c->retry,
+                    "ssssisi", c->name, c->events, c->where, sqlite_orderings[c->order], (int64_t)c->lanes, c->retry,
                     sqlite_now(st)) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
@@ -62,7 +62,7 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
                        "through; run it with the old settings and --drain first",
                        c->name);
     if (sqlite_exec(st, err, "UPDATE outbox_consumer SET ordering = ?, lanes = ? WHERE name = ?", "sis",
-                    ordering_names[c->order], (int64_t)c->lanes, c->name) != 0)
+                    sqlite_orderings[c->order], (int64_t)c->lanes, c->name) != 0)
         return -1;
     /* One that was told to start further ahead than the head stays there. */
     if (sqlite_number(st, err, &position, "SELECT max(position) FROM outbox_lane WHERE consumer = ?", "s", c->name) !=

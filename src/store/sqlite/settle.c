@@ -7,8 +7,7 @@ int64_t sqlite_order_key(enum order order, const struct event *ev)
     return order == ORDER_GLOBAL ? 1 : (int64_t)ev->key;
 }
 
-/* waits_behind says whether an event of the same key is parked before this one. */
-static int waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
+int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
                         struct error *err)
 {
     int64_t found = 0;
@@ -25,7 +24,7 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
 {
     int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at ? p->due_at : now;
     bool behind = false;
-    if (waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
+    if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
     return sqlite_exec(
         st, err,
         "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "

@@ -21,6 +21,7 @@ struct sqlite_store {
     bool memory;
     bool in_tx;
     struct store_options opt;
+    int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
     int64_t turn_now; /* inside a turn: its one "now"; else 0 */
     struct uuid7 uuid;
     struct rng rng;
@@ -114,6 +115,11 @@ int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int 
                 struct error *err);
 /* sqlite_promote makes the first parked event of a key due if it waits behind one that is gone. */
 int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
+/* sqlite_waits_behind says whether an event of the same key is parked before this one; never for key 0. */
+int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
+                        struct error *err);
+/* sqlite_orderings: how an enum order is written in the table. */
+extern const char *const sqlite_orderings[];
 /* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
 int64_t sqlite_order_key(enum order order, const struct event *ev);
 
