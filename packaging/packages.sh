@@ -2,9 +2,14 @@
 # packages.sh: which Debian packages we need, and how to get them. Sourced by ./run and ./test.
 
 # To build and to run the demo.
-packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libsmartcols-dev)
-# Besides those, to test and to lint.
-packages_test=(g++ libcmocka-dev python3 sqlite3 clang-format cppcheck)
+packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev)
+# Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
+# when they are installed is neither used nor touched.
+packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2
+    clang-format cppcheck)
+# Good to have: the tests that want them say so and are skipped without. Where Debian's own node is not the one installed,
+# they cannot be.
+packages_extra=(nodejs node-pg)
 
 packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -31,6 +36,18 @@ packages_need() {
         packages_refuse "${install[*]}"
     packages_quietly "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}" ||
         packages_refuse "${install[*]}"
+}
+
+# packages_try installs those of its arguments that are missing, if that is possible without a word.
+packages_try() {
+    local missing=() package
+    command -v dpkg-query >/dev/null && [ "$(id -u)" -eq 0 ] || return 0
+    for package in "$@"; do
+        packages_installed "$package" || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    apt-get install -s --no-install-recommends "${missing[@]}" >/dev/null 2>&1 </dev/null || return 0
+    packages_quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" || true
 }
 
 packages_quietly() {

@@ -3,6 +3,9 @@
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
 TAP too), or a part of scripts/lint. Each runs in a process group of its own, two at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers.
+
+The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
+`&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it.
 """
 import argparse
 import concurrent.futures
@@ -16,10 +19,14 @@ import sys
 import threading
 import time
 
+import servers
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 2
 LIMIT = 180  # seconds per file
 SOAK_LIMIT = 3600
+# Debian's Python modules are found by Debian's Python, which need not be the first in PATH.
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 TREES = {
     "build": ["-Dwerror=true"],
@@ -65,7 +72,7 @@ def python_jobs(tree, plain):
     jobs = []
     for path in sorted(ROOT.glob("tests/*/test_*.py")):
         if not plain and "\n# build: plain\n" in path.read_text()[:2000]: continue
-        jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [sys.executable, "tests/cases.py", str(path)]))
+        jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
     return jobs
 
 
@@ -256,6 +263,17 @@ def total(jobs):
     return 0 if passed and not failed else 1
 
 
+def run_trees(args):
+    done = []
+    for tree in ["build"] if args.quick or args.names else TREES:
+        jobs = tree_jobs(tree)
+        tests = select(jobs[1:], args.names) if args.names else jobs[1:]
+        run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
+        done += jobs[:1] if jobs[0].failed else []
+        done += tests
+    return done
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
     parser.add_argument("--quick", action="store_true", help="without the sanitizers")
@@ -266,13 +284,9 @@ def main():
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    done = []
-    for tree in ["build"] if args.quick or args.names else TREES:
-        jobs = tree_jobs(tree)
-        tests = select(jobs[1:], args.names) if args.names else jobs[1:]
-        run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
-        done += jobs[:1] if jobs[0].failed else []
-        done += tests
+    with servers.Postgres() as postgres:
+        os.environ["OUTBOX_TEST_PG"] = postgres.url("")
+        done = run_trees(args)
     return total(done)
 
 

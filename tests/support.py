@@ -10,7 +10,8 @@
             with self.relay("--consumer", "mail", "--sink", f"file:{out}"):
                 wait_until(lambda: len(self.ndjson(out)) == 1)
 
-The binary under test is $OUTBOX_BIN, build/outbox by default.
+The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL: on the run's
+($OUTBOX_TEST_PG), or on one of its own where a file is run by hand.
 """
 import json
 import os
@@ -22,6 +23,9 @@ import subprocess
 import tempfile
 import time
 import unittest
+import uuid
+
+import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = str(pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).resolve())
@@ -214,3 +218,28 @@ class Case(unittest.TestCase):
                 return db.execute(statement, params).fetchall()
         finally:
             db.close()
+
+
+def postgres_server():
+    """postgres_server is the address of the run's PostgreSQL; where there is none, of one that ends with us."""
+    if "OUTBOX_TEST_PG" not in os.environ:
+        os.environ["OUTBOX_TEST_PG"] = servers.Postgres().start().url("")
+    return os.environ["OUTBOX_TEST_PG"]
+
+
+class PgCase(Case):
+    """A Case whose store is a PostgreSQL database of its own."""
+
+    def setUp(self):
+        super().setUp()
+        server = postgres_server()
+        self.dbname = f"t_{uuid.uuid4().hex}"
+        servers.create_database(server, self.dbname)
+        self.addCleanup(servers.drop_database, server, self.dbname)
+        # The children end before the database goes: clean-ups run backwards, and a second end of a child does nothing.
+        self.addCleanup(self._end_children)
+        self.store = server.replace("postgres:///?", f"postgres:///{self.dbname}?")
+
+    def sql(self, statement, *params):
+        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
+        return servers.execute(self.store, statement, *params)

@@ -126,6 +126,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     int64_t wait = p->cfg.sweep_ms;
     if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
+    if (h->nap_ms > 0 && h->nap_ms < wait) wait = h->nap_ms;
     p->careful_due = h->careful; /* then turn_may_claim waits for the live batches to end */
     p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
     p->deaf_until = h->busy ? now + STANDBY : 0;

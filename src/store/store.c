@@ -4,22 +4,30 @@
 
 #include "base/text.h"
 
-extern const struct store_ops store_sqlite;
+extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
 
-const struct store_ops *const store_kinds[] = {&store_sqlite, NULL};
+const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql, NULL};
 
 const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight", "delivered", "failed",
                                                            "expired", "skipped",   NULL};
 
-int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+const char *const finding_level_names[FINDING_LEVELS + 1] = {"ok", "note", "warning", "problem", NULL};
+
+const struct store_ops *store_kind(const char *url)
 {
-    const char *names[8] = {NULL};
     for (size_t i = 0; store_kinds[i]; i++) {
         size_t n = strlen(store_kinds[i]->scheme);
-        if (strncmp(url, store_kinds[i]->scheme, n) == 0 && url[n] == ':')
-            return store_kinds[i]->open(url, opt, ret, err);
-        names[i] = store_kinds[i]->scheme;
+        if (strncmp(url, store_kinds[i]->scheme, n) == 0 && url[n] == ':') return store_kinds[i];
     }
+    return NULL;
+}
+
+int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    const struct store_ops *kind = store_kind(url);
+    if (kind) return kind->open(url, opt, ret, err);
+    const char *names[8] = {NULL};
+    for (size_t i = 0; store_kinds[i]; i++) names[i] = store_kinds[i]->scheme;
     const char *colon = strchr(url, ':');
     if (!colon)
         return err_set(err, ERR_CONFIG, "store \"%.100s\" is not a URL: for a SQLite file write sqlite:%.100s", url,
@@ -27,8 +35,9 @@ int store_open(const char *url, const struct store_options *opt, struct store **
     char scheme[32];
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url < 31 ? colon - url : 31), url);
     const char *near = text_nearest(scheme, names);
-    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s%s%s; this build has: %s", scheme,
-                   near ? "; did you mean " : "", near ? near : "", near ? ":" : "", store_sqlite.synopsis);
+    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s%s%s; this build has: %s, %s", scheme,
+                   near ? "; did you mean " : "", near ? near : "", near ? ":" : "", store_sqlite.synopsis,
+                   store_postgres.synopsis);
 }
 
 void store_close(struct store *st)

@@ -85,6 +85,7 @@ struct claim_hint {
     bool busy;       /* another owner's live claim is in the way; it may finish any time */
     bool through;    /* no event is left to claim, none claimed by anyone, none waiting for a retry */
     int64_t wait_ms; /* until something falls due (a retry, a delay, another's lease); -1: nothing will by itself */
+    int64_t nap_ms;  /* > 0: nothing rings for all of it now, so look again this soon in any case */
     size_t skipped;  /* events passed over because filter or lane did not match: call again if > 0 */
     size_t crashed;  /* events of expired claims taken over by this call */
     size_t buried;   /* events buried by this call because the process died on them too often */
@@ -208,6 +209,41 @@ struct trim_result {
     char pin[160];        /* by whom: `consumer "search" (position 120)`; "" when nothing pins */
 };
 
+/* Something somebody looked into and has a word to say about (validate, doctor). */
+enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARNING, FINDING_PROBLEM };
+#define FINDING_LEVELS 4
+extern const char *const finding_level_names[FINDING_LEVELS + 1]; /* "ok", "note", "warning", "problem", NULL */
+
+struct finding {
+    enum finding_level level;
+    const char *name;   /* a word for programs: "transaction", "grants" */
+    const char *text;   /* what there is, and why it matters */
+    const char *advice; /* what to do; NULL: nothing */
+};
+
+/* Takes one finding; its strings are borrowed for the call. */
+typedef void finding_visit(void *ctx, const struct finding *f);
+
+struct doctor_request {
+    int64_t
+        patience_ms; /* how old a transaction, a claim that ran out and the like may be before it is worth a warning */
+    finding_visit *visit;
+    void *ctx;
+};
+
+struct schema_status {
+    int64_t there, known; /* version over there (0: no outbox), version this program makes */
+};
+
+struct buf;
+
+/* What to make and unmake an outbox with, for tools that do migrations themselves. */
+struct ddl_request {
+    const char *url;    /* not connected to */
+    const char *schema; /* where the URL names none; NULL: the store's default */
+    struct buf *up, *down, *ret_schema;
+};
+
 enum {
     STORE_DOORBELL = 1, /* bell_fd says when to look */
     STORE_SHARED = 2,   /* other processes can reach it */
@@ -220,6 +256,7 @@ struct store_options {
     int64_t busy_ms;     /* how long to wait for a lock; 0: 5 s */
     int64_t payload_max; /* 0: EVENT_PAYLOAD_MAX */
     bool create;         /* make a database that does not exist (init) */
+    bool any_version;    /* open whatever is there and change nothing: only for schema_status, validate and doctor */
 };
 
 struct store_ops {
@@ -239,6 +276,17 @@ struct store_ops {
 
     /* init makes the tables, or brings them up to this version; *ret_created says whether anything was done. */
     int (*init)(struct store *st, bool *ret_created, struct error *err);
+
+    /* schema_status compares versions; one that is newer than this program is no error here. */
+    int (*schema_status)(struct store *st, struct schema_status *ret, struct error *err);
+    /* validate compares tables, functions and all else with what this program would make, a finding per difference.
+     * Nothing is changed. NULL: this store cannot. */
+    int (*validate)(struct store *st, finding_visit *visit, void *ctx, struct error *err);
+    /* ddl appends the SQL that init runs, and that which undoes it, without a database. *ret_schema gets the schema's name,
+     * nothing where there are no schemas. */
+    int (*ddl)(const struct ddl_request *req, struct error *err);
+    /* doctor looks for what is wrong with this kind of store, whatever version is there; it only reads. */
+    int (*doctor)(struct store *st, const struct doctor_request *req, struct error *err);
 
     /* begin, commit and rollback bracket several emits on this handle in one transaction. */
     int (*begin)(struct store *st, struct error *err);
@@ -308,6 +356,8 @@ extern const struct store_ops *const store_kinds[]; /* ends with NULL */
 /* store_open finds the kind by the URL's scheme and opens it. ERR_CONFIG for an unknown scheme, naming the nearest. */
 int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err);
 void store_close(struct store *st); /* NULL is fine */
+/* store_kind finds the kind by the URL's scheme; NULL: unknown. */
+const struct store_ops *store_kind(const char *url);
 
 /* store_name_check refuses a consumer's name that is empty, too long or has other characters: ERR_CONFIG. */
 int store_name_check(const char *name, struct error *err);

@@ -1,19 +1,22 @@
 #include "store_impl.h"
 
 static const struct store_case *the_case;
-struct test_clock store_now = {1000000, 1700000000000};
+static struct test_clock own_clock = {1000000, 1700000000000};
+struct test_clock *store_now_at = &own_clock;
 
 static int64_t test_mono(void *ctx)
 {
-    return ((struct test_clock *)ctx)->mono;
+    (void)ctx;
+    return store_now.mono;
 }
 
 static int64_t test_wall(void *ctx)
 {
-    return ((struct test_clock *)ctx)->wall;
+    (void)ctx;
+    return store_now.wall;
 }
 
-const struct clock store_clock = {test_mono, test_wall, &store_now};
+const struct clock store_clock = {test_mono, test_wall, NULL};
 
 void pass(int64_t ms)
 {

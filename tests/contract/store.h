@@ -26,7 +26,8 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
 struct test_clock {
     int64_t mono, wall;
 };
-extern struct test_clock store_now;
+extern struct test_clock *store_now_at; /* a store whose clock is in another process may move it there */
+#define store_now (*store_now_at)
 extern const struct clock store_clock;
 
 /* The state of a test: a handle on a fresh outbox. */

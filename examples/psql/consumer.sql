@@ -1,0 +1,73 @@
+-- A consumer that is nothing but SQL: adds the orders to their customers' revenue, each exactly once.
+--
+--     psql -f consumer.sql        $PGHOST, $PGDATABASE and so on say which database
+--
+-- It does what is due now, and ends. To go on, call it again: from cron, or with \watch after the last line.
+-- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
+\set ON_ERROR_STOP on
+\if :{?backoff_ms}
+\else
+\set backoff_ms 1000
+\endif
+SET client_min_messages = warning;
+
+CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL);
+SELECT outbox.register('revenue', events => 'order.*') AS new_consumer;
+
+-- handle_order takes effect for one event. That it did is recorded in the same transaction: should the event come
+-- again, because the connection broke before it was settled, handle_once says no.
+CREATE OR REPLACE PROCEDURE pg_temp.handle_order(id uuid, payload json) LANGUAGE plpgsql AS $$
+BEGIN
+    IF outbox.handle_once('revenue', id::text) THEN
+        INSERT INTO revenue AS r (customer, total) VALUES (payload ->> 'customer', (payload ->> 'total')::bigint)
+        ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total;
+    END IF;
+END
+$$;
+
+-- deliver_orders claims, handles and settles until nothing is due. What could not be handled is tried again later,
+-- three times in all; what is not named in outcomes was delivered.
+CREATE OR REPLACE PROCEDURE pg_temp.deliver_orders(worker text, backoff_ms bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    ev record;
+    claim bigint;
+    key text;
+    waiting text[];  -- keys with an event that waits: what comes behind it must wait, too
+    outcomes jsonb;
+    outcome jsonb;
+BEGIN
+    LOOP
+        claim := NULL; outcomes := '[]'; waiting := '{}';
+        FOR ev IN SELECT * FROM outbox.claim('revenue', worker, max_events => 100, lease_ms => 30000) LOOP
+            COMMIT;  -- first the claim, which must be durable before anything happens; then each event by itself
+            claim := ev.epoch;
+            key := coalesce(ev.aggregate_type || '/' || ev.aggregate_id, ev.seq::text);
+            outcome := NULL;
+            IF ev.held OR key = ANY (waiting) THEN
+                outcome := jsonb_build_object('kind', 'behind', 'attempts', ev.attempts);
+            ELSIF ev.delayed THEN
+                outcome := jsonb_build_object('kind', 'delay', 'attempts', ev.attempts);
+            ELSE
+                BEGIN
+                    CALL pg_temp.handle_order(ev.id, ev.payload);
+                EXCEPTION WHEN OTHERS THEN
+                    outcome := jsonb_build_object('kind', CASE WHEN ev.attempts < 2 THEN 'retry' ELSE 'dead' END,
+                        'attempts', ev.attempts + 1, 'delay_ms', backoff_ms * 2 ^ ev.attempts, 'error', SQLERRM);
+                END;
+            END IF;
+            IF outcome IS NOT NULL THEN
+                outcomes := outcomes || (outcome || jsonb_build_object('seq', ev.seq));
+                waiting := CASE WHEN outcome ->> 'kind' = 'dead' THEN waiting ELSE waiting || key END;
+            END IF;
+        END LOOP;
+        EXIT WHEN claim IS NULL;
+        IF NOT outbox.settle('revenue', worker, claim, outcomes) THEN
+            RAISE WARNING 'the lease ran out: somebody else has the batch now';
+        END IF;
+        COMMIT;
+    END LOOP;
+END
+$$;
+
+SELECT 'psql/' || gen_random_uuid() AS worker \gset
+CALL pg_temp.deliver_orders(:'worker', :backoff_ms);

@@ -1,0 +1,25 @@
+-- claimed: the events of a claim.
+CREATE OR REPLACE FUNCTION @schema@.claimed(consumer text, epoch bigint)
+RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint, payload json,
+               headers json, tenant text, created_at timestamptz, not_before timestamptz, attempts int)
+LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
+           e.not_before, 0
+    FROM @schema@.claim k, @schema@.consumer c,
+         LATERAL @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) e
+    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
+      AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
+      AND @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane
+    UNION ALL
+    SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
+           e.not_before, p.attempts - p.careful::int
+    FROM @schema@.parked p, LATERAL (
+         SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers, i.tenant,
+                i.created_at, i.not_before FROM @schema@.event i WHERE i.seq = p.seq
+         UNION ALL
+         SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant,
+                d.created_at, d.not_before FROM @schema@.dead d WHERE d.consumer = $1 AND d.seq = p.seq
+         LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
+    WHERE p.consumer = $1 AND p.claim = $2
+$outbox$;
+COMMENT ON FUNCTION @schema@.claimed(text, bigint) IS 'the events of a claim';

@@ -1,0 +1,16 @@
+-- extend: moves the end of a live claim to lease_ms from now. Returns false if it is no longer the worker's.
+CREATE OR REPLACE FUNCTION @schema@.extend(consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
+        RAISE EXCEPTION 'lease_ms is 1 to 86400000' USING ERRCODE = 'OB004';
+    END IF;
+    UPDATE @schema@.claim x SET locked_until = @schema@.clock() + extend.lease_ms * interval '1 millisecond',
+        lease = extend.lease_ms * interval '1 millisecond'
+    WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker
+      AND x.locked_until > @schema@.clock();
+    RETURN FOUND;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint) IS 'keeps a claim';

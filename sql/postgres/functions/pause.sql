@@ -1,0 +1,13 @@
+-- pause: stops or resumes a consumer; returns whether there is such a consumer. What it has in flight ends.
+CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    UPDATE @schema@.consumer c SET paused = pause.paused WHERE c.name = pause.consumer;
+    IF FOUND AND NOT pause.paused THEN
+        PERFORM @schema@.bell_ring();
+        RETURN true;
+    END IF;
+    RETURN FOUND;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';

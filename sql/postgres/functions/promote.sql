@@ -1,0 +1,10 @@
+-- promote: makes the first parked event of a key due, if it waited behind one that is gone.
+CREATE OR REPLACE FUNCTION @schema@.promote(consumer text, key bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    UPDATE @schema@.parked p SET due_at = @schema@.clock()
+    WHERE p.consumer = $1 AND p.claim IS NULL AND p.due_at IS NULL AND $2 <> 0
+      AND p.seq = (SELECT min(f.seq) FROM @schema@.parked f WHERE f.consumer = $1 AND f.key = $2);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.promote(text, bigint) IS 'lets the next of a key step forward';

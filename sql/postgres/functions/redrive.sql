@@ -1,0 +1,24 @@
+-- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt used; all of them, or the
+-- one with that event id. They stay dead letters (retrying) until settled. Returns how many.
+CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    n bigint;
+BEGIN
+    PERFORM @schema@.lock_consumer(consumer);
+    IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = redrive.consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered', redrive.consumer USING ERRCODE = 'OB003';
+    END IF;
+    INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
+    SELECT d.consumer, d.seq, @schema@.key(c.ordering, d.aggregate_type, d.aggregate_id), 0, @schema@.clock()
+    FROM @schema@.dead d JOIN @schema@.consumer c ON c.name = d.consumer
+    WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id)
+    ON CONFLICT DO NOTHING;
+    UPDATE @schema@.dead d SET retrying = true
+    WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id);
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM @schema@.bell_ring();
+    RETURN n;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';

@@ -1,0 +1,68 @@
+-- register: makes a consumer, or brings its filter and retry policy up to date; returns whether it is new. Order and lanes
+-- change only once it is through. start_at: 'beginning', 'end', or the first seq it wants.
+CREATE OR REPLACE FUNCTION @schema@.register(consumer text, events text DEFAULT '', predicate text DEFAULT '',
+                                             ordering text DEFAULT 'key', lanes int DEFAULT 1, retry text DEFAULT 'fast',
+                                             start_at text DEFAULT 'beginning') RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+    l @schema@.lane;
+    head bigint;
+    snap pg_snapshot;
+BEGIN
+    IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
+        RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer USING ERRCODE = 'OB004';
+    END IF;
+    IF (ordering IN ('none', 'key', 'global') AND lanes BETWEEN 1 AND 64 AND NOT (ordering = 'global' AND lanes > 1)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'ordering is none, key or global; lanes are 1 to 64, and 1 for global' USING ERRCODE = 'OB004';
+    END IF;
+    IF start_at NOT IN ('beginning', 'end') AND start_at !~ '^[0-9]{1,18}$' THEN
+        RAISE EXCEPTION 'start_at "%" is not beginning, end or a seq', start_at USING ERRCODE = 'OB004';
+    END IF;
+    PERFORM @schema@.lock_consumer(consumer);
+    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
+    IF FOUND AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
+        UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
+            predicate = register.predicate, retry = register.retry
+        WHERE x.name = c.name AND (x.events, x.predicate, x.retry) IS DISTINCT FROM
+                                  (register.events, register.predicate, register.retry);
+        RETURN false;
+    END IF;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    snap := pg_current_snapshot();
+    IF c.name IS NULL THEN
+        INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry)
+        VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
+                register.ordering, register.lanes, register.retry);
+        IF start_at <> 'end' THEN
+            snap := '1:1:';
+            head := CASE start_at WHEN 'beginning' THEN 0 ELSE greatest(start_at::bigint - 1, 0) END;
+        END IF;
+        INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL, NULL, 0, 0, 0
+        FROM generate_series(-1, register.lanes - 1) AS g;
+        RETURN true;
+    END IF;
+    IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1 FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane >= 0 AND CASE
+                  WHEN x.target IS NULL THEN @schema@.window_next(x.seen, x.floor, snap, 0, 9223372036854775807)
+                  ELSE coalesce(@schema@.window_next(x.seen, x.floor, x.target, x.pos, x.window_end),
+                                @schema@.window_next(x.target, x.next_floor, snap, 0, 9223372036854775807))
+                  END IS NOT NULL) THEN
+        RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can change only once it is through',
+            c.name USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
+    END IF;
+    UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
+        predicate = register.predicate, retry = register.retry, ordering = register.ordering, lanes = register.lanes
+    WHERE x.name = c.name;
+    SELECT sum(x.delivered), greatest(head, max(x.floor)), max(x.version) + 1 INTO l.delivered, head, l.version
+    FROM @schema@.lanes(c.name, c.lanes) x;
+    DELETE FROM @schema@.lane x WHERE x.consumer = c.name;
+    INSERT INTO @schema@.lane SELECT c.name, g, l.version, snap, head, NULL, NULL, NULL, 0, 0,
+                                     CASE g WHEN -1 THEN l.delivered ELSE 0 END
+    FROM generate_series(-1, register.lanes - 1) AS g;
+    RETURN false;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text) IS
+    'makes a consumer, or brings it up to date; returns whether it is new';

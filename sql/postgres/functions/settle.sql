@@ -1,0 +1,22 @@
+-- settle: records how a claim ended, and forgets it. What no outcome names was delivered. Outcomes, in the order the events
+-- were handed out: [{"seq": 5, "kind": "retry", "attempts": 1, "delay_ms": 1000, "error": "..."}, ...]; attempts used up
+-- by now may be left out, then this one is counted; kind is retry, dead,
+-- behind (not tried: its key is held back), delay (not tried: its time has not come) or delivered (with id and receipt, to
+-- keep a receipt). Events from release_from on were never tried: they are given back. Returns false, and does nothing, if
+-- the claim is no longer the worker's. It may share a transaction with the effects of the delivery.
+CREATE OR REPLACE FUNCTION @schema@.settle(consumer text, worker text, epoch bigint, outcomes jsonb DEFAULT '[]',
+                                           release_from bigint DEFAULT 0) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    ours boolean;
+BEGIN
+    IF jsonb_typeof(outcomes) IS DISTINCT FROM 'array' OR worker IS NULL OR epoch IS NULL THEN
+        RAISE EXCEPTION 'settle takes a worker, an epoch and an array of outcomes' USING ERRCODE = 'OB004';
+    END IF;
+    SELECT NOT t.lost INTO ours FROM @schema@.turn(settle.consumer, worker, settle.epoch,
+        (SELECT count(*) FROM @schema@.claimed(settle.consumer, settle.epoch)), settle.outcomes, settle.release_from,
+        0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0) t;
+    RETURN ours;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS 'records how a claim ended';

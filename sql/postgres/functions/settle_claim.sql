@@ -1,0 +1,40 @@
+-- settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be kept with put_lane. For
+-- the meaning of outcomes and release_from see settle. Under lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@.settle_claim(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
+                                                 handed_out bigint, outcomes jsonb, release_from bigint, now timestamptz)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint := 0;
+    released bigint := 0;
+    keys bigint[];
+    r record;
+BEGIN
+    IF k.lane = -1 THEN
+        SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
+    END IF;
+    IF outcomes <> '[]' THEN
+        failed := @schema@.settle_outcomes(c, k, outcomes, now);
+    END IF;
+    IF release_from > 0 AND k.lane = -1 THEN
+        UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
+        WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq >= release_from;
+        GET DIAGNOSTICS released = ROW_COUNT;
+    ELSIF release_from > 0 THEN
+        r := @schema@.release(c, l, k, release_from, now);
+        l := r.l;
+        released := r.released;
+    END IF;
+    IF k.lane = -1 THEN
+        DELETE FROM @schema@.dead d USING @schema@.parked p
+        WHERE d.consumer = c.name AND d.retrying AND p.consumer = c.name AND p.claim = k.epoch AND d.seq = p.seq;
+        DELETE FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
+        PERFORM @schema@.promote(c.name, y) FROM unnest(keys) AS y;
+    END IF;
+    DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    l.delivered := l.delivered + greatest(handed_out - failed - released, 0);
+    l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
+                               AND x.epoch >= l.claims_from AND x.lane = k.lane), k.epoch + 1);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.settle_claim(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, jsonb, bigint,
+    timestamptz) IS 'records how a claim ended';

@@ -1,0 +1,30 @@
+-- shrink: a claim turned out to be more than the worker can hold: what is past `last` goes back.
+CREATE OR REPLACE FUNCTION @schema@.shrink(consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+    k @schema@.claim;
+    l @schema@.lane;
+    r record;
+    now timestamptz;
+BEGIN
+    PERFORM @schema@.lock_consumer(consumer);
+    now := @schema@.clock();
+    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = shrink.consumer;
+    SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = shrink.consumer AND x.epoch = shrink.epoch
+       AND x.owner = shrink.worker AND x.locked_until > now;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF k.lane = -1 THEN
+        UPDATE @schema@.parked p SET claim = NULL WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
+        RETURN true;
+    END IF;
+    SELECT * INTO l FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
+    r := @schema@.release(c, l, k, last + 1, now);
+    PERFORM @schema@.put_lane(r.l);
+    UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.shrink(text, text, bigint, bigint) IS 'gives back the end of a claim';

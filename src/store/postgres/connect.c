@@ -1,0 +1,348 @@
+/* connect.c: URLs, connecting and connecting again, transactions, and the table of operations. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "store/postgres/handle.h"
+#include "store/postgres/postgres.h"
+
+extern const struct store_ops store_postgres;
+
+/* ---- URLs ---- */
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : isxdigit((unsigned char)c) ? tolower((unsigned char)c) - 'a' + 10 : -1;
+}
+
+/* decode gives the n bytes at p without their percent signs; NULL: out of memory, or not well formed. */
+static char *decode(const char *p, size_t n)
+{
+    char *out = malloc(n + 1), *to = out;
+    for (const char *end = p + n; out && p < end;) {
+        if (*p != '%') {
+            *to++ = *p++;
+            continue;
+        }
+        int high = end - p > 2 ? hex_digit(p[1]) : -1, low = high >= 0 ? hex_digit(p[2]) : -1;
+        if (low < 0 || high * 16 + low == 0) {
+            free(out);
+            return NULL;
+        }
+        *to++ = (char)(high * 16 + low);
+        p += 3;
+    }
+    if (out) *to = '\0';
+    return out;
+}
+
+/* ours takes one parameter of the query part if it is one of ours; returns whether it was. */
+static bool ours(struct pg_store *st, const char *p, size_t n, bool *ok)
+{
+    static const char *const names[] = {"schema=", "tenant="};
+    char **to[] = {&st->schema, &st->tenant};
+    for (int i = 0; i < 2; i++) {
+        size_t len = strlen(names[i]);
+        if (n < len || strncmp(p, names[i], len) != 0) continue;
+        free(*to[i]);
+        *to[i] = decode(p + len, n - len);
+        *ok = *ok && *to[i] && **to[i];
+        return true;
+    }
+    return false;
+}
+
+/* split takes schema and tenant out of the URL; the rest is libpq's. */
+static int split(struct pg_store *st, const char *url, struct error *err)
+{
+    struct buf b;
+    const char *query = strchr(url, '?');
+    bool ok = true;
+    char glue = '?';
+    buf_init(&b, 1 << 16);
+    buf_add(&b, url, query ? (size_t)(query - url) : strlen(url));
+    for (const char *p = query ? query + 1 : NULL; p && *p;) {
+        size_t n = strcspn(p, "&");
+        if (!ours(st, p, n, &ok)) {
+            buf_addc(&b, glue);
+            buf_add(&b, p, n);
+            glue = '&';
+        }
+        p += n + (p[n] == '&');
+    }
+    st->conninfo = buf_cstr(&b) ? strdup(b.p) : NULL;
+    buf_release(&b);
+    if (!ok) return err_set(err, ERR_CONFIG, "the store's schema or tenant is empty or not properly percent-encoded");
+    return st->conninfo ? 0 : err_nomem(err);
+}
+
+/* show makes what messages call this database: never with its password. */
+static int show(struct pg_store *st, struct error *err)
+{
+    char *why = NULL;
+    PQconninfoOption *opts = PQconninfoParse(st->conninfo, &why);
+    const char *host = NULL, *db = NULL;
+    if (!opts) { /* libpq's message may quote a piece of the password */
+        PQfreemem(why);
+        return err_set(err, ERR_CONFIG,
+                       "the postgres: URL cannot be understood: it is postgres://USER@HOST:PORT/DB?schema=NAME, with "
+                       "special characters as %%XX, and options as libpq has them");
+    }
+    for (PQconninfoOption *o = opts; o->keyword; o++) {
+        if (strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0) host = o->val ? o->val : host;
+        if (strcmp(o->keyword, "dbname") == 0) db = o->val;
+    }
+    char text[256];
+    snprintf(text, sizeof text, "postgres:%s%s%s", host ? host : "", host ? "/" : "", db ? db : "");
+    st->shown = strdup(text);
+    PQconninfoFree(opts);
+    return st->shown ? 0 : err_nomem(err);
+}
+
+static int quote(struct pg_store *st, struct error *err)
+{
+    struct buf b;
+    size_t n = strlen(st->schema);
+    if (n > 63 || strstr(st->schema, "$outbox$") || strncmp(st->schema, "pg_", 3) == 0)
+        return err_set(err, ERR_CONFIG,
+                       "schema \"%.70s\": a name has at most 63 bytes, does not begin with pg_ and does "
+                       "not contain $outbox$",
+                       st->schema);
+    buf_init(&b, 1024);
+    buf_addc(&b, '"');
+    for (const char *p = st->schema; *p; p++) {
+        if (*p == '"') buf_addc(&b, '"');
+        buf_addc(&b, *p);
+    }
+    buf_addc(&b, '"');
+    st->quoted = buf_cstr(&b) ? strdup(b.p) : NULL;
+    buf_clear(&b);
+    for (const char *p = st->quoted; p && *p; p++) {
+        if (*p == '\'') buf_addc(&b, '\'');
+        buf_addc(&b, *p);
+    }
+    st->literal = buf_cstr(&b) ? strdup(b.p) : NULL;
+    buf_release(&b);
+    return st->quoted && st->literal ? 0 : err_nomem(err);
+}
+
+/* ---- connecting ---- */
+
+static void ignore_notice(void *ctx, const PGresult *r)
+{
+    (void)ctx;
+    (void)r;
+}
+
+/* set_up prepares a new connection. The settings are for our own statements; behind a pooler a session's settings would
+ * be somebody else's tomorrow. */
+static int set_up(struct pg_store *st, struct error *err)
+{
+    PGresult *r = PQexec(st->db, "SELECT pg_backend_pid()");
+    if (PQresultStatus(r) != PGRES_TUPLES_OK) {
+        pg_fail(st, st->db, r, err);
+        PQclear(r);
+        return -1;
+    }
+    st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
+    PQclear(r);
+    if (st->pooled) return 0;
+    if (pg_simple(
+            st,
+            "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
+            "client_min_messages = warning; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
+            "SET plan_cache_mode = force_generic_plan",
+            err) != 0)
+        return -1;
+    if (!st->tenant) return 0;
+    PGresult *t = PQexecParams(st->db, "SELECT set_config('outbox.tenant', $1, false)", 1, NULL,
+                               (const char *const *)&st->tenant, NULL, NULL, 0);
+    int bad = PQresultStatus(t) == PGRES_TUPLES_OK ? 0 : pg_fail(st, st->db, t, err);
+    PQclear(t);
+    return bad;
+}
+
+static void disconnect(struct pg_store *st)
+{
+    PQfinish(st->db);
+    st->db = NULL;
+    st->bell = BELL_AWAKE;
+    st->listening = st->ahead.sent = false;
+}
+
+int pg_ready(struct pg_store *st, struct error *err)
+{
+    if (st->db && PQstatus(st->db) == CONNECTION_OK) return 0;
+    if (st->in_tx)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                        "%s: the connection was lost, and the open transaction with it: begin it again", st->shown);
+    disconnect(st);
+    /* The later of two settings counts: what the URL says comes after ours. */
+    const char *const keywords[] = {"connect_timeout",
+                                    "keepalives_idle",
+                                    "tcp_user_timeout",
+                                    "client_encoding",
+                                    "fallback_application_name",
+                                    "dbname",
+                                    NULL};
+    const char *const values[] = {"10", "30", "60000", "UTF8", "outbox", st->conninfo, NULL};
+    st->db = PQconnectdbParams(keywords, values, 1);
+    st->generation++;
+    if (!st->db) return err_nomem(err);
+    if (PQstatus(st->db) != CONNECTION_OK) return pg_fail(st, st->db, NULL, err);
+    PQsetNoticeReceiver(st->db, ignore_notice, NULL);
+    if (set_up(st, err) == 0 && (st->opt.create || pg_check(st, err) == 0)) return 0;
+    disconnect(st);
+    return -1;
+}
+
+/* check_tenant: for one who stands above row-level security a tenant would be an empty word. */
+static int check_tenant(struct pg_store *st, struct error *err)
+{
+    if (!st->tenant) return 0;
+    if (st->pooled)
+        return err_set(err, ERR_CONFIG, "%s: a tenant needs a connection of its own, not one of a pool", st->shown);
+    PGresult *r = pg_query(st, err, "SELECT row_security_active('@schema@.event'), current_user", "");
+    if (!r) return -1;
+    int bad = 0;
+    if (!pg_true(r, 0, 0))
+        bad = err_fate(
+            err, ERR_CONFIG, FATE_FATAL, 0,
+            "%s: tenant \"%.60s\" is set, but role \"%.60s\" owns the outbox or bypasses row-level security, and "
+            "would see every tenant's events; connect as another role",
+            st->shown, st->tenant, PQgetvalue(r, 0, 1));
+    PQclear(r);
+    return bad;
+}
+
+int pg_check(struct pg_store *st, struct error *err)
+{
+    int64_t version;
+    if (pg_version(st, &version, err) != 0) return -1;
+    if (version == 0)
+        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0, "%s: no outbox in schema %s; make one with `outbox init`",
+                        st->shown, st->quoted);
+    if (version < PG_SCHEMA_VERSION)
+        return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
+                        "%s: the outbox in schema %s has the older version %lld; upgrade it with `outbox migrate up`",
+                        st->shown, st->quoted, (long long)version);
+    return check_tenant(st, err);
+}
+
+/* ---- handles ---- */
+
+static void pg_close(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    PQfinish(st->db);
+    for (size_t i = 0; i < st->n_cached; i++) free(st->cached[i].text);
+    free(st->ahead.target);
+    free(st->conninfo);
+    free(st->shown);
+    free(st->schema);
+    free(st->quoted);
+    free(st->literal);
+    free(st->tenant);
+    free(st);
+}
+
+static struct pg_store *store_new(const struct store_options *opt)
+{
+    struct pg_store *st = calloc(1, sizeof *st);
+    if (!st) return NULL;
+    st->base.ops = &store_postgres;
+    st->base.caps = store_postgres.caps;
+    st->opt = *opt;
+    if (!st->opt.clock) st->opt.clock = &clock_system;
+    if (!st->opt.payload_max) st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    rng_seed_os(&st->rng);
+    return st;
+}
+
+static int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    struct pg_store *st = store_new(opt);
+    if (!st) return err_nomem(err);
+    st->schema = strdup("outbox");
+    if (!st->schema) err_nomem(err);
+    else if (split(st, url, err) == 0 && st->schema && show(st, err) == 0 && quote(st, err) == 0 &&
+             pg_ready(st, err) == 0) {
+        *ret = &st->base;
+        return 0;
+    }
+    pg_close(&st->base);
+    return -1;
+}
+
+static int pg_dup(struct store *base, struct store **ret, struct error *err)
+{
+    struct pg_store *from = pg_of(base), *st = store_new(&from->opt);
+    if (!st) return err_nomem(err);
+    st->conninfo = strdup(from->conninfo);
+    st->shown = strdup(from->shown);
+    st->schema = strdup(from->schema);
+    st->quoted = strdup(from->quoted);
+    st->literal = strdup(from->literal);
+    st->tenant = from->tenant ? strdup(from->tenant) : NULL;
+    if (!st->conninfo || !st->shown || !st->schema || !st->quoted || !st->literal || (from->tenant && !st->tenant))
+        err_nomem(err);
+    else if (pg_ready(st, err) == 0) {
+        *ret = &st->base;
+        return 0;
+    }
+    pg_close(&st->base);
+    return -1;
+}
+
+int pg_begin(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (pg_ready(st, err) != 0 || pg_simple(st, "BEGIN", err) != 0) return -1;
+    st->in_tx = true;
+    return 0;
+}
+
+/* pg_commit: after a statement failed the server answers COMMIT with a rollback, and no error. */
+int pg_commit(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    if (!st->in_tx) return err_set(err, ERR_MISUSE, "no transaction is open");
+    if (PQtransactionStatus(st->db) == PQTRANS_INERROR) {
+        pg_rollback(base);
+        return err_set(err, ERR_MISUSE,
+                       "an earlier failure made the database give this transaction up: begin it again");
+    }
+    st->in_tx = false;
+    return pg_simple(st, "COMMIT", err);
+}
+
+void pg_rollback(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    if (PQstatus(st->db) == CONNECTION_OK && PQtransactionStatus(st->db) != PQTRANS_IDLE)
+        pg_simple(st, "ROLLBACK", NULL);
+    st->in_tx = false;
+}
+
+#define POSTGRES_OPS(name) \
+    { \
+        .scheme = name, .synopsis = "postgres://USER@HOST/DB?schema=NAME", .caps = STORE_DOORBELL | STORE_SHARED, \
+        .open = pg_open, .close = pg_close, .dup = pg_dup, .init = pg_init, .begin = pg_begin, .commit = pg_commit, \
+        .rollback = pg_rollback, .emit = pg_emit, .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, \
+        .consumer_pause = pg_consumer_pause, .consumer_remove = pg_consumer_remove, \
+        .consumer_report = pg_consumer_report, .turn = pg_turn, .extend = pg_extend, .bell_fd = pg_bell_fd, \
+        .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, .info = pg_info, .events = pg_events, \
+        .dead = pg_dead, .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, .trim = pg_trim, \
+    }
+
+extern const struct store_ops store_postgresql;
+const struct store_ops store_postgres = POSTGRES_OPS("postgres");
+const struct store_ops store_postgresql = POSTGRES_OPS("postgresql"); /* as libpq writes it, too */
+
+struct pg_conn *postgres_handle(struct store *st)
+{
+    return st->ops == &store_postgres || st->ops == &store_postgresql ? pg_of(st)->db : NULL;
+}

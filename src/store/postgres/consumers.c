@@ -1,0 +1,151 @@
+/* consumers.c: registering consumers and telling how they are. */
+#include <stdio.h>
+
+#include "store/postgres/postgres.h"
+
+const char *const pg_orderings[] = {"none", "key", "global"};
+
+#define MS(column) "floor(extract(epoch FROM " column ") * 1000)::bigint"
+
+static int not_found(const char *name, struct error *err)
+{
+    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
+}
+
+int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
+{
+    char start[24] = "beginning";
+    if (store_name_check(c->name, err) != 0) return -1;
+    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
+        return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
+    if (c->start == START_END) snprintf(start, sizeof start, "end");
+    if (c->start == START_SEQ) snprintf(start, sizeof start, "%lld", (long long)(c->start_seq > 0 ? c->start_seq : 0));
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7)", "ssssiss", c->name,
+                           c->events, c->where, pg_orderings[c->order], (int64_t)c->lanes, c->retry, start);
+    if (!r) return -1;
+    if (ret_created) *ret_created = pg_true(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+int pg_consumer_pause(struct store *base, const char *name, bool paused, struct error *err)
+{
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.pause($1, $2)", "sb", name, paused);
+    if (!r) return -1;
+    bool found = pg_true(r, 0, 0);
+    PQclear(r);
+    return found ? 0 : not_found(name, err);
+}
+
+int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
+{
+    return pg_exec(
+        pg_of(base), err, NULL,
+        "UPDATE @schema@.consumer SET report = $2::text, report_at = @schema@.clock() WHERE name = $1 AND report "
+        "IS DISTINCT FROM $2::text",
+        "ss", name, text);
+}
+
+static int check_removable(struct pg_store *st, const char *name, bool force, struct error *err)
+{
+    PGresult *r = pg_query(st, err, "SELECT dead, parked, inflight FROM @schema@.consumer_status WHERE name = $1", "s",
+                           name);
+    if (!r) return -1;
+    bool found = PQntuples(r) > 0;
+    int64_t dead = found ? pg_int(r, 0, 0) : 0, parked = found ? pg_int(r, 0, 1) : 0,
+            live = found ? pg_int(r, 0, 2) : 0;
+    PQclear(r);
+    if (!found) return not_found(name, err);
+    if (force || (!dead && !parked && !live)) return 0;
+    return err_set(
+        err, ERR_CONFLICT,
+        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
+        "--force removes it all the same",
+        name, (long long)dead, (long long)parked, (long long)live);
+}
+
+int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    if (pg_begin(base, err) != 0) return -1;
+    if (pg_exec(st, err, NULL, "SELECT @schema@.lock_consumer($1)", "s", name) == 0 &&
+        check_removable(st, name, force, err) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.lane WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.claim WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.parked WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.dead WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.receipt WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.consumer WHERE name = $1", "s", name) == 0)
+        return pg_commit(base, err);
+    pg_rollback(base);
+    return -1;
+}
+
+/* ---- listing ---- */
+
+static const char *copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)
+{
+    const char *s = pg_str(r, row, col);
+    if (!s) return NULL;
+    s = arena_bytes(a, s, strlen(s));
+    if (!s) *ok = false;
+    return s;
+}
+
+static enum order ordering_of(const char *s)
+{
+    return strcmp(s, "none") == 0 ? ORDER_NONE : strcmp(s, "global") == 0 ? ORDER_GLOBAL : ORDER_KEY;
+}
+
+static bool read_row(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
+{
+    bool ok = true;
+    c->spec = (struct consumer_spec){.name = copy(r, i, 0, a, &ok),
+                                     .events = copy(r, i, 1, a, &ok),
+                                     .where = copy(r, i, 2, a, &ok),
+                                     .order = ordering_of(PQgetvalue(r, i, 3)),
+                                     .lanes = (int)pg_int(r, i, 4),
+                                     .retry = copy(r, i, 5, a, &ok)};
+    c->paused = pg_true(r, i, 6);
+    c->created_at = pg_int(r, i, 7);
+    c->position = pg_int(r, i, 8);
+    c->behind = pg_int(r, i, 9);
+    c->oldest_at = pg_int(r, i, 10);
+    c->delivered = pg_int(r, i, 11);
+    c->inflight = pg_int(r, i, 12);
+    c->owner = copy(r, i, 13, a, &ok);
+    c->parked = pg_int(r, i, 14);
+    c->dead = pg_int(r, i, 15);
+    c->next_due = pg_int(r, i, 16);
+    c->last_error = copy(r, i, 17, a, &ok);
+    c->last_error_at = pg_int(r, i, 18);
+    c->floor = pg_int(r, i, 19);
+    c->floor_pin = copy(r, i, 20, a, &ok);
+    return ok;
+}
+
+int pg_consumer_list(struct store *base, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                     struct error *err)
+{
+    /* The failure of the parked event that failed last, unless the relay reported something later. */
+    PGresult *r = pg_query(
+        pg_of(base), err,
+        "SELECT name, events, predicate, ordering, lanes, retry, paused, " MS("created_at") ", position, behind, " MS(
+            "oldest_at") ", delivered, inflight, owner, parked, dead, " MS("next_due") ", CASE WHEN report IS NULL OR "
+                                                                                       "last_error_at > report_at THEN last_error ELSE report END, CASE WHEN report IS NULL OR last_error_at > report_at "
+                                                                                       "THEN " MS("last_error_at") " ELSE " MS(
+                                                                                           "report_at") " END, floor, floor_pin FROM @schema@.consumer_status WHERE "
+                                                                                                        "$1::text IS NULL OR name = $1 ORDER BY name",
+        "s", name);
+    if (!r) return -1;
+    size_t n = (size_t)PQntuples(r);
+    struct consumer_info *list = arena_zalloc(a, n + 1, sizeof *list);
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < n; i++) ok = read_row(r, (int)i, a, &list[i]);
+    PQclear(r);
+    if (!ok) return err_nomem(err);
+    if (name && n == 0) return not_found(name, err);
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}

@@ -1,0 +1,262 @@
+/* inspect.c: events with their states, and dead letters. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "store/postgres/postgres.h"
+
+#define PAGE 500 /* events per query, so that a listing of millions fits in memory */
+
+int pg_info(struct store *base, struct store_info *ret, struct error *err)
+{
+    PGresult *r = pg_query(
+        pg_of(base), err,
+        "SELECT (SELECT value::int FROM @schema@.meta WHERE name = 'schema_version'), "
+        "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0), f.seq, l.seq, floor(extract(epoch FROM f.created_at) "
+        "* 1000)::bigint, (SELECT count(*) FROM @schema@.consumer), (SELECT count(*) FROM @schema@.dead WHERE NOT retrying), "
+        "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint FROM (SELECT 1) one LEFT JOIN (SELECT seq, created_at "
+        "FROM @schema@.event ORDER BY seq LIMIT 1) f ON true LEFT JOIN (SELECT seq FROM @schema@.event ORDER BY seq DESC "
+        "LIMIT 1) l ON true",
+        "");
+    if (!r) return -1;
+    *ret = (struct store_info){.schema_version = (int)pg_int(r, 0, 0),
+                               .head = pg_int(r, 0, 1),
+                               .tail = pg_int(r, 0, 2),
+                               .oldest_at = pg_int(r, 0, 4),
+                               .consumers = pg_int(r, 0, 5),
+                               .dead = pg_int(r, 0, 6),
+                               .now_ms = pg_int(r, 0, 7)};
+    ret->events = ret->tail ? pg_int(r, 0, 3) - ret->tail + 1 : 0;
+    PQclear(r);
+    return 0;
+}
+
+/* ---- events ---- */
+
+struct viewer {
+    struct pg_store *st;
+    struct arena a; /* consumers: for the whole listing */
+    struct consumer_info *list;
+    struct filter **filters;
+    struct delivery_info *d;
+    size_t n;
+};
+
+static void viewer_release(struct viewer *v)
+{
+    for (size_t i = 0; v->filters && i < v->n; i++) filter_free(v->filters[i]);
+    arena_release(&v->a);
+}
+
+static int viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, struct error *err)
+{
+    size_t n;
+    *v = (struct viewer){.st = st};
+    arena_init(&v->a, 0);
+    if (pg_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err) != 0) goto fail;
+    v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
+    v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
+    if (!v->filters || !v->d) {
+        err_nomem(err);
+        goto fail;
+    }
+    for (; v->n < n; v->n++)
+        if (filter_new(v->list[v->n].spec.events, v->list[v->n].spec.where, &v->filters[v->n], err) != 0) goto fail;
+    return 0;
+fail:
+    viewer_release(v);
+    return -1;
+}
+
+static enum delivery_state state_of(const char *s)
+{
+    for (int i = 0; i < STATE_COUNT; i++)
+        if (strcmp(s, delivery_state_names[i]) == 0) return (enum delivery_state)i;
+    return STATE_SKIPPED;
+}
+
+/* read_states fills in v->d for one event. */
+static int read_states(struct viewer *v, const struct event *ev, struct arena *a, struct error *err)
+{
+    for (size_t i = 0; i < v->n; i++)
+        v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
+    PGresult *r = v->n ? pg_query(v->st, err,
+                                  "SELECT consumer, state, attempts, floor(extract(epoch FROM due_at) * 1000)::bigint, "
+                                  "error FROM @schema@.delivery WHERE seq = $1",
+                                  "i", ev->seq)
+                       : NULL;
+    if (v->n && !r) return -1;
+    bool ok = true;
+    for (int row = 0; r && row < PQntuples(r); row++)
+        for (size_t i = 0; i < v->n; i++) {
+            struct delivery_info *d = &v->d[i];
+            if (strcmp(d->consumer, PQgetvalue(r, row, 0)) != 0) continue;
+            d->state = state_of(PQgetvalue(r, row, 1));
+            d->attempts = (int)pg_int(r, row, 2);
+            d->due_at = pg_int(r, row, 3);
+            const char *e = pg_str(r, row, 4);
+            d->error = e ? arena_bytes(a, e, strlen(e)) : NULL;
+            ok = ok && (!e || d->error);
+            bool plain = d->state == STATE_PENDING || d->state == STATE_DELIVERED || d->state == STATE_INFLIGHT;
+            if (plain && d->attempts == 0 && !filter_payload(v->filters[i], ev->payload)) d->state = STATE_SKIPPED;
+        }
+    PQclear(r);
+    return ok ? 0 : err_nomem(err);
+}
+
+static bool in_state(const struct viewer *v, const struct event_query *q)
+{
+    if (!q->state) return true;
+    for (size_t i = 0; i < v->n; i++)
+        if ((int)v->d[i].state == q->state - 1) return true;
+    return v->n == 0 && q->state == STATE_PENDING + 1;
+}
+
+/* seq_of: an id may be given as a seq. */
+static int64_t seq_of(const char *id)
+{
+    char *end;
+    long long seq = id ? strtoll(id, &end, 10) : 0;
+    return id && *id && !*end ? (int64_t)seq : 0;
+}
+
+/* send_page asks for the events after (or, newest first, before) a seq that the query wants. */
+static int send_page(struct pg_store *st, const struct event_query *q, int64_t after, struct error *err)
+{
+    static const char up[] =
+        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > $1 AND ($2::text IS NULL OR "
+        "e.type LIKE ANY (@schema@.type_like($2))) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
+        "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq LIMIT $5::bigint";
+    static const char down[] =
+        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND ($2::text IS NULL OR "
+        "e.type LIKE ANY (@schema@.type_like($2))) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
+        "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
+    static const char one[] = "SELECT " PG_EVENT_COLUMNS
+                              " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
+    if (q->id) return pg_send(st, err, one, "is", seq_of(q->id), seq_of(q->id) ? "" : q->id);
+    if (q->newest_first)
+        return pg_send(st, err, down, "istti", after, q->type, q->aggregate_type, q->aggregate_id, (int64_t)PAGE);
+    return pg_send(st, err, up, "istti", after, q->type, q->aggregate_type, q->aggregate_id, (int64_t)PAGE);
+}
+
+/* read_page reads a page whole, because the states need the connection. */
+static int read_page(struct pg_store *st, struct arena *a, struct event *page, size_t *ret_n, struct error *err)
+{
+    PGresult *r;
+    int more;
+    *ret_n = 0;
+    while ((more = pg_next_row(st, &r, err)) == 1) {
+        bool ok = *ret_n < PAGE && pg_event_row(r, 0, a, &page[*ret_n]);
+        PQclear(r);
+        if (!ok) {
+            pg_stop(st);
+            return err_nomem(err);
+        }
+        ++*ret_n;
+    }
+    return more;
+}
+
+static int list_events(struct viewer *v, const struct event_query *q, event_visit *visit, void *ctx, struct error *err)
+{
+    struct arena a;
+    size_t left = q->limit ? q->limit : 100, n = PAGE;
+    int64_t after = q->after;
+    int r = 0, stop = 0;
+    arena_init(&a, 0);
+    while (r == 0 && !stop && left > 0 && n == PAGE) {
+        struct event *page = arena_alloc(&a, PAGE * sizeof *page);
+        r = page ? send_page(v->st, q, after, err) : err_nomem(err);
+        if (r == 0) r = read_page(v->st, &a, page, &n, err);
+        for (size_t i = 0; r == 0 && !stop && left > 0 && i < n; i++) {
+            after = page[i].seq;
+            r = read_states(v, &page[i], &a, err);
+            if (r != 0 || !in_state(v, q)) continue;
+            stop = visit(ctx, &page[i], v->d, v->n);
+            left--;
+        }
+        arena_reset(&a);
+    }
+    arena_release(&a);
+    return r;
+}
+
+int pg_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx, struct error *err)
+{
+    struct viewer v;
+    if (viewer_init(&v, pg_of(base), q->consumer, err) != 0) return -1;
+    int r = list_events(&v, q, visit, ctx, err);
+    viewer_release(&v);
+    return r;
+}
+
+/* ---- dead letters ---- */
+
+#define DEAD_WHERE \
+    " WHERE ($1::text IS NULL OR d.consumer = $1) AND ($2::text IS NULL OR d.id::text = lower($2) OR d.seq = $3) AND " \
+    "($4::text IS NULL OR d.type LIKE ANY (@schema@.type_like($4)))"
+
+static const char *copy(const PGresult *r, int col, struct arena *a, bool *ok)
+{
+    if (PQgetisnull(r, 0, col)) return NULL;
+    const char *s = arena_bytes(a, PQgetvalue(r, 0, col), (size_t)PQgetlength(r, 0, col));
+    if (!s) *ok = false;
+    return s;
+}
+
+int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err)
+{
+    static const char sql[] =
+        "SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant, "
+        "d.created_at, d.not_before, d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
+        "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
+        " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
+    struct pg_store *st = pg_of(base);
+    struct arena a;
+    PGresult *r;
+    int more, stop = 0;
+    char limit[24];
+    snprintf(limit, sizeof limit, "%zu", q->limit);
+    if (pg_send(st, err, sql, "ssiss", q->consumer, q->id, seq_of(q->id), q->type, q->limit ? limit : NULL) != 0)
+        return -1;
+    arena_init(&a, 0);
+    while (!stop && (more = pg_next_row(st, &r, err)) == 1) {
+        struct dead_letter d = {0};
+        bool ok = pg_event_row(r, 0, &a, &d.ev);
+        d.consumer = copy(r, PG_EVENT_COLUMN_COUNT, &a, &ok);
+        d.attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1);
+        d.error = copy(r, PG_EVENT_COLUMN_COUNT + 2, &a, &ok);
+        d.dead_at = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 3);
+        d.retrying = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 4) != 0;
+        PQclear(r);
+        stop = ok ? visit(ctx, &d) : 1;
+        if (!ok) more = err_nomem(err);
+        arena_reset(&a);
+    }
+    if (stop) pg_stop(st);
+    arena_release(&a);
+    return more < 0 ? -1 : 0;
+}
+
+/* What is not on its way already is sent back, under the locks of the consumers it belongs to. */
+int pg_dead_retry(struct store *base, const struct dead_query *q, int64_t *ret_n, struct error *err)
+{
+    PGresult *r = pg_query(
+        pg_of(base), err,
+        "SELECT coalesce(sum(@schema@.redrive(x.consumer, x.id)), 0) FROM (SELECT d.consumer, d.id FROM "
+        "@schema@.dead d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT "
+        "nullif($5::bigint, 0)) x",
+        "ssisi", q->consumer, q->id, seq_of(q->id), q->type, (int64_t)q->limit);
+    if (!r) return -1;
+    *ret_n = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n, struct error *err)
+{
+    return pg_exec(
+        pg_of(base), err, ret_n,
+        "DELETE FROM @schema@.dead x WHERE (x.consumer, x.seq) IN (SELECT d.consumer, d.seq FROM @schema@.dead "
+        "d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0))",
+        "ssisi", q->consumer, q->id, seq_of(q->id), q->type, (int64_t)q->limit);
+}

@@ -1,0 +1,166 @@
+/* postgres.h: the inside of the PostgreSQL store, shared by its files: connect.c (connecting, again and again),
+ * statement.c (statements and errors), migrate.c (tables and functions), emit.c, turn.c (claims), rows.c (events out of
+ * results), bell.c (the doorbell), consumers.c, inspect.c, trim.c. The protocol itself is in sql/postgres: this is a thin,
+ * fast caller of it. */
+#ifndef STORE_POSTGRES_POSTGRES_H
+#define STORE_POSTGRES_POSTGRES_H
+
+#include <libpq-fe.h>
+#include <stdarg.h>
+
+#include "base/random.h"
+#include "base/uuid7.h"
+#include "store/store.h"
+
+#define PG_SCHEMA_VERSION 1
+#define PG_STATEMENTS_MAX 64
+
+/* Whether this connection sleeps: holding the lock that makes producers ring, or beside somebody who does. */
+enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
+
+/* What is being read ahead: events that the next claim is likely to take, so that the server reads them while this side
+ * delivers. Nothing is claimed by that: events don't change, and the claim checks that the lane stands where it did. */
+struct ahead {
+    bool sent; /* the query is on its way, its rows not read yet */
+    char consumer[STORE_NAME_MAX + 1];
+    int lane;
+    char *target; /* the window: a snapshot as text */
+    int64_t from, to, window_end;
+    size_t asked; /* rows, at most */
+};
+
+/* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or rollback. (3) A
+ * statement is prepared on the connection if its generation is that of the connection. (4) While ahead.sent, no other
+ * query may be sent: pg_quiet ends it. */
+struct pg_store {
+    struct store base;
+    PGconn *db;
+    unsigned generation; /* grows with each connection */
+    char *conninfo;      /* what libpq gets: the URL without what is ours */
+    char *shown;         /* for messages: no password */
+    char *schema;        /* as it is called */
+    char *quoted;        /* as an identifier */
+    char *literal;       /* the quoted identifier inside a literal, without the outer quotes */
+    char *tenant;        /* NULL: the platform's */
+    struct store_options opt;
+    bool in_tx;
+    bool pooled; /* another process stands between: nothing of a session can be relied on */
+    struct uuid7 uuid;
+    struct rng rng;
+    struct {
+        const char *sql; /* a literal, compared by address */
+        char *text;      /* with the schema in it */
+        unsigned generation;
+    } cached[PG_STATEMENTS_MAX];
+    size_t n_cached;
+
+    enum bell_state bell;
+    bool bell_works, listening;
+    int64_t found_at; /* monotonic: when events were last found */
+    int64_t nap_ms;   /* how long to wait while somebody is about to commit */
+    int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
+    struct ahead ahead;
+    size_t row_bytes; /* what an event takes, on average of late */
+};
+
+static inline struct pg_store *pg_of(struct store *st)
+{
+    return (struct pg_store *)st;
+}
+
+/* ---- statement.c ---- */
+
+/* pg_fail turns what a result or the connection says into our error; returns -1. r may be NULL. */
+int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
+/* pg_text gives a string literal's text with the schema in it, owned by st; NULL: out of memory. */
+const char *pg_text(struct pg_store *st, const char *sql, struct error *err);
+/* pg_expand puts the schema into any text; the caller frees it. */
+char *pg_expand(const struct pg_store *st, const char *sql);
+
+/* pg_query runs the statement of a string literal on our connection and gives its rows; NULL on failure. fmt has one
+ * letter per parameter: s const char * (NULL is fine), t struct str (p == NULL is SQL NULL), i int64_t, b int (boolean).
+ * At most 32. Rows come as text. */
+PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
+/* pg_query_on is pg_query on a connection of the caller's, on which nothing is left behind. */
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql, const char *fmt, ...);
+/* pg_exec is pg_query without rows; ret_n (may be NULL) gets how many rows it changed. */
+int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql, const char *fmt, ...);
+/* pg_simple runs commands without parameters, several at once if need be. */
+int pg_simple(struct pg_store *st, const char *text, struct error *err);
+
+/* pg_send starts a statement whose rows come one at a time in binary form, to be read with pg_next_row. pg_next_row: 1 a
+ * row (clear it), 0 the end, -1 failed. pg_stop ends it early. */
+int pg_send(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
+int pg_next_row(struct pg_store *st, PGresult **ret, struct error *err);
+void pg_stop(struct pg_store *st);
+
+int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
+bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
+const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
+
+/* ---- connect.c ---- */
+
+/* pg_ready connects if there is no connection, or the last one broke. */
+int pg_ready(struct pg_store *st, struct error *err);
+/* pg_check looks at the outbox over there: ERR_NOTOURS, ERR_NEWER. */
+int pg_check(struct pg_store *st, struct error *err);
+int pg_begin(struct store *st, struct error *err);
+int pg_commit(struct store *st, struct error *err);
+void pg_rollback(struct store *st);
+
+/* migrate.c */
+int pg_init(struct store *st, bool *ret_created, struct error *err);
+/* pg_version reads the schema version over there; 0: there is no outbox. */
+int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
+
+/* emit.c */
+int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+            bool *ret_duplicate, struct error *err);
+int pg_handle_once(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
+                   bool *ret_first, struct error *err);
+
+/* turn.c */
+int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+            struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err);
+int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
+              bool *ret_lost, struct error *err);
+/* pg_quiet ends what is being read ahead, so that the connection is free. */
+void pg_quiet(struct pg_store *st);
+
+/* rows.c */
+/* The columns every reader of whole events selects, in the order pg_event_row takes them. */
+#define PG_EVENT_COLUMNS \
+    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at, " \
+    "e.not_before"
+#define PG_EVENT_COLUMN_COUNT 11
+/* pg_event_row copies a binary row into *ev; false when there is no room. */
+bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
+int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
+size_t pg_event_bytes(const struct event *ev);
+
+/* bell.c */
+/* pg_bell_sleep: nothing was found. Returns 1 if the caller should look once more before it may sleep, 0 if not (then
+ * *nap_ms says how soon it must look again in any case; 0: somebody will ring), -1 on failure. */
+int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err);
+/* pg_bell_wake: there is work, so nobody needs to ring. */
+int pg_bell_wake(struct pg_store *st, struct error *err);
+int pg_bell_fd(struct store *st);
+void pg_bell_clear(struct store *st);
+
+/* consumers.c, inspect.c, trim.c */
+int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+int pg_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                     struct error *err);
+int pg_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
+int pg_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
+int pg_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
+int pg_info(struct store *st, struct store_info *ret, struct error *err);
+int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx, struct error *err);
+int pg_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err);
+int pg_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+int pg_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+extern const char *const pg_orderings[];
+
+#endif

@@ -1,0 +1,79 @@
+/* rows.c: events out of binary result rows. This is where a drain spends its time on our side. */
+#include "store/postgres/postgres.h"
+
+#define EPOCH_MS INT64_C(946684800000) /* 2000-01-01, where PostgreSQL's time begins */
+
+static int64_t be64(const char *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return (int64_t)v;
+}
+
+int64_t pg_binary_int8(const PGresult *r, int row, int col)
+{
+    return PQgetlength(r, row, col) == 8 ? be64(PQgetvalue(r, row, col)) : 0;
+}
+
+/* time_ms: 0 for NULL; the infinities become the ends of what fits. */
+static int64_t time_ms(const PGresult *r, int row, int col)
+{
+    if (PQgetlength(r, row, col) != 8) return 0;
+    int64_t us = be64(PQgetvalue(r, row, col));
+    int64_t ms = us / 1000 - (us % 1000 < 0);
+    return ms > INT64_MAX - EPOCH_MS ? INT64_MAX : ms + EPOCH_MS;
+}
+
+/* uuid_text writes 36 characters and a NUL. */
+static void uuid_text(const char *bytes, char *to)
+{
+    static const char hex[] = "0123456789abcdef";
+    for (int i = 0; i < 16; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        if (i == 4 || i == 6 || i == 8 || i == 10) *to++ = '-';
+        *to++ = hex[c >> 4];
+        *to++ = hex[c & 15];
+    }
+    *to = '\0';
+}
+
+/* keep copies one column to *at and steps past it and its NUL. */
+static struct str keep(const PGresult *r, int row, int col, char **at)
+{
+    if (PQgetisnull(r, row, col)) return (struct str){NULL, 0};
+    struct str s = {*at, (size_t)PQgetlength(r, row, col)};
+    memcpy(*at, PQgetvalue(r, row, col), s.n + 1); /* libpq puts a NUL behind every value */
+    *at += s.n + 1;
+    return s;
+}
+
+bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
+{
+    static const int columns[] = {2, 3, 4, 6, 7, 8};
+    struct str *to[] = {&ev->type, &ev->aggregate_type, &ev->aggregate_id, &ev->payload, &ev->headers, &ev->tenant};
+    size_t size = UUID_TEXT + 1;
+    for (int i = 0; i < 6; i++) size += (size_t)PQgetlength(r, row, columns[i]) + 1;
+    *ev = (struct event){
+        .seq = pg_binary_int8(r, row, 0),
+        .has_version = !PQgetisnull(r, row, 5),
+        .version = pg_binary_int8(r, row, 5),
+        .created_at = time_ms(r, row, 9),
+        .not_before = time_ms(r, row, 10),
+    };
+    char *at = arena_raw(a, size);
+    if (!at) return false;
+    ev->id = (struct str){at, UUID_TEXT};
+    uuid_text(PQgetvalue(r, row, 1), at);
+    at += UUID_TEXT + 1;
+    for (int i = 0; i < 6; i++) *to[i] = keep(r, row, columns[i], &at);
+    ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
+    return true;
+}
+
+size_t pg_event_bytes(const struct event *ev)
+{
+    return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n + sizeof *ev;
+}

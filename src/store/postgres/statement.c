@@ -1,0 +1,295 @@
+/* statement.c: statements, parameters, and what PostgreSQL's errors mean to us. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "store/postgres/postgres.h"
+
+#define PARAMS_MAX 32
+#define STOP_BYTES (1 << 20)
+
+/* ---- errors ---- */
+
+static const struct {
+    const char *state; /* a prefix of the SQLSTATE */
+    enum err_code code;
+    enum fate fate;
+} states[] = {
+    {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_MISUSE, FATE_RETRY},   {"OB003", ERR_NOTFOUND, FATE_FATAL},
+    {"OB004", ERR_CONFIG, FATE_FATAL},   {"42P01", ERR_NOTOURS, FATE_FATAL},  {"3F000", ERR_NOTOURS, FATE_FATAL},
+    {"42883", ERR_NOTOURS, FATE_FATAL},  {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY},
+    {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},     {"55P03", ERR_BUSY, FATE_RETRY},
+    {"57014", ERR_BUSY, FATE_RETRY},     {"53100", ERR_FULL, FATE_RETRY},     {"53", ERR_UNAVAILABLE, FATE_RETRY},
+    {"57", ERR_UNAVAILABLE, FATE_RETRY}, {"08", ERR_UNAVAILABLE, FATE_RETRY}, {"58", ERR_UNAVAILABLE, FATE_RETRY},
+    {"28", ERR_UNAVAILABLE, FATE_RETRY}, {"22", ERR_INVALID, FATE_REJECT},    {"23", ERR_INVALID, FATE_REJECT},
+    {"25", ERR_MISUSE, FATE_RETRY},
+};
+
+/* one_line copies the first line of a message, without what libpq puts before and behind it. */
+static void one_line(const char *from, char *to, size_t size)
+{
+    size_t n = 0;
+    if (strncmp(from, "ERROR:  ", 8) == 0) from += 8;
+    for (; *from && *from != '\n' && n + 1 < size; from++) to[n++] = *from;
+    to[n] = '\0';
+}
+
+static int fail_as(struct pg_store *st, const char *state, const char *message, const char *hint, struct error *err)
+{
+    enum err_code code = ERR_INTERNAL;
+    enum fate fate = FATE_RETRY;
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        if (strncmp(state, states[i].state, strlen(states[i].state)) != 0) continue;
+        code = states[i].code;
+        fate = states[i].fate;
+        break;
+    }
+    char said[300];
+    one_line(message, said, sizeof said);
+    if (code == ERR_NOTOURS)
+        return err_fate(err, code, fate, 0, "%s: no outbox in schema %s (%s); make one with `outbox init`", st->shown,
+                        st->quoted, said);
+    if (strcmp(state, "42501") == 0)
+        return err_fate(err, code, fate, 0, "%s: %s; grant the role its part (docs/sql.md, `allow`)", st->shown, said);
+    if (code == ERR_INTERNAL) return err_fate(err, code, fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
+    return err_fate(err, code, fate, 0, "%s: %s%s%s", st->shown, said, hint ? "; " : "", hint ? hint : "");
+}
+
+int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err)
+{
+    const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
+    char said[300];
+    if (PQstatus(db) == CONNECTION_BAD || !state) {
+        one_line(r && *PQresultErrorMessage(r) ? PQresultErrorMessage(r) : PQerrorMessage(db), said, sizeof said);
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown,
+                        *said ? said : "the connection was lost");
+    }
+    return fail_as(st, state, PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY),
+                   PQresultErrorField(r, PG_DIAG_MESSAGE_HINT), err);
+}
+
+/* ---- texts ---- */
+
+char *pg_expand(const struct pg_store *st, const char *sql)
+{
+    static const char mark[] = "@schema@";
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    for (const char *at; (at = strstr(sql, mark)); sql = at + sizeof mark - 1) {
+        buf_add(&b, sql, (size_t)(at - sql));
+        buf_adds(&b, at > sql && at[-1] == '\'' ? st->literal : st->quoted);
+    }
+    buf_adds(&b, sql);
+    char *text = buf_cstr(&b) ? strdup(b.p) : NULL;
+    buf_release(&b);
+    return text;
+}
+
+static int find(struct pg_store *st, const char *sql, size_t *ret, struct error *err)
+{
+    for (size_t i = 0; i < st->n_cached; i++)
+        if (st->cached[i].sql == sql) {
+            *ret = i;
+            return 0;
+        }
+    if (st->n_cached == PG_STATEMENTS_MAX) return err_set(err, ERR_INTERNAL, "statement cache is full");
+    char *text = pg_expand(st, sql);
+    if (!text) return err_nomem(err);
+    st->cached[st->n_cached].sql = sql;
+    st->cached[st->n_cached].text = text;
+    st->cached[st->n_cached].generation = 0;
+    *ret = st->n_cached++;
+    return 0;
+}
+
+const char *pg_text(struct pg_store *st, const char *sql, struct error *err)
+{
+    size_t i;
+    return find(st, sql, &i, err) == 0 ? st->cached[i].text : NULL;
+}
+
+/* ---- parameters ---- */
+
+struct params {
+    const char *values[PARAMS_MAX];
+    int lengths[PARAMS_MAX];
+    int formats[PARAMS_MAX];
+    char numbers[PARAMS_MAX][24];
+    int n;
+};
+
+/* Texts are sent in binary form, which for text, json and the like is the bytes themselves: no NUL needed behind them. */
+static void collect(struct params *p, const char *fmt, va_list ap)
+{
+    p->n = 0;
+    for (; *fmt; fmt++) {
+        int i = p->n++;
+        p->formats[i] = 0;
+        p->lengths[i] = 0;
+        if (*fmt == 'i') {
+            snprintf(p->numbers[i], sizeof p->numbers[i], "%lld", (long long)va_arg(ap, int64_t));
+            p->values[i] = p->numbers[i];
+        } else if (*fmt == 'b') {
+            p->values[i] = va_arg(ap, int) ? "t" : "f";
+        } else if (*fmt == 's') {
+            p->values[i] = va_arg(ap, const char *);
+        } else {
+            struct str s = va_arg(ap, struct str);
+            p->values[i] = s.p;
+            p->lengths[i] = (int)s.n;
+            p->formats[i] = 1;
+        }
+    }
+}
+
+/* name_of gives the statement's name on the server, having prepared it there; "" where that cannot be relied on. */
+static int name_of(struct pg_store *st, size_t i, char name[16], struct error *err)
+{
+    name[0] = '\0';
+    if (st->pooled) return 0;
+    snprintf(name, 16, "outbox_%zu", i);
+    if (st->cached[i].generation == st->generation) return 0;
+    PGresult *r = PQprepare(st->db, name, st->cached[i].text, 0, NULL);
+    int bad = PQresultStatus(r) != PGRES_COMMAND_OK ? pg_fail(st, st->db, r, err) : 0;
+    PQclear(r);
+    if (!bad) st->cached[i].generation = st->generation;
+    return bad;
+}
+
+static bool went_well(const PGresult *r)
+{
+    ExecStatusType s = PQresultStatus(r);
+    return s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK || s == PGRES_SINGLE_TUPLE;
+}
+
+static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, struct error *err)
+{
+    size_t i;
+    char name[16];
+    if (pg_ready(st, err) != 0) return NULL;
+    pg_quiet(st);
+    if (find(st, sql, &i, err) != 0 || name_of(st, i, name, err) != 0) return NULL;
+    PGresult *r = *name ? PQexecPrepared(st->db, name, p->n, p->values, p->lengths, p->formats, 0)
+                        : PQexecParams(st->db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, 0);
+    if (went_well(r)) return r;
+    pg_fail(st, st->db, r, err);
+    PQclear(r);
+    return NULL;
+}
+
+PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    return run(st, sql, &p, err);
+}
+
+int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    PGresult *r = run(st, sql, &p, err);
+    if (!r) return -1;
+    if (ret_n) *ret_n = strtoll(PQcmdTuples(r), NULL, 10);
+    PQclear(r);
+    return 0;
+}
+
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    const char *text = pg_text(st, sql, err);
+    if (!text) return NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
+    if (went_well(r)) return r;
+    pg_fail(st, db, r, err);
+    PQclear(r);
+    return NULL;
+}
+
+int pg_simple(struct pg_store *st, const char *text, struct error *err)
+{
+    pg_quiet(st);
+    PGresult *r = PQexec(st->db, text);
+    int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
+    PQclear(r);
+    return bad;
+}
+
+/* ---- rows, one at a time ---- */
+
+int pg_send(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    size_t i;
+    char name[16];
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    if (pg_ready(st, err) != 0) return -1;
+    pg_quiet(st);
+    if (find(st, sql, &i, err) != 0 || name_of(st, i, name, err) != 0) return -1;
+    int ok = *name ? PQsendQueryPrepared(st->db, name, p.n, p.values, p.lengths, p.formats, 1)
+                   : PQsendQueryParams(st->db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 1);
+    if (ok) ok = PQsetSingleRowMode(st->db) && PQflush(st->db) >= 0;
+    return ok ? 0 : pg_fail(st, st->db, NULL, err);
+}
+
+int pg_next_row(struct pg_store *st, PGresult **ret, struct error *err)
+{
+    PGresult *r = PQgetResult(st->db);
+    int failed = 0;
+    if (r && PQresultStatus(r) == PGRES_SINGLE_TUPLE) {
+        *ret = r;
+        return 1;
+    }
+    for (; r; r = PQgetResult(st->db)) { /* the end, or an error */
+        if (!went_well(r) && !failed) failed = pg_fail(st, st->db, r, err);
+        PQclear(r);
+    }
+    if (!failed && PQstatus(st->db) == CONNECTION_BAD) failed = pg_fail(st, st->db, NULL, err);
+    return failed;
+}
+
+/* Mostly there is little left, and reading it is cheaper than having it cancelled. */
+void pg_stop(struct pg_store *st)
+{
+    PGresult *r;
+    size_t bytes = 0;
+    while (bytes < STOP_BYTES && (r = PQgetResult(st->db))) {
+        for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++) bytes += (size_t)PQgetlength(r, 0, i);
+        PQclear(r);
+    }
+    if (bytes < STOP_BYTES) return;
+    char why[256];
+    PGcancel *c = PQgetCancel(st->db);
+    if (c) PQcancel(c, why, sizeof why);
+    PQfreeCancel(c);
+    while ((r = PQgetResult(st->db))) PQclear(r);
+}
+
+int64_t pg_int(const PGresult *r, int row, int col)
+{
+    return PQgetisnull(r, row, col) ? 0 : strtoll(PQgetvalue(r, row, col), NULL, 10);
+}
+
+bool pg_true(const PGresult *r, int row, int col)
+{
+    return *PQgetvalue(r, row, col) == 't';
+}
+
+const char *pg_str(const PGresult *r, int row, int col)
+{
+    return PQgetisnull(r, row, col) ? NULL : PQgetvalue(r, row, col);
+}

@@ -1,0 +1,43 @@
+/* trim.c: deleting what is old and needed by nobody, a little at a time. */
+#include <stdio.h>
+
+#include "store/postgres/postgres.h"
+
+#define TRIM_ROWS 1000
+
+static int dry_run(struct pg_store *st, const struct trim_request *req, struct trim_result *t, struct error *err)
+{
+    PGresult *r = pg_query(
+        st, err, "SELECT events, keys, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond')",
+        "i", req->older_than_ms);
+    if (!r) return -1;
+    t->events = pg_int(r, 0, 0);
+    t->keys = pg_int(r, 0, 1);
+    t->kept_for_pin = pg_int(r, 0, 2);
+    snprintf(t->pin, sizeof t->pin, "%s", PQgetvalue(r, 0, 3));
+    PQclear(r);
+    return 0;
+}
+
+int pg_trim(struct store *base, const struct trim_request *req, struct trim_result *ret, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct trim_result t = {0};
+    if (req->dry_run) {
+        if (dry_run(st, req, &t, err) != 0) return -1;
+    } else {
+        PGresult *r = pg_query(
+            st, err,
+            "SELECT events, keys, kept, pin, more FROM @schema@.trim($1::bigint * interval '1 millisecond', $2)", "ii",
+            req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS);
+        if (!r) return -1;
+        t.events = pg_int(r, 0, 0);
+        t.keys = pg_int(r, 0, 1);
+        t.kept_for_pin = pg_int(r, 0, 2);
+        snprintf(t.pin, sizeof t.pin, "%s", PQgetvalue(r, 0, 3));
+        t.more = pg_true(r, 0, 4);
+        PQclear(r);
+    }
+    *ret = t;
+    return 0;
+}

@@ -1,0 +1,68 @@
+/* claim_rows.h: a database to claim rows in, by its own path or the portable one, for test_claim_rows.c. */
+#ifndef TESTS_CONTRACT_CLAIM_ROWS_H
+#define TESTS_CONTRACT_CLAIM_ROWS_H
+
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <libpq-fe.h>
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "outbox.h"
+#include "store/rows.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* (1) Exactly one of db and pg is set, unless there is no PostgreSQL to test with: then neither. */
+struct rig {
+    bool portable;
+    sqlite3 *db;
+    PGconn *pg;
+    char dir[32]; /* of the SQLite file */
+};
+
+/* Group fixtures. The PostgreSQL ones make a database of their own in the server $OUTBOX_TEST_PG names. */
+int rig_sqlite(void **state);
+int rig_sqlite_portable(void **state);
+int rig_memory(void **state);
+int rig_postgres(void **state);
+int rig_postgres_portable(void **state);
+int rig_end(void **state);
+
+/* rig_jobs, before each test: a table `jobs` with the rows 1 to 9. */
+int rig_jobs(void **state);
+/* rig_of is a test's rig; it skips the test where there is no PostgreSQL. */
+struct rig *rig_of(void **state);
+
+/* rig_again is another connection to the same database; rig_close closes it. */
+struct rig rig_again(const struct rig *g);
+void rig_close(struct rig *g);
+
+/* rig_exec and rig_number fail the test when the statement does. */
+void rig_exec(const struct rig *g, const char *sql);
+int64_t rig_number(const struct rig *g, const char *sql);
+
+/* rig_claim claims by the rig's path. */
+int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox_error *err);
+
+/* rig_expect claims and fails the test unless it gets the rows with these ids (of up to four digits, in column 0), in this
+ * order: "3 1 2". The caller frees what it returns. */
+outbox_rows *rig_expect(const struct rig *g, outbox_row_claim c, const char *ids);
+
+/* Fills the array fields of a claim: WITH(c, criteria, list). */
+#define WITH(c, part, array) ((c).part = (array), (c).n_##part = COUNT(array))
+
+/* claim_rows_race.c: many claimers at once get each row exactly once. */
+void racing_claimers_get_each_row_exactly_once(void **state);
+
+#endif

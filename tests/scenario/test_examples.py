@@ -1,0 +1,241 @@
+"""The examples do what they say, in every language, and the languages work together on one outbox."""
+# build: plain
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+import urllib.parse
+
+from support import ROOT, TIMEOUT, PgCase, clean_env, wait_until
+
+EXAMPLES = ROOT / "examples"
+NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), "/usr/share/nodejs"]))  # where Debian puts modules
+
+
+def node_has_pg():
+    try:
+        done = subprocess.run(["node", "-e", "require('pg')"], env={**os.environ, "NODE_PATH": NODE_PATH},
+                              capture_output=True)
+        return done.returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+NODE = node_has_pg()
+
+
+class ExampleCase(PgCase):
+    """A Case with an outbox, and the examples to run on it."""
+
+    PROGRAMS = {
+        ("python", "producer"): [sys.executable, EXAMPLES / "python" / "producer.py"],
+        ("python", "consumer"): [sys.executable, EXAMPLES / "python" / "consumer.py", "--drain"],
+        ("node", "producer"): ["node", EXAMPLES / "node" / "producer.js"],
+        ("node", "consumer"): ["node", EXAMPLES / "node" / "consumer.js", "--drain"],
+        ("psql", "producer"): ["psql", "-X", "-f", EXAMPLES / "psql" / "producer.sql"],
+        ("psql", "consumer"): ["psql", "-X", "-v", "backoff_ms=20", "-f", EXAMPLES / "psql" / "consumer.sql"],
+    }
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def env(self, extra=None):
+        """env names the database the way libpq does, which every driver understands."""
+        url = urllib.parse.urlsplit(self.store)
+        where = {f"PG{name.upper()}": value for name, value in urllib.parse.parse_qsl(url.query)}
+        env = clean_env({**where, "PGDATABASE": url.path.lstrip("/"), "BACKOFF_MS": "20", "NODE_PATH": NODE_PATH})
+        env.pop("DATABASE_URL", None)
+        return {**env, "OUTBOX_STORE": self.store, **(extra or {})}
+
+    def example(self, language, what, env=None):
+        done = subprocess.run(self.PROGRAMS[language, what], cwd=self.dir, env=self.env(env), capture_output=True,
+                              text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, f"{language} {what}\n{done.stdout}{done.stderr}")
+        return done
+
+    def produce(self, language):
+        return self.example(language, "producer").stdout
+
+    def consume(self, language):
+        """consume runs a consumer until nothing is left. The one in SQL does what is due, and is called again."""
+        said = ""
+
+        def idle():
+            nonlocal said
+            said += self.example(language, "consumer").stderr
+            return self.status("parked + inflight + behind") == 0
+
+        wait_until(idle)
+        return said
+
+    def status(self, what):
+        return self.sql(f"SELECT {what} FROM outbox.consumer_status WHERE name = 'revenue'")[0][0]
+
+    def order(self, order, customer, total, not_before=None):
+        payload = json.dumps({"customer": customer, "total": total})
+        return self.sql("SELECT outbox.emit('order.created', 'order', %s, %s, not_before => now() + %s::interval)",
+                        str(order), payload, not_before)[0][0]
+
+    def revenue(self):
+        return dict(self.sql("SELECT customer, total FROM revenue"))
+
+    def states(self):
+        rows = self.sql("SELECT state FROM outbox.delivery WHERE consumer = 'revenue' ORDER BY seq")
+        return [state for (state,) in rows]
+
+
+class Claims:
+    """What every language must show."""
+
+    def test_a_rollback_leaves_no_event(self):
+        self.produce(self.language)
+        self.assertEqual(self.sql("SELECT customer, total FROM shop_order ORDER BY id"), [("ada", 30), ("ada", 12)])
+        self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"),
+                         [("order.created", {"customer": "ada", "total": 30}),
+                          ("order.created", {"customer": "ada", "total": 12})])
+        self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"),
+                         self.sql("SELECT id::text FROM shop_order ORDER BY id"))
+
+    def test_what_committed_is_consumed_once_and_a_second_run_changes_nothing(self):
+        self.produce(self.language)
+        self.consume(self.language)
+        self.assertEqual(self.revenue(), {"ada": 42})
+        self.assertEqual(self.states(), ["delivered"] * 2)
+        self.consume(self.language)
+        self.assertEqual(self.revenue(), {"ada": 42})
+        self.assertEqual(self.status("delivered"), 2)
+
+    def test_what_comes_again_takes_effect_once(self):
+        self.produce(self.language)
+        self.consume(self.language)
+        for table in "consumer WHERE name", "lane WHERE consumer":  # forgotten, it starts at the beginning again
+            self.sql(f"DELETE FROM outbox.{table} = 'revenue'")
+        self.consume(self.language)
+        self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
+
+    def test_a_failing_event_is_retried_then_dead_and_holds_back_its_key_alone(self):
+        bad = self.order(1, "ada", "oops")
+        self.order(1, "ada", 1)
+        self.order(2, "bob", 2)
+        self.consume(self.language)
+        self.assertEqual(self.states(), ["expired", "delivered", "delivered"])
+        self.assertEqual(self.sql("SELECT id, attempts, error LIKE '%%oops%%' FROM outbox.dead WHERE consumer = %s",
+                                  "revenue"), [(bad, 3, True)])
+        self.assertEqual(self.revenue(), {"ada": 1, "bob": 2})
+        handled = self.sql("SELECT e.payload ->> 'customer' FROM outbox.handled h JOIN outbox.event e"
+                           " ON e.id::text = h.key ORDER BY h.at")
+        self.assertEqual(handled, [("bob",), ("ada",)])  # behind the one that failed, its own key waited
+
+    def test_an_event_is_not_handled_before_its_time(self):
+        self.order(1, "ada", 1, "1s")
+        self.order(1, "ada", 2)
+        self.order(2, "bob", 4)
+        self.consume(self.language)
+        self.assertEqual(self.revenue(), {"ada": 3, "bob": 4})
+        late = "SELECT bool_and(h.at >= e.not_before) FROM outbox.handled h JOIN outbox.event e ON e.id::text = h.key"
+        self.assertEqual(self.sql(late), [(True,)])
+        self.assertEqual(self.status("delivered"), 3)
+
+    def test_the_claim_of_a_worker_that_died_is_taken_over(self):
+        self.produce(self.language)
+        self.sql("SELECT outbox.register('revenue', events => 'order.*')")
+        self.assertEqual(len(self.sql("SELECT * FROM outbox.claim('revenue', 'the late one', lease_ms => 500)")), 2)
+        self.consume(self.language)
+        self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
+
+
+class Python(Claims, ExampleCase):
+    language = "python"
+
+    def test_database_url_says_where(self):
+        nowhere = {"PGHOST": "/nonexistent", "DATABASE_URL": self.store}
+        self.assertIn("card declined", self.example("python", "producer", nowhere).stdout)
+        self.example("python", "consumer", nowhere)
+        self.assertEqual(self.revenue(), {"ada": 42})
+
+
+@unittest.skipUnless(NODE, "no module pg for node: install nodejs and node-pg")
+class Node(Claims, ExampleCase):
+    language = "node"
+
+
+class Psql(Claims, ExampleCase):
+    language = "psql"
+
+
+class Together(ExampleCase):
+    def test_one_language_produces_and_another_consumes(self):
+        self.produce("python")
+        self.consume("psql")
+        self.assertEqual(self.revenue(), {"ada": 42})
+        self.produce("psql")
+        self.consume("python")
+        self.assertEqual(self.revenue(), {"ada": 84})
+        self.assertEqual(self.states(), ["delivered"] * 4)
+
+    @unittest.skipUnless(NODE, "no module pg for node: install nodejs and node-pg")
+    def test_python_produces_and_node_consumes(self):
+        self.produce("python")
+        self.consume("node")
+        self.assertEqual(self.revenue(), {"ada": 42})
+        self.produce("node")
+        self.consume("python")
+        self.assertEqual(self.revenue(), {"ada": 84})
+        self.assertEqual(self.states(), ["delivered"] * 4)
+
+    def test_workers_in_several_languages_at_once_take_effect_once(self):
+        self.consume("psql")  # makes the table: PostgreSQL does not like it to be made by several at once
+        self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
+                 " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"
+                 " FROM generate_series(1, %s) AS i", 1000)
+        languages = ["python", "node" if NODE else "python", "psql"]
+        workers = [self.spawn(*self.PROGRAMS[language, "consumer"]) for language in languages]
+        for worker in workers: worker.wait()
+        self.assertEqual(sum(self.revenue().values()), 1000 * 1001 // 2)
+        self.assertEqual((self.status("delivered"), self.status("parked")), (1000, 0))
+
+
+class Reference(ExampleCase):
+    """docs/sql.md tells the truth: its examples print what it shows, and what it describes is what there is."""
+
+    TEXT = (ROOT / "docs" / "sql.md").read_text()
+    TYPES = {"int": "integer", "timestamptz": "timestamp with time zone"}
+
+    def test_its_examples_print_what_it_shows(self):
+        found = re.findall(r"^```sql\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", self.TEXT, re.MULTILINE | re.DOTALL)
+        self.assertGreater(len(found), 5)
+        mark = "-- end of block --"
+        script = "".join(f"{text}\\echo '{mark}'\n" for text, _ in found)
+        done = subprocess.run(["psql", "-XqAt", "-v", "ON_ERROR_STOP=1"], input=script, env=self.env(), timeout=TIMEOUT,
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        ids = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+        for (text, shown), got in zip(found, done.stdout.split(mark + "\n")):
+            self.assertEqual(ids.sub("ID", got), ids.sub("ID", shown), text)
+
+    def test_its_functions_have_the_arguments_it_names(self):
+        found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)
+        self.assertEqual(len(found), 10)
+        for name, arguments in found:
+            shown = [argument.split()[:2] for argument in arguments.split(",")]
+            there = self.sql("SELECT a.name, format_type(a.type, NULL) FROM pg_proc p, unnest(p.proargnames,"
+                             " p.proargtypes::oid[]) AS a (name, type) WHERE a.type IS NOT NULL"
+                             " AND p.oid = %s::regproc", f"outbox.{name}")
+            with self.subTest(function=name):
+                self.assertEqual([(arg, self.TYPES.get(kind, kind)) for arg, kind in shown], there)
+
+    def test_its_views_have_the_columns_it_names(self):
+        for view in "delivery", "consumer_status":
+            part = re.search(rf"^### {view}\n(.*?)^###", self.TEXT, re.MULTILINE | re.DOTALL)[1]
+            shown = re.findall(r"\w+", " ".join(re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)))
+            there = self.sql("SELECT column_name FROM information_schema.columns WHERE table_schema = 'outbox'"
+                             " AND table_name = %s", view)
+            with self.subTest(view=view):
+                self.assertEqual(sorted(shown), sorted(name for (name,) in there))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,298 @@
+"""Private servers for tests: each in a short folder of its own, unprivileged, gone with whoever started it.
+
+    with Postgres() as pg:
+        pg.create_database("shop")
+        with PgBouncer(pg) as pooler:
+            psycopg2.connect(pooler.url("shop"))
+
+Whoever dies without a word takes its servers along (a parent-death signal), though not their folders. The signal comes
+when the *thread* that started them ends: start servers from the main thread.
+"""
+import atexit
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.parse
+
+USER = "outbox_test"
+NOBODY = 65534
+TIMEOUT = 60  # seconds to start or stop, on a busy machine
+
+
+def unprivileged(death):
+    """unprivileged is the prefix of a command that should run as nobody if we are root, as ourselves if not, and get
+    the signal `death` when we die."""
+    prefix = ["setpriv", "--pdeathsig", death]
+    if os.geteuid() == 0:
+        prefix += [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    return prefix
+
+
+def clean_env():
+    """clean_env is our environment without settings of libpq and of languages."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_"))}
+    return {**env, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def children(parent):
+    """children gives the live processes whose parent is `parent`."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit(): continue
+        try:
+            rest = pathlib.Path("/proc", entry, "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(rest[1]) == parent and rest[0] not in "ZX": found.append(int(entry))
+    return found
+
+
+class Server:
+    """A server process and its folder. start() after stop() or kill() finds the old data; close() removes it."""
+
+    prefix, death = "ob", "TERM"
+
+    def __init__(self):
+        self.dir = None
+        self.popen = None
+
+    def start(self):
+        if self.dir is None:
+            atexit.register(self.close)
+            self.dir = pathlib.Path(tempfile.mkdtemp(prefix=self.prefix))
+            if os.geteuid() == 0: os.chown(self.dir, NOBODY, NOBODY)
+            self.prepare()
+        with open(self.dir / "log", "ab") as log:
+            self.popen = subprocess.Popen([*unprivileged(self.death), *self.command()], cwd="/", env=clean_env(),
+                                          stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + TIMEOUT
+        while not self.ready():
+            if self.popen.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{type(self).__name__} did not start\n{self.log()}")
+            time.sleep(0.01)
+        return self
+
+    def run(self, *argv):
+        """run runs a tool to its end, as the server's user."""
+        done = subprocess.run([*unprivileged("KILL"), *argv], cwd="/", env=clean_env(), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True)
+        if done.returncode: raise RuntimeError(f"{argv[0]}: {done.stdout}{done.stderr}")
+
+    def write(self, name, text):
+        path = self.dir / name
+        path.write_text(text)
+        if os.geteuid() == 0: os.chown(path, NOBODY, NOBODY)
+        return path
+
+    def log(self):
+        try:
+            return (self.dir / "log").read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def running(self):
+        return self.popen is not None and self.popen.poll() is None
+
+    def end(self, number):
+        """end sends a signal and waits for the end, which SIGKILL brings if nothing else does."""
+        if not self.running(): return
+        self.popen.send_signal(number)
+        try:
+            self.popen.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self):
+        """kill is kill -9 of the server and of every process it had, like the end of its machine."""
+        if not self.running(): return
+        # Stopped, the server starts nobody while we count its children; the kernel still lets us kill it.
+        self.popen.send_signal(signal.SIGSTOP)
+        family = children(self.popen.pid)
+        for pid in family: _signal(pid, signal.SIGKILL)
+        self.popen.kill()
+        self.popen.wait()
+        while any(_alive(pid) for pid in family): time.sleep(0.005)
+
+    def close(self):
+        """close ends the server at once and removes its folder. It may be called twice."""
+        atexit.unregister(self.close)
+        try:
+            self.stop()
+        finally:
+            if self.dir: shutil.rmtree(self.dir, ignore_errors=True)
+            self.dir = None
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Postgres(Server):
+    """A PostgreSQL of our own, reached through a unix socket in its folder without a password; its superuser is
+    `outbox_test`. With password, also on a free loopback port (self.tcp_port), with that password (scram-sha-256).
+
+    settings overrides what stands in postgresql.conf. Nothing is synced to disk unless {"fsync": "on"} is among them: a
+    killed server loses nothing by that, only a machine would."""
+
+    prefix, death = "obpg", "INT"  # INT ends it though clients are connected
+    MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+    def __init__(self, settings=None, password=None):
+        super().__init__()
+        self.password = password
+        self.port, self.tcp_port = 5432, None
+        self.settings = {"listen_addresses": "", "fsync": "off", "max_connections": 100, "shared_buffers": "64MB",
+                         "log_line_prefix": "%m [%p] ", **(settings or {})}
+        self.bin = newest_postgres()
+
+    def prepare(self):
+        more = []
+        if self.password:
+            self.port = self.tcp_port = free_port()
+            self.settings["listen_addresses"] = "127.0.0.1"
+            more = ["--auth-host=scram-sha-256", "--pwfile", str(self.write("password", self.password + "\n"))]
+        self.run(str(self.bin / "initdb"), "-D", str(self.dir / "data"), "-U", USER, "--auth-local=trust", *more,
+                 "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions")
+        self.settings |= {"unix_socket_directories": str(self.dir), "port": self.port}
+
+    def command(self):
+        argv = [str(self.bin / "postgres"), "-D", str(self.dir / "data")]
+        for name, value in self.settings.items(): argv += ["-c", f"{name}={value}"]
+        return argv
+
+    def ready(self):
+        try:
+            lines = (self.dir / "data" / "postmaster.pid").read_text().split("\n")
+        except OSError:
+            return False
+        # A file left by a killed server names another process.
+        return len(lines) > 7 and lines[0] == str(self.popen.pid) and lines[7].strip() == "ready"
+
+    def stop(self, mode="immediate"):
+        """stop ends the server: `smart` waits for clients, `fast` ends them, `immediate` leaves recovery to the next
+        start."""
+        self.end(self.MODES[mode])
+
+    def restart(self, mode="fast"):
+        self.stop(mode)
+        return self.start()
+
+    def url(self, dbname):
+        """url is the address of one database; url("") is that of the server, to which `&dbname=NAME` can be added."""
+        return _url(dbname, self.dir, self.port)
+
+    def tcp_url(self, dbname, password=None):
+        """tcp_url is an address with a password in it, the right one unless another is given."""
+        secret = urllib.parse.quote(self.password if password is None else password, safe="")
+        return f"postgres://{USER}:{secret}@127.0.0.1:{self.tcp_port}/{urllib.parse.quote(dbname, safe='')}"
+
+    def conninfo(self, dbname):
+        return f"host='{self.dir}' port={self.port} user={USER} dbname='{dbname}'"
+
+    def create_database(self, name):
+        """create_database makes a database and gives its url."""
+        create_database(self.url(""), name)
+        return self.url(name)
+
+
+class PgBouncer(Server):
+    """A pgbouncer in transaction mode in front of a Postgres, reached through a unix socket in its own folder.
+    settings overrides what stands in its section [pgbouncer]."""
+
+    prefix, death = "obpb", "TERM"
+    PROGRAM = "/usr/sbin/pgbouncer"
+
+    def __init__(self, postgres, settings=None):
+        super().__init__()
+        self.postgres, self.port = postgres, 6432
+        self.settings = {"pool_mode": "transaction", "max_client_conn": 200, "default_pool_size": 20,
+                         "listen_addr": "", "auth_type": "trust", **(settings or {})}
+
+    def prepare(self):
+        users = self.write("users", f'"{USER}" ""\n')
+        fixed = {"unix_socket_dir": self.dir, "listen_port": self.port, "auth_file": users, "admin_users": USER}
+        lines = ["[databases]", f"* = host={self.postgres.dir} port={self.postgres.port} user={USER}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in {**self.settings, **fixed}.items()]
+        self.write("pgbouncer.ini", "\n".join(lines) + "\n")
+
+    def command(self):
+        return [self.PROGRAM, str(self.dir / "pgbouncer.ini")]
+
+    def ready(self):
+        with socket.socket(socket.AF_UNIX) as s:
+            return s.connect_ex(str(self.dir / f".s.PGSQL.{self.port}")) == 0
+
+    def stop(self):
+        self.end(signal.SIGTERM)
+
+    def url(self, dbname):
+        return _url(dbname, self.dir, self.port)
+
+
+def newest_postgres():
+    """newest_postgres is the folder of the newest PostgreSQL's programs; the tests are written against 15."""
+    found = [p for p in pathlib.Path("/usr/lib/postgresql").glob("*/bin") if (p / "initdb").exists()]
+    if not found: raise RuntimeError("no PostgreSQL in /usr/lib/postgresql: install the package postgresql-15")
+    return max(found, key=lambda p: float(p.parent.name))
+
+
+def _url(dbname, folder, port):
+    where = urllib.parse.urlencode({"host": folder, "user": USER, **({"port": port} if port != 5432 else {})}, safe="/")
+    return f"postgres:///{urllib.parse.quote(dbname, safe='')}?{where}"
+
+
+def execute(url, statement, *params):
+    """execute runs one statement by itself (no transaction around it) and gives its rows, [] if it has none."""
+    import psycopg2  # here, so that run.py can start a server under a Python that has none
+    db = psycopg2.connect(url)
+    try:
+        db.autocommit = True
+        with db.cursor() as cursor:
+            cursor.execute(statement, params or None)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        db.close()
+
+
+def quoted(name):
+    return '"' + name.replace('"', '""') + '"'
+
+
+def create_database(server, name):
+    execute(server + "&dbname=postgres", f"CREATE DATABASE {quoted(name)}")
+
+
+def drop_database(server, name):
+    """drop_database takes its clients down with it."""
+    execute(server + "&dbname=postgres", f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")
