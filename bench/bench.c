@@ -27,8 +27,8 @@ int64_t bench_now(void)
 
 void bench_options(struct bench_options *o, int argc, char **argv)
 {
-    *o = (struct bench_options){.mode = "", .n = 1000, .payload = 300, .keys = 10000};
-    for (int c; (c = getopt(argc, argv, "d:m:n:t:s:k:r:")) != -1;) {
+    *o = (struct bench_options){.mode = "", .n = 1000, .payload = 300, .keys = 10000, .producers = 1};
+    for (int c; (c = getopt(argc, argv, "d:m:n:t:s:k:r:j:")) != -1;) {
         switch (c) {
         case 'd': o->db = optarg; break;
         case 'm': o->mode = optarg; break;
@@ -37,11 +37,13 @@ void bench_options(struct bench_options *o, int argc, char **argv)
         case 's': o->payload = strtoull(optarg, NULL, 10); break;
         case 'k': o->keys = strtoull(optarg, NULL, 10); break;
         case 'r': o->rare = strtoull(optarg, NULL, 10); break;
+        case 'j': o->producers = strtoull(optarg, NULL, 10); break;
         default: exit(64);
         }
     }
-    if (!o->db || optind != argc || o->keys == 0 || o->n == 0)
-        bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE]", argv[0]);
+    if (!o->db || optind != argc || o->keys == 0 || o->n == 0 || o->producers == 0)
+        bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE] [-j PRODUCERS]",
+                  argv[0]);
 }
 
 void bench_payload(const struct bench_options *o, size_t i, char *p)

@@ -15,6 +15,7 @@ struct bench_options {
     size_t payload; /* bytes */
     size_t keys;
     size_t rare; /* every so many events one is of the type order.rare; 0: none */
+    size_t producers;
 };
 
 /* How long transactions took. */
@@ -27,7 +28,8 @@ struct bench_timing {
 _Noreturn void bench_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int64_t bench_now(void); /* monotonic ns, the same clock in every process */
 
-/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE`; ends the program if it cannot. */
+/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`; ends the program if it
+ * cannot. */
 void bench_options(struct bench_options *o, int argc, char **argv);
 /* bench_payload makes the JSON text of event i, o->payload bytes and a NUL, at p; it takes 64 at least. */
 void bench_payload(const struct bench_options *o, size_t i, char *p);

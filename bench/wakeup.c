@@ -1,5 +1,6 @@
-/* wakeup DB OUT N: how long an idle relay, which delivers to OUT, takes to notice. A process of its own commits N
- * events, 2 to 20 ms apart; this one watches OUT and notes when each line can be read. */
+/* wakeup URL OUT N [LEAST MOST]: how long an idle relay, which delivers to OUT, takes to notice. A process of its own
+ * commits N events, LEAST to MOST microseconds apart (2,000 to 20,000); this one watches OUT and notes when each line
+ * can be read. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -19,20 +20,22 @@ struct times {
     int64_t started, returned, seen;
 };
 
-static void emit_all(const char *db, struct times *t, size_t n)
+/* emit_all keeps to its times: how long an emit takes does not slow it down. */
+static void emit_all(const char *url, struct times *t, size_t n, const int64_t apart_us[2])
 {
-    char url[4096], payload[64];
+    char payload[64];
     outbox *ob;
     outbox_error err;
-    snprintf(url, sizeof url, "sqlite:%s", db);
     if (outbox_open(url, NULL, &ob, &err) != 0) bench_die("%s", err.text);
     srandom(1);
+    int64_t due = bench_now();
     for (size_t i = 0; i < n; i++) {
         outbox_message m = OUTBOX_MESSAGE_INIT;
         m.type = "wake.up";
         m.payload = payload;
-        struct timespec pause = {0, 2000000 + random() % 18000000};
-        nanosleep(&pause, NULL);
+        due += 1000 * (apart_us[0] + random() % (apart_us[1] - apart_us[0] + 1));
+        struct timespec at = {due / 1000000000, due % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
         t[i].started = bench_now();
         snprintf(payload, sizeof payload, "{\"started\":%lld,\"wake\":%zu}", (long long)t[i].started, i);
         if (outbox_emit(ob, &m, NULL, &err) != 0) bench_die("%s", err.text);
@@ -107,8 +110,10 @@ static void print(const char *name, int64_t *ns, size_t n)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) bench_die("usage: %s DB OUT N", argv[0]);
+    if (argc != 4 && argc != 6) bench_die("usage: %s URL OUT N [LEAST MOST]", argv[0]);
     size_t n = strtoull(argv[3], NULL, 10);
+    int64_t apart_us[] = {argc == 6 ? atoll(argv[4]) : 2000, argc == 6 ? atoll(argv[5]) : 20000};
+    if (apart_us[0] < 0 || apart_us[1] < apart_us[0]) bench_die("LEAST and MOST are microseconds");
     struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int64_t *ns = calloc(n, sizeof *ns);
     static struct watch w;
@@ -116,7 +121,7 @@ int main(int argc, char **argv)
     open_watch(&w, argv[2]);
     pid_t child = fork();
     if (child == 0) {
-        emit_all(argv[1], t, n);
+        emit_all(argv[1], t, n, apart_us);
         _exit(0);
     }
     int status;

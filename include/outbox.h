@@ -189,12 +189,18 @@ typedef struct outbox_receipt {
 ** the event never existed. It uses the connection as sqlite3 does: from one thread at a time. It keeps no statement or
 ** lock on it beyond the call.
 **
-** Both refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with OUTBOX_CONFLICT an
+** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may do so at once, each on
+** a connection of its own. A failure that the server reports ends the caller's transaction, as any failed statement does
+** in PostgreSQL.
+**
+** All refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with OUTBOX_CONFLICT an
 ** idempotency key that was used with another type, aggregate or payload. After a failure nothing of the event is there.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err);
 OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m, outbox_receipt *ret,
                                   outbox_error *err);
+OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m, outbox_receipt *ret,
+                              outbox_error *err);
 
 /*
 ** CAPI: Transactions on the own connection
@@ -204,12 +210,13 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 ** nothing of it was stored.
 **
 ** outbox_sqlite gives the own connection, to be used between outbox_begin and outbox_commit by the same thread, so that
-** an application can change its tables through it; NULL if the store is not SQLite.
+** an application can change its tables through it; NULL if the store is not SQLite. outbox_pg likewise for PostgreSQL.
 */
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
 OUTBOX_API void outbox_rollback(outbox *ob);
 OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob);
+OUTBOX_API struct pg_conn *outbox_pg(outbox *ob);
 
 /*
 ** CAPI: Events, as a handler gets them

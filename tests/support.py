@@ -16,6 +16,7 @@ The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the sam
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -243,3 +244,11 @@ class PgCase(Case):
     def sql(self, statement, *params):
         """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
         return servers.execute(self.store, statement, *params)
+
+    def role(self, *parts):
+        """role makes a role with these parts in the outbox, gone with the test, and gives the store as it connects."""
+        name = f"r_{uuid.uuid4().hex}"
+        self.sql(f"CREATE ROLE {name} LOGIN")
+        self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
+        for part in parts: self.outbox("grant", part, name)
+        return re.sub(r"(?<=[?&]user=)[^&]*", name, self.store)

@@ -16,6 +16,12 @@ CREATE FUNCTION @schema@.clock() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT statement_timestamp()';
 COMMENT ON FUNCTION @schema@.clock() IS 'the clock leases and retries go by';
 
+-- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
+-- costs more than the row itself.
+CREATE DOMAIN @schema@.event_type AS text
+    CHECK (length(VALUE) BETWEEN 1 AND 255 AND VALUE !~ '[[:space:][:cntrl:]]');
+CREATE DOMAIN @schema@.event_headers AS json CHECK (json_typeof(VALUE) = 'object');
+
 -- Events are only ever inserted, and trimmed from the old end. Any language may produce with a plain
 --     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) VALUES (...)
 -- xid is the transaction's own, so that a reader can tell by snapshots what it has seen. It stands before seq, so that a
@@ -30,23 +36,24 @@ CREATE TABLE @schema@.event (
     id             uuid NOT NULL DEFAULT (encode(set_byte(overlay(uuid_send(gen_random_uuid()) PLACING
                        substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
                        6, 112 + (random() * 15)::int), 'hex')::uuid),
-    type           text NOT NULL CHECK (length(type) BETWEEN 1 AND 255 AND type !~ '[[:space:][:cntrl:]]'),
+    type           @schema@.event_type NOT NULL,
     aggregate_type text,
-    aggregate_id   text,
+    aggregate_id   text,                     -- the key, with aggregate_type; NULL: none
     payload        json NOT NULL DEFAULT 'null',
-    headers        json CHECK (json_typeof(headers) = 'object'),
-    tenant         text,
-    CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
+    headers        @schema@.event_headers,
+    tenant         text DEFAULT nullif(current_setting('outbox.tenant', true), '')
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by nobody';
 
--- Keys under which events were emitted, so that emitting again gives no second event.
+-- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
-    key      text PRIMARY KEY,
+    tenant   text NOT NULL,                   -- the event's; '' for none
+    key      text NOT NULL,
     event_id uuid NOT NULL,
     hash     bigint NOT NULL,
-    at       timestamptz NOT NULL DEFAULT @schema@.clock()
+    at       timestamptz NOT NULL DEFAULT @schema@.clock(),
+    PRIMARY KEY (key, tenant)
 );
 CREATE INDEX idempotency_at ON @schema@.idempotency (at);
 COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
@@ -62,7 +69,8 @@ CREATE TABLE @schema@.consumer (
     paused     boolean NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT @schema@.clock(),
     report     text,                          -- what its relay last had to say
-    report_at  timestamptz
+    report_at  timestamptz,
+    tenant     text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), '') -- whose; '': the platform's
 );
 COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
 
@@ -176,12 +184,43 @@ CREATE INDEX receipt_at ON @schema@.receipt (at);
 COMMENT ON TABLE @schema@.receipt IS 'optional record of deliveries';
 
 -- Tenants: a connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events
--- alone, unless its role is above row-level security: the owner of the tables, a superuser.
+-- alone, and with that tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for
+-- a role above row-level security: the owner of the tables, a superuser.
 ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.dead ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.event
     USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
-CREATE POLICY tenant ON @schema@.dead
+CREATE POLICY tenant ON @schema@.idempotency
+    USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
+CREATE POLICY tenant ON @schema@.consumer
     USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
 
+-- What there is about a consumer is its tenant's, too: of one that cannot be seen, nothing can. That goes for dead letters as
+-- well: the platform's consumers have theirs to themselves, or a tenant could mark them as sent back, and send nothing.
+ALTER TABLE @schema@.lane ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.claim ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.parked ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.dead ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.receipt ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.lane USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.claim USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.parked USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.dead USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.receipt USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+
+-- Dead letters are an operator's to send back and to drop, which is who may delete events. A consumer's own part is to
+-- bury, and to delete those that were sent back and delivered.
+CREATE POLICY redrive ON @schema@.dead AS RESTRICTIVE FOR UPDATE USING (true)
+    WITH CHECK (NOT retrying OR has_table_privilege('@schema@.event'::regclass, 'DELETE'));
+CREATE POLICY remove ON @schema@.dead AS RESTRICTIVE FOR DELETE
+    USING (retrying OR has_table_privilege('@schema@.event'::regclass, 'DELETE'));
+
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');
+DO $outbox$
+BEGIN
+    INSERT INTO @schema@.meta (name, value) SELECT 'system_identifier', system_identifier FROM pg_catalog.pg_control_system();
+EXCEPTION WHEN insufficient_privilege THEN
+    NULL; -- then only transaction numbers tell that it was moved
+END
+$outbox$;

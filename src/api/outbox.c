@@ -10,6 +10,7 @@
 #include "api/runner.h"
 #include "base/fd.h"
 #include "base/text.h"
+#include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
 _Static_assert(sizeof(struct outbox_error) == sizeof(struct error), "struct error is ABI");
@@ -175,9 +176,11 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     char id[UUID_TEXT + 1];
     bool duplicate;
     if (take_message(m, &ev, err) != 0) return -1;
-    pthread_mutex_lock(&ob->lock); /* also for a foreign connection: ids come from the handle's generator */
+    bool own = !foreign || !(ob->st->caps & STORE_FREE);
+    if (own)
+        pthread_mutex_lock(&ob->lock); /* SQLite also for a foreign connection: ids come from the handle's generator */
     int r = ob->st->ops->emit(ob->st, foreign, &ev, id, &duplicate, err);
-    pthread_mutex_unlock(&ob->lock);
+    if (own) pthread_mutex_unlock(&ob->lock);
     if (r != 0) return -1;
     if (ret) {
         memcpy(ret->id, id, sizeof ret->id);
@@ -204,6 +207,14 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 {
     if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
     if (!outbox_sqlite(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
+    return emit(ob, db, m, ret, err_of(err));
+}
+
+OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m, outbox_receipt *ret,
+                              outbox_error *err)
+{
+    if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
+    if (!outbox_pg(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
     return emit(ob, db, m, ret, err_of(err));
 }
 
@@ -248,6 +259,11 @@ OUTBOX_API void outbox_rollback(outbox *ob)
 OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob)
 {
     return sqlite_handle(ob->st);
+}
+
+OUTBOX_API struct pg_conn *outbox_pg(outbox *ob)
+{
+    return postgres_handle(ob->st);
 }
 
 /* ---- what a handler sees: an outbox_event is a struct delivery, an outbox_tx a struct handler_call ---- */

@@ -16,16 +16,27 @@
 #include "store/store.h"
 
 /* What the process exits with (sysexits.h). */
-enum { EXIT_USAGE_ = 64, EXIT_DATA_ = 65, EXIT_UNAVAILABLE_ = 69, EXIT_BUG_ = 70, EXIT_AGAIN_ = 75, EXIT_CONFIG_ = 78 };
+enum {
+    EXIT_FOUND_ = 1,
+    EXIT_USAGE_ = 64,
+    EXIT_DATA_ = 65,
+    EXIT_UNAVAILABLE_ = 69,
+    EXIT_BUG_ = 70,
+    EXIT_AGAIN_ = 75,
+    EXIT_CONFIG_ = 78
+};
 
 /* An error code of our own beside enum err_code: the arguments are wrong. */
 #define CLI_USAGE 100
+/* And one that is none: all went well, but what was looked at is not in order, which has been printed. */
+#define CLI_FOUND 101
 
 struct cli;
 
 /* ---- options of one call ---- */
 
 #define ARGS_MAX 8 /* more than any command takes */
+#define COLUMNS_MAX 8
 
 /* What the options of commands are set in. Strings are borrowed from the arguments or the environment. */
 struct args {
@@ -41,9 +52,15 @@ struct args {
     int64_t version, delay_ms;
 
     bool drain, watch, dry_run, force, all, newest, man, options;
-    int64_t interval_ms, older_than_ms; /* -1: not given */
+    int64_t interval_ms, older_than_ms, patience_ms; /* -1: not given */
     int64_t after, limit;
     const char *type, *consumer;
+    const char *shape, *existing;     /* of adopt; NULL: not given */
+    const char *columns[COLUMNS_MAX]; /* FIELD=COLUMN each */
+    size_t n_columns;
+    bool undo;
+    int tool; /* of migrate gen */
+    const char *service;
     int state; /* enum delivery_state + 1; 0: not given */
 
     const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
@@ -74,8 +91,9 @@ struct command {
 };
 
 /* Each ends with name == NULL. */
-extern const struct command cmd_init[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[], cmd_events[],
-    cmd_dead[], cmd_trim[], cmd_config[], cmd_version[], cmd_help[];
+extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[],
+    cmd_doctor[], cmd_events[], cmd_dead[], cmd_trim[], cmd_grant[], cmd_revoke[], cmd_adopt[], cmd_config[],
+    cmd_version[], cmd_help[];
 
 extern const struct command *const commands_all[]; /* ends with NULL */
 
@@ -83,6 +101,8 @@ extern const struct command *const commands_all[]; /* ends with NULL */
 int commands_need_store(const struct cli *cli, struct error *err);
 /* commands_store opens the store that the settings name. */
 int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err);
+/* commands_look opens it whatever version it has, to be looked at; it must be there. */
+int commands_look(struct cli *cli, struct store **ret, struct error *err);
 /* commands_find gives the rows of a command. A usage error names the nearest one. */
 int commands_find(const char *name, const struct command **ret, struct error *err);
 /* commands_sub gives the row of a subcommand among those. A usage error names the nearest one. */
@@ -258,6 +278,30 @@ void output_progress_end(struct output_progress *p);
 const char *output_consumer_state(const struct consumer_info *c);
 /* output_consumer appends the members of a consumer; lag is counted from now_ms. */
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);
+
+/* ---- findings: what validate and doctor have to say ---- */
+
+/* (1) count[level] findings came so far. (2) b holds what is to be printed. */
+struct report {
+    struct buf b;
+    bool json, color;
+    size_t count[FINDING_LEVELS];
+};
+
+void report_init(struct report *r, const struct cli *cli);
+void report_release(struct report *r);
+void report_visit(void *report, const struct finding *f); /* a finding_visit */
+/* report_say is report_visit for a text to be put together. advice may be NULL. */
+void report_say(struct report *r, enum finding_level level, const char *name, const char *advice, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* report_end prints it all, with a last line. Returns -1 with CLI_FOUND if there is a warning or a problem. */
+int report_end(struct report *r, struct error *err);
+
+/* ---- SQL for other tools ---- */
+
+extern const char *const gen_tools[]; /* ends with NULL */
+/* gen prints what `migrate gen` prints. */
+int gen(struct cli *cli, struct error *err);
 
 /* ---- reading lines ---- */
 

@@ -10,6 +10,7 @@
 
 static const char *const exit_codes[][2] = {
     {"0", "all is well"},
+    {"1", "doctor and migrate validate: what they looked at is not in order"},
     {"64", "usage: the arguments are wrong"},
     {"65", "bad data: what was to be stored is refused, is not there, or the database is not an outbox"},
     {"69", "unavailable: the store cannot be reached or written, the disk is full"},

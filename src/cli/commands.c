@@ -7,8 +7,8 @@
 #define NAMES_MAX 32
 
 const struct command *const commands_all[] = {
-    cmd_init, cmd_emit, cmd_relay,  cmd_consumers, cmd_status, cmd_events,
-    cmd_dead, cmd_trim, cmd_config, cmd_version,   cmd_help,   NULL,
+    cmd_init, cmd_migrate, cmd_emit,   cmd_relay, cmd_consumers, cmd_status,  cmd_doctor, cmd_events, cmd_dead,
+    cmd_trim, cmd_grant,   cmd_revoke, cmd_adopt, cmd_config,    cmd_version, cmd_help,   NULL,
 };
 
 int commands_find(const char *name, const struct command **ret, struct error *err)
@@ -50,6 +50,13 @@ int commands_need_store(const struct cli *cli, struct error *err)
     return err_set(err, ERR_CONFIG,
                    "no store given; say --store sqlite:shop.db, or set OUTBOX_STORE, or put `store = ...` into the "
                    "[outbox] section of a config file and name that with -c");
+}
+
+int commands_look(struct cli *cli, struct store **ret, struct error *err)
+{
+    struct store_options opt = {.clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
+    if (commands_need_store(cli, err) != 0) return -1;
+    return store_open(cli->settings.store, &opt, ret, err);
 }
 
 int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err)

@@ -388,12 +388,15 @@ int config_check_consumer(const struct config *c, const char *name, struct error
 
 /* ---- secrets ---- */
 
-/* mask_url copies what stands behind "://" up to the end of its user:password@, if it has one. Returns how far. */
-static size_t mask_url(struct buf *b, const char *s)
+/* mask_url copies what stands behind "://" up to the end of its user:password@, if it has one. Returns how far. A password
+ * with / ? or # in it that nobody encoded is masked as well, or with a space if the URL is all there is: rather too much
+ * than too little. */
+static size_t mask_url(struct buf *b, const char *s, bool alone)
 {
-    size_t host = strcspn(s, "/?# \t");
-    const char *at = memrchr(s, '@', host);
-    const char *colon = at ? memchr(s, ':', (size_t)(at - s)) : NULL;
+    size_t user = strcspn(s, ":/?# \t"), word = alone ? strlen(s) : strcspn(s, " \t"), path = strcspn(s, "?");
+    bool query = s[user] == ':' && s[user + strcspn(s + user, "/?")] == '?'; /* part of the password, if it is one */
+    const char *at = memrchr(s, '@', query || word < path ? word : path);
+    const char *colon = at && s[user] == ':' && s + user < at ? s + user : NULL;
     if (!colon) return 0;
     buf_add(b, s, (size_t)(colon - s) + 1);
     buf_adds(b, "***");
@@ -403,12 +406,13 @@ static size_t mask_url(struct buf *b, const char *s)
 void config_mask(struct buf *b, const char *value)
 {
     static const char parameter[] = "password=";
+    bool alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
     while (*value) {
         size_t n = 0;
         if (strncmp(value, "://", 3) == 0) {
             buf_adds(b, "://");
             value += 3;
-            n = mask_url(b, value);
+            n = mask_url(b, value, alone);
         } else if (strncmp(value, parameter, sizeof(parameter) - 1) == 0) {
             buf_adds(b, "password=***");
             n = sizeof(parameter) - 1 + strcspn(value + sizeof(parameter) - 1, "& \t");

@@ -9,6 +9,7 @@
 static int exit_code(int code)
 {
     switch (code) {
+    case CLI_FOUND: return EXIT_FOUND_;
     case CLI_USAGE: return EXIT_USAGE_;
     case ERR_CONFIG: return EXIT_CONFIG_;
     case ERR_INVALID:
@@ -27,11 +28,12 @@ static int exit_code(int code)
 }
 
 /* advise adds what to do next where the store cannot know it. */
-static void advise(struct error *err)
+static void advise(const struct cli *cli, struct error *err)
 {
-    const char *next = err->code == ERR_FULL       ? "; make room, then try again"
-                       : err->code == ERR_READONLY ? "; the file and its folder must be writable for you"
-                                                   : "";
+    bool file = cli->settings.store && strncmp(cli->settings.store, "sqlite:", 7) == 0;
+    const char *next = err->code == ERR_FULL               ? "; make room, then try again"
+                       : err->code == ERR_READONLY && file ? "; the file and its folder must be writable for you"
+                                                           : "";
     size_t n = strlen(err->text);
     snprintf(err->text + n, sizeof(err->text) - n, "%s", next);
 }
@@ -68,8 +70,8 @@ int main(int argc, char **argv)
     config_init(&cli.config);
     int r = run(&cli, argc, argv, &err);
     if (r == 0) r = output_end(&err);
-    if (r != 0) {
-        advise(&err);
+    if (r != 0 && err.code != CLI_FOUND) {
+        advise(&cli, &err);
         output_error(err.text);
     }
     config_release(&cli.config);

@@ -94,9 +94,10 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
 
+/* wants_work: a settlement may let others step forward, or leave nothing to do, so the turn that makes it looks as well. */
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
-    return now >= p->look_at && turn_may_claim(p, now, settling);
+    return (settling || now >= p->look_at) && turn_may_claim(p, now, settling);
 }
 
 static void tune(struct pipeline *p, const struct live *l)
@@ -253,6 +254,7 @@ bool turn_settle(struct pipeline *p, int i)
         careful_leave(p); /* nothing of it is on its way any more */
         l->b.careful = false;
     }
+    if (l) p->look_at = 0; /* what it leaves behind, a retry or the next of a key, may be due before we meant to look */
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);

@@ -209,6 +209,26 @@ struct trim_result {
     char pin[160];        /* by whom: `consumer "search" (position 120)`; "" when nothing pins */
 };
 
+/* What a role of the database may do: "producer", "consumer" or "operator". */
+struct grant_request {
+    const char *part, *role;
+    bool revoke;
+};
+
+/* A table of the application's own whose rows become events. */
+struct adopt_request {
+    const char *table;          /* as SQL writes it */
+    const char *shape;          /* "auto", "processed_at", "debezium" */
+    const char *const *columns; /* FIELD=COLUMN, where the shape's names are not the table's */
+    size_t n_columns;
+    const char *existing; /* "copy" or "skip" rows there are; NULL: copy, if it is the first time */
+    bool undo;
+};
+struct adopt_result {
+    bool changed;   /* false: it was so already */
+    int64_t copied; /* rows that became events at once */
+};
+
 /* Something somebody looked into and has a word to say about (validate, doctor). */
 enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARNING, FINDING_PROBLEM };
 #define FINDING_LEVELS 4
@@ -247,6 +267,7 @@ struct ddl_request {
 enum {
     STORE_DOORBELL = 1, /* bell_fd says when to look */
     STORE_SHARED = 2,   /* other processes can reach it */
+    STORE_FREE = 4,     /* what goes through a foreign connection needs nothing of the handle: any thread, any time */
 };
 
 struct store;
@@ -282,8 +303,8 @@ struct store_ops {
     /* validate compares tables, functions and all else with what this program would make, a finding per difference.
      * Nothing is changed. NULL: this store cannot. */
     int (*validate)(struct store *st, finding_visit *visit, void *ctx, struct error *err);
-    /* ddl appends the SQL that init runs, and that which undoes it, without a database. *ret_schema gets the schema's name,
-     * nothing where there are no schemas. */
+    /* ddl appends the SQL that init runs, and that which undoes it, without a database. *ret_schema gets the schema's
+     * name, nothing where there are no schemas. */
     int (*ddl)(const struct ddl_request *req, struct error *err);
     /* doctor looks for what is wrong with this kind of store, whatever version is there; it only reads. */
     int (*doctor)(struct store *st, const struct doctor_request *req, struct error *err);
@@ -343,6 +364,14 @@ struct store_ops {
     int (*dead_retry)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
     int (*dead_drop)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
     int (*trim)(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+    /* grant gives a role its part, or takes it away. *ret_changed: false, there was nothing to take. ERR_NOTFOUND: no such
+     * role. NULL: this store has no roles. */
+    int (*grant)(struct store *st, const struct grant_request *req, bool *ret_changed, struct error *err);
+    /* adopt makes events of a table's rows that are not processed yet, and of every new one in the transaction that
+     * inserts it. ERR_NOTFOUND: no such table or column; ERR_CONFLICT: was adopted and given up before, and req->existing
+     * does not say what to do with its rows. NULL: this store cannot. */
+    int (*adopt)(struct store *st, const struct adopt_request *req, struct adopt_result *ret, struct error *err);
 };
 
 /* Base of every store; comes first in the backend's own struct. */

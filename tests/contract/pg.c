@@ -116,6 +116,21 @@ struct store *pg_fresh(const struct store_options *opt, bool clock)
     return st;
 }
 
+struct store *pg_again(const struct store_options *opt, bool clock)
+{
+    struct store *st;
+    struct error err;
+    if (!*schema) {
+        struct store_options create = *opt;
+        create.create = true;
+        return pg_fresh(&create, clock);
+    }
+    PGconn *db = pg_connect();
+    pg_do(db, "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt RESTART IDENTITY");
+    PQfinish(db);
+    return store_open(url, opt, &st, &err) == 0 ? st : (print_error("%s\n", err.text), NULL);
+}
+
 void pg_clean(void)
 {
     PGconn *db = pg_connect();

@@ -1,13 +1,31 @@
 /* Seeded chaos: pipelines of one consumer come, stall, crash and go, the sink answers as it likes, the store is busy or
  * slow or loses its answer, time jumps, operators pause and trim; then all heals and everything must have arrived, in
- * order. OUTBOX_SEED=N replays one seed. */
+ * order. OUTBOX_SEED=N replays one seed. Without an argument in memory, with one on PostgreSQL. */
 #include "rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../contract/pg.h"
+#include "../contract/store.h"
+
 #define KEYS 5
+
+/* ---- the same on PostgreSQL ---- */
+
+static struct test_clock own_clock;
+struct test_clock *store_now_at = &own_clock;
+
+static void tick(const struct rig *g)
+{
+    store_now = (struct test_clock){g->mono, g->wall};
+}
+
+static struct store *open_postgres(const struct store_options *opt)
+{
+    return pg_again(opt, true);
+}
 
 struct plan {
     uint64_t seed;
@@ -228,7 +246,7 @@ static void run(struct rig *g, const struct plan *p)
 static void seeds(const char *order, const char *lanes, const char *batch, unsigned caps)
 {
     const char *one = getenv("OUTBOX_SEED"), *soak = getenv("OUTBOX_SOAK");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 5000 : 100;
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 5000 : rig_tick ? 3 : 100;
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         struct plan p = {s, order, lanes, batch, caps};
@@ -274,8 +292,10 @@ static void nothing_is_lost_without_order_either(void **state)
     seeds("none", "1", "4", 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const char *name = argc > 1 ? argv[1] : "chaos";
+    if (argc > 1) rig_open = open_postgres, rig_tick = tick;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(key_order_survives_chaos),
         cmocka_unit_test(key_order_on_three_lanes_survives_chaos),
@@ -284,5 +304,7 @@ int main(void)
         cmocka_unit_test(global_order_on_a_failstop_sink_survives_chaos),
         cmocka_unit_test(nothing_is_lost_without_order_either),
     };
-    return cmocka_run_group_tests_name("chaos", tests, NULL, NULL);
+    int failures = cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    if (argc > 1) pg_clean();
+    return failures;
 }

@@ -408,6 +408,20 @@ static void idle_pipeline_asks_for_nothing_until_the_sweep(void **state)
     assert_int_equal((deadline - g->mono) / MS_NS, 20); /* no bell in memory: it polls */
 }
 
+static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    rig_emit(g, "1");
+    w->sk->hold = true;
+    rig_step(g, 0); /* the event is with the sink, and a look for more found nothing */
+    assert_int_equal(w->sk->n, 1);
+    assert_false(pipeline_stats(w->p)->through);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_true(pipeline_stats(w->p)->through); /* and no time has passed */
+}
+
 /* ---- a store that fails ---- */
 
 static struct store_ops flaky;
@@ -775,6 +789,7 @@ int main(void)
         ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
         ON_A_RIG(crash_repeats_only_what_was_not_settled),
         ON_A_RIG(idle_pipeline_asks_for_nothing_until_the_sweep),
+        ON_A_RIG(settling_looks_as_well_so_that_nobody_waits_for_the_sweep),
         ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
         ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
         ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),

@@ -32,16 +32,20 @@ CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMEN
 
 -- bell_sleep: a worker that found nothing wants to sleep; it must have done LISTEN before, and must look once more after.
 -- 'holder': it has the lock, whoever emits will ring. 'listener': another worker has it, and will tell when it gets up
--- (second lock). 'busy': a transaction has emitted and not committed yet: look again shortly.
-CREATE OR REPLACE FUNCTION @schema@.bell_sleep() RETURNS text
+-- (second lock). 'busy': a transaction has emitted and not committed yet: look again shortly. listening: it was a listener
+-- until now, and asks whether there is a holder still.
+CREATE OR REPLACE FUNCTION @schema@.bell_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k bigint := @schema@.bell_key();
 BEGIN
     IF pg_try_advisory_lock(k) THEN
+        IF listening THEN
+            PERFORM pg_advisory_unlock_shared(k # 1);
+        END IF;
         RETURN 'holder';
     END IF;
-    IF pg_try_advisory_lock_shared(k # 1) THEN
+    IF listening OR pg_try_advisory_lock_shared(k # 1) THEN
         -- Only now: one that gets up after this will find the second lock taken.
         IF EXISTS (SELECT 1 FROM pg_catalog.pg_locks x WHERE x.locktype = 'advisory' AND x.objsubid = 1 AND x.granted
                    AND x.mode = 'ExclusiveLock' AND x.classid = ((k >> 32) & 4294967295)::oid AND x.objid = (k & 4294967295)::oid
@@ -53,7 +57,7 @@ BEGIN
     RETURN 'busy';
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.bell_sleep() IS 'a worker goes to sleep';
+COMMENT ON FUNCTION @schema@.bell_sleep(boolean) IS 'a worker goes to sleep';
 
 -- bell_wake: it has work to do; nobody needs to ring for it. Others that sleep beside it are told.
 CREATE OR REPLACE FUNCTION @schema@.bell_wake(holder boolean) RETURNS void

@@ -5,7 +5,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
         WHEN $1 = 'none' THEN 0
         WHEN $1 = 'global' THEN 1
         WHEN $3 IS NULL THEN 0
-        ELSE coalesce(nullif(hashtextextended($2 || chr(1) || $3, 0), 0), 1)
+        ELSE coalesce(nullif(hashtextextended(coalesce($2, '') || chr(1) || $3, 0), 0), 1)
     END
 $outbox$;
 COMMENT ON FUNCTION @schema@.key(text, text, text) IS 'what order goes by; 0: nothing';

@@ -4,7 +4,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE
         WHEN $1 = 1 THEN 0
         WHEN $4 IS NULL THEN ($2 % $1)::int
-        ELSE ((hashtextextended($3 || chr(1) || $4, 0) & 9223372036854775807) % $1)::int
+        ELSE ((hashtextextended(coalesce($3, '') || chr(1) || $4, 0) & 9223372036854775807) % $1)::int
     END
 $outbox$;
 COMMENT ON FUNCTION @schema@.lane_of(int, bigint, text, text) IS 'the lane of an event';

@@ -21,19 +21,31 @@ BEGIN
     END IF;
     PERFORM @schema@.lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
-    IF FOUND AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
+    IF FOUND THEN
+        PERFORM @schema@.check_tenant(c);
+    END IF;
+    IF c.name IS NOT NULL AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
         UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
             predicate = register.predicate, retry = register.retry
         WHERE x.name = c.name AND (x.events, x.predicate, x.retry) IS DISTINCT FROM
                                   (register.events, register.predicate, register.retry);
         RETURN false;
     END IF;
-    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
-    snap := pg_current_snapshot();
+    -- Nobody who begins after this takes a seq up to head: see claim_fresh.
+    head := CASE WHEN pg_current_xact_id_if_assigned() IS NULL
+                 THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
+    snap := @schema@.name_running(pg_current_snapshot());
+    IF snap IS NULL THEN
+        snap := pg_current_snapshot();
+        head := 0;
+    END IF;
     IF c.name IS NULL THEN
         INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry)
         VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
-                register.ordering, register.lanes, register.retry);
+                register.ordering, register.lanes, register.retry) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN -- it is there, but not for us to see
+            RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
+        END IF;
         IF start_at <> 'end' THEN
             snap := '1:1:';
             head := CASE start_at WHEN 'beginning' THEN 0 ELSE greatest(start_at::bigint - 1, 0) END;

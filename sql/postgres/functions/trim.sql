@@ -2,13 +2,17 @@
 -- idempotency keys, inbox rows and receipts. Call it again while `more`. kept: events old enough, but still needed.
 CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000, OUT events bigint, OUT keys bigint,
                                          OUT kept bigint, OUT pin text, OUT more boolean)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
 DECLARE
     cutoff timestamptz := @schema@.clock() - older_than;
     floor bigint;
     last bigint;
     f record;
 BEGIN
+    IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
+        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs its events'
+            USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
+    END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
     floor := coalesce(f.floor, 0);
     pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'

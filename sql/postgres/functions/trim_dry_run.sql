@@ -7,6 +7,10 @@ DECLARE
     young bigint;
     f record;
 BEGIN
+    IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
+        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs its events'
+            USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
+    END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
     SELECT min(e.seq) INTO young FROM @schema@.event e WHERE e.created_at >= cutoff;
     SELECT count(*) FILTER (WHERE e.seq <= coalesce(f.floor, 0)), count(*) INTO events, kept

@@ -28,6 +28,7 @@ DECLARE
     p record;
     f record;
     i int;
+    head bigint;
     claims_from bigint;
     expired boolean;
     too_long boolean;
@@ -35,11 +36,19 @@ DECLARE
     free boolean;
     until timestamptz;
     due timestamptz;
+    slack interval := '1 s'; -- of two turns the one that began first may come second
     lease interval := lease_ms * interval '1 millisecond';
     now timestamptz;
+    waited interval;
 BEGIN
-    PERFORM @schema@.lock_consumer(consumer);
-    now := @schema@.clock(); -- one for all of it: a claim is alive for all its parts, or for none
+    IF NOT has_table_privilege('@schema@.claim'::regclass, 'INSERT') THEN -- an operator may all the rest
+        RAISE EXCEPTION 'permission denied: role "%" is no consumer', current_user USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    waited := @schema@.lock_consumer(consumer);
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- for claim_fresh, before anything is written
+    END IF;
+    now := @schema@.clock() + waited; -- one for all of it: a claim is alive for all its parts, or for none
     lost := false; changed := false; busy := false; through := false; skipped := false; careful_due := false;
     crashed := 0; buried := 0; n := 0; careful := false;
     now_ms := floor(extract(epoch FROM now) * 1000);
@@ -47,17 +56,18 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', turn.consumer USING ERRCODE = 'OB003';
     END IF;
+    PERFORM @schema@.check_tenant(c);
     paused := c.paused;
     changed := coalesce(c.ordering <> turn.ordering OR c.lanes <> turn.lanes OR c.events <> turn.events
                         OR c.predicate <> turn.predicate, false);
     SELECT array_agg(x ORDER BY x.lane), min(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
 
-    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease) INTO expired, too_long
+    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack) INTO expired, too_long
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     IF too_long THEN -- a clock that was ahead when the lease was taken must not make it last for ever
         UPDATE @schema@.claim x SET locked_until = now + x.lease
-        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until > now + x.lease;
+        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until > now + x.lease + slack;
     END IF;
     IF expired AND NOT changed AND max_attempts > 0 THEN
         SELECT t.crashed, t.buried INTO crashed, buried FROM @schema@.take_over(c, claims_from, max_attempts, now) t;
@@ -100,7 +110,7 @@ BEGIN
                             CONTINUE;
                         END IF;
                     END IF;
-                    f := @schema@.claim_fresh(c, ls[i], owner, max_events, lease, now,
+                    f := @schema@.claim_fresh(c, ls[i], owner, max_events, lease, now, head,
                                               CASE WHEN i - 2 = ahead_lane THEN ahead_n ELSE 0 END, ahead_target, ahead_from,
                                               CASE WHEN i - 2 = ahead_lane THEN ahead_to ELSE 0 END);
                     skipped := skipped OR f.skipped;

@@ -1,18 +1,18 @@
 -- window_events: what `target` shows and `seen` did not, with a seq in (from_seq, to_seq]. Two branches, because an OR of
 -- them falls into a sequential scan. Fresh: transactions that had not begun when `seen` was taken; since each had its xid
 -- before its first seq, their events are all past `floor`, the last seq given out just before `seen`. Late: those that
--- were running then, however low the seq they took.
+-- were running then, however low the seq they took. Each in order, so that who wants all in order has them merged.
 CREATE OR REPLACE FUNCTION @schema@.window_events(seen pg_snapshot, floor bigint, target pg_snapshot, from_seq bigint,
                                                   to_seq bigint) RETURNS SETOF @schema@.event
 LANGUAGE sql STABLE AS $outbox$
-    SELECT e.* FROM @schema@.event e
-    WHERE e.seq > greatest($4, $2) AND e.seq <= $5
-      AND xid8ge(e.xid, pg_snapshot_xmax($1)) AND pg_visible_in_snapshot(e.xid, $3)
+    (SELECT e.* FROM @schema@.event e
+     WHERE e.seq > greatest($4, $2) AND e.seq <= $5
+       AND xid8ge(e.xid, pg_snapshot_xmax($1)) AND pg_visible_in_snapshot(e.xid, $3) ORDER BY e.seq)
     UNION ALL
-    SELECT e.* FROM pg_snapshot_xip($1) AS late (xid), LATERAL (
-        SELECT i.* FROM @schema@.event i WHERE i.xid = late.xid AND i.seq > $4 AND i.seq <= $5
-        ORDER BY i.seq OFFSET 0) AS e -- the fence keeps it on the index by xid
-    WHERE pg_visible_in_snapshot(late.xid, $3)
+    (SELECT e.* FROM pg_snapshot_xip($1) AS late (xid), LATERAL (
+         SELECT i.* FROM @schema@.event i WHERE i.xid = late.xid AND i.seq > $4 AND i.seq <= $5
+         ORDER BY i.seq OFFSET 0) AS e -- the fence keeps it on the index by xid
+     WHERE pg_visible_in_snapshot(late.xid, $3) ORDER BY e.seq)
 $outbox$;
 COMMENT ON FUNCTION @schema@.window_events(pg_snapshot, bigint, pg_snapshot, bigint, bigint) IS
     'the events between two snapshots';

@@ -1,6 +1,7 @@
 /* bell.c: sleeping without missing a commit, and without making commits wait. sql/postgres/functions/bell.sql tells how.
  * Nothing of this works through a transaction pooler, nor where transactions are prepared for two-phase commit: there the
  * engine polls. */
+#include <fcntl.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -9,7 +10,7 @@
 #define NAP_AFTER \
     (2 * MS_NS)             /* events were found this recently: more may be coming, so don't make producers ring yet */
 #define NAP_MAX 50          /* ms, while a transaction that has emitted stays open */
-#define LISTENER_WAIT 10000 /* ms; if the one that holds the lock dies, nobody tells */
+#define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells */
 
 static int listen_now(struct pg_store *st, struct error *err)
 {
@@ -17,31 +18,49 @@ static int listen_now(struct pg_store *st, struct error *err)
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_works(), @schema@.bell_channel()", "");
     if (!r) return -1;
     char text[128];
+    const char *channel = PQgetvalue(r, 0, 1); /* outbox_ and hexadecimal digits */
     st->bell_works = pg_true(r, 0, 0);
-    snprintf(text, sizeof text, "LISTEN %s", PQgetvalue(r, 0, 1)); /* outbox_ and hexadecimal digits */
+    snprintf(text, sizeof text, "LISTEN %s%s%s", channel, st->vacated ? "; NOTIFY " : "", st->vacated ? channel : "");
     PQclear(r);
+    if (st->bell_works && pg_simple(st, text, err) != 0) return -1;
     st->listening = true;
-    return st->bell_works ? pg_simple(st, text, err) : 0;
+    st->vacated = false;
+    return 0;
 }
 
+/* heard takes what rang out of libpq's hands. It may have read it along with an answer: then the socket tells nothing. */
+static void heard(struct pg_store *st)
+{
+    for (PGnotify *n; (n = PQnotifies(st->db));) {
+        PQfreemem(n);
+        st->rang = true;
+        st->told = st->told || st->bell == BELL_LISTENER;
+    }
+}
+
+/* A listener that was told, or has waited for its time, asks anew: whoever held the lock may have got up. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
+    enum bell_state was = st->bell;
     if (listen_now(st, err) != 0) return -1;
     if (!st->bell_works || st->pooled) return 0;
-    *nap_ms = st->bell == BELL_LISTENER ? LISTENER_WAIT : 0;
-    if (st->bell != BELL_AWAKE) return 0;
-    if (clock_mono(st->opt.clock) - st->found_at < NAP_AFTER) {
+    *nap_ms = 0;
+    if (was == BELL_HOLDER) return 0;
+    if (was == BELL_AWAKE && clock_mono(st->opt.clock) - st->found_at < NAP_AFTER) {
         *nap_ms = 1;
         return 0;
     }
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep()", "");
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", was == BELL_LISTENER);
     if (!r) return -1;
     char said = *PQgetvalue(r, 0, 0);
     PQclear(r);
     st->bell = said == 'h' ? BELL_HOLDER : said == 'l' ? BELL_LISTENER : BELL_AWAKE;
     if (st->bell != BELL_AWAKE) {
+        bool look = st->bell != was || st->told;
         st->nap_ms = 0;
-        return 1;
+        st->told = false;
+        *nap_ms = st->bell == BELL_LISTENER ? LISTENER_WAIT : 0;
+        return look;
     }
     st->nap_ms = st->nap_ms ? st->nap_ms * 2 : 1; /* somebody has emitted and not committed yet */
     if (st->nap_ms > NAP_MAX) st->nap_ms = NAP_MAX;
@@ -61,15 +80,19 @@ int pg_bell_wake(struct pg_store *st, struct error *err)
     return 0;
 }
 
+/* pg_bell_fd: where libpq has heard the bell already, the descriptor is one that is always readable. */
 int pg_bell_fd(struct store *base)
 {
     struct pg_store *st = pg_of(base);
-    return st->db && st->listening && st->bell_works ? PQsocket(st->db) : -1;
+    if (!st->db || !st->listening || !st->bell_works) return -1;
+    heard(st);
+    if (st->rang && st->rang_fd < 0) st->rang_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return st->rang && st->rang_fd >= 0 ? st->rang_fd : PQsocket(st->db);
 }
 
 void pg_bell_clear(struct store *base)
 {
     struct pg_store *st = pg_of(base);
-    if (!st->db || st->ahead.sent || !PQconsumeInput(st->db)) return;
-    for (PGnotify *n; (n = PQnotifies(st->db));) PQfreemem(n);
+    if (st->db && PQconsumeInput(st->db)) heard(st);
+    st->rang = false;
 }

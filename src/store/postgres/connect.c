@@ -54,13 +54,34 @@ static bool ours(struct pg_store *st, const char *p, size_t n, bool *ok)
     return false;
 }
 
+static int not_understood(struct error *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "the postgres: URL cannot be understood: it is postgres://USER@HOST:PORT/DB?schema=NAME, with "
+                   "special characters as %%XX (also in a password), and options as libpq has them");
+}
+
+/* find_query gives the URL's query part, NULL if it has none. A password may hold a question mark. One that holds @ or / as
+ * it is would be read in pieces, and a message would quote one of them: refused. */
+static int find_query(const char *url, const char **ret, struct error *err)
+{
+    const char *start = strstr(url, "://"), *rest = start ? start + 3 : url;
+    const char *user_end = rest + strcspn(rest, "@/");
+    if (*user_end == '@') rest = user_end + 1;
+    const char *query = strchr(rest, '?');
+    if (memchr(rest, '@', query ? (size_t)(query - rest) : strlen(rest))) return not_understood(err);
+    *ret = query;
+    return 0;
+}
+
 /* split takes schema and tenant out of the URL; the rest is libpq's. */
 static int split(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
-    const char *query = strchr(url, '?');
+    const char *query = NULL;
     bool ok = true;
     char glue = '?';
+    if (find_query(url, &query, err) != 0) return -1;
     buf_init(&b, 1 << 16);
     buf_add(&b, url, query ? (size_t)(query - url) : strlen(url));
     for (const char *p = query ? query + 1 : NULL; p && *p;) {
@@ -86,9 +107,7 @@ static int show(struct pg_store *st, struct error *err)
     const char *host = NULL, *db = NULL;
     if (!opts) { /* libpq's message may quote a piece of the password */
         PQfreemem(why);
-        return err_set(err, ERR_CONFIG,
-                       "the postgres: URL cannot be understood: it is postgres://USER@HOST:PORT/DB?schema=NAME, with "
-                       "special characters as %%XX, and options as libpq has them");
+        return not_understood(err);
     }
     for (PQconninfoOption *o = opts; o->keyword; o++) {
         if (strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0) host = o->val ? o->val : host;
@@ -104,11 +123,12 @@ static int show(struct pg_store *st, struct error *err)
 static int quote(struct pg_store *st, struct error *err)
 {
     struct buf b;
-    size_t n = strlen(st->schema);
-    if (n > 63 || strstr(st->schema, "$outbox$") || strncmp(st->schema, "pg_", 3) == 0)
+    bool control = false; /* a line's end would end a comment, too, and what follows it would be read as SQL */
+    for (const char *p = st->schema; *p; p++) control = control || iscntrl((unsigned char)*p);
+    if (control || strlen(st->schema) > 63 || strstr(st->schema, "$outbox$") || strncmp(st->schema, "pg_", 3) == 0)
         return err_set(err, ERR_CONFIG,
-                       "schema \"%.70s\": a name has at most 63 bytes, does not begin with pg_ and does "
-                       "not contain $outbox$",
+                       "schema \"%.70s\": a name has at most 63 bytes, no control characters, does not begin with pg_ "
+                       "and does not contain $outbox$",
                        st->schema);
     buf_init(&b, 1024);
     buf_addc(&b, '"');
@@ -136,9 +156,74 @@ static void ignore_notice(void *ctx, const PGresult *r)
     (void)r;
 }
 
+/* command runs something on a new connection. */
+static int command(struct pg_store *st, PGconn *db, const char *text, const char *param, struct error *err)
+{
+    PGresult *r = param ? PQexecParams(db, text, 1, NULL, &param, NULL, NULL, 0) : PQexec(db, text);
+    ExecStatusType s = PQresultStatus(r);
+    int bad = s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK ? 0 : pg_fail(st, db, r, err);
+    PQclear(r);
+    return bad;
+}
+
 /* set_up prepares a new connection. The settings are for our own statements; behind a pooler a session's settings would
  * be somebody else's tomorrow. */
-static int set_up(struct pg_store *st, struct error *err)
+static int set_up(struct pg_store *st, PGconn *db, struct error *err)
+{
+    if (command(st, db,
+                "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
+                "client_min_messages = warning; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
+                "SET plan_cache_mode = force_generic_plan",
+                NULL, err) != 0)
+        return -1;
+    return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
+}
+
+/* dial connects, to the very server that `like` is connected to, if there is one. */
+static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
+{
+    /* The later of two settings counts: what the URL says comes after ours. */
+    const char *keywords[10] = {"connect_timeout", "keepalives_idle",           "tcp_user_timeout",
+                                "client_encoding", "fallback_application_name", "dbname"};
+    const char *values[10] = {"10", "30", "60000", "UTF8", "outbox", st->conninfo};
+    if (like) {
+        bool address = *PQhostaddr(like) != '\0';
+        keywords[6] = address ? "hostaddr" : "host";
+        values[6] = address ? PQhostaddr(like) : PQhost(like);
+        keywords[7] = "port";
+        values[7] = PQport(like);
+    }
+    PGconn *db = PQconnectdbParams(keywords, values, 1);
+    if (!db) {
+        err_nomem(err);
+        return NULL;
+    }
+    PQsetNoticeReceiver(db, ignore_notice, NULL);
+    if (PQstatus(db) == CONNECTION_OK) return db;
+    pg_fail(st, db, NULL, err);
+    PQfinish(db);
+    return NULL;
+}
+
+void pg_reader_close(struct pg_store *st)
+{
+    PQfinish(st->reader);
+    st->reader = NULL;
+    st->ahead.sent = st->ahead.ready = false;
+}
+
+static void disconnect(struct pg_store *st)
+{
+    pg_reader_close(st);
+    PQfinish(st->db);
+    st->db = NULL;
+    st->vacated = st->vacated || st->bell == BELL_HOLDER;
+    st->bell = BELL_AWAKE;
+    st->listening = st->rang = st->told = false;
+}
+
+/* look_around finds out who answers: if another process than we were told, a pooler stands between. */
+static int look_around(struct pg_store *st, struct error *err)
 {
     PGresult *r = PQexec(st->db, "SELECT pg_backend_pid()");
     if (PQresultStatus(r) != PGRES_TUPLES_OK) {
@@ -148,28 +233,7 @@ static int set_up(struct pg_store *st, struct error *err)
     }
     st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
     PQclear(r);
-    if (st->pooled) return 0;
-    if (pg_simple(
-            st,
-            "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
-            "client_min_messages = warning; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
-            "SET plan_cache_mode = force_generic_plan",
-            err) != 0)
-        return -1;
-    if (!st->tenant) return 0;
-    PGresult *t = PQexecParams(st->db, "SELECT set_config('outbox.tenant', $1, false)", 1, NULL,
-                               (const char *const *)&st->tenant, NULL, NULL, 0);
-    int bad = PQresultStatus(t) == PGRES_TUPLES_OK ? 0 : pg_fail(st, st->db, t, err);
-    PQclear(t);
-    return bad;
-}
-
-static void disconnect(struct pg_store *st)
-{
-    PQfinish(st->db);
-    st->db = NULL;
-    st->bell = BELL_AWAKE;
-    st->listening = st->ahead.sent = false;
+    return st->pooled ? 0 : set_up(st, st->db, err);
 }
 
 int pg_ready(struct pg_store *st, struct error *err)
@@ -179,23 +243,38 @@ int pg_ready(struct pg_store *st, struct error *err)
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                         "%s: the connection was lost, and the open transaction with it: begin it again", st->shown);
     disconnect(st);
-    /* The later of two settings counts: what the URL says comes after ours. */
-    const char *const keywords[] = {"connect_timeout",
-                                    "keepalives_idle",
-                                    "tcp_user_timeout",
-                                    "client_encoding",
-                                    "fallback_application_name",
-                                    "dbname",
-                                    NULL};
-    const char *const values[] = {"10", "30", "60000", "UTF8", "outbox", st->conninfo, NULL};
-    st->db = PQconnectdbParams(keywords, values, 1);
+    st->db = dial(st, NULL, err);
+    if (!st->db) return -1;
     st->generation++;
-    if (!st->db) return err_nomem(err);
-    if (PQstatus(st->db) != CONNECTION_OK) return pg_fail(st, st->db, NULL, err);
-    PQsetNoticeReceiver(st->db, ignore_notice, NULL);
-    if (set_up(st, err) == 0 && (st->opt.create || pg_check(st, err) == 0)) return 0;
+    if (look_around(st, err) == 0 && (st->opt.create || st->opt.any_version || pg_check(st, err) == 0)) return 0;
     disconnect(st);
     return -1;
+}
+
+/* same_server: what is read ahead must come from where the claims are; a standby, or a server that another one took over
+ * from, may lack events, and they would be lost. */
+static bool same_server(struct pg_store *st)
+{
+    static const char sql[] = "SELECT pg_postmaster_start_time(), pg_is_in_recovery()";
+    PGresult *a = PQexec(st->db, sql), *b = PQexec(st->reader, sql);
+    bool same = PQresultStatus(a) == PGRES_TUPLES_OK && PQresultStatus(b) == PGRES_TUPLES_OK && !pg_true(b, 0, 1) &&
+                strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) == 0;
+    PQclear(a);
+    PQclear(b);
+    return same;
+}
+
+int pg_reader_ready(struct pg_store *st, struct error *err)
+{
+    if (st->reader && PQstatus(st->reader) == CONNECTION_OK) return 0;
+    pg_reader_close(st);
+    if (st->pooled) return err_set(err, ERR_UNAVAILABLE, "nothing is read ahead through a pooler");
+    st->reader = dial(st, st->db, err);
+    if (!st->reader) return -1;
+    st->reader_generation++;
+    if (set_up(st, st->reader, err) == 0 && same_server(st)) return 0;
+    pg_reader_close(st);
+    return err_set(err, ERR_UNAVAILABLE, "%s: the second connection came to another server", st->shown);
 }
 
 /* check_tenant: for one who stands above row-level security a tenant would be an empty word. */
@@ -217,6 +296,24 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return bad;
 }
 
+/* check_home: an outbox that was restored from another cluster is made right before anybody reads from it. One who may
+ * only emit cannot know, and need not. */
+static int check_home(struct pg_store *st, struct error *err)
+{
+    struct error why;
+    PGresult *r = pg_query(st, &why, "SELECT @schema@.moved()", "");
+    bool moved = r && pg_true(r, 0, 0);
+    PQclear(r);
+    if (!r && why.code != ERR_READONLY) {
+        *err = why;
+        return -1;
+    }
+    if (!moved || pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "") == 0) return 0;
+    return err_prefix(err,
+                      "the outbox was restored from another cluster and must be made right first (run `outbox status` "
+                      "as its owner)");
+}
+
 int pg_check(struct pg_store *st, struct error *err)
 {
     int64_t version;
@@ -228,16 +325,21 @@ int pg_check(struct pg_store *st, struct error *err)
         return err_fate(err, ERR_NOTOURS, FATE_FATAL, 0,
                         "%s: the outbox in schema %s has the older version %lld; upgrade it with `outbox migrate up`",
                         st->shown, st->quoted, (long long)version);
-    return check_tenant(st, err);
+    return check_tenant(st, err) == 0 ? check_home(st, err) : -1;
 }
 
 /* ---- handles ---- */
 
-static void pg_close(struct store *base)
+void pg_close(struct store *base)
 {
     struct pg_store *st = pg_of(base);
+    PQfinish(st->reader);
     PQfinish(st->db);
     for (size_t i = 0; i < st->n_cached; i++) free(st->cached[i].text);
+    for (int i = 0; i < 3; i++) free(st->foreign[i]);
+    if (st->rang_fd >= 0) close(st->rang_fd);
+    arena_release(&st->ahead.a);
+    free(st->ahead.seen);
     free(st->ahead.target);
     free(st->conninfo);
     free(st->shown);
@@ -257,18 +359,31 @@ static struct pg_store *store_new(const struct store_options *opt)
     st->opt = *opt;
     if (!st->opt.clock) st->opt.clock = &clock_system;
     if (!st->opt.payload_max) st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    st->rang_fd = -1;
+    arena_init(&st->ahead.a, 0);
     rng_seed_os(&st->rng);
     return st;
 }
 
-static int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt, struct error *err)
 {
     struct pg_store *st = store_new(opt);
-    if (!st) return err_nomem(err);
-    st->schema = strdup("outbox");
+    if (!st) {
+        err_nomem(err);
+        return NULL;
+    }
+    st->schema = strdup(schema);
     if (!st->schema) err_nomem(err);
-    else if (split(st, url, err) == 0 && st->schema && show(st, err) == 0 && quote(st, err) == 0 &&
-             pg_ready(st, err) == 0) {
+    else if (split(st, url, err) == 0 && st->schema && show(st, err) == 0 && quote(st, err) == 0) return st;
+    pg_close(&st->base);
+    return NULL;
+}
+
+static int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
+    if (!st) return -1;
+    if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
         *ret = &st->base;
         return 0;
     }
@@ -288,7 +403,7 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
     st->tenant = from->tenant ? strdup(from->tenant) : NULL;
     if (!st->conninfo || !st->shown || !st->schema || !st->quoted || !st->literal || (from->tenant && !st->tenant))
         err_nomem(err);
-    else if (pg_ready(st, err) == 0) {
+    else if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
         *ret = &st->base;
         return 0;
     }
@@ -329,13 +444,15 @@ void pg_rollback(struct store *base)
 
 #define POSTGRES_OPS(name) \
     { \
-        .scheme = name, .synopsis = "postgres://USER@HOST/DB?schema=NAME", .caps = STORE_DOORBELL | STORE_SHARED, \
-        .open = pg_open, .close = pg_close, .dup = pg_dup, .init = pg_init, .begin = pg_begin, .commit = pg_commit, \
-        .rollback = pg_rollback, .emit = pg_emit, .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, \
-        .consumer_pause = pg_consumer_pause, .consumer_remove = pg_consumer_remove, \
-        .consumer_report = pg_consumer_report, .turn = pg_turn, .extend = pg_extend, .bell_fd = pg_bell_fd, \
-        .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, .info = pg_info, .events = pg_events, \
-        .dead = pg_dead, .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, .trim = pg_trim, \
+        .scheme = name, .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
+        .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE, .open = pg_open, .close = pg_close, .dup = pg_dup, \
+        .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
+        .doctor = pg_doctor, .begin = pg_begin, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
+        .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_pause = pg_consumer_pause, \
+        .consumer_remove = pg_consumer_remove, .consumer_report = pg_consumer_report, .turn = pg_turn, \
+        .extend = pg_extend, .bell_fd = pg_bell_fd, .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, \
+        .info = pg_info, .events = pg_events, .dead = pg_dead, .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, \
+        .trim = pg_trim, .grant = pg_grant, .adopt = pg_adopt, \
     }
 
 extern const struct store_ops store_postgresql;

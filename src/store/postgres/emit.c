@@ -3,12 +3,28 @@
 
 #include "store/postgres/postgres.h"
 
+/* On our connection ids are made here, and only grow. On the caller's the database makes them. */
+#define COLUMNS "type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before"
+#define NOT_BEFORE(n) "timestamptz 'epoch' + $" n "::bigint * interval '1 millisecond'"
+
 static const char insert_sql[] =
-    "INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before) "
-    "VALUES ($1::uuid, $2, $3, $4, $5::bigint, $6, $7, $8, "
-    "timestamptz 'epoch' + $9::bigint * interval '1 millisecond')";
-static const char once_sql[] = "SELECT id, duplicate FROM @schema@.emit_once($1, $2, $3, $4, $5, $6, $7::bigint, "
-                               "timestamptz 'epoch' + $8::bigint * interval '1 millisecond', $9)";
+    "INSERT INTO @schema@.event (" COLUMNS
+    ", id) VALUES ($1, $2, $3, $4::bigint, $5, $6, coalesce($7::text, nullif(current_setting('outbox.tenant', "
+    "true), '')), " NOT_BEFORE("8") ", $9::uuid)";
+static const char once_sql[] =
+    "SELECT id, duplicate FROM @schema@.emit_once($1, $2, $3, $5, $6, $9, $4::bigint, " NOT_BEFORE("8") ", $7)";
+static const char handle_sql[] = "SELECT @schema@.handle_once($1, $2, $3)";
+/* Not an INSERT with RETURNING: that would take the right to read events, which a producer does not have. */
+static const char *const foreign_sql[] = {
+    "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::bigint, " NOT_BEFORE("8") ", $7)", once_sql, handle_sql};
+enum { FOREIGN_EMIT, FOREIGN_ONCE, FOREIGN_HANDLE };
+
+int pg_emit_texts(struct pg_store *st, struct error *err)
+{
+    for (int i = 0; i < 3; i++)
+        if (!(st->foreign[i] = pg_expand(st, foreign_sql[i]))) return err_nomem(err);
+    return 0;
+}
 
 /* in_transaction: the caller's connection must have one open, or the event would not be part of anything. */
 static int in_transaction(PGconn *db, struct error *err)
@@ -32,6 +48,17 @@ static const char *number(bool there, int64_t v, char out[24])
     return out;
 }
 
+static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct new_event *ev, const char *version,
+                              struct str payload, struct str tenant, const char *at, struct error *err)
+{
+    if (in_transaction(db, err) != 0) return NULL;
+    if (ev->idempotency_key.p)
+        return pg_query_on(st, db, err, st->foreign[FOREIGN_ONCE], "tttstttst", ev->type, ev->aggregate_type,
+                           ev->aggregate_id, version, payload, ev->headers, tenant, at, ev->idempotency_key);
+    return pg_query_on(st, db, err, st->foreign[FOREIGN_EMIT], "tttsttts", ev->type, ev->aggregate_type,
+                       ev->aggregate_id, version, payload, ev->headers, tenant, at);
+}
+
 int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
             bool *ret_duplicate, struct error *err)
 {
@@ -43,25 +70,19 @@ int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char 
     struct str tenant = ev->tenant.p ? ev->tenant : str_of(st->tenant);
     PGresult *r;
     if (event_check(ev, st->opt.payload_max, err) != 0) return -1;
-    if (foreign && in_transaction(foreign, err) != 0) return -1;
-    if (!ev->idempotency_key.p) {
-        uuid7_next(&st->uuid, clock_wall(st->opt.clock), &st->rng, id);
-        r = foreign ? pg_query_on(st, foreign, err, insert_sql, "stttsttts", id, ev->type, ev->aggregate_type,
-                                  ev->aggregate_id, v, payload, ev->headers, tenant, at)
-                    : pg_query(st, err, insert_sql, "stttsttts", id, ev->type, ev->aggregate_type, ev->aggregate_id, v,
-                               payload, ev->headers, tenant, at);
-        *ret_duplicate = false;
+    if (foreign) {
+        r = emit_foreign(st, foreign, ev, v, payload, tenant, at, err);
+    } else if (ev->idempotency_key.p) {
+        r = pg_query(st, err, once_sql, "tttstttst", ev->type, ev->aggregate_type, ev->aggregate_id, v, payload,
+                     ev->headers, tenant, at, ev->idempotency_key);
     } else {
-        r = foreign ? pg_query_on(st, foreign, err, once_sql, "ttttttsst", ev->type, ev->aggregate_type,
-                                  ev->aggregate_id, payload, ev->headers, ev->idempotency_key, v, at, tenant)
-                    : pg_query(st, err, once_sql, "ttttttsst", ev->type, ev->aggregate_type, ev->aggregate_id, payload,
-                               ev->headers, ev->idempotency_key, v, at, tenant);
-        if (r) {
-            snprintf(id, sizeof id, "%s", PQgetvalue(r, 0, 0));
-            *ret_duplicate = pg_true(r, 0, 1);
-        }
+        uuid7_next(&st->uuid, clock_wall(st->opt.clock), &st->rng, id);
+        r = pg_query(st, err, insert_sql, "tttstttss", ev->type, ev->aggregate_type, ev->aggregate_id, v, payload,
+                     ev->headers, tenant, at, id);
     }
     if (!r) return -1;
+    if (PQntuples(r)) memcpy(id, PQgetvalue(r, 0, 0), sizeof id);
+    *ret_duplicate = PQnfields(r) > 1 && pg_true(r, 0, 1);
     PQclear(r);
     memcpy(ret_id, id, sizeof id);
     return 0;
@@ -70,13 +91,12 @@ int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char 
 int pg_handle_once(struct store *base, void *foreign, struct str handler, struct str key, struct str payload,
                    bool *ret_first, struct error *err)
 {
-    static const char sql[] = "SELECT @schema@.handle_once($1, $2, $3)";
     struct pg_store *st = pg_of(base);
     if (!foreign && !st->in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open: the record must commit together with the effect");
     if (foreign && in_transaction(foreign, err) != 0) return -1;
-    PGresult *r = foreign ? pg_query_on(st, foreign, err, sql, "ttt", handler, key, payload)
-                          : pg_query(st, err, sql, "ttt", handler, key, payload);
+    PGresult *r = foreign ? pg_query_on(st, foreign, err, st->foreign[FOREIGN_HANDLE], "ttt", handler, key, payload)
+                          : pg_query(st, err, handle_sql, "ttt", handler, key, payload);
     if (!r) return -1;
     *ret_first = pg_true(r, 0, 0);
     PQclear(r);

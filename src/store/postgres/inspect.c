@@ -132,10 +132,11 @@ static int send_page(struct pg_store *st, const struct event_query *q, int64_t a
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
     static const char one[] = "SELECT " PG_EVENT_COLUMNS
                               " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
-    if (q->id) return pg_send(st, err, one, "is", seq_of(q->id), seq_of(q->id) ? "" : q->id);
+    if (q->id) return pg_send(st, PG_MAIN, err, one, "is", seq_of(q->id), seq_of(q->id) ? "" : q->id);
     if (q->newest_first)
-        return pg_send(st, err, down, "istti", after, q->type, q->aggregate_type, q->aggregate_id, (int64_t)PAGE);
-    return pg_send(st, err, up, "istti", after, q->type, q->aggregate_type, q->aggregate_id, (int64_t)PAGE);
+        return pg_send(st, PG_MAIN, err, down, "istti", after, q->type, q->aggregate_type, q->aggregate_id,
+                       (int64_t)PAGE);
+    return pg_send(st, PG_MAIN, err, up, "istti", after, q->type, q->aggregate_type, q->aggregate_id, (int64_t)PAGE);
 }
 
 /* read_page reads a page whole, because the states need the connection. */
@@ -144,11 +145,11 @@ static int read_page(struct pg_store *st, struct arena *a, struct event *page, s
     PGresult *r;
     int more;
     *ret_n = 0;
-    while ((more = pg_next_row(st, &r, err)) == 1) {
+    while ((more = pg_next_row(st, PG_MAIN, &r, err)) == 1) {
         bool ok = *ret_n < PAGE && pg_event_row(r, 0, a, &page[*ret_n]);
         PQclear(r);
         if (!ok) {
-            pg_stop(st);
+            pg_stop(st, PG_MAIN);
             return err_nomem(err);
         }
         ++*ret_n;
@@ -216,10 +217,11 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
     int more, stop = 0;
     char limit[24];
     snprintf(limit, sizeof limit, "%zu", q->limit);
-    if (pg_send(st, err, sql, "ssiss", q->consumer, q->id, seq_of(q->id), q->type, q->limit ? limit : NULL) != 0)
+    if (pg_send(st, PG_MAIN, err, sql, "ssiss", q->consumer, q->id, seq_of(q->id), q->type, q->limit ? limit : NULL) !=
+        0)
         return -1;
     arena_init(&a, 0);
-    while (!stop && (more = pg_next_row(st, &r, err)) == 1) {
+    while (!stop && (more = pg_next_row(st, PG_MAIN, &r, err)) == 1) {
         struct dead_letter d = {0};
         bool ok = pg_event_row(r, 0, &a, &d.ev);
         d.consumer = copy(r, PG_EVENT_COLUMN_COUNT, &a, &ok);
@@ -232,7 +234,7 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
         if (!ok) more = err_nomem(err);
         arena_reset(&a);
     }
-    if (stop) pg_stop(st);
+    if (stop) pg_stop(st, PG_MAIN);
     arena_release(&a);
     return more < 0 ? -1 : 0;
 }

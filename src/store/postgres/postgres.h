@@ -1,5 +1,5 @@
 /* postgres.h: the inside of the PostgreSQL store, shared by its files: connect.c (connecting, again and again),
- * statement.c (statements and errors), migrate.c (tables and functions), emit.c, turn.c (claims), rows.c (events out of
+ * statement.c (statements and errors), migrate.c (tables and functions), validate.c and doctor.c (whether all is well), emit.c, turn.c (claims), rows.c (events out of
  * results), bell.c (the doorbell), consumers.c, inspect.c, trim.c. The protocol itself is in sql/postgres: this is a thin,
  * fast caller of it. */
 #ifndef STORE_POSTGRES_POSTGRES_H
@@ -13,35 +13,60 @@
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1
+#define PG_SCHEMA "outbox" /* where the URL names no other */
 #define PG_STATEMENTS_MAX 64
 
 /* Whether this connection sleeps: holding the lock that makes producers ring, or beside somebody who does. */
 enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
-/* What is being read ahead: events that the next claim is likely to take, so that the server reads them while this side
- * delivers. Nothing is claimed by that: events don't change, and the claim checks that the lane stands where it did. */
-struct ahead {
-    bool sent; /* the query is on its way, its rows not read yet */
+/* Where events are: between two snapshots, as text, with a seq in (from, to]; none is past `end`. */
+struct pg_window {
+    const char *seen, *target;
+    int64_t floor, from, to, end;
+};
+
+/* Events that were read. */
+struct pg_chunk {
+    struct event *ev;
+    size_t n, cap;
+    size_t scanned, bytes;
+    int64_t last; /* seq of the last row read */
+    bool cut;     /* there were more */
+};
+
+/* What is being read ahead: events that the next claims are likely to take, so that the server reads them while this side
+ * delivers and the turn is made. Nothing is claimed by that: events don't change, and the claim checks that the lane stands
+ * where it did. One chunk may be ready, the next on its way. */
+struct pg_ahead {
+    bool ready, sent;
     char consumer[STORE_NAME_MAX + 1];
+    const struct filter *filter;
     int lane;
-    char *target; /* the window: a snapshot as text */
-    int64_t from, to, window_end;
-    size_t asked; /* rows, at most */
+    char *seen, *target; /* the window */
+    int64_t floor, end;
+    int64_t from, to; /* on its way on the second connection */
+    size_t asked;     /* rows, at most */
+    struct arena a;   /* ready: */
+    struct pg_chunk c;
+    int64_t c_from, c_to;
+    size_t c_asked;
 };
 
 /* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or rollback. (3) A
- * statement is prepared on the connection if its generation is that of the connection. (4) While ahead.sent, no other
- * query may be sent: pg_quiet ends it. */
+ * statement is prepared on the connection if its generation is that of the connection. (4) reader is a
+ * second connection, made when there is a backlog: the server reads ahead there while the first one settles and claims. */
 struct pg_store {
     struct store base;
     PGconn *db;
     unsigned generation; /* grows with each connection */
-    char *conninfo;      /* what libpq gets: the URL without what is ours */
-    char *shown;         /* for messages: no password */
-    char *schema;        /* as it is called */
-    char *quoted;        /* as an identifier */
-    char *literal;       /* the quoted identifier inside a literal, without the outer quotes */
-    char *tenant;        /* NULL: the platform's */
+    PGconn *reader;
+    unsigned reader_generation;
+    char *conninfo; /* what libpq gets: the URL without what is ours */
+    char *shown;    /* for messages: no password */
+    char *schema;   /* as it is called */
+    char *quoted;   /* as an identifier */
+    char *literal;  /* the quoted identifier inside a literal, without the outer quotes */
+    char *tenant;   /* NULL: the platform's */
     struct store_options opt;
     bool in_tx;
     bool pooled; /* another process stands between: nothing of a session can be relied on */
@@ -50,16 +75,21 @@ struct pg_store {
     struct {
         const char *sql; /* a literal, compared by address */
         char *text;      /* with the schema in it */
-        unsigned generation;
+        unsigned generation, reader_generation;
     } cached[PG_STATEMENTS_MAX];
     size_t n_cached;
+    char *foreign[3]; /* what goes through connections of others: see emit.c */
 
     enum bell_state bell;
     bool bell_works, listening;
+    bool rang;        /* libpq has read a notification that nobody acted on yet */
+    bool told;        /* one came while this was a listener */
+    bool vacated;     /* the connection broke while it held the lock: who listens was not told */
+    int rang_fd;      /* always readable; -1: not opened yet */
     int64_t found_at; /* monotonic: when events were last found */
     int64_t nap_ms;   /* how long to wait while somebody is about to commit */
     int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
-    struct ahead ahead;
+    struct pg_ahead ahead;
     size_t row_bytes; /* what an event takes, on average of late */
 };
 
@@ -72,8 +102,6 @@ static inline struct pg_store *pg_of(struct store *st)
 
 /* pg_fail turns what a result or the connection says into our error; returns -1. r may be NULL. */
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
-/* pg_text gives a string literal's text with the schema in it, owned by st; NULL: out of memory. */
-const char *pg_text(struct pg_store *st, const char *sql, struct error *err);
 /* pg_expand puts the schema into any text; the caller frees it. */
 char *pg_expand(const struct pg_store *st, const char *sql);
 
@@ -81,18 +109,22 @@ char *pg_expand(const struct pg_store *st, const char *sql);
  * letter per parameter: s const char * (NULL is fine), t struct str (p == NULL is SQL NULL), i int64_t, b int (boolean).
  * At most 32. Rows come as text. */
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_query_on is pg_query on a connection of the caller's, on which nothing is left behind. */
-PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql, const char *fmt, ...);
+/* pg_query_on runs a text on a connection of the caller's, on which nothing is left behind. It changes nothing in st. */
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text, const char *fmt, ...);
 /* pg_exec is pg_query without rows; ret_n (may be NULL) gets how many rows it changed. */
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql, const char *fmt, ...);
+/* pg_start sends a statement as pg_query does, pg_finish waits for its rows: something else can be done between. */
+int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
+PGresult *pg_finish(struct pg_store *st, struct error *err);
 /* pg_simple runs commands without parameters, several at once if need be. */
 int pg_simple(struct pg_store *st, const char *text, struct error *err);
 
-/* pg_send starts a statement whose rows come one at a time in binary form, to be read with pg_next_row. pg_next_row: 1 a
- * row (clear it), 0 the end, -1 failed. pg_stop ends it early. */
-int pg_send(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-int pg_next_row(struct pg_store *st, PGresult **ret, struct error *err);
-void pg_stop(struct pg_store *st);
+/* pg_send starts a statement whose rows come one at a time in binary form, to be read with pg_next_row, on our connection or
+ * on the one for reading ahead. pg_next_row: 1 a row (clear it), 0 the end, -1 failed. pg_stop ends it early. */
+enum pg_link { PG_MAIN, PG_READER };
+int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql, const char *fmt, ...);
+int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
+void pg_stop(struct pg_store *st, enum pg_link link);
 
 int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
@@ -100,8 +132,14 @@ const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
 
 /* ---- connect.c ---- */
 
+/* pg_new makes a handle of a URL, without connecting; `schema` counts where the URL names none. NULL on failure. */
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt, struct error *err);
+void pg_close(struct store *st);
 /* pg_ready connects if there is no connection, or the last one broke. */
 int pg_ready(struct pg_store *st, struct error *err);
+/* pg_reader_ready does the same for the connection that reads ahead; pg_reader_close gives it up. */
+int pg_reader_ready(struct pg_store *st, struct error *err);
+void pg_reader_close(struct pg_store *st);
 /* pg_check looks at the outbox over there: ERR_NOTOURS, ERR_NEWER. */
 int pg_check(struct pg_store *st, struct error *err);
 int pg_begin(struct store *st, struct error *err);
@@ -110,10 +148,17 @@ void pg_rollback(struct store *st);
 
 /* migrate.c */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
-/* pg_version reads the schema version over there; 0: there is no outbox. */
+/* pg_version reads the schema version over there, and refuses one that is newer; 0: there is no outbox. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
+int pg_schema_status(struct store *st, struct schema_status *ret, struct error *err);
+int pg_ddl(const struct ddl_request *req, struct error *err);
 
-/* emit.c */
+/* validate.c, doctor.c */
+int pg_validate(struct store *st, finding_visit *visit, void *ctx, struct error *err);
+int pg_doctor(struct store *st, const struct doctor_request *req, struct error *err);
+
+/* emit.c: pg_emit_texts makes the texts that go through connections of others, once and for all threads. */
+int pg_emit_texts(struct pg_store *st, struct error *err);
 int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
             bool *ret_duplicate, struct error *err);
 int pg_handle_once(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
@@ -124,8 +169,19 @@ int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost, const 
             struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err);
 int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
               bool *ret_lost, struct error *err);
-/* pg_quiet ends what is being read ahead, so that the connection is free. */
-void pg_quiet(struct pg_store *st);
+
+/* read.c: pg_read_window and pg_read_parked read the events of a claim into the arena, until max_bytes. pg_ahead_start asks
+ * for what is behind w; pg_ahead_fill reads what was asked for, and asks for more; pg_ahead_take hands it over, if it is what
+ * the request may want, by exchanging the arenas; pg_ahead_forget drops all of it. */
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane, const struct pg_window *w,
+                   size_t max, struct arena *a, struct pg_chunk *ret, struct error *err);
+int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch, struct arena *a,
+                   struct pg_chunk *ret, struct error *err);
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane, const struct pg_window *w);
+void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
+bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a, struct pg_chunk *ret,
+                   struct pg_window *ret_w);
+void pg_ahead_forget(struct pg_store *st);
 
 /* rows.c */
 /* The columns every reader of whole events selects, in the order pg_event_row takes them. */
@@ -160,6 +216,10 @@ int pg_dead(struct store *st, const struct dead_query *q, dead_visit *visit, voi
 int pg_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
 int pg_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
 int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+/* admin.c */
+int pg_grant(struct store *st, const struct grant_request *req, bool *ret_changed, struct error *err);
+int pg_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret, struct error *err);
 
 extern const char *const pg_orderings[];
 

@@ -15,7 +15,7 @@ static const struct {
     enum err_code code;
     enum fate fate;
 } states[] = {
-    {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_MISUSE, FATE_RETRY},   {"OB003", ERR_NOTFOUND, FATE_FATAL},
+    {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_CONFIG, FATE_RETRY},   {"OB003", ERR_NOTFOUND, FATE_FATAL},
     {"OB004", ERR_CONFIG, FATE_FATAL},   {"42P01", ERR_NOTOURS, FATE_FATAL},  {"3F000", ERR_NOTOURS, FATE_FATAL},
     {"42883", ERR_NOTOURS, FATE_FATAL},  {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY},
     {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},     {"55P03", ERR_BUSY, FATE_RETRY},
@@ -51,6 +51,10 @@ static int fail_as(struct pg_store *st, const char *state, const char *message, 
                         st->quoted, said);
     if (strcmp(state, "42501") == 0)
         return err_fate(err, code, fate, 0, "%s: %s; grant the role its part (docs/sql.md, `allow`)", st->shown, said);
+    if (strcmp(state, "25006") == 0)
+        return err_fate(err, code, fate, 0,
+                        "%s: %s; connect to the primary, or turn default_transaction_read_only off for this role",
+                        st->shown, said);
     if (code == ERR_INTERNAL) return err_fate(err, code, fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
     return err_fate(err, code, fate, 0, "%s: %s%s%s", st->shown, said, hint ? "; " : "", hint ? hint : "");
 }
@@ -102,12 +106,6 @@ static int find(struct pg_store *st, const char *sql, size_t *ret, struct error 
     return 0;
 }
 
-const char *pg_text(struct pg_store *st, const char *sql, struct error *err)
-{
-    size_t i;
-    return find(st, sql, &i, err) == 0 ? st->cached[i].text : NULL;
-}
-
 /* ---- parameters ---- */
 
 struct params {
@@ -143,16 +141,19 @@ static void collect(struct params *p, const char *fmt, va_list ap)
 }
 
 /* name_of gives the statement's name on the server, having prepared it there; "" where that cannot be relied on. */
-static int name_of(struct pg_store *st, size_t i, char name[16], struct error *err)
+static int name_of(struct pg_store *st, enum pg_link link, size_t i, char name[16], struct error *err)
 {
+    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    unsigned now = link == PG_MAIN ? st->generation : st->reader_generation;
+    unsigned *there = link == PG_MAIN ? &st->cached[i].generation : &st->cached[i].reader_generation;
     name[0] = '\0';
     if (st->pooled) return 0;
     snprintf(name, 16, "outbox_%zu", i);
-    if (st->cached[i].generation == st->generation) return 0;
-    PGresult *r = PQprepare(st->db, name, st->cached[i].text, 0, NULL);
-    int bad = PQresultStatus(r) != PGRES_COMMAND_OK ? pg_fail(st, st->db, r, err) : 0;
+    if (*there == now) return 0;
+    PGresult *r = PQprepare(db, name, st->cached[i].text, 0, NULL);
+    int bad = PQresultStatus(r) != PGRES_COMMAND_OK ? pg_fail(st, db, r, err) : 0;
     PQclear(r);
-    if (!bad) st->cached[i].generation = st->generation;
+    if (!bad) *there = now;
     return bad;
 }
 
@@ -164,11 +165,10 @@ static bool went_well(const PGresult *r)
 
 static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, struct error *err)
 {
-    size_t i;
+    size_t i = 0;
     char name[16];
     if (pg_ready(st, err) != 0) return NULL;
-    pg_quiet(st);
-    if (find(st, sql, &i, err) != 0 || name_of(st, i, name, err) != 0) return NULL;
+    if (find(st, sql, &i, err) != 0 || name_of(st, PG_MAIN, i, name, err) != 0) return NULL;
     PGresult *r = *name ? PQexecPrepared(st->db, name, p->n, p->values, p->lengths, p->formats, 0)
                         : PQexecParams(st->db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, 0);
     if (went_well(r)) return r;
@@ -187,6 +187,36 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
     return run(st, sql, &p, err);
 }
 
+int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
+{
+    struct params p;
+    size_t i = 0;
+    char name[16];
+    va_list ap;
+    va_start(ap, fmt);
+    collect(&p, fmt, ap);
+    va_end(ap);
+    if (pg_ready(st, err) != 0 || find(st, sql, &i, err) != 0 || name_of(st, PG_MAIN, i, name, err) != 0) return -1;
+    int ok = *name ? PQsendQueryPrepared(st->db, name, p.n, p.values, p.lengths, p.formats, 0)
+                   : PQsendQueryParams(st->db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 0);
+    return ok ? 0 : pg_fail(st, st->db, NULL, err);
+}
+
+/* pg_finish: the rows come before the commit. That this failed, or that nobody can tell, comes behind them. */
+PGresult *pg_finish(struct pg_store *st, struct error *err)
+{
+    PGresult *said = PQgetResult(st->db);
+    for (PGresult *r; (r = PQgetResult(st->db));) {
+        bool worse = went_well(said) && !went_well(r);
+        PQclear(worse ? said : r);
+        if (worse) said = r;
+    }
+    if (said && went_well(said)) return said;
+    pg_fail(st, st->db, said, err);
+    PQclear(said);
+    return NULL;
+}
+
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql, const char *fmt, ...)
 {
     struct params p;
@@ -201,11 +231,9 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
     return 0;
 }
 
-PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql, const char *fmt, ...)
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text, const char *fmt, ...)
 {
     struct params p;
-    const char *text = pg_text(st, sql, err);
-    if (!text) return NULL;
     va_list ap;
     va_start(ap, fmt);
     collect(&p, fmt, ap);
@@ -219,7 +247,6 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
 
 int pg_simple(struct pg_store *st, const char *text, struct error *err)
 {
-    pg_quiet(st);
     PGresult *r = PQexec(st->db, text);
     int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
     PQclear(r);
@@ -228,55 +255,57 @@ int pg_simple(struct pg_store *st, const char *text, struct error *err)
 
 /* ---- rows, one at a time ---- */
 
-int pg_send(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
+int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    size_t i;
+    size_t i = 0;
     char name[16];
     va_list ap;
     va_start(ap, fmt);
     collect(&p, fmt, ap);
     va_end(ap);
-    if (pg_ready(st, err) != 0) return -1;
-    pg_quiet(st);
-    if (find(st, sql, &i, err) != 0 || name_of(st, i, name, err) != 0) return -1;
-    int ok = *name ? PQsendQueryPrepared(st->db, name, p.n, p.values, p.lengths, p.formats, 1)
-                   : PQsendQueryParams(st->db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 1);
-    if (ok) ok = PQsetSingleRowMode(st->db) && PQflush(st->db) >= 0;
-    return ok ? 0 : pg_fail(st, st->db, NULL, err);
+    if ((link == PG_MAIN ? pg_ready(st, err) : pg_reader_ready(st, err)) != 0) return -1;
+    if (find(st, sql, &i, err) != 0 || name_of(st, link, i, name, err) != 0) return -1;
+    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    int ok = *name ? PQsendQueryPrepared(db, name, p.n, p.values, p.lengths, p.formats, 1)
+                   : PQsendQueryParams(db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 1);
+    if (ok) ok = PQsetSingleRowMode(db) && PQflush(db) >= 0;
+    return ok ? 0 : pg_fail(st, db, NULL, err);
 }
 
-int pg_next_row(struct pg_store *st, PGresult **ret, struct error *err)
+int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err)
 {
-    PGresult *r = PQgetResult(st->db);
+    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    PGresult *r = PQgetResult(db);
     int failed = 0;
     if (r && PQresultStatus(r) == PGRES_SINGLE_TUPLE) {
         *ret = r;
         return 1;
     }
-    for (; r; r = PQgetResult(st->db)) { /* the end, or an error */
-        if (!went_well(r) && !failed) failed = pg_fail(st, st->db, r, err);
+    for (; r; r = PQgetResult(db)) { /* the end, or an error */
+        if (!went_well(r) && !failed) failed = pg_fail(st, db, r, err);
         PQclear(r);
     }
-    if (!failed && PQstatus(st->db) == CONNECTION_BAD) failed = pg_fail(st, st->db, NULL, err);
+    if (!failed && PQstatus(db) == CONNECTION_BAD) failed = pg_fail(st, db, NULL, err);
     return failed;
 }
 
 /* Mostly there is little left, and reading it is cheaper than having it cancelled. */
-void pg_stop(struct pg_store *st)
+void pg_stop(struct pg_store *st, enum pg_link link)
 {
+    PGconn *db = link == PG_MAIN ? st->db : st->reader;
     PGresult *r;
     size_t bytes = 0;
-    while (bytes < STOP_BYTES && (r = PQgetResult(st->db))) {
+    while (bytes < STOP_BYTES && (r = PQgetResult(db))) {
         for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++) bytes += (size_t)PQgetlength(r, 0, i);
         PQclear(r);
     }
     if (bytes < STOP_BYTES) return;
     char why[256];
-    PGcancel *c = PQgetCancel(st->db);
+    PGcancel *c = PQgetCancel(db);
     if (c) PQcancel(c, why, sizeof why);
     PQfreeCancel(c);
-    while ((r = PQgetResult(st->db))) PQclear(r);
+    while ((r = PQgetResult(db))) PQclear(r);
 }
 
 int64_t pg_int(const PGresult *r, int row, int col)

@@ -8,24 +8,7 @@
 
 #define PULL_EVERY (10000 * MS_NS)
 #define STANDBY_WAIT 1000       /* ms; another owner has the lane, and nobody tells when it leaves */
-#define SPAN_MIN 1000           /* of seq, read ahead at least */
-#define ROW_GUESS 500           /* bytes of an event, before any was seen */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
-
-/* The window in which a claim's events are. */
-struct window {
-    const char *seen, *target;
-    int64_t floor, from, to, end;
-};
-
-/* Events read so far. */
-struct chunk {
-    struct event *ev;
-    size_t n, cap;
-    size_t scanned, bytes;
-    int64_t last; /* seq of the last row read */
-    bool cut;     /* there were more */
-};
 
 /* What one turn has to do with. */
 struct turning {
@@ -34,146 +17,10 @@ struct turning {
     struct arena *a;
     struct batch *b;
     struct claim_hint *hint;
+    bool have; /* c was read ahead, and is in the window `in` */
+    struct pg_chunk c;
+    struct pg_window in;
 };
-
-/* ---- reading events ---- */
-
-/* What window_events gives, written out: with order and limit in each branch the server merges them as they come, off two
- * indexes, and reads no row too many. Mostly there is no late branch: no transaction was running at the older snapshot. */
-#define FRESH \
-    "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > greatest($4::bigint, $2::bigint) AND e.seq <= " \
-    "$5::bigint AND xid8ge(e.xid, pg_snapshot_xmax($1::pg_snapshot)) AND pg_visible_in_snapshot(e.xid, $3::pg_snapshot)"
-#define LATE \
-    "SELECT " PG_EVENT_COLUMNS " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), LATERAL (SELECT i.* FROM " \
-    "@schema@.event i WHERE i.xid = late.xid AND i.seq > $4::bigint AND i.seq <= $5::bigint ORDER BY i.seq OFFSET 0) AS e " \
-    "WHERE pg_visible_in_snapshot(late.xid, $3::pg_snapshot)"
-#define WANTED \
-    " AND ((SELECT type_like FROM @schema@.consumer WHERE name = $7) IS NULL OR e.type LIKE ANY ((SELECT type_like FROM " \
-    "@schema@.consumer WHERE name = $7)::text[])) AND @schema@.lane_of($8::int, e.seq, e.aggregate_type, " \
-    "e.aggregate_id) = $9::int"
-#define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
-#define BOTH(filter) \
-    "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED ")) e" ORDERED
-
-static const char fresh_sql[] = FRESH ORDERED, both_sql[] = BOTH("");
-static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] = BOTH(WANTED);
-static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
-                                 ", e.attempts::bigint FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
-
-static int send_window(struct pg_store *st, const struct claim_request *req, int lane, const struct window *w,
-                       size_t max, struct error *err)
-{
-    size_t n = strlen(w->seen);
-    bool late = n > 0 && w->seen[n - 1] != ':'; /* xmin:xmax:xip,xip,... */
-    if (req->lanes == 1 && (!req->events || !*req->events))
-        return pg_send(st, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
-                       (int64_t)max);
-    return pg_send(st, err, late ? both_wanted_sql : fresh_wanted_sql, "sisiiisii", w->seen, w->floor, w->target,
-                   w->from, w->to, (int64_t)max, req->consumer, (int64_t)req->lanes, (int64_t)lane);
-}
-
-static bool wanted(const struct filter *f, const struct event *ev)
-{
-    return filter_type(f, ev->type) && (!filter_has_where(f) || filter_payload(f, ev->payload));
-}
-
-static int grow(struct chunk *c, struct arena *a, struct error *err)
-{
-    if (c->n < c->cap) return 0;
-    size_t cap = c->cap ? 4 * c->cap : 64;
-    struct event *ev = arena_alloc(a, cap * sizeof *ev);
-    if (!ev) return err_nomem(err);
-    if (c->n) memcpy(ev, c->ev, c->n * sizeof *ev);
-    c->ev = ev;
-    c->cap = cap;
-    return 0;
-}
-
-/* take_row adds one row to the chunk if the filter wants it. */
-static int take_row(struct turning *t, const PGresult *r, struct chunk *c, struct error *err)
-{
-    if (grow(c, t->a, err) != 0) return -1;
-    struct event *ev = &c->ev[c->n];
-    if (!pg_event_row(r, 0, t->a, ev)) return err_nomem(err);
-    if (PQnfields(r) > PG_EVENT_COLUMN_COUNT) ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
-    c->scanned++;
-    c->last = ev->seq;
-    if (!wanted(t->req->filter, ev)) return 0;
-    c->bytes += pg_event_bytes(ev);
-    c->n++;
-    return 0;
-}
-
-/* read_rows reads what was sent, until its end or max_bytes. */
-static int read_rows(struct turning *t, struct chunk *c, struct error *err)
-{
-    PGresult *r;
-    int more;
-    t->st->ahead.sent = false;
-    while ((more = pg_next_row(t->st, &r, err)) == 1) {
-        if (c->scanned > 0 && c->bytes >= t->req->max_bytes) c->cut = true;
-        int bad = c->cut ? 0 : take_row(t, r, c, err);
-        PQclear(r);
-        if (!bad && !c->cut) continue;
-        pg_stop(t->st);
-        return bad;
-    }
-    if (more == 0 && c->n) t->st->row_bytes = (t->st->row_bytes + c->bytes / c->n) / 2;
-    return more;
-}
-
-/* rows_for: how many events to ask for, so that they fit into max_bytes if they are like those before. */
-static size_t rows_for(const struct pg_store *st, const struct claim_request *req)
-{
-    size_t each = st->row_bytes ? st->row_bytes : ROW_GUESS, fit = req->max_bytes / each + 1;
-    return fit < req->max_events ? fit : req->max_events;
-}
-
-/* ---- reading ahead ---- */
-
-void pg_quiet(struct pg_store *st)
-{
-    if (!st->ahead.sent) return;
-    st->ahead.sent = false;
-    pg_stop(st);
-}
-
-/* send_ahead asks for what comes behind the batch just claimed. That it fails is no failure: it is read later, then. */
-static void send_ahead(struct turning *t, const struct window *w, size_t scanned)
-{
-    struct ahead *h = &t->st->ahead;
-    int64_t span = w->to - w->from > SPAN_MIN ? w->to - w->from : SPAN_MIN;
-    if (w->to >= w->end || scanned == 0 || t->req->lanes > 1) return; /* with more, the next claim is another lane's */
-    struct window next = {.seen = w->seen, .target = w->target, .floor = w->floor, .from = w->to, .end = w->end};
-    next.to = w->to + 4 * span < w->end ? w->to + 4 * span : w->end;
-    if (!h->target || strcmp(h->target, w->target) != 0) {
-        free(h->target);
-        h->target = strdup(w->target);
-    }
-    if (!h->target || send_window(t->st, t->req, t->b->lane, &next, rows_for(t->st, t->req), NULL) != 0) return;
-    memcpy(h->consumer, t->req->consumer, strlen(t->req->consumer) + 1);
-    h->sent = true;
-    h->lane = t->b->lane;
-    h->from = next.from;
-    h->to = next.to;
-    h->window_end = w->end;
-    h->asked = rows_for(t->st, t->req);
-}
-
-/* read_ahead reads what was asked for before, if that is what this turn may want. */
-static int read_ahead(struct turning *t, struct chunk *c, struct error *err)
-{
-    struct ahead *h = &t->st->ahead;
-    if (!h->sent) return 0;
-    if (strcmp(h->consumer, t->req->consumer) != 0 || h->lane != t->req->lane_hint % t->req->lanes ||
-        h->asked > t->req->max_events || 2 * h->asked < rows_for(t->st, t->req)) {
-        pg_quiet(t->st);
-        return 0;
-    }
-    if (read_rows(t, c, err) != 0) return -1;
-    if (c->scanned == h->asked || c->cut) h->to = c->last;
-    return 0;
-}
 
 /* ---- the settlement as JSON ---- */
 
@@ -260,35 +107,37 @@ static void pull_next(struct pg_store *st, int64_t wait_ms)
     if (wait_ms > 0 && mono >= st->pull_at) st->pull_at = mono + PULL_EVERY;
 }
 
-static PGresult *call(struct pg_store *st, const struct settlement *s, const struct claim_request *req,
-                      const struct chunk *ahead, struct error *err)
+/* call makes the turn. While the server is at it, what comes after what was read ahead is read. */
+static PGresult *call(struct turning *t, const struct settlement *s, const struct claim_request *req, struct error *err)
 {
     static const struct claim_request nothing; /* max_attempts 0: nothing is taken over */
+    struct pg_store *st = t->st;
     const char *consumer = req ? req->consumer : s->consumer, *owner = req ? req->owner : s->owner;
     const struct claim_request *q = req ? req : &nothing;
     struct buf out, known;
-    PGresult *r = NULL;
+    bool use = req && t->have;
+    int bad = -1;
     buf_init(&out, SETTLE_BYTES);
     buf_init(&known, 1 << 12);
     known_array(req, &known);
-    bool use = ahead && ahead->scanned > 0;
     if (outcomes_json(s, &out, err) == 0 && buf_cstr(&known))
-        r = pg_query(st, err, turn_sql,
-                     "ss"
-                     "iisi"
-                     "iiiibb"
-                     "ississ"
-                     "isiii",
-                     consumer, owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
-                     (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
-                     q->parked_first, clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
-                     req ? pg_orderings[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
-                     q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1),
-                     use ? st->ahead.target : NULL, use ? st->ahead.from : INT64_C(0), use ? st->ahead.to : INT64_C(0),
-                     use ? (int64_t)ahead->n : INT64_C(0));
+        bad = pg_start(st, err, turn_sql,
+                       "ss"
+                       "iisi"
+                       "iiiibb"
+                       "ississ"
+                       "isiii",
+                       consumer, owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
+                       (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
+                       q->parked_first, clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
+                       req ? pg_orderings[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
+                       q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
+                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0));
     buf_release(&out);
     buf_release(&known);
-    return r;
+    if (bad) return NULL;
+    if (use) pg_ahead_fill(st, req);
+    return pg_finish(st, err);
 }
 
 /* ---- from the answer to a batch ---- */
@@ -334,7 +183,7 @@ static int shrink(struct turning *t, int64_t last, struct error *err)
 static int forget(struct turning *t, struct error *err)
 {
     struct settlement s = {.consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
-    PGresult *r = call(t->st, &s, NULL, NULL, err);
+    PGresult *r = call(t, &s, NULL, err);
     if (!r) return -1;
     PQclear(r);
     *t->b = (struct batch){0};
@@ -342,26 +191,33 @@ static int forget(struct turning *t, struct error *err)
 }
 
 /* fetch reads the events of a claim that was not read ahead. */
-static int fetch(struct turning *t, const struct window *w, size_t n, struct chunk *c, struct error *err)
+static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
 {
-    int sent = t->b->parked ? pg_send(t->st, err, parked_sql, "si", t->req->consumer, t->b->epoch)
-                            : send_window(t->st, t->req, t->b->lane, w, n, err);
-    if (sent != 0 || read_rows(t, c, err) != 0) return -1;
-    if (!c->cut) return 0;
-    t->b->to = c->last;
-    return shrink(t, c->last, err);
+    struct batch *b = t->b;
+    if ((b->parked ? pg_read_parked(t->st, t->req, b->epoch, t->a, &t->c, err)
+                   : pg_read_window(t->st, t->req, b->lane, w, n, t->a, &t->c, err)) != 0)
+        return -1;
+    if (!t->c.cut) return 0;
+    b->to = t->c.last;
+    return shrink(t, t->c.last, err);
 }
 
-static int take_batch(struct turning *t, const PGresult *r, struct chunk *c, struct error *err)
+/* as_read: the claim is what was read ahead. */
+static bool as_read(const struct turning *t, const struct pg_window *w)
 {
-    struct pg_store *st = t->st;
+    return t->have && !t->b->parked && t->b->lane == t->st->ahead.lane && w->from == t->in.from && w->to == t->in.to &&
+           strcmp(w->target, t->in.target) == 0;
+}
+
+static int take_batch(struct turning *t, const PGresult *r, struct error *err)
+{
     struct batch *b = t->b;
-    struct window w = {.seen = pg_str(r, 0, C_SEEN),
-                       .target = pg_str(r, 0, C_TARGET),
-                       .floor = pg_int(r, 0, C_FLOOR),
-                       .from = pg_int(r, 0, C_FROM),
-                       .to = pg_int(r, 0, C_TO),
-                       .end = pg_int(r, 0, C_END)};
+    struct pg_window w = {.seen = pg_str(r, 0, C_SEEN),
+                          .target = pg_str(r, 0, C_TARGET),
+                          .floor = pg_int(r, 0, C_FLOOR),
+                          .from = pg_int(r, 0, C_FROM),
+                          .to = pg_int(r, 0, C_TO),
+                          .end = pg_int(r, 0, C_END)};
     int lane = (int)pg_int(r, 0, C_LANE);
     *b = (struct batch){.parked = lane < 0,
                         .careful = pg_true(r, 0, C_CAREFUL),
@@ -369,19 +225,19 @@ static int take_batch(struct turning *t, const PGresult *r, struct chunk *c, str
                         .epoch = pg_int(r, 0, C_EPOCH),
                         .from = w.from,
                         .to = w.to};
-    bool have = c->scanned > 0 && lane == st->ahead.lane && w.from == st->ahead.from && w.to == st->ahead.to;
-    if (!have) {
-        *c = (struct chunk){0};
-        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), c, err) != 0) return -1;
+    bool read = as_read(t, &w);
+    if (!read) {
+        pg_ahead_forget(t->st);
+        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), err) != 0) return -1;
         w.to = b->to;
     }
-    b->ev = c->ev;
-    b->n = c->n;
-    t->hint->skipped += c->scanned - c->n;
+    b->ev = t->c.ev;
+    b->n = t->c.n;
+    t->hint->skipped += t->c.scanned - t->c.n;
     if (b->n == 0) return forget(t, err);
     mark(b, pg_str(r, 0, C_HELD), pg_int(r, 0, C_NOW));
-    if (pg_bell_wake(st, err) != 0) return -1;
-    if (!b->parked) send_ahead(t, &w, c->scanned);
+    if (pg_bell_wake(t->st, err) != 0) return -1;
+    if (!read && !b->parked) pg_ahead_start(t->st, t->req, lane, &w);
     return 0;
 }
 
@@ -392,6 +248,7 @@ static int rest(struct turning *t, bool *ret_again, struct error *err)
     *ret_again = false;
     h->nap_ms = h->busy ? STANDBY_WAIT : 0;
     if (h->skipped || h->busy || h->changed) return 0;
+    pg_reader_close(t->st); /* there is no backlog any more */
     int r = pg_bell_sleep(t->st, &h->nap_ms, err);
     *ret_again = r == 1;
     return r < 0 ? -1 : 0;
@@ -404,26 +261,24 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
     struct batch b = {0};
     struct claim_hint hint = {.wait_ms = -1};
     struct turning t = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
-    struct chunk c = {0};
     bool claiming = req && req->max_events > 0, lost = false, again = false;
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     if (pg_ready(st, err) != 0) return -1;
-    if (!claiming) pg_quiet(st);
-    else if (read_ahead(&t, &c, err) != 0) return -1;
+    t.have = claiming && pg_ahead_take(st, req, a, &t.c, &t.in);
     do {
-        PGresult *r = call(st, s, req, &c, err);
+        PGresult *r = call(&t, s, req, err);
         if (!r) return -1;
         if (s) lost = pg_true(r, 0, C_LOST);
         s = NULL;
         take_hint(r, &hint);
         if (claiming) pull_next(st, hint.wait_ms);
         int bad = 0;
-        if (pg_int(r, 0, C_N) > 0) bad = take_batch(&t, r, &c, err);
+        if (pg_int(r, 0, C_N) > 0) bad = take_batch(&t, r, err);
         again = false;
         if (!bad && claiming && b.n == 0) bad = rest(&t, &again, err);
         PQclear(r);
         if (bad) return -1;
-        c = (struct chunk){0};
+        t.have = false;
     } while (again);
     if (ret_lost) *ret_lost = lost;
     if (req) {

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/fd.h"
 #include "store/sqlite/handle.h"
 #include "store/sqlite/sqlite.h"
@@ -36,8 +37,8 @@ static int simple(struct sqlite_store *st, const char *sql, struct error *err)
     return rc == SQLITE_OK ? 0 : sqlite_fail(st, st->db, rc, err);
 }
 
-/* version_of reads the schema version: 0 when there is no outbox in the database. */
-static int version_of(struct sqlite_store *st, int64_t *ret, struct error *err)
+/* read_version reads the schema version: 0 when there is no outbox in the database. */
+static int read_version(struct sqlite_store *st, int64_t *ret, struct error *err)
 {
     int64_t tables = 0, meta = 0;
     *ret = 0;
@@ -50,14 +51,37 @@ static int version_of(struct sqlite_store *st, int64_t *ret, struct error *err)
                        "%s: has a table outbox_event that is not ours (no outbox_meta beside it); use another file",
                        st->shown);
     if (!meta) return 0;
-    if (sqlite_number(st, err, ret, "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'",
-                      "") != 0)
-        return -1;
+    return sqlite_number(st, err, ret, "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'",
+                         "");
+}
+
+/* version_of is read_version that refuses one from a newer program. */
+static int version_of(struct sqlite_store *st, int64_t *ret, struct error *err)
+{
+    if (read_version(st, ret, err) != 0) return -1;
     if (*ret > SQLITE_SCHEMA_VERSION)
         return err_set(err, ERR_NEWER,
                        "%s: the outbox in it has version %lld, this program knows up to %d; use a newer outbox",
                        st->shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
     return 0;
+}
+
+static int sqlite_schema_status(struct store *base, struct schema_status *ret, struct error *err)
+{
+    int64_t there;
+    if (read_version(sqlite_of(base), &there, err) != 0) return -1;
+    *ret = (struct schema_status){.there = there, .known = SQLITE_SCHEMA_VERSION};
+    return 0;
+}
+
+static int sqlite_ddl(const struct ddl_request *req, struct error *err)
+{
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, migrations[i]);
+    buf_adds(req->down, "DROP VIEW outbox_delivery;\nDROP TABLE outbox_receipt;\nDROP TABLE outbox_handled;\n"
+                        "DROP TABLE outbox_dead;\nDROP TABLE outbox_parked;\nDROP TABLE outbox_claim;\n"
+                        "DROP TABLE outbox_lane;\nDROP TABLE outbox_consumer;\nDROP TABLE outbox_idempotency;\n"
+                        "DROP TABLE outbox_event;\nDROP TABLE outbox_meta;\n");
+    return req->up->failed || req->down->failed ? err_nomem(err) : 0;
 }
 
 static int check_version(struct sqlite_store *st, struct error *err)
@@ -133,6 +157,7 @@ static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
     if (!st->memory && simple(st, "PRAGMA journal_mode = WAL", err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     if (version_of(st, &version, err) != 0) goto fail; /* again: another process may have been first */
+    *ret_created = version < SQLITE_SCHEMA_VERSION;
     for (; version < SQLITE_SCHEMA_VERSION; version++)
         if (simple(st, migrations[version], err) != 0) goto fail;
     return sqlite_commit(base, err);
@@ -153,7 +178,7 @@ static int finish_open(struct sqlite_store *st, struct store **ret, struct error
     st->base.caps = st->memory ? 0 : store_sqlite.caps;
     if (st->memory) {
         if (sqlite_init(&st->base, &created, err) != 0) goto fail;
-    } else if (!st->opt.create) {
+    } else if (!st->opt.create && !st->opt.any_version) {
         if (check_version(st, err) != 0) goto fail;
         simple(st, "PRAGMA journal_mode = WAL", NULL); /* a file we may not write stays as it is */
     }
@@ -266,6 +291,9 @@ const struct store_ops store_sqlite = {
     .close = sqlite_close_store,
     .dup = sqlite_dup,
     .init = sqlite_init,
+    .schema_status = sqlite_schema_status,
+    .ddl = sqlite_ddl,
+    .doctor = sqlite_doctor,
     .begin = sqlite_begin,
     .commit = sqlite_commit,
     .rollback = sqlite_rollback,

@@ -84,6 +84,9 @@ int sqlite_begin(struct store *st, struct error *err);
 int sqlite_commit(struct store *st, struct error *err);
 void sqlite_rollback(struct store *st);
 
+/* doctor.c */
+int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
+
 /* emit.c */
 int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
                 bool *ret_duplicate, struct error *err);

@@ -1,0 +1,164 @@
+"""harness: what measuring needs on any store: running programs, taking turns, saying what was found."""
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+PAYLOAD = 300
+KEYS = 10_000
+
+
+class Bench:
+    """Where things are, how large they are to be, and what has been found."""
+
+    def __init__(self, args):
+        self.build = pathlib.Path(args.build).resolve()
+        self.dir = pathlib.Path(args.dir).resolve() if args.dir else self.build / "bench-data"
+        self.own_dir = bool(args.dir)
+        self.quick = args.quick
+        self.rounds = args.rounds or (3 if args.quick else 5)
+        self.backlog = 100_000 if args.quick else 1_000_000
+        self.rows = []    # of the section at work
+        self.serial = 0
+
+    def row(self, what, value, unit, against="", ratio=None, target="", met=None):
+        self.rows.append({"what": what, "value": value, "unit": unit, "against": against, "ratio": ratio,
+                          "target": target, "met": met})
+
+    def path(self, name):
+        return self.dir / name
+
+    def name(self, stem):
+        """A name that was not used before, always of the same length."""
+        self.serial += 1
+        return f"{stem}{self.serial:04d}"
+
+
+# ---- running things; a store is named by its URL ----
+
+def program(b, name, *args):
+    """Runs one of our measuring programs, which print a line of JSON."""
+    done = subprocess.run([b.build / "bench" / name, *map(str, args)], capture_output=True, text=True)
+    if done.returncode != 0: sys.exit(f"{name}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def outbox_argv(b, url, *args):
+    return [str(b.build / "outbox"), "--store", url, "--log-level", "warning", *map(str, args)]
+
+
+def outbox(b, url, *args):
+    done = subprocess.run(outbox_argv(b, url, *args), capture_output=True, text=True)
+    if done.returncode != 0: sys.exit(f"outbox {args[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def timed(argv):
+    """Runs a command; returns seconds by the clock, and of processor time."""
+    started = time.perf_counter()
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0: sys.exit(f"failed: {' '.join(map(str, argv))}")
+    return seconds, usage.ru_utime + usage.ru_stime
+
+
+def consumer_args(name, out, *options):
+    return ["--consumer", name, "--sink", f"file:{out}", *options]
+
+
+def remove(*paths):
+    for path in paths: pathlib.Path(path).unlink(missing_ok=True)
+
+
+class Relay:
+    """A relay in the background: `with Relay(...) as pid`."""
+
+    def __init__(self, b, url, *args):
+        self.process = subprocess.Popen(outbox_argv(b, url, "relay", *args))
+
+    def __enter__(self):
+        return self.process.pid
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        if self.process.wait(timeout=60) != 0: sys.exit("the relay failed")
+
+
+def wait_until(holds, what, limit=120):
+    end = time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > end: sys.exit(f"{what} did not happen within {limit} s")
+        time.sleep(0.02)
+
+
+def peak_mib(pid):
+    """Peak memory of a process so far."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
+
+
+def run_ns(pid):
+    """Processor time of all threads so far, in ns; /proc/PID/stat counts in steps of 10 ms, too coarse here."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+
+
+# ---- taking turns ----
+
+def compete(b, contenders, rounds=None):
+    """Runs each contender once per round, in turn; contenders return dicts of figures."""
+    found = {name: [] for name in contenders}
+    for _ in range(rounds or b.rounds):
+        for name, run in contenders.items(): found[name].append(run())
+    return found
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def ratio(rows, against, key):
+    """The median of the ratios within each round: what disturbs a round disturbs both."""
+    return statistics.median(row[key] / other[key] for row, other in zip(rows, against))
+
+
+# ---- what to say ----
+
+def fsync_us(folder, rounds=200):
+    """Median time to append 4 KiB and sync it."""
+    times, path = [], folder / "fsync"
+    with open(path, "wb", buffering=0) as f:
+        for _ in range(rounds):
+            started = time.perf_counter()
+            f.write(bytes(4096))
+            os.fsync(f.fileno())
+            times.append(time.perf_counter() - started)
+    remove(path)
+    return statistics.median(times) * 1e6
+
+
+def wakeup_rows(b, found):
+    """What the program wakeup found."""
+    r = found["returned"]
+    b.row("commit returned -> line readable, p50", r["p50_us"] / 1e3, "ms", "", None, "< 2", r["p50_us"] < 2_000)
+    b.row("  p99", r["p99_us"] / 1e3, "ms", "", None, "< 10", r["p99_us"] < 10_000)
+    b.row("  max", r["max_us"] / 1e3, "ms")
+    for key in ("p50", "p99", "max"):
+        b.row(f"commit started -> line readable, {key}", found["started"][f"{key}_us"] / 1e3, "ms")
+
+
+def shown(value, unit):
+    if unit.endswith("/s") or unit in ("calls", "queries"): return f"{value:,.0f}"
+    return f"{value:.4f}" if unit == "%" else f"{value:.3f}" if unit == "ms" else f"{value:.1f}"
+
+
+def line_of(r):
+    beside = "" if r["ratio"] is None else f"{r['against']} {r['ratio']:.2f}"
+    verdict = "" if r["met"] is None else ("met" if r["met"] else "MISSED")
+    figure = f"{shown(r['value'], r['unit']):>12} {r['unit']:<13}"
+    return f"  {r['what']:<42}{figure} {beside:<20} {r['target']:<9}{verdict}".rstrip()

@@ -1,0 +1,19 @@
+-- unadopt: new rows of a table become no events any more. Those there are stay. Returns whether it was adopted.
+CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+DECLARE
+    tab regclass := @schema@.adopt_source(source);
+    trigger_name text := @schema@.adopted(tab);
+    f regprocedure;
+BEGIN
+    IF trigger_name IS NULL THEN
+        RETURN false;
+    END IF;
+    SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t WHERE t.tgrelid = tab AND t.tgname = trigger_name;
+    EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
+    EXECUTE format('DROP FUNCTION %s', f);
+    RETURN true;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.unadopt(text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.unadopt(text) IS 'undoes adopt';

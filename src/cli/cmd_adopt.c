@@ -1,0 +1,116 @@
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
+static const char *const existing[] = {"copy", "skip", NULL};
+
+static int set_shape(void *target, const char *value, struct error *err)
+{
+    int i;
+    if (options_choice(value, shapes, &i, err) != 0) return -1;
+    ((struct args *)target)->shape = shapes[i];
+    return 0;
+}
+
+static int set_existing(void *target, const char *value, struct error *err)
+{
+    int i;
+    if (options_choice(value, existing, &i, err) != 0) return -1;
+    ((struct args *)target)->existing = existing[i];
+    return 0;
+}
+
+static int set_column(void *target, const char *value, struct error *err)
+{
+    struct args *a = target;
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", value);
+    size_t n = (size_t)(equals - value) + 1;
+    for (size_t i = 0; i < a->n_columns; i++)
+        if (strncmp(a->columns[i], value, n) == 0)
+            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
+    if (a->n_columns == COLUMNS_MAX) return err_set(err, ERR_CONFIG, "there are not so many to give");
+    a->columns[a->n_columns++] = value;
+    return 0;
+}
+
+static int set_undo(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->undo, err);
+}
+
+static const struct cli_option options[] = {
+    {{"shape", "NAME", "auto", "what the table looks like: auto, processed_at, debezium", set_shape}, 0, false},
+    {{"column", "FIELD=COLUMN", NULL,
+      "what a column is, where it is not called as usual: id, type, aggregate_type, aggregate_id, payload, created_at, "
+      "processed_at or tenant; nothing behind = for none; may be repeated",
+      set_column},
+     0,
+     false},
+    {{"existing", "WHAT", "copy", "rows there are that were not processed: copy them, or skip them", set_existing},
+     0,
+     false},
+    {{"undo", NULL, "no", "make no more events of its rows; those there are stay", set_undo}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct buf b;
+    buf_init(&b, 4096);
+    if (a->json) {
+        buf_addc(&b, '{');
+        output_string(&b, "table", a->pos[0]);
+        output_bool(&b, "adopted", !a->undo);
+        output_bool(&b, "changed", res->changed);
+        output_number(&b, "copied", res->copied);
+        buf_adds(&b, "}\n");
+    } else if (a->undo) {
+        buf_addf(&b, "%s: %s\n", a->pos[0],
+                 res->changed ? "no longer adopted; its events stay" : "was not adopted; nothing to do");
+    } else if (res->changed) {
+        buf_addf(&b, "%s: adopted; %lld row%s that %s not processed became events\n", a->pos[0], (long long)res->copied,
+                 res->copied == 1 ? "" : "s", res->copied == 1 ? "was" : "were");
+    } else {
+        buf_addf(&b, "%s: was adopted before; nothing to do\n", a->pos[0]);
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct adopt_request req = {.table = a->pos[0],
+                                .shape = a->shape ? a->shape : shapes[0],
+                                .existing = a->existing,
+                                .columns = a->columns,
+                                .n_columns = a->n_columns,
+                                .undo = a->undo};
+    struct adopt_result res = {0};
+    struct store *st;
+    if (a->undo && (a->shape || a->existing || a->n_columns))
+        return options_usage(err, "--undo takes no --shape, --column or --existing");
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    int r = st->ops->adopt
+                ? st->ops->adopt(st, &req, &res, err)
+                : err_set(err, ERR_CONFIG, "adopting a table is for PostgreSQL; a %s: store cannot", st->ops->scheme);
+    store_close(st);
+    return r == 0 ? report(cli, &res, err) : -1;
+}
+
+const struct command cmd_adopt[] = {
+    {.name = "adopt",
+     .args = "TABLE",
+     .help = "make events of the rows of an outbox table there is already",
+     .options = options,
+     .min = 1,
+     .max = 1,
+     .run = run},
+    {.name = NULL},
+};

@@ -1,0 +1,209 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+#define PATIENCE_MS 300000
+#define CLOCK_MS 1000                        /* how far clocks may be apart */
+#define ABANDONED_MS (INT64_C(24) * 3600000) /* nobody has looked at it for as long */
+
+static int set_patience(void *target, const char *value, struct error *err)
+{
+    return text_duration(value, &((struct args *)target)->patience_ms, err);
+}
+
+static const struct cli_option options[] = {
+    {{"patience", "DURATION", "5m",
+      "how old a transaction, a waiting event or a lost claim may be before it is a warning", set_patience},
+     0,
+     true},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* A look at one store. */
+struct visit {
+    struct cli *cli;
+    struct store *st;
+    struct report report;
+    int64_t patience_ms;
+    struct store_info info;
+    struct arena arena;
+    struct consumer_info *list;
+    size_t n;
+};
+
+/* ---- what is the same in every store ---- */
+
+static void clocks(struct visit *v, int64_t before, int64_t after)
+{
+    char text[OUTPUT_AGE];
+    int64_t apart = v->info.now_ms < before  ? before - v->info.now_ms
+                    : v->info.now_ms > after ? v->info.now_ms - after
+                                             : 0;
+    if (apart <= CLOCK_MS) report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
+    else
+        report_say(&v->report, FINDING_WARNING, "clock", "have both machines keep the time (NTP)",
+                   "the store's clock is %s %s this one: leases, delays and ages go by the store's",
+                   output_age(apart, text), v->info.now_ms > after ? "ahead of" : "behind");
+}
+
+/* waiting gives how long the oldest event has waited for somebody to take it; -1: none does. */
+static int64_t waiting(const struct visit *v, const struct consumer_info *c)
+{
+    int64_t since = c->oldest_at;
+    if (c->next_due && (!since || c->next_due < since)) since = c->next_due;
+    return since && since < v->info.now_ms ? v->info.now_ms - since : -1;
+}
+
+static void delivery(struct visit *v, const struct consumer_info *c)
+{
+    char age[OUTPUT_AGE], advice[200];
+    int64_t ms = waiting(v, c);
+    long long n = (long long)(c->behind + c->parked);
+    const char *name = c->spec.name;
+    output_age(ms, age);
+    if (c->paused)
+        report_say(&v->report, FINDING_NOTE, "consumer", "go on with `outbox consumers resume`",
+                   "consumer \"%s\" is paused; %lld events wait", name, n);
+    else if (ms <= v->patience_ms)
+        report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", name, output_consumer_state(c));
+    else if (c->inflight > 0)
+        report_say(&v->report, FINDING_WARNING, "consumer",
+                   "see why in the relay's log; more concurrency or lanes may help",
+                   "consumer \"%s\" is behind: %lld events wait, the oldest for %s; %s has a claim", name, n, age,
+                   c->owner ? c->owner : "somebody");
+    else {
+        bool long_ago = ms > ABANDONED_MS;
+        snprintf(advice, sizeof(advice),
+                 long_ago ? "start a relay that runs it, or `outbox consumers remove %s`"
+                          : "start a relay that runs %s",
+                 name);
+        report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
+                   "consumer \"%s\" is %s: %lld events wait, the oldest for %s, and nobody has a claim", name,
+                   long_ago ? "abandoned" : "stuck", n, age);
+    }
+}
+
+static void trouble(struct visit *v, const struct consumer_info *c)
+{
+    char advice[200];
+    if (c->dead > 0) {
+        snprintf(advice, sizeof(advice), "`outbox dead list --consumer %s` says why; then retry or drop them",
+                 c->spec.name);
+        report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %lld dead letter%s",
+                   c->spec.name, (long long)c->dead, c->dead == 1 ? "" : "s");
+    }
+    if (c->last_error)
+        report_say(&v->report, FINDING_NOTE, "retry", NULL, "consumer \"%s\": %lld events wait, last error: %.300s",
+                   c->spec.name, (long long)c->parked, c->last_error);
+}
+
+/* retention: who keeps events that are old enough to go. */
+static void retention(struct visit *v)
+{
+    char age[OUTPUT_AGE];
+    const struct consumer_info *pin = NULL;
+    int64_t keep = v->cli->settings.retention_ms, old = v->info.tail ? v->info.now_ms - v->info.oldest_at : 0;
+    for (size_t i = 0; i < v->n; i++)
+        if (!pin || v->list[i].floor < pin->floor) pin = &v->list[i];
+    output_age(old, age);
+    /* A relay trims every hour. */
+    if (keep == 0 || old <= keep + 2 * INT64_C(3600000) || !v->info.tail)
+        report_say(&v->report, FINDING_OK, "retention", NULL, "%lld events are kept", (long long)v->info.events);
+    else if (pin && pin->floor < v->info.tail)
+        report_say(&v->report, FINDING_WARNING, "retention", "have it delivered, or remove the consumer",
+                   "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age, pin->spec.name,
+                   pin->floor_pin ? pin->floor_pin : "position", (long long)pin->floor, pin->paused ? ", paused" : "");
+    else
+        report_say(&v->report, FINDING_WARNING, "retention", "run a relay, which trims every hour, or `outbox trim`",
+                   "the oldest event is %s old and nobody needs it, but nobody deletes it", age);
+}
+
+static int consumers(struct visit *v, struct error *err)
+{
+    int64_t before = clock_wall(&clock_system);
+    if (v->st->ops->info(v->st, &v->info, err) != 0) return -1;
+    clocks(v, before, clock_wall(&clock_system));
+    if (v->st->ops->consumer_list(v->st, NULL, &v->arena, &v->list, &v->n, err) != 0) return -1;
+    if (v->n == 0)
+        report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
+                   "there is none yet");
+    for (size_t i = 0; i < v->n; i++) {
+        delivery(v, &v->list[i]);
+        trouble(v, &v->list[i]);
+    }
+    retention(v);
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+/* version says whether what is there can be read by the rest. */
+static int version(struct visit *v, bool *ret_known, struct error *err)
+{
+    struct schema_status s;
+    struct error why = {0};
+    *ret_known = false;
+    if (v->st->ops->schema_status(v->st, &s, &why) != 0) {
+        if (why.code == ERR_UNAVAILABLE) {
+            *err = why;
+            return -1;
+        }
+        report_say(&v->report, FINDING_PROBLEM, "version", NULL, "%s", why.text);
+        return 0;
+    }
+    *ret_known = s.there == s.known;
+    long long there = (long long)s.there, known = (long long)s.known;
+    if (*ret_known) report_say(&v->report, FINDING_OK, "version", NULL, "%lld, as this program makes it", known);
+    else if (s.there == 0)
+        report_say(&v->report, FINDING_PROBLEM, "version", "make one: `outbox init`", "there is no outbox");
+    else if (s.there < s.known)
+        report_say(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                   "the outbox has version %lld, this program works with %lld", there, known);
+    else
+        report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
+                   "the outbox has version %lld, this program knows up to %lld", there, known);
+    return 0;
+}
+
+static int look(struct visit *v, struct error *err)
+{
+    struct doctor_request req = {.patience_ms = v->patience_ms, .visit = report_visit, .ctx = &v->report};
+    struct error why = {0};
+    bool known;
+    if (version(v, &known, err) != 0) return -1;
+    if (v->st->ops->doctor && v->st->ops->doctor(v->st, &req, err) != 0) return -1;
+    if (!known || consumers(v, &why) == 0) return 0;
+    if (why.code == ERR_UNAVAILABLE) {
+        *err = why;
+        return -1;
+    }
+    report_say(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be looked at: %s", why.text);
+    return 0;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    struct visit v = {.cli = cli, .patience_ms = cli->args.patience_ms < 0 ? PATIENCE_MS : cli->args.patience_ms};
+    if (commands_look(cli, &v.st, err) != 0) return -1;
+    arena_init(&v.arena, 0);
+    report_init(&v.report, cli);
+    int r = look(&v, err);
+    store_close(v.st);
+    if (r == 0) r = report_end(&v.report, err);
+    report_release(&v.report);
+    arena_release(&v.arena);
+    return r;
+}
+
+const struct command cmd_doctor[] = {
+    {.name = "doctor",
+     .help = "say what is wrong now and what to do; exit status 1 if there is a warning or a problem",
+     .options = options,
+     .run = run},
+    {.name = NULL},
+};

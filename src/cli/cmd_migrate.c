@@ -1,0 +1,170 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct cli_option json_options[] = {OPTION_JSON, OPTION_END};
+
+/* start begins a JSON object, or a line, with the store's name, without its password. */
+static void start(struct buf *b, const struct cli *cli)
+{
+    struct buf url;
+    buf_init(&url, 4096);
+    buf_init(b, 8192);
+    config_mask(&url, cli->settings.store);
+    const char *name = buf_cstr(&url) ? url.p : "store";
+    if (cli->args.json) {
+        buf_addc(b, '{');
+        output_string(b, "store", name);
+    } else buf_addf(b, "%s: ", name);
+    buf_release(&url);
+}
+
+static int finish(struct buf *b, const struct cli *cli, struct error *err)
+{
+    buf_adds(b, cli->args.json ? "}\n" : "\n");
+    int r = output_flush(b, err);
+    buf_release(b);
+    return r;
+}
+
+/* ---- up ---- */
+
+static int up(struct cli *cli, struct error *err)
+{
+    struct store *st;
+    struct schema_status s;
+    bool changed = false;
+    if (commands_store(cli, true, &st, err) != 0) return -1;
+    int r = st->ops->schema_status(st, &s, err);
+    if (r == 0) r = st->ops->init(st, &changed, err);
+    store_close(st);
+    if (r != 0) return -1;
+
+    struct buf b;
+    start(&b, cli);
+    if (cli->args.json) {
+        output_number(&b, "from", changed ? s.there : s.known);
+        output_number(&b, "to", s.known);
+        output_bool(&b, "changed", changed);
+    } else if (!changed) buf_addf(&b, "version %lld already; nothing to do", (long long)s.known);
+    else if (s.there == 0) buf_addf(&b, "made an outbox of version %lld", (long long)s.known);
+    else buf_addf(&b, "brought from version %lld to %lld", (long long)s.there, (long long)s.known);
+    return finish(&b, cli, err);
+}
+
+/* ---- status ---- */
+
+static void say_status(struct buf *b, const struct schema_status *s)
+{
+    if (s->there == 0) buf_adds(b, "no outbox");
+    else buf_addf(b, "version %lld", (long long)s->there);
+    buf_addf(b, ", this program makes %lld: ", (long long)s->known);
+    if (s->there == s->known) buf_adds(b, "nothing is pending");
+    else if (s->there > s->known) buf_adds(b, "it is newer than this program; use a newer outbox");
+    else
+        buf_addf(b, "%lld step%s pending; run `outbox migrate up`", (long long)(s->known - s->there),
+                 s->known - s->there == 1 ? "" : "s");
+}
+
+static int status(struct cli *cli, struct error *err)
+{
+    struct store *st;
+    struct schema_status s;
+    if (commands_look(cli, &st, err) != 0) return -1;
+    int r = st->ops->schema_status(st, &s, err);
+    store_close(st);
+    if (r != 0) return -1;
+
+    struct buf b;
+    start(&b, cli);
+    if (cli->args.json) {
+        output_number(&b, "version", s.there);
+        output_number(&b, "known", s.known);
+        output_member(&b, "pending");
+        buf_addc(&b, '[');
+        for (int64_t v = s.there + 1; v <= s.known; v++)
+            buf_addf(&b, "%s%lld", v > s.there + 1 ? "," : "", (long long)v);
+        buf_addc(&b, ']');
+    } else say_status(&b, &s);
+    return finish(&b, cli, err);
+}
+
+/* ---- validate ---- */
+
+static int compare(struct store *st, struct report *r, struct error *err)
+{
+    struct schema_status s;
+    if (!st->ops->validate) return err_set(err, ERR_CONFIG, "migrate validate is there for PostgreSQL only");
+    if (st->ops->schema_status(st, &s, err) != 0) return -1;
+    if (s.there == 0) return err_set(err, ERR_NOTOURS, "no outbox there; make one with `outbox migrate up`");
+    if (s.there > s.known)
+        return err_set(err, ERR_NEWER,
+                       "the outbox there has version %lld, this program knows up to %lld; use a newer outbox",
+                       (long long)s.there, (long long)s.known);
+    if (s.there < s.known)
+        report_say(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                   "the outbox has version %lld, this program makes %lld", (long long)s.there, (long long)s.known);
+    return st->ops->validate(st, report_visit, r, err);
+}
+
+static int validate(struct cli *cli, struct error *err)
+{
+    struct report r;
+    struct store *st;
+    if (commands_look(cli, &st, err) != 0) return -1;
+    report_init(&r, cli);
+    int bad = compare(st, &r, err);
+    store_close(st);
+    if (bad == 0) bad = report_end(&r, err);
+    report_release(&r);
+    return bad;
+}
+
+/* ---- gen ---- */
+
+static int set_tool(void *target, const char *value, struct error *err)
+{
+    return options_choice(value, gen_tools, &((struct args *)target)->tool, err);
+}
+
+static int set_service(void *target, const char *value, struct error *err)
+{
+    if (store_name_check(value, NULL) != 0)
+        return err_set(err, ERR_CONFIG, "\"%s\": a service's name has up to %d of A-Z a-z 0-9 _ . -", value,
+                       STORE_NAME_MAX);
+    ((struct args *)target)->service = value;
+    return 0;
+}
+
+static const struct cli_option gen_options[] = {
+    {{"tool", "plain|flyway|golang-migrate|alembic|rails", "plain", "whose files to write", set_tool}, 0, false},
+    {{"service", "NAME", NULL, "for this service: schema NAME_outbox, and what to start it with", set_service},
+     0,
+     false},
+    OPTION_END,
+};
+
+const struct command cmd_migrate[] = {
+    {.name = "migrate",
+     .sub = "up",
+     .help = "make the tables, or bring them up to this version, as init does",
+     .options = json_options,
+     .run = up},
+    {.name = "migrate",
+     .sub = "status",
+     .help = "say which version is there and what is pending",
+     .options = json_options,
+     .run = status},
+    {.name = "migrate",
+     .sub = "validate",
+     .help = "compare what is there with what this program makes; exit status 1 if it differs",
+     .options = json_options,
+     .run = validate},
+    {.name = "migrate",
+     .sub = "gen",
+     .help = "print the SQL, for a migration tool of your own; needs no database",
+     .options = gen_options,
+     .run = gen},
+    {.name = NULL},
+};

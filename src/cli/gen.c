@@ -1,0 +1,203 @@
+/* gen.c: the outbox's SQL in the form other tools want it, and what to start a service with. What is printed can be run by
+ * the tool as it is: what is no SQL stands in comments. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#define SQL_MAX ((size_t)4 << 20)
+
+struct texts {
+    struct buf up, down, schema, out;
+};
+
+/* ---- one for each tool ---- */
+
+static void plain(struct texts *t)
+{
+    buf_addf(&t->out, "-- The tables and functions of outbox %s.\nBEGIN;\n", outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "COMMIT;\n");
+}
+
+/* Flyway brings its own transaction. */
+static void flyway(struct texts *t)
+{
+    buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n", outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+}
+
+static void golang_migrate(struct texts *t)
+{
+    buf_addf(&t->out, "-- ==== 000001_outbox.up.sql ====\n-- The tables and functions of outbox %s.\nBEGIN;\n",
+             outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "COMMIT;\n\n-- ==== 000001_outbox.down.sql ====\nBEGIN;\n");
+    buf_add(&t->out, t->down.p, t->down.n);
+    buf_adds(&t->out, "COMMIT;\n");
+}
+
+/* python_text writes a string between triple quotes. A colon before a word is a parameter to SQLAlchemy, unless there is a
+ * backslash before it. */
+static void python_text(struct buf *b, const struct buf *sql)
+{
+    buf_adds(b, "\"\"\"\n");
+    for (size_t i = 0; i < sql->n; i++) {
+        char c = sql->p[i];
+        if (c == '\\') buf_adds(b, "\\\\");
+        else if (c == ':') buf_adds(b, "\\\\:");
+        else if (c == '"' && i + 1 < sql->n && sql->p[i + 1] == '"') buf_adds(b, "\\\"");
+        else buf_addc(b, c);
+    }
+    buf_adds(b, "\"\"\"\n");
+}
+
+static void alembic(struct texts *t)
+{
+    buf_addf(&t->out,
+             "\"\"\"The tables and functions of outbox %s.\n\nRevision ID: outbox_0001\nRevises:\n\"\"\"\n"
+             "from alembic import op\n\nrevision = \"outbox_0001\"\ndown_revision = None\nbranch_labels = None\n"
+             "depends_on = None\n\nUP = ",
+             outbox_version());
+    python_text(&t->out, &t->up);
+    buf_adds(&t->out, "\nDOWN = ");
+    python_text(&t->out, &t->down);
+    buf_adds(&t->out, "\n\ndef upgrade():\n    op.execute(UP)\n\n\ndef downgrade():\n    op.execute(DOWN)\n");
+}
+
+static void rails(struct texts *t)
+{
+    buf_addf(&t->out,
+             "# db/migrate/20000101000001_create_outbox.rb\n# The tables and functions of outbox %s.\n"
+             "class CreateOutbox < ActiveRecord::Migration[6.1]\n  def up\n    execute <<~'SQL'\n",
+             outbox_version());
+    buf_add(&t->out, t->up.p, t->up.n);
+    buf_adds(&t->out, "    SQL\n  end\n\n  def down\n    execute <<~'SQL'\n");
+    buf_add(&t->out, t->down.p, t->down.n);
+    buf_adds(&t->out, "    SQL\n  end\nend\n");
+}
+
+const char *const gen_tools[] = {"plain", "flyway", "golang-migrate", "alembic", "rails", NULL};
+
+static const struct {
+    void (*print)(struct texts *t);
+    const char *comment;
+    bool one_statement; /* its driver for SQLite runs only one at a time */
+} tools[] = {
+    {plain, "-- ", false}, {flyway, "-- ", false}, {golang_migrate, "-- ", false},
+    {alembic, "# ", true}, {rails, "# ", true},
+};
+
+/* ---- to start a service with ---- */
+
+/* without_password copies a URL without the password before its host, and without parameters of that name. */
+static void without_password(struct buf *b, const char *url, bool *removed)
+{
+    const char *start = strstr(url, "://"), *user = start ? start + 3 : url;
+    const char *at = user + strcspn(user, "@/"); /* a password may hold a question mark */
+    const char *colon = *at == '@' ? memchr(user, ':', (size_t)(at - user)) : NULL;
+    const char *rest = colon ? at : url;
+    char glue = '?';
+    if (colon) buf_add(b, url, (size_t)(colon - url));
+    *removed = colon != NULL;
+    const char *query = strchr(*at == '@' ? at : url, '?');
+    buf_add(b, rest, query ? (size_t)(query - rest) : strlen(rest));
+    for (const char *p = query ? query + 1 : ""; *p;) {
+        size_t n = strcspn(p, "&");
+        if (memmem(p, strcspn(p, "=&"), "password", 8)) *removed = true;
+        else {
+            buf_addc(b, glue);
+            buf_add(b, p, n);
+            glue = '&';
+        }
+        p += n + (p[n] == '&');
+    }
+}
+
+static void add_store(struct buf *b, const struct cli *cli, const struct texts *t)
+{
+    struct buf url;
+    bool removed = false;
+    buf_init(&url, 1 << 16);
+    if (cli->settings.store) without_password(&url, cli->settings.store, &removed);
+    else buf_addf(&url, "postgres:///%s", cli->args.service);
+    const char *given = buf_cstr(&url) ? url.p : "";
+    if (removed) buf_adds(b, "# the password belongs into ~/.pgpass or PGPASSWORD\n");
+    buf_addf(b, "store = %s", given);
+    /* A name of ours needs no encoding; any other stands in the URL already. */
+    if (t->schema.n && !strstr(given, "?schema=") && !strstr(given, "&schema="))
+        buf_addf(b, "%cschema=%s_outbox", strchr(given, '?') ? '&' : '?', cli->args.service);
+    buf_addc(b, '\n');
+    buf_release(&url);
+}
+
+/* start_up appends the skeleton, line by line in comments. */
+static void start_up(const struct cli *cli, struct texts *t, const char *comment)
+{
+    struct buf b;
+    buf_init(&b, 1 << 17);
+    buf_adds(&b, "==== outbox.ini ====\n[outbox]\n");
+    add_store(&b, cli, t);
+    buf_addf(&b,
+             "\n[consumer %s]\n# where to deliver: `outbox help relay` lists the sinks\nsink = stdout:\n"
+             "# which events: patterns such as order.*; all of them if left out\n#events = order.*\n"
+             "==== to start %s ====\n"
+             "outbox -c outbox.ini init      # does nothing where the SQL above was run\n"
+             "outbox -c outbox.ini doctor    # says whether all is well\n"
+             "outbox -c outbox.ini relay     # delivers, until it is told to stop\n",
+             cli->args.service, cli->args.service);
+    buf_addc(&t->out, '\n');
+    for (const char *p = buf_cstr(&b); p && *p;) {
+        size_t n = strcspn(p, "\n");
+        size_t mark = n ? strlen(comment) : strcspn(comment, " ");
+        buf_add(&t->out, comment, mark);
+        buf_add(&t->out, p, n);
+        buf_addc(&t->out, '\n');
+        p += n + (p[n] == '\n');
+    }
+    if (b.failed) t->out.failed = true;
+    buf_release(&b);
+}
+
+/* ---- all of it ---- */
+
+static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
+{
+    char schema[STORE_NAME_MAX + 16];
+    const char *url = cli->settings.store ? cli->settings.store : "postgres:///";
+    const struct store_ops *kind = store_kind(url);
+    if (cli->args.service) snprintf(schema, sizeof(schema), "%s_outbox", cli->args.service);
+    struct ddl_request req = {.url = url,
+                              .schema = cli->args.service ? schema : NULL,
+                              .up = &t->up,
+                              .down = &t->down,
+                              .ret_schema = &t->schema};
+    if (!kind || !kind->ddl) return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
+    if (kind->ddl(&req, err) != 0) return -1;
+    if (t->schema.n == 0 && tools[cli->args.tool].one_statement)
+        return err_set(err, ERR_CONFIG,
+                       "%s runs one statement at a time on SQLite; take --tool plain, flyway or "
+                       "golang-migrate, or run `outbox init`",
+                       gen_tools[cli->args.tool]);
+    return 0;
+}
+
+int gen(struct cli *cli, struct error *err)
+{
+    struct texts t;
+    buf_init(&t.up, SQL_MAX);
+    buf_init(&t.down, SQL_MAX);
+    buf_init(&t.schema, 1024);
+    buf_init(&t.out, 2 * SQL_MAX);
+    int r = read_ddl(cli, &t, err);
+    if (r == 0) {
+        tools[cli->args.tool].print(&t);
+        if (cli->args.service) start_up(cli, &t, tools[cli->args.tool].comment);
+        r = output_flush(&t.out, err);
+    }
+    buf_release(&t.out);
+    buf_release(&t.schema);
+    buf_release(&t.down);
+    buf_release(&t.up);
+    return r;
+}

@@ -1,0 +1,91 @@
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+void report_init(struct report *r, const struct cli *cli)
+{
+    *r = (struct report){.json = cli->args.json, .color = output_color(&cli->settings)};
+    buf_init(&r->b, (size_t)4 << 20);
+    if (r->json) buf_adds(&r->b, "{\"findings\":[");
+}
+
+void report_release(struct report *r)
+{
+    buf_release(&r->b);
+}
+
+static void as_json(struct buf *b, const struct finding *f, bool first)
+{
+    buf_adds(b, first ? "\n{" : ",\n{");
+    output_string(b, "level", finding_level_names[f->level]);
+    output_string(b, "name", f->name);
+    output_string(b, "text", f->text);
+    output_string(b, "advice", f->advice);
+    buf_addc(b, '}');
+}
+
+static void as_line(const struct report *r, struct buf *b, const struct finding *f)
+{
+    static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m", "\033[31m"};
+    if (r->color) buf_adds(b, colors[f->level]);
+    buf_addf(b, "%-8s", finding_level_names[f->level]);
+    if (r->color) buf_adds(b, "\033[0m");
+    buf_addf(b, "%-21s", f->name);
+    output_clean(b, f->text); /* names in it come from strangers */
+    if (f->advice) {
+        buf_adds(b, "; ");
+        output_clean(b, f->advice);
+    }
+    buf_addc(b, '\n');
+}
+
+void report_visit(void *report, const struct finding *f)
+{
+    struct report *r = report;
+    size_t before = 0;
+    for (int i = 0; i < FINDING_LEVELS; i++) before += r->count[i];
+    if (r->json) as_json(&r->b, f, before == 0);
+    else as_line(r, &r->b, f);
+    r->count[f->level]++;
+}
+
+void report_say(struct report *r, enum finding_level level, const char *name, const char *advice, const char *fmt, ...)
+{
+    char text[600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
+    report_visit(r, &f);
+}
+
+static void count(struct buf *b, size_t n, const char *what)
+{
+    buf_addf(b, "%zu %s%s", n, what, n == 1 ? "" : "s");
+}
+
+int report_end(struct report *r, struct error *err)
+{
+    size_t notes = r->count[FINDING_NOTE], warnings = r->count[FINDING_WARNING], problems = r->count[FINDING_PROBLEM];
+    struct buf *b = &r->b;
+    if (r->json) {
+        buf_adds(b, "],");
+        buf_addf(b, "\"problems\":%zu,\"warnings\":%zu,\"notes\":%zu,\"ok\":%s}\n", problems, warnings, notes,
+                 problems + warnings ? "false" : "true");
+    } else {
+        buf_adds(b, problems + warnings ? "not in order: " : "all is well: ");
+        count(b, problems, "problem");
+        buf_adds(b, ", ");
+        count(b, warnings, "warning");
+        buf_adds(b, ", ");
+        count(b, notes, "note");
+        buf_addc(b, '\n');
+    }
+    if (output_flush(b, err) != 0) return -1;
+    if (problems + warnings == 0) return 0;
+    err_set(err, ERR_NONE, "not in order");
+    if (err) err->code = CLI_FOUND;
+    return -1;
+}

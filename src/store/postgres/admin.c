@@ -1,0 +1,54 @@
+/* admin.c: who may do what, and tables that are taken over. What happens is in sql/postgres/functions: allow.sql, adopt.sql. */
+#include "base/buf.h"
+#include "base/json.h"
+#include "store/postgres/postgres.h"
+
+int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed, struct error *err)
+{
+    PGresult *r = req->revoke
+                      ? pg_query(pg_of(base), err, "SELECT @schema@.disallow($1, $2)", "ss", req->part, req->role)
+                      : pg_query(pg_of(base), err, "SELECT @schema@.allow($1, $2)", "ss", req->part, req->role);
+    if (!r) return -1;
+    *ret_changed = !req->revoke || pg_true(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
+/* columns_json makes {"FIELD":"COLUMN",...} of FIELD=COLUMN. */
+static int columns_json(const struct adopt_request *req, struct buf *b, struct error *err)
+{
+    buf_addc(b, '{');
+    for (size_t i = 0; i < req->n_columns; i++) {
+        const char *name = req->columns[i], *equals = strchr(name, '=');
+        if (!equals) return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
+        if (i) buf_addc(b, ',');
+        json_quote(b, (struct str){name, (size_t)(equals - name)});
+        buf_addc(b, ':');
+        json_quote(b, str_of(equals + 1));
+    }
+    buf_addc(b, '}');
+    return buf_cstr(b) ? 0 : err_nomem(err);
+}
+
+static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, struct error *err)
+{
+    struct buf columns;
+    PGresult *r = NULL;
+    buf_init(&columns, 1 << 16);
+    if (columns_json(req, &columns, err) == 0)
+        r = pg_query(st, err, "SELECT adopted, copied FROM @schema@.adopt($1, $2, $3::jsonb, $4)", "ssss", req->table,
+                     req->shape, columns.p, req->existing);
+    buf_release(&columns);
+    return r;
+}
+
+int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    PGresult *r = req->undo ? pg_query(st, err, "SELECT @schema@.unadopt($1), 0", "s", req->table)
+                            : adopt(st, req, err);
+    if (!r) return -1;
+    *ret = (struct adopt_result){.changed = pg_true(r, 0, 0), .copied = pg_int(r, 0, 1)};
+    PQclear(r);
+    return 0;
+}

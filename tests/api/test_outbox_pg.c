@@ -1,0 +1,206 @@
+/* The public API on PostgreSQL: emitting through connections of the caller's, from many threads, and handlers beside. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../contract/pg.h"
+#include "../contract/store.h"
+#include "outbox.h"
+
+#define EMITTERS 8
+#define PER_EMITTER 40
+#define OK(call) \
+    do { \
+        if ((call) != 0) fail_msg("%s", err.text); \
+    } while (0)
+
+static struct test_clock own_clock;
+struct test_clock *store_now_at = &own_clock;
+static outbox_error err;
+
+static int fresh(void **state)
+{
+    outbox *ob;
+    struct store *st = pg_fresh(&(struct store_options){.create = true}, false);
+    if (!st) return -1;
+    store_close(st);
+    if (outbox_open(pg_url(), NULL, &ob, &err) != 0) return print_error("%s\n", err.text), -1;
+    *state = ob;
+    return 0;
+}
+
+static int done(void **state)
+{
+    outbox_close(*state);
+    pg_clean();
+    return 0;
+}
+
+static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload, const char *once, outbox_receipt *ret,
+                   outbox_error *why)
+{
+    outbox_message m = OUTBOX_MESSAGE_INIT;
+    m.type = "n";
+    m.aggregate_type = "emitter";
+    m.aggregate_id = key;
+    m.payload = payload;
+    m.idempotency_key = once;
+    return outbox_emit_pg(ob, db, &m, ret, why);
+}
+
+static void callers_transaction_decides_what_exists(void **state)
+{
+    outbox_receipt first, second;
+    PGconn *db = pg_connect();
+    pg_do(db, "BEGIN");
+    OK(emit_in(*state, db, "1", "{}", NULL, NULL, &err));
+    pg_do(db, "ROLLBACK");
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event"), 0);
+    pg_do(db, "BEGIN");
+    OK(emit_in(*state, db, "1", "{}", "once", &first, &err));
+    pg_do(db, "SAVEPOINT s");
+    OK(emit_in(*state, db, "1", "{}", NULL, NULL, &err));
+    pg_do(db, "ROLLBACK TO s");
+    OK(emit_in(*state, db, "1", "{}", "once", &second, &err));
+    pg_do(db, "COMMIT");
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event"), 1);
+    assert_string_equal(first.id, second.id);
+    assert_false(first.duplicate);
+    assert_true(second.duplicate);
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE id = '%s'", first.id), 1);
+    PQfinish(db);
+}
+
+static void emit_that_is_part_of_nothing_is_refused(void **state)
+{
+    PGconn *db = pg_connect();
+    assert_int_equal(emit_in(*state, db, "1", "{}", NULL, NULL, &err), -1);
+    assert_int_equal(err.code, OUTBOX_MISUSE);
+    assert_non_null(strstr(err.text, "BEGIN first"));
+    pg_do(db, "BEGIN");
+    PQclear(PQexec(db, "SELECT 1 / 0"));
+    assert_int_equal(emit_in(*state, db, "1", "{}", NULL, NULL, &err), -1);
+    assert_int_equal(err.code, OUTBOX_MISUSE);
+    assert_non_null(strstr(err.text, "failed"));
+    pg_do(db, "ROLLBACK");
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event"), 0);
+    PQfinish(db);
+}
+
+static void connection_of_another_kind_of_store_is_refused(void **state)
+{
+    outbox *memory;
+    PGconn *db = pg_connect();
+    (void)state;
+    OK(outbox_open("sqlite::memory:", NULL, &memory, &err));
+    pg_do(db, "BEGIN");
+    assert_int_equal(emit_in(memory, db, "1", "{}", NULL, NULL, &err), -1);
+    assert_int_equal(err.code, OUTBOX_MISUSE);
+    assert_null(outbox_pg(memory));
+    assert_null(outbox_sqlite(*state));
+    outbox_close(memory);
+    PQfinish(db);
+}
+
+static void own_connection_changes_the_applications_tables_as_well(void **state)
+{
+    PGconn *db = pg_connect();
+    outbox_message m = OUTBOX_MESSAGE_INIT;
+    m.type = "order.created";
+    pg_do(db, "CREATE TABLE orders (n int)");
+    for (int i = 0; i < 2; i++) {
+        OK(outbox_begin(*state, &err));
+        pg_do(outbox_pg(*state), "INSERT INTO %s.orders VALUES (%d)", pg_schema(), i);
+        OK(outbox_emit(*state, &m, NULL, &err));
+        if (i == 0) outbox_rollback(*state);
+        else OK(outbox_commit(*state, &err));
+    }
+    assert_int_equal(pg_number(db, "SELECT count(*) * 10 + (SELECT count(*) FROM event) FROM orders"), 11);
+    PQfinish(db);
+}
+
+/* ---- threads ---- */
+
+struct tally {
+    outbox *stop;
+    int n, misordered;
+    int last[EMITTERS];
+};
+
+static outbox_verdict count(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    struct tally *t = ctx;
+    int who = atoi(outbox_event_aggregate_id(ev)), i = atoi(outbox_event_payload(ev, NULL));
+    (void)tx;
+    if (i != t->last[who] + 1) t->misordered++;
+    t->last[who] = i;
+    if (++t->n == EMITTERS * PER_EMITTER) outbox_stop(t->stop);
+    return OUTBOX_DONE;
+}
+
+struct emitter {
+    outbox *ob;
+    PGconn *db;
+    int who;
+    pthread_t thread;
+};
+
+static void *emit_many(void *arg)
+{
+    struct emitter *e = arg;
+    outbox_error why;
+    char key[16], payload[16];
+    snprintf(key, sizeof key, "%d", e->who);
+    for (int i = 1; i <= PER_EMITTER; i++) {
+        snprintf(payload, sizeof payload, "%d", i);
+        PQclear(PQexec(e->db, "BEGIN"));
+        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0) return arg;
+        PQclear(PQexec(e->db, i % 5 ? "COMMIT" : "ROLLBACK"));
+        if (i % 5) continue;
+        PQclear(PQexec(e->db, "BEGIN"));
+        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0) return arg;
+        PQclear(PQexec(e->db, "COMMIT"));
+    }
+    return NULL;
+}
+
+static void threads_emit_through_one_handle_while_handlers_run(void **state)
+{
+    struct tally a = {.stop = *state};
+    struct emitter e[EMITTERS];
+    outbox_consumer *c;
+    OK(outbox_consumer_new(*state, "a", &c, &err));
+    OK(outbox_on(c, "*", count, &a, &err));
+    for (int i = 0; i < EMITTERS; i++) {
+        e[i] = (struct emitter){.ob = *state, .db = pg_connect(), .who = i};
+        pthread_create(&e[i].thread, NULL, emit_many, &e[i]);
+    }
+    OK(outbox_run(*state, 0, &err));
+    for (int i = 0; i < EMITTERS; i++) {
+        void *problem;
+        pthread_join(e[i].thread, &problem);
+        assert_null(problem);
+        PQfinish(e[i].db);
+    }
+    assert_int_equal(a.n, EMITTERS * PER_EMITTER);
+    assert_int_equal(a.misordered, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(callers_transaction_decides_what_exists, fresh, done),
+        cmocka_unit_test_setup_teardown(emit_that_is_part_of_nothing_is_refused, fresh, done),
+        cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh, done),
+        cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well, fresh, done),
+        cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh, done),
+    };
+    return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
+}

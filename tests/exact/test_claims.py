@@ -1,0 +1,208 @@
+"""G5, G6, G9 and G10 on PostgreSQL: claims that run out, are kept, given back and taken over, and what trimming leaves."""
+# build: plain
+import threading
+
+from sessions import Exact
+from support import wait_until
+
+
+class Claims(Exact):
+    def setUp(self):
+        super().setUp()
+        self.writer = self.session()
+
+    def seqs(self, events):
+        return [event[0] for event in events]
+
+    def expire(self, consumer):
+        """expire makes every lease of a consumer a thing of the past."""
+        self.reader.do("UPDATE @.claim SET locked_until = '-infinity' WHERE consumer = %s", consumer)
+
+    def carefully(self, consumer, worker):
+        """carefully takes what was taken over: one at a time, in claims of one."""
+        seen = []
+        while True:
+            epoch, events = self.reader.claim(consumer, worker, 100)
+            if epoch is None: return seen
+            seen.append(self.seqs(events))
+            self.assertTrue(self.reader.settle(consumer, epoch, worker))
+
+    # ---- taking over ----
+
+    def test_claim_taken_over_is_read_again_exactly_though_others_have_come(self):
+        self.register("c", "t.*")
+        late = self.session()
+        late.do("BEGIN")
+        self.writer.emit("a/1", "u.x")
+        mine = [self.writer.emit(f"a/{i}", "t.x") for i in range(5)]
+        low = late.emit("a/9", "t.x")
+        self.writer.emit("a/2", "u.x")
+        mine.append(self.writer.emit("a/6", "t.x"))
+        epoch, events = self.reader.claim("c", "dead", 100)
+        self.assertEqual(self.seqs(events), mine)
+        late.do("COMMIT")  # its seq is within the range of the claim, and it is not in it
+        new = self.writer.emit("a/1", "t.y")
+        self.expire("c")
+        seen = self.carefully("c", "alive")
+        self.assertEqual(sorted(s[0] for s in seen if len(s) == 1)[:6], sorted(mine)[:6])
+        self.assertEqual(sorted(sum(seen, [])), sorted([*mine, low, new]))
+        self.assertFalse(self.reader.settle("c", epoch, "dead"))
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
+
+    def test_claim_of_a_late_window_taken_over_is_read_again_exactly(self):
+        for lanes in (1, 4):
+            with self.subTest(lanes=lanes):
+                name = f"c{lanes}"
+                self.register(name, lanes=lanes, start_at="end")
+                late = self.session()
+                late.do("BEGIN")
+                mine = [late.emit("a/1") for _ in range(5)]
+                self.drain_all(name)
+                others = [self.writer.emit(f"a/{i}") for i in range(20)]
+                self.assertEqual(sorted(self.drain_all(name)), others)
+                mine += [late.emit("a/1") for _ in range(5)]
+                late.do("COMMIT")
+                _, events = self.reader.claim(name, "dead", 7)
+                self.assertEqual(self.seqs(events), mine[:len(events)])
+                self.expire(name)
+                self.assertEqual(sorted(sum(self.carefully(name, "alive"), [])), mine)
+
+    def test_poison_event_ends_as_a_dead_letter_alone(self):
+        self.register("c")
+        mine = [self.writer.emit(f"a/{i}") for i in range(4)]
+        self.writer.emit("a/1")  # behind the poison
+        delivered = []
+        for turn in range(30):
+            epoch, events = self.reader.claim("c", f"w{turn}", 100, 30000, 3)
+            if epoch is None: break
+            if mine[1] in self.seqs(events):
+                self.expire("c")  # it killed its worker
+                continue
+            delivered += self.seqs(events)
+            self.reader.settle("c", epoch, f"w{turn}")
+        self.assertEqual(sorted(delivered), [mine[0], mine[2], mine[3], mine[3] + 1])
+        self.assertEqual(self.reader.do("SELECT seq, attempts FROM @.dead"), [(mine[1], 3)])
+
+    # ---- keeping ----
+
+    def test_claim_that_was_just_extended_is_not_taken_over(self):
+        self.register("c")
+        self.writer.emit("a/1")
+        owner, other = self.session(), self.session()
+        epoch, _ = owner.claim("c", "w", 100, 300)
+        owner.do("BEGIN")
+        self.assertEqual(owner.do("SELECT @.extend('c', 'w', %s, 60000)", epoch), [(True,)])
+        wait_until(lambda: self.reader.do("SELECT now() > locked_until FROM @.claim")[0][0])
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(other.claim("c", "thief")[1]))
+        thread.start()
+        wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+                                          other.db.info.backend_pid))
+        owner.do("COMMIT")
+        thread.join()
+        self.assertEqual(taken, [[]])
+        self.assertTrue(owner.settle("c", epoch, "w"))
+
+    def test_turn_that_had_to_wait_shortens_nobody_elses_lease(self):
+        self.register("c")
+        self.writer.emit("a/1")
+        holder, slow = self.session(), self.session()
+        holder.do("BEGIN")
+        holder.do("SELECT @.lock_consumer('c')")
+        thread = threading.Thread(target=slow.claim, args=("c", "slow"))
+        thread.start()  # its clock stands where it began
+        wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
+                                          "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
+        epoch, _ = holder.claim("c", "w", 100, 2000)
+        holder.do("COMMIT")
+        before = self.reader.do("SELECT locked_until FROM @.claim")
+        thread.join()
+        self.assertEqual(self.reader.do("SELECT locked_until FROM @.claim"), before)
+        self.assertTrue(self.reader.settle("c", epoch, "w"))
+
+    def test_worker_of_a_consumer_that_was_removed_and_made_again_changes_nothing(self):
+        self.register("c")
+        mine = [self.writer.emit("a/1") for _ in range(3)]
+        epoch, _ = self.reader.claim("c", "w", 2)
+        self.outbox("consumers", "remove", "c", "--force")
+        self.register("c")
+        self.assertFalse(self.reader.settle("c", epoch, "w"))
+        self.assertEqual(self.reader.do("SELECT @.extend('c', 'w', %s)", epoch), [(False,)])
+        self.assertEqual(self.drain_all("c"), mine)
+
+    # ---- the limit ----
+
+    def test_claim_holds_no_more_than_its_limit_whatever_the_statistics_say(self):
+        for when in ("none", "empty", "full"):
+            with self.subTest(analyzed=when):
+                self.register(when, lanes=4, ordering="none")
+                self.reader.do("ALTER TABLE @.event SET (autovacuum_enabled = off)")
+                if when == "empty":
+                    self.reader.do("TRUNCATE @.event")
+                    self.reader.do("ANALYZE @.event, @.claim, @.parked, @.lane")
+                self.writer.do("INSERT INTO @.event (type, aggregate_type, aggregate_id) SELECT 't', 'a', i::text "
+                               "FROM generate_series(1, 3000) i")
+                if when == "full": self.reader.do("ANALYZE @.event, @.claim, @.parked, @.lane")
+                for limit in (1, 2, 7, 100):
+                    epoch, events = self.reader.claim(when, "w", limit)
+                    self.assertIn(len(events), range(1, limit + 1))
+                    failed = [{"seq": e[0], "kind": "retry", "delay_ms": 600000} for e in events]
+                    self.reader.settle(when, epoch, "w", failed)
+                self.reader.do("UPDATE @.parked SET due_at = now(), wait = '0'")
+                for limit in (1, 2, 7):
+                    self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
+
+    # ---- trimming ----
+
+    def trim(self):
+        return self.reader.do("SELECT events FROM @.trim('0')")[0][0]
+
+    def kept(self):
+        return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
+
+    def test_late_event_with_a_low_seq_is_trimmed_only_when_everybody_had_it(self):
+        self.register("c")
+        self.register("d", lanes=4)
+        late = self.session()
+        late.do("BEGIN")
+        low = late.emit("a/1")
+        others = [self.writer.emit(f"a/{i}") for i in range(10)]
+        for name in ("c", "d"): self.assertEqual(sorted(self.drain_all(name)), others)
+        self.take("c"), self.take("d")  # a look that finds nothing ends the window
+        self.assertEqual(self.trim(), 10)
+        late.do("COMMIT")
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        self.assertEqual(self.take("c"), [low])
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        epoch, events = self.reader.claim("d", "w")
+        self.assertEqual((self.seqs(events), self.trim()), ([low], 0))
+        self.reader.settle("d", epoch, "w", [{"seq": low, "kind": "retry", "delay_ms": 1}])
+        self.assertEqual((self.trim(), self.kept()), (0, [low]))
+        wait_until(lambda: self.take("d") == [low])
+        self.take("d")
+        self.assertEqual(self.trim(), 1)
+
+    def test_claim_in_flight_keeps_its_events_when_its_window_is_long_closed(self):
+        self.register("c", ordering="none")
+        mine = [self.writer.emit() for _ in range(3)]
+        self.reader.claim("c", "dead")
+        for _ in range(3):
+            more = self.writer.emit()
+            self.assertEqual(self.take("c"), [more])
+        self.trim()
+        self.assertEqual(self.kept()[:3], mine)
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine)
+        self.trim()
+        self.assertEqual(self.kept(), [])
+
+    def test_dead_letter_sent_back_after_its_event_was_trimmed_is_delivered(self):
+        self.register("c")
+        seq = self.writer.emit("a/1")
+        epoch, _ = self.reader.claim("c")
+        self.reader.settle("c", epoch, "w", [{"seq": seq, "kind": "dead", "error": "no"}])
+        self.take("c")
+        self.assertEqual(self.trim(), 1)
+        self.assertEqual(self.reader.do("SELECT @.redrive('c')"), [(1,)])
+        self.assertEqual(self.take("c"), [seq])
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])

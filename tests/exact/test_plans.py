@@ -1,0 +1,170 @@
+"""What reading costs on PostgreSQL: the plans of every statement that touches events, as the server really chose them, and
+the pages a claim looks at, which must not grow with the number of events."""
+import json
+import re
+
+import servers
+from sessions import Exact
+
+BIG = 100000
+PLAN = re.compile(r"LOG:  duration: .*?  plan:\n\t(\{.*?\n\t\})", re.DOTALL)
+
+
+def nodes(plan):
+    """nodes gives a plan's nodes, the root first."""
+    yield plan
+    for child in plan.get("Plans", []): yield from nodes(child)
+
+
+class Plans(Exact):
+    """On a server that logs the plan of every statement, those within functions too."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = servers.Postgres({
+            "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
+            "auto_explain.log_nested_statements": "on", "auto_explain.log_analyze": "on",
+            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off"})
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.outbox("init")
+        self.reader = self.session()
+
+    def plans(self, work):
+        """plans gives what the server did while `work` ran: [(statement, plan)]."""
+        start = len(self.postgres.log())
+        work()
+        found = []
+        for text in PLAN.findall(self.postgres.log()[start:]):
+            plan = json.loads(text.replace("\n\t", "\n"))
+            found.append((plan["Query Text"], plan["Plan"]))
+        return found
+
+    def fill(self, session, n):
+        session.do("INSERT INTO @.event (type, aggregate_type, aggregate_id, payload) SELECT CASE i %% 2 WHEN 0 THEN 't.e' "
+                   "ELSE 'u.e' END, 'a', (i %% 1000)::text, '{}' FROM generate_series(1, %s) i", n)
+
+    def relay(self, name, *more):
+        self.drain("--consumer", name, "--sink", f"file:{self.path(name)}", *more)
+
+    def check(self, plans, most):
+        """check refuses whatever reads a table that grows from end to end, and big sorts; and says by which indexes events
+        were read."""
+        indexes = set()
+        for text, root in plans:
+            for node in nodes(root):
+                kind, table = node["Node Type"], node.get("Relation Name")
+                seen = f"{kind} on {table}: {text}"
+                if table in ("event", "lane", "claim", "parked"):
+                    self.assertNotIn(kind, ("Seq Scan", "Bitmap Heap Scan"), seen)
+                if table == "event": indexes.add(node.get("Index Name"))
+                if table == "lane" and "Index Name" in node: self.assertEqual(node["Index Name"], "lane_pkey")
+                if "Sort" in kind: self.assertLessEqual(node["Actual Rows"], most, seen)
+        return indexes
+
+    def test_events_are_read_by_index_whatever_the_statistics_say(self):
+        for rows in (1, BIG):
+            for when in ("never", "empty", "full"):
+                with self.subTest(rows=rows, analyzed=when): self.reads(rows, when)
+
+    def reads(self, rows, when):
+        self.reader.do("TRUNCATE @.event, @.lane, @.claim, @.parked, @.consumer RESTART IDENTITY")
+        self.reader.do("DELETE FROM pg_statistic WHERE starelid = '@.event'::regclass")
+        self.reader.do("VACUUM @.event")
+        if when == "empty": self.reader.do("ANALYZE @.event, @.lane, @.claim, @.parked, @.consumer")
+        self.fill(self.reader, rows)
+        if when == "full": self.reader.do("ANALYZE @.event, @.lane, @.claim, @.parked, @.consumer")
+        start = max(rows - 3000, 1)
+        for name, events, lanes in ("all", "", 1), ("some", "t.*", 2): self.register(name, events, lanes=lanes, start_at=str(start))
+        late = self.session()
+        self.addCleanup(late.close)
+        late.do("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '15s'")
+        self.fill(late, 5000)
+        found = self.plans(self.relays)  # fresh ones, with one in the way
+        self.assertIn("event_pkey", self.check(found, 10))
+        late.do("COMMIT")
+        found = self.plans(self.relays)  # late ones
+        self.assertLessEqual({"event_pkey", "event_xid"}, self.check(found, 4500))
+        # Both as the relay itself reads, and as the functions do.
+        self.assertTrue([text for text, _ in found if "UNION ALL" in text and "$9" in text])
+        self.assertTrue([text for text, _ in found if "UNION ALL" in text and "$7" not in text])
+
+    def relays(self):
+        self.relay("all")
+        self.relay("some", "--events", "t.*", "--lanes", "2")
+
+
+class Costs(Exact):
+    """Pages looked at, counted by the server."""
+
+    def claim(self, name, n=100):
+        """claim gives how many pages a claim looks at, and settles it."""
+        plan = self.reader.do("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM @.claim(%s, 'w', %s)", name, n)
+        top = plan[0][0][0]["Plan"]
+        self.assertEqual(top["Actual Rows"], n)
+        self.reader.do("SELECT @.settle(%s, 'w', epoch) FROM @.claim WHERE consumer = %s", name, name)
+        return top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+
+    def walk(self, name):
+        """walk claims chunk after chunk of what a bulk left, and gives the pages of each."""
+        costs = [self.claim(name) for _ in range(3)]
+        self.reader.do("VACUUM @.lane, @.claim")
+        return max(costs)
+
+    def bulk(self, session, n):
+        session.do("INSERT INTO @.event (type, aggregate_type, aggregate_id) SELECT 't', 'a', (i %% 100)::text "
+                   "FROM generate_series(1, %s) i", n)
+
+    def test_chunk_of_a_fresh_bulk_costs_the_same_whatever_its_size(self):
+        costs = []
+        for n in (1000, BIG):
+            name = f"c{n}"
+            self.register(name, start_at="end")
+            self.bulk(self.session(), n)
+            costs.append(self.walk(name))
+        self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
+
+    def test_chunk_of_a_late_bulk_costs_the_same_whatever_its_size(self):
+        costs = []
+        for n in (1000, BIG):
+            name = f"c{n}"
+            self.register(name, start_at="end")
+            late = self.session()
+            late.do("BEGIN")
+            self.bulk(late, n)
+            self.session().emit("a/1")
+            self.assertEqual(len(self.take(name)), 1)
+            late.do("COMMIT")
+            self.session().emit("a/1")
+            costs.append(self.walk(name))
+        self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
+
+    def test_late_event_with_a_low_seq_costs_no_walk_over_what_came_since(self):
+        costs = []
+        for n in (1000, BIG):
+            name = f"c{n}"
+            self.register(name, start_at="end")
+            late = self.session()
+            late.do("BEGIN")
+            late.emit("a/1")
+            self.bulk(self.session(), n)
+            while self.take(name, max_events=20000): pass
+            late.do("COMMIT")
+            self.session().emit("a/1")
+            costs.append(self.claim(name, 1))
+        self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
+
+    def test_look_of_an_idle_consumer_costs_little_behind_a_big_table(self):
+        self.register("c")
+        self.bulk(self.session(), BIG)
+        while self.take("c", max_events=50000): pass
+        plan = self.reader.do("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM @.claim('c', 'w')")[0][0][0]["Plan"]
+        self.assertLess(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], 100)
+        before = self.reader.do("SELECT version FROM @.lane WHERE lane = 0")
+        self.take("c")
+        self.assertEqual(self.reader.do("SELECT version FROM @.lane WHERE lane = 0"), before)

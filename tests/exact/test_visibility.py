@@ -1,0 +1,329 @@
+"""G1, G2, G3 and G4 on PostgreSQL, one way to lose or misorder an event at a time: who commits when, and what the reader
+has looked at in between."""
+# build: plain
+import io
+import threading
+
+import psycopg2
+
+import servers
+from sessions import Exact, Session
+
+
+class Late(Exact):
+    def setUp(self):
+        super().setUp()
+        self.register("c")
+
+    def writer(self):
+        session = self.session()
+        session.do("BEGIN")
+        return session
+
+    def test_late_commit_with_nobody_else_about_is_handed_out(self):
+        # No transaction has ended since this one began: the reader's snapshot does not name it.
+        writer = self.writer()
+        seq = writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [seq])
+        self.assertEqual(self.take("c"), [])
+
+    def test_late_commit_behind_later_ones_is_handed_out(self):
+        writer, other = self.writer(), self.session()
+        low = writer.emit("a/1")
+        high = other.emit("a/2")
+        self.assertEqual(self.take("c"), [high])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [low])
+
+    def test_number_taken_early_and_written_late_keeps_the_order_of_a_key(self):
+        # Ordered by transaction, `late` would come first.
+        writer, other = self.writer(), self.session()
+        writer.do("SELECT pg_current_xact_id()")
+        first = other.emit("a/1")
+        late = writer.emit("a/1")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [first, late])
+
+    def test_number_taken_early_and_written_after_the_reader_looked_is_handed_out(self):
+        writer = self.writer()
+        writer.do("SELECT pg_current_xact_id()")
+        first = self.session().emit("a/1")
+        self.assertEqual(self.take("c"), [first])
+        late = writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
+    def test_late_event_with_a_very_low_seq_comes_out_alone(self):
+        writer = self.writer()
+        low = writer.emit("a/1")
+        others = self.session()
+        others.do("INSERT INTO @.event (type) SELECT 'x' FROM generate_series(1, 5000)")
+        self.assertEqual(len(self.drain_all("c", max_events=1000)), 5000)
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [low])
+        self.assertEqual(self.take("c"), [])
+
+    def test_savepoint_rolled_back_drops_its_events_and_no_other(self):
+        writer = self.writer()
+        kept = [writer.emit("a/1")]
+        writer.do("SAVEPOINT s")
+        writer.emit("a/1")
+        writer.do("ROLLBACK TO s")
+        kept.append(writer.emit("a/1"))
+        writer.do("SAVEPOINT t")
+        kept.append(writer.emit("a/1"))
+        self.session().emit("b/1")
+        self.assertEqual(len(self.take("c")), 1)
+        writer.do("RELEASE t")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), kept)
+
+    def test_rolled_back_transaction_never_was(self):
+        writer = self.writer()
+        writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("ROLLBACK")
+        self.assertEqual(self.take("c"), [])
+
+    def test_many_savepoints_between_two_looks_lose_nobody(self):
+        # More running numbers than a snapshot is made to name.
+        early, writer = self.writer(), self.writer()
+        first = early.emit("a/1")
+        writer.do("DO $$BEGIN FOR i IN 1 .. 1500 LOOP BEGIN PERFORM pg_current_xact_id(); INSERT INTO outbox.event (type)"
+                  " VALUES ('x'); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END$$")
+        self.assertEqual(self.take("c"), [])
+        other = self.session().emit("a/2")
+        self.assertEqual(self.take("c"), [other])
+        early.do("COMMIT")
+        self.assertEqual(self.take("c"), [first])
+        writer.do("COMMIT")
+        self.assertEqual(len(self.drain_all("c", max_events=1000)), 1500)
+
+    def test_forty_open_transactions_come_out_whole_in_any_order(self):
+        writers = [self.session() for _ in range(40)]
+        for w in writers: w.do("BEGIN")
+        seqs = [w.emit(f"a/{i % 7}") for i, w in enumerate(writers)]
+        seen = self.take("c")
+        for i in range(len(writers) - 1, -1, -1):
+            writers[i].do("COMMIT")
+            if i % 5 == 0: seen += self.take("c")
+        self.assertEqual(sorted(seen), sorted(seqs))
+
+    def test_writer_idle_in_another_database_stalls_nobody(self):
+        other = f"{self.dbname}_b"
+        server = self.store.replace(f"/{self.dbname}?", "/?")
+        servers.create_database(server, other)
+        self.addCleanup(servers.drop_database, server, other)
+        idle = Session(self.store.replace(f"/{self.dbname}?", f"/{other}?"))
+        self.addCleanup(idle.close)
+        idle.do("CREATE TABLE t (i int)")
+        idle.do("BEGIN")
+        idle.do("INSERT INTO t VALUES (1)")
+        for _ in range(3):
+            seq = self.session().emit("a/1")
+            self.assertEqual(self.take("c"), [seq])
+        idle.do("COMMIT")
+        self.assertEqual(self.take("c"), [])
+
+    def test_emit_behind_a_claim_in_its_own_transaction_is_handed_out(self):
+        first = self.session().emit("a/1")
+        self.reader.do("BEGIN")
+        _, events = self.reader.claim("c", "w")
+        self.assertEqual([e[0] for e in events], [first])
+        own = self.reader.emit("a/2")
+        self.session().emit("b/1")
+        self.reader.do("COMMIT")
+        self.reader.do("SELECT @.settle('c', 'w', epoch) FROM @.claim")
+        self.assertEqual(self.drain_all("c"), [own, own + 1])
+
+    def test_consumer_that_starts_at_the_end_gets_what_was_running_then(self):
+        self.session().emit("a/1")
+        writer = self.writer()
+        late = writer.emit("a/1")
+        self.register("new", start_at="end")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("new"), [late])
+
+    def test_change_of_lanes_loses_nobody_who_was_running(self):
+        self.assertEqual(self.take("c"), [])
+        writer = self.writer()
+        late = writer.emit("a/1")
+        self.register("c", lanes=4)
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [late])
+
+    def test_lanes_lose_and_misorder_nothing(self):
+        for lanes in (1, 4, 64):
+            with self.subTest(lanes=lanes):
+                name = f"lanes{lanes}"
+                self.register(name, lanes=lanes, start_at="end")
+                writer, other = self.writer(), self.session()
+                mine = {writer.emit(f"a/{i}"): f"a/{i}" for i in range(100)}
+                theirs = {other.emit(f"a/{i % 90}" if i % 10 else None): f"a/{i % 90}" for i in range(300)}
+                seen = self.drain_all(name, max_events=7)
+                writer.do("COMMIT")
+                after = {other.emit(f"a/{i}"): f"a/{i}" for i in range(100)}
+                seen += self.drain_all(name, max_events=7)
+                self.assertEqual(sorted(seen), sorted([*mine, *theirs, *after]))
+                keys = {**mine, **after}
+                for i in range(100):
+                    order = [s for s in seen if keys.get(s) == f"a/{i}"]
+                    self.assertEqual(order, sorted(order), f"a/{i}")
+
+
+class Concurrent(Exact):
+    def test_many_producers_at_once_lose_and_misorder_nothing(self):
+        """Real concurrency: eight producers, each with its own keys, against two consumers that never stop looking."""
+        self.register("one")
+        self.register("lanes", lanes=4)
+        running, written = [], [[] for _ in range(8)]
+
+        def produce(i):
+            session = Session(self.store)
+            for n in range(60):
+                session.do("BEGIN")
+                batch = [session.emit(f"p{i}/{n % 3}") for _ in range(1 + n % 3)]
+                session.do("ROLLBACK" if n % 7 == 0 else "COMMIT")
+                if n % 7: written[i] += batch
+            session.close()
+
+        for i in range(8):
+            running.append(threading.Thread(target=produce, args=(i,)))
+            running[-1].start()
+        seen = {"one": [], "lanes": []}
+        while any(thread.is_alive() for thread in running):
+            for name in seen: seen[name] += self.take(name, max_events=13)
+        for name in seen:
+            seen[name] += self.drain_all(name)
+            self.assertEqual(sorted(seen[name]), sorted(sum(written, [])), name)
+            place = {seq: i for i, seq in enumerate(seen[name])}
+            keys = dict(self.reader.do("SELECT seq, aggregate_type || '/' || aggregate_id FROM @.event"))
+            for mine in written:
+                last = {}
+                for seq in mine:
+                    self.assertGreater(place[seq], last.get(keys[seq], -1))
+                    last[keys[seq]] = place[seq]
+
+
+class Prepared(Exact):
+    """Two-phase commit, on a server that allows it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = servers.Postgres({"max_prepared_transactions": 20})
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.outbox("init")
+        self.reader = self.session()
+        self.register("c")
+
+    def prepare(self, name):
+        writer = self.session()
+        writer.do("BEGIN")
+        seq = writer.emit("a/1")
+        writer.do(f"PREPARE TRANSACTION '{name}'")
+        return seq
+
+    def test_prepared_transaction_is_handed_out_once_it_is_committed_and_never_if_not(self):
+        first, second = self.prepare("one"), self.prepare("two")
+        other = self.session().emit("a/1")
+        self.assertEqual(self.take("c"), [other])
+        self.reader.do("ROLLBACK PREPARED 'one'")
+        self.assertEqual(self.take("c"), [])
+        self.reader.do("COMMIT PREPARED 'two'")
+        self.assertEqual(self.take("c"), [second])
+        self.assertNotIn(first, self.drain_all("c"))
+
+    def test_prepared_transaction_survives_a_restart_of_the_server(self):
+        seq = self.prepare("three")
+        self.assertEqual(self.take("c"), [])
+        self.postgres.restart("immediate")
+        self.reader = self.session()
+        self.assertEqual(self.take("c"), [])
+        self.reader.do("COMMIT PREPARED 'three'")
+        self.assertEqual(self.take("c"), [seq])
+
+
+class Ways(Exact):
+    """Ways to write events, and places to write them to."""
+
+    def setUp(self):
+        super().setUp()
+        self.register("c")
+
+    def test_seq_cannot_be_chosen(self):
+        with self.assertRaises(psycopg2.errors.GeneratedAlways):
+            self.reader.do("INSERT INTO @.event (seq, type) VALUES (7, 'x')")
+
+    def test_copied_events_are_handed_out(self):
+        writer = self.session()
+        writer.do("BEGIN")
+        rows = "".join(f"x\ta\t{i}\n" for i in range(1000))
+        writer.cursor.copy_expert("COPY outbox.event (type, aggregate_type, aggregate_id) FROM STDIN", io.StringIO(rows))
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(len(set(self.drain_all("c", max_events=300))), 1000)
+
+    def test_events_written_where_no_trigger_fires_are_handed_out(self):
+        writer = self.session()
+        writer.do("SET session_replication_role = replica")
+        writer.do("BEGIN")
+        seq = writer.emit("a/1")
+        self.assertEqual(self.take("c"), [])
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [seq])
+
+    def test_schemas_of_one_database_have_nothing_to_do_with_each_other(self):
+        names = ["outbox", "Shop Two", 'quo"te', "it's", "100%d %s", "weiß_ü"]
+        sessions = {}
+        for i, name in enumerate(names):
+            url = self.store + "&schema=" + servers.urllib.parse.quote(name, safe="")
+            if i: self.outbox("--store", url, "init")
+            sessions[name] = self.session(schema=name)
+            if i: self.register("c", session=sessions[name])
+        for i, name in enumerate(names):
+            for _ in range(i + 1): sessions[name].emit("a/1")
+        for i, name in enumerate(names):
+            self.assertEqual(sessions[name].drain("c"), list(range(1, i + 2)), name)
+            out = self.path(f"out{i}")
+            self.drain("--store", self.store + "&schema=" + servers.urllib.parse.quote(name, safe=""), "--consumer", "r",
+                       "--sink", f"file:{out}")
+            self.assertEqual(len(self.ndjson(out)), i + 1, name)
+        # A claim of one waits for nobody who claims in another.
+        sessions["outbox"].do("BEGIN")
+        sessions["outbox"].do("SELECT @.lock_consumer('c')")
+        sessions["it's"].do("SET lock_timeout = '5s'")
+        self.assertEqual(sessions["it's"].take("c"), [])
+        keys = {s.do("SELECT @.bell_key(), @.bell_channel()")[0] for s in sessions.values()}
+        self.assertEqual(len(keys), len(names))
+
+    def test_claim_inside_a_transaction_that_wrote_is_refused(self):
+        self.reader.do("BEGIN")
+        self.reader.emit("a/1")
+        with self.assertRaisesRegex(psycopg2.Error, "inside a transaction that has written"):
+            self.reader.claim("c")
+
+    def test_other_isolation_levels_are_refused_with_the_way_out(self):
+        for level in ("REPEATABLE READ", "SERIALIZABLE"):
+            self.reader.do(f"BEGIN ISOLATION LEVEL {level}")
+            with self.assertRaisesRegex(psycopg2.Error, f"READ COMMITTED, not in {level}(.|\n)*default_transaction_is"):
+                self.reader.claim("c")
+            self.reader.do("ROLLBACK")
+
+    def test_producers_in_other_isolation_levels_are_exact(self):
+        writer = self.session()
+        writer.do("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        writer.do("SELECT count(*) FROM @.event")
+        self.assertEqual(self.take("c"), [])
+        seq = writer.emit("a/1")
+        writer.do("COMMIT")
+        self.assertEqual(self.take("c"), [seq])

@@ -1,0 +1,534 @@
+"""PostgreSQL behaving badly, and us asking it badly: connections cut in the middle of a claim or a settlement, backends
+ended, timeouts, deadlocks, missing rights, wrong addresses. What holds: nothing lost, order kept, a clear word where
+nothing can be done, and never a password in it. Servers that stop and come back are in test_postgres_servers.py."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+import urllib.parse
+
+import psycopg2
+import servers
+from proxy import ANSWERED, SENT, TORN, UNCOMMITTED, UNREADY, UNSENT, Proxy
+from support import TIMEOUT, PgCase, wait_until
+
+UNAVAILABLE, AGAIN, CONFIG, DATA = 69, 75, 78, 65
+LEASE = "250ms"
+SOON = 5  # seconds: far below the sweep, which would find everything in the end
+
+
+class Faults(PgCase):
+    """A PgCase whose consumer mail writes to the file out, and whose events are numbers, five keys in turn."""
+
+    KEYS = 5
+
+    def setUp(self):
+        super().setUp()
+        self.out = self.path("out")
+        self.count = 0
+
+    def mail(self, *more, **kw):
+        return self.relay("--consumer", "mail", "--sink", f"file:{self.out}", "--lease", LEASE, *more, **kw)
+
+    def emit_numbers(self, n):
+        first, self.count = self.count, self.count + n
+        self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i % self.KEYS), "payload": i}
+                        for i in range(first, first + n)])
+
+    def got(self):
+        return [ev["payload"] for ev in self.ndjson(self.out)]
+
+    def first(self):
+        return list(dict.fromkeys(self.got()))
+
+    def wait_for_all(self, *relays, timeout=TIMEOUT):
+        def seen():
+            missing = set(range(self.count)) - set(self.got())
+            return f"missing {sorted(missing)[:20]}\n" + "".join(r.output() for r in relays)
+        wait_until(lambda: set(self.got()) >= set(range(self.count)), timeout, seen)
+
+    def check_order(self):
+        self.assertEqual(set(self.got()), set(range(self.count)))
+        for key in range(self.KEYS):
+            mine = [n for n in self.first() if n % self.KEYS == key]
+            self.assertEqual(mine, sorted(mine), f"order of key {key}")
+
+    def check_settled(self):
+        """Nothing is left to do, and every event was counted once."""
+        wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim UNION ALL SELECT 1 FROM outbox.parked"),
+                   what=lambda: self.sql("SELECT * FROM outbox.claim"))
+        self.assertEqual(self.sql("SELECT delivered FROM outbox.consumer_status"), [(self.count,)])
+
+    def backends(self):
+        return [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND "
+                                         "application_name = 'outbox'")]
+
+    def sleepers(self):
+        """sleepers counts those who hold the bell's lock, or stand by for it."""
+        return self.sql("SELECT count(*) FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
+                        "'advisory' AND d.datname = current_database() AND l.objsubid = 1 AND l.granted")[0][0]
+
+    def wait_asleep(self, n, *relays):
+        wait_until(lambda: self.sleepers() == n, what=lambda: (self.sleepers(), [r.output() for r in relays]))
+
+    def set_for_all(self, **settings):
+        """set_for_all is ALTER DATABASE SET: it counts for connections made from now on."""
+        for name, value in settings.items():
+            self.sql(f'ALTER DATABASE "{self.dbname}" SET {name} = %s', value)
+
+    @contextlib.contextmanager
+    def transaction(self, **settings):
+        db = psycopg2.connect(self.store)
+        try:
+            cursor = db.cursor()
+            for name, value in settings.items(): cursor.execute(f"SET {name} = %s", (value,))
+            yield cursor
+        finally:
+            db.close()
+
+
+def claiming(request):
+    return "turn(" in request.text and request.params and request.params[2] == b"0" and request.params[6] != b"0"
+
+
+def settling(request):
+    return "turn(" in request.text and request.params and request.params[2] != b"0"
+
+
+def fetching(request):
+    return "pg_visible_in_snapshot" in request.text and request.params
+
+
+class Cut(Faults):
+    """A connection that breaks in the middle: what the server did then is for the relay to find out."""
+
+    def cut_and_recover(self, match, when):
+        with Proxy(self.store) as proxy:
+            cut = None
+            with self.mail("--store", proxy.url, "--batch", 4) as relay:
+                self.emit_numbers(8)
+                self.wait_for_all(relay)
+                cut = proxy.cut(match, when)
+                self.emit_numbers(20)
+                wait_until(cut.done)
+                self.wait_for_all(relay, timeout=20)
+                self.emit_numbers(4)
+                self.wait_for_all(relay)
+                self.check_order()
+                self.check_settled()
+        repeats = len(self.got()) - len(self.first())
+        self.assertLessEqual(repeats, 4 * 4, "more repeats than one relay's claims")
+        self.assertIn("trying again", relay.output())
+        return repeats
+
+    def test_a_claim_cut_off_at_any_point_loses_nothing(self):
+        for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED):
+            with self.subTest(when):
+                self.start_anew()
+                # Nothing of a claim that nobody got was delivered, so nothing can come twice.
+                self.assertEqual(self.cut_and_recover(claiming, when), 0)
+
+    def test_a_settlement_cut_off_at_any_point_loses_nothing(self):
+        for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED):
+            with self.subTest(when):
+                self.start_anew()
+                self.cut_and_recover(settling, when)
+
+    def test_a_claim_whose_events_are_cut_off_loses_nothing(self):
+        for when in (UNSENT, TORN, UNREADY):
+            with self.subTest(when):
+                self.start_anew()
+                self.cut_and_recover(fetching, when)
+
+    def start_anew(self):
+        self.sql("DROP SCHEMA IF EXISTS outbox CASCADE")
+        self.outbox("init")
+        self.out.unlink(missing_ok=True)
+        self.count = 0
+
+
+class Asleep(Faults):
+    """A relay that sleeps costs nothing, and whatever happens to its connection meanwhile, the next event wakes it."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def emit_and_time(self, *relays):
+        self.emit_numbers(1)
+        start = time.monotonic()
+        self.wait_for_all(*relays, timeout=SOON)
+        return time.monotonic() - start
+
+    def test_a_sleeping_relay_whose_backends_are_ended_wakes_for_the_next_event(self):
+        with self.mail() as relay:
+            for _ in range(3):
+                self.emit_and_time(relay)
+                self.wait_asleep(1, relay)
+                for pid in self.backends(): self.sql("SELECT pg_terminate_backend(%s)", pid)
+                self.emit_and_time(relay)
+        self.check_order()
+        self.check_settled()
+
+    def test_several_relays_asleep_all_wake_though_the_one_that_holds_the_lock_is_ended(self):
+        """Consumers of their own in relays of their own, so that each must wake. The backend that holds the lock is the
+        one for which producers ring."""
+        names = ("a", "b", "c")
+        relays = [self.relay("--consumer", name, "--sink", f"file:{self.path(name)}") for name in names]
+        count = 0
+        for _ in range(3):
+            self.wait_asleep(len(names), *relays)
+            holder = self.holder()
+            for relay in relays: relay.signal(signal.SIGSTOP)
+            self.sql("SELECT pg_terminate_backend(%s)", holder)
+            wait_until(lambda: holder not in self.backends())
+            self.emit("a")  # nobody holds the lock, so it does not ring
+            for relay in relays: relay.signal(signal.SIGCONT)
+            count += 1
+            for name in names:
+                wait_until(lambda: len(self.ndjson(self.path(name))) == count, SOON, lambda: (name, self.sleepers()))
+        for relay in relays: relay.stop()
+
+    def holder(self):
+        return self.sql("SELECT l.pid FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
+                        "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
+
+    def test_an_event_that_commits_while_a_relay_falls_asleep_wakes_it(self):
+        """The relay holds the lock and looks once more; the answer that finds nothing and the ringing of an event
+        committed behind it come in one piece. Whoever only waits for the socket then has missed it."""
+        with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
+            self.emit_and_time(relay)
+            self.wait_asleep(1, relay)
+            sleeping = []
+
+            def last_look(request):
+                sleeping.append("bell_sleep" in request.text)
+                return claiming(request) and len(sleeping) > 1 and sleeping[-2]
+            rule = proxy.hold(last_look, lambda: self.emit_numbers(1))
+            self.emit_numbers(1)
+            wait_until(rule.done)
+            self.wait_for_all(relay, timeout=SOON)
+
+    def test_a_retry_that_comes_due_while_a_relay_sleeps_is_made_in_time(self):
+        """The relay has gone to sleep with its last event still on the way; that one fails then."""
+        hold = self.path("hold")
+        hold.touch()
+        sink = (f"exec:while [ -e {hold} ]; do sleep 0.02; done; [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; "
+                f"exec 9>>{self.out}; flock 9; cat >&9")
+        with self.relay("--consumer", "mail", "--sink", sink, "--retry", "base=50ms,cap=50ms") as relay:
+            self.emit_numbers(1)
+            wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
+            self.wait_asleep(1, relay)
+            hold.unlink()
+            self.wait_for_all(relay, timeout=SOON)
+
+    def test_an_idle_relay_asks_at_most_once_in_five_seconds_and_wakes_at_once(self):
+        window = 6
+        with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
+            self.emit_numbers(5)
+            self.wait_for_all(relay)
+            self.wait_asleep(1, relay)
+            before = proxy.asked
+            time.sleep(window)  # the time in which nothing may happen
+            self.assertLessEqual(proxy.asked - before, window // 5)
+            self.assertLess(self.emit_and_time(relay), 1)
+
+
+class Impatient(Faults):
+    """Time limits and isolation levels that somebody set for everybody."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def test_time_limits_of_the_database_make_nothing_get_lost(self):
+        self.set_for_all(statement_timeout="150ms", lock_timeout="100ms", idle_in_transaction_session_timeout="150ms",
+                         idle_session_timeout="300ms")
+        with self.mail() as relay:
+            self.emit_numbers(10)
+            self.wait_for_all(relay)
+            patient = {"statement_timeout": "0", "lock_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+            with self.transaction(**patient) as t:
+                t.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
+                self.emit_numbers(10)
+                wait_until(lambda: "timeout; trying again" in relay.output(), what=relay.output)
+            self.wait_for_all(relay)
+            # The connection of a relay that sleeps is ended every now and then, and it notices.
+            ended = set(self.backends())
+            wait_until(lambda: not ended & set(self.backends()), what=lambda: (ended, self.backends()))
+            self.emit_numbers(10)
+            self.wait_for_all(relay, timeout=SOON)
+        self.sql(f'ALTER DATABASE "{self.dbname}" RESET ALL')
+        self.check_order()
+        self.check_settled()
+
+    def test_an_emit_that_may_not_wait_any_longer_says_so_and_emits_nothing(self):
+        self.set_for_all(lock_timeout="100ms")
+        with self.transaction(lock_timeout="0") as t:
+            t.execute("LOCK TABLE outbox.event IN ACCESS EXCLUSIVE MODE")
+            done = self.outbox("emit", "a", status=AGAIN)
+            self.assertIn("canceling statement due to lock timeout", done.stderr)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
+
+    def test_serializable_by_default_changes_nothing(self):
+        self.set_for_all(default_transaction_isolation="serializable", default_transaction_deferrable="on")
+        with self.mail() as relay:
+            self.emit_numbers(20)
+            self.emit("a", "k/0", self.count, "--idempotency-key", "once")
+            self.count += 1
+            self.wait_for_all(relay)
+        self.check_order()
+        self.check_settled()
+        with self.assertRaisesRegex(psycopg2.Error, "works in READ COMMITTED, not in SERIALIZABLE"):
+            self.sql("SELECT * FROM outbox.claim('mail', 'me')")
+
+    def test_a_producer_whose_transaction_cannot_be_serialized_emits_nothing(self):
+        """PostgreSQL's own word reaches the producer; what it had emitted is gone with its transaction."""
+        self.sql("CREATE TABLE stock (n int)")
+        self.sql("INSERT INTO stock VALUES (1)")
+        with self.transaction() as one, self.transaction() as two:
+            for t in (one, two):
+                t.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+                t.execute("SELECT sum(n) FROM stock")
+                t.execute("SELECT outbox.emit('counted', 'k', '0', '0')")
+                t.execute("INSERT INTO stock VALUES (1)")
+            one.connection.commit()
+            with self.assertRaises(psycopg2.errors.SerializationFailure): two.connection.commit()
+        self.count = 1
+        self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
+        self.assertEqual(self.got(), [0])
+
+    def test_a_relay_chosen_as_the_victim_of_a_deadlock_tries_again(self):
+        self.set_for_all(deadlock_timeout="20ms")
+        hold = self.path("hold")
+        hold.touch()
+        sink = f"exec:while [ -e {hold} ]; do sleep 0.02; done; exec 9>>{self.out}; flock 9; cat >&9"
+        with self.relay("--consumer", "mail", "--sink", sink) as relay:
+            self.emit_numbers(1)
+            wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
+            with self.transaction(deadlock_timeout="60s") as t:
+                t.execute("SELECT epoch FROM outbox.claim FOR UPDATE")
+                hold.unlink()
+                wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
+                                            "wait_event_type = 'Lock'"))
+                t.execute("SELECT outbox.lock_consumer('mail')")  # granted once the relay was made to let go
+                self.assertIn("deadlock detected", relay.output())
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"), what=relay.output)
+        self.assertEqual(self.got(), [0])
+        self.check_settled()
+
+    def test_an_emit_chosen_as_the_victim_of_a_deadlock_says_so_and_emits_nothing(self):
+        self.set_for_all(deadlock_timeout="20ms")
+        lines = "".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xy")
+        with self.transaction(deadlock_timeout="60s") as t:
+            once = "SELECT outbox.emit('a', NULL, NULL, 'null', idempotency_key => %s)"
+            t.execute(once, ("y",))
+            result = []
+            emitter = threading.Thread(target=lambda: result.append(self.outbox("emit", "--ndjson", "-", input=lines,
+                                                                                status=AGAIN)))
+            emitter.start()
+            wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
+                                        "wait_event_type = 'Lock'"))
+            t.execute(once, ("x",))
+            emitter.join()
+            self.assertIn("deadlock detected", result[0].stderr)
+            t.connection.rollback()
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
+
+
+SECRET = "s3cr3t-Wört"
+
+
+class Refused(Faults):
+    """Addresses, passwords and rights that are wrong: a clear word, the right exit status, and no secrets."""
+
+    def role(self, *grants):
+        """role makes one that may log in and nothing else, and gives the store's address for it."""
+        name = f"r_{self.dbname}"
+        self.sql(f"CREATE ROLE {name} LOGIN")
+        self.addCleanup(servers.execute, self.store.replace(self.dbname, "postgres"), f"DROP ROLE {name}")
+        self.addCleanup(self.sql, f"DROP OWNED BY {name}")
+        for grant in grants: self.sql(f"GRANT {grant} TO {name}")
+        return self.store.replace(f"user={servers.USER}", f"user={name}")
+
+    def refused(self, status, *args, **kw):
+        """refused runs a command that must fail with this status and one line, which it gives."""
+        done = self.outbox(*args, status=status, **kw)
+        said = [line for line in done.stderr.splitlines() if " info " not in line]
+        self.assertEqual((done.stdout, len(said)), ("", 1), done.stderr)
+        self.assertNotIn("the file and its folder", said[0])
+        return said[0]
+
+    def test_a_server_that_is_not_there_is_named(self):
+        for url, where in ((f"postgres:///shop?host={self.dir}&user=me", str(self.dir)),
+                           (f"postgres://me@127.0.0.1:{servers.free_port()}/shop", "127.0.0.1"),
+                           ("postgres://me@no-such-host.invalid/shop", "no-such-host.invalid")):
+            for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+                with self.subTest(where, args=args):
+                    said = self.refused(UNAVAILABLE, *args, "--store", url)
+                    self.assertIn(where, said)
+
+    def test_a_database_that_does_not_exist_is_named(self):
+        said = self.refused(UNAVAILABLE, "status", "--store", self.store.replace(self.dbname, "nowhere"))
+        self.assertIn('database "nowhere" does not exist', said)
+
+    def test_a_database_without_an_outbox_is_told_from_one_with_somebody_elses_tables(self):
+        self.assertIn("`outbox init`", self.refused(DATA, "emit", "a"))
+        self.sql("CREATE SCHEMA outbox")
+        self.sql("CREATE TABLE outbox.event (mine int)")
+        for args in (["init"], ["emit", "a"], ["status"]):
+            said = self.refused(DATA, *args)
+            self.assertIn("a table event that is not ours", said)
+            self.assertIn("?schema=NAME", said)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
+        self.outbox("init", "--store", self.store + "&schema=other")
+
+    def test_an_outbox_newer_than_the_program_is_refused(self):
+        self.outbox("init")
+        self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
+        for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            said = self.refused(DATA, *args)
+            self.assertIn("version 999", said)
+            self.assertIn("use a newer outbox", said)
+
+    def test_a_relay_stops_when_the_outbox_becomes_newer_than_the_program(self):
+        self.outbox("init")
+        relay = self.mail()
+        self.wait_asleep(1, relay)
+        self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
+        for pid in self.backends(): self.sql("SELECT pg_terminate_backend(%s)", pid)
+        relay.wait(expect=DATA)
+        self.assertIn("use a newer outbox", relay.output())
+
+    def test_schema_names_of_any_kind_work_and_are_not_read_as_sql(self):
+        self.sql("CREATE TABLE bystander (n int)")
+        for name in ('we"ird', "o'brien", 'x"; DROP TABLE bystander; --', "a b.c", "Straße", "$1 %s %I @schema@", "\\",
+                     "x" * 63):
+            with self.subTest(name):
+                url = f"{self.store}&schema={urllib.parse.quote(name)}"
+                out = self.path("odd")
+                out.unlink(missing_ok=True)
+                self.outbox("init", "--store", url)
+                self.outbox("emit", "a", "--key", "k/1", "--idempotency-key", "1", "--store", url)
+                with self.relay("--store", url, "--consumer", "m", "--sink", f"file:{out}") as relay:
+                    wait_until(lambda: len(self.ndjson(out)) == 1, what=relay.output)
+                    self.wait_asleep(1, relay)
+                    self.outbox("emit", "a", "--store", url)
+                    wait_until(lambda: len(self.ndjson(out)) == 2, SOON, relay.output)
+                self.outbox("status", "--store", url)
+                self.outbox("trim", "--store", url)
+        self.assertEqual(self.sql("SELECT count(*) FROM bystander"), [(0,)])
+
+    def test_schema_names_that_cannot_be_are_refused(self):
+        for name in ("x" * 64, "pg_mine", "a%0A;b", "a%01b", "a%00b", "a%zz", "a$outbox$b", ""):
+            with self.subTest(name):
+                self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
+
+    def test_a_role_without_rights_is_told_what_it_lacks(self):
+        self.outbox("init")
+        url = self.role()
+        for args in (["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            with self.subTest(args):
+                said = self.refused(UNAVAILABLE, *args, "--store", url)
+                self.assertIn("permission denied for schema outbox", said)
+        said = self.refused(UNAVAILABLE, "init", "--store", url + "&schema=new")
+        self.assertIn("permission denied for database", said)
+
+    def test_read_only_by_default_is_told_and_reading_goes_on(self):
+        self.outbox("init")
+        self.emit_numbers(1)
+        self.set_for_all(default_transaction_read_only="on")
+        for args in (["init", "--store", self.store + "&schema=new"], ["emit", "a"],
+                     ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            with self.subTest(args):
+                said = self.refused(UNAVAILABLE, *args)
+                self.assertIn("read-only transaction", said)
+                self.assertIn("connect to the primary", said)
+        self.outbox("status")
+        self.assertEqual(len(self.outbox("events", "list").stdout.splitlines()), 2)
+
+
+class Secrets(Faults):
+    """A password is never printed, whatever goes wrong with it, and however it was given."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = servers.Postgres(password=SECRET).start()
+        cls.addClassCleanup(cls.server.close)
+        cls.server.create_database("shop")
+
+    def setUp(self):
+        super().setUp()
+        self.said = []
+
+    def listen(self, *args, status=None, **kw):
+        done = self.outbox(*args, status=status, **kw)
+        self.said += [done.stdout, done.stderr]
+        return done
+
+    def refuse_pieces(self, *secrets):
+        for text in self.said:
+            for secret in secrets:
+                for form in (secret, urllib.parse.quote(secret, safe="")): self.assertNotIn(form, text)
+
+    def ask(self, statement, *params):
+        return servers.execute(self.server.url("shop"), statement, *params)
+
+    def everything(self, url, **env):
+        """everything runs each command that speaks of its store, in good days, and a relay in bad ones."""
+        env = {"OUTBOX_STORE": url, **env}
+        self.listen("init", env=env, status=0)
+        self.listen("init", "--json", env=env, status=0)
+        self.listen("emit", "a", env=env, status=0)
+        for args in (["status"], ["status", "--json"], ["config", "show"], ["config", "show", "--json"],
+                     ["events", "list"], ["consumers", "list"], ["trim"], ["doctor"], ["migrate", "status"],
+                     ["migrate", "validate"]):
+            self.listen(*args, env=env)
+        relay = self.relay("--consumer", "m", "--sink", f"file:{self.out}", "--log-level", "debug", env=env)
+        wait_until(lambda: self.ask("SELECT 1 FROM outbox.consumer_status WHERE delivered = 1"), what=relay.output)
+        self.said.append(pathlib.Path(f"/proc/{relay.pid}/cmdline").read_text())
+        self.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outbox'")
+        self.ask("SELECT outbox.emit('a', NULL, NULL, '1')")
+        wait_until(lambda: self.ask("SELECT 1 FROM outbox.consumer_status WHERE delivered = 2"), what=relay.output)
+        relay.stop()
+        self.said.append(relay.output())
+        self.ask("DROP SCHEMA outbox CASCADE")
+
+    def test_a_right_password_is_printed_by_nobody(self):
+        passfile = self.path("pass")
+        passfile.write_text(f"*:*:*:*:{SECRET}\n")
+        passfile.chmod(0o600)
+        bare = self.server.tcp_url("shop").replace(f":{urllib.parse.quote(SECRET, safe='')}@", "@")
+        self.everything(self.server.tcp_url("shop"))
+        self.everything(f"{bare}?password={urllib.parse.quote(SECRET, safe='')}")
+        self.everything(bare, PGPASSWORD=SECRET)
+        self.everything(f"{bare}?passfile={passfile}")
+        self.refuse_pieces(SECRET)
+        self.assertNotIn(SECRET, self.server.log())
+
+    def test_a_wrong_password_is_told_and_not_printed(self):
+        url = self.server.tcp_url("shop", "not-this-one")
+        for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            done = self.listen(*args, status=UNAVAILABLE, env={"OUTBOX_STORE": url})
+            self.assertIn("password authentication failed", done.stderr)
+        done = self.listen("status", status=UNAVAILABLE, env={"OUTBOX_STORE": url.replace(":not-this-one", "")})
+        self.assertIn("password", done.stderr)
+        self.refuse_pieces("not-this-one")
+
+    def test_a_password_that_breaks_its_url_is_not_printed_in_pieces(self):
+        """Characters that a URL takes for its own, not percent-encoded, as people forget to."""
+        port = self.server.tcp_port
+        for mark in "@/?#%:[ &\\'\"=":
+            url = f"postgres://me:hush{mark}hidden@127.0.0.1:{port}/shop"
+            for args in (["init"], ["status"], ["config", "show"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+                self.listen(*args, env={"OUTBOX_STORE": url})
+        for url in (f"postgres://me:hush?schema=hidden@127.0.0.1:{port}/shop", f"postgres://me:hush@hidden@127.0.0.1/s",
+                    f"postgres://127.0.0.1:{port}/shop?user=me&password=hush", "postgres:host=x password=hush",
+                    "postgres://me:hush@[::1/shop", "postgres://me:hush@127.0.0.1:port/shop", "postgres://me:hush@/%zz",
+                    "postgres://me:hush@127.0.0.1/shop?no_such_option=1", "postgres://me:hush@127.0.0.1/shop?schema=",
+                    "postgers://me:hush@127.0.0.1/shop", "//me:hush@127.0.0.1/shop"):
+            for args in (["init"], ["status"], ["config", "show"]): self.listen(*args, env={"OUTBOX_STORE": url})
+        self.refuse_pieces("hush", "hidden")

@@ -1,0 +1,253 @@
+"""Adopting a table: its producer goes on unchanged, and its rows become events; what was processed stays processed."""
+# build: plain
+import json
+import threading
+import unittest
+import uuid
+
+import psycopg2
+from support import BIN, PgCase, wait_until
+
+DATA, USAGE, AGAIN, CONFIG, UNAVAILABLE = 65, 64, 75, 78, 69
+
+# The table of a service that delivered by a single flag, word for word.
+FLAGGED = """CREATE TABLE outbox (
+    id BIGSERIAL PRIMARY KEY,
+    event_type TEXT NOT NULL,
+    payload JSONB NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
+    processed_at TIMESTAMPTZ
+)"""
+DEBEZIUM = """CREATE TABLE "Shop"."Out""box" (
+    id UUID PRIMARY KEY,
+    aggregatetype VARCHAR(255) NOT NULL,
+    aggregateid VARCHAR(255) NOT NULL,
+    type VARCHAR(255) NOT NULL,
+    payload JSONB
+)"""
+
+
+class Adoption(PgCase):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def drained(self, name="mail"):
+        out = self.path(f"{name}.ndjson")
+        self.drain("--consumer", name, "--sink", f"file:{out}")
+        return self.ndjson(out)
+
+    def old_rows(self, n):
+        """old_rows fills the flagged table, newest times first so that order by id shows; every third is processed."""
+        self.sql(FLAGGED)
+        self.sql("INSERT INTO outbox (event_type, payload, created_at, processed_at) SELECT 'message:created', "
+                 "jsonb_build_object('n', i), timestamptz '2024-05-01' - i * interval '1 day', "
+                 "CASE WHEN i %% 3 = 0 THEN now() END FROM generate_series(1, %s) AS i", n)
+
+    def insert(self, *numbers):
+        for n in numbers:
+            self.sql("INSERT INTO outbox (event_type, payload) VALUES ('message:created', jsonb_build_object('n', %s))", n)
+
+    def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
+        self.old_rows(10)
+        said = self.outbox("adopt", "outbox").stdout
+        self.assertEqual(said, "outbox: adopted; 7 rows that were not processed became events\n")
+        self.insert(11, 12)
+        events = self.drained()
+        self.assertEqual([e["payload"]["n"] for e in events], [1, 2, 4, 5, 7, 8, 10, 11, 12])
+        self.assertEqual([e["headers"] for e in events][:3], [{"source_id": "1"}, {"source_id": "2"}, {"source_id": "4"}])
+        self.assertEqual({e["type"] for e in events}, {"message:created"})
+        self.assertEqual([e["created_at"] for e in events][:2], ["2024-04-30T00:00:00.000Z", "2024-04-29T00:00:00.000Z"])
+        self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE processed_at IS NULL"), [(9,)])
+
+    def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
+        self.sql(FLAGGED)
+        self.outbox("adopt", "outbox")
+        db = psycopg2.connect(self.store)
+        self.addCleanup(db.close)
+        insert = "INSERT INTO outbox (event_type, payload, processed_at) VALUES (%s, '1', %s)"
+        with db.cursor() as cursor:
+            cursor.execute(insert, ("lost", None))
+            db.rollback()
+            cursor.execute(insert, ("kept", None))
+            cursor.execute("SAVEPOINT s")
+            cursor.execute(insert, ("undone", None))
+            cursor.execute("ROLLBACK TO s")
+            cursor.execute(insert, ("processed already", "2024-01-01"))
+            self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
+            db.commit()
+        self.assertEqual(self.sql("SELECT type FROM outbox.event"), [("kept",)])
+
+    def test_the_old_producer_needs_no_rights_and_its_inserts_never_fail(self):
+        self.sql("CREATE TABLE old (id text, event_type text, payload text, processed_at date)")
+        self.outbox("adopt", "old")
+        store = self.role()
+        self.sql(f"GRANT INSERT ON old TO {store.partition('user=')[2].partition('&')[0]}")
+        db = psycopg2.connect(store)
+        self.addCleanup(db.close)
+        db.autocommit = True
+        same = str(uuid.uuid4())
+        rows = [(same, "a", '{"b":  1}'), ("7", "Order Paid", "no json"), (None, None, None), ("8", " ", "1"),
+                ("9", "x" * 300, '["\\ud800"]'), ("10", "deep", "[" * 100000)]
+        with db.cursor() as cursor:
+            for row in rows: cursor.execute("INSERT INTO old (id, event_type, payload) VALUES (%s, %s, %s)", row)
+        got = self.sql("SELECT id::text, type, payload::text, headers ->> 'source_id' FROM outbox.event ORDER BY seq")
+        self.assertEqual(got[0], (same, "a", '{"b":  1}', None))
+        self.assertEqual(got[1][1:], ("Order_Paid", '"no json"', "7"))
+        self.assertEqual(got[2][1:], ("unknown", "null", None))
+        self.assertEqual(got[3][1:], ("_", "1", "8"))
+        self.assertEqual((got[4][1], got[4][3]), ("x" * 255, "9"))
+        self.assertEqual(got[5][1:], ("deep", json.dumps("[" * 100000), "10"))
+
+    def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
+        self.sql('CREATE SCHEMA "Shop"')
+        self.sql(DEBEZIUM)
+        ids = [str(uuid.uuid4()) for _ in range(4)]
+        add = """INSERT INTO "Shop"."Out""box" VALUES (%s, 'order', %s, 'OrderPaid', '{"x": 1}')"""
+        for i in range(3): self.sql(add, ids[i], str(i % 2))
+        self.outbox("adopt", '"Shop"."Out""box"')
+        db = psycopg2.connect(self.store)
+        self.addCleanup(db.close)
+        with db.cursor() as cursor:  # as Debezium's users do: only the insert matters
+            cursor.execute(add, (ids[3], "1"))
+            cursor.execute('DELETE FROM "Shop"."Out""box" WHERE id = %s', (ids[3],))
+        db.commit()
+        events = self.drained()
+        self.assertEqual([e["id"] for e in events], ids)
+        self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
+                         [("order", n, "OrderPaid", {"x": 1}, {}) for n in ("0", "1", "0", "1")])
+
+    def test_payloads_of_every_kind_become_json(self):
+        for kind, given, wanted in (("json", '{"b":  [1, 2]}', '{"b":  [1, 2]}'), ("jsonb", '{"b":  1}', '{"b": 1}'),
+                                    ("text", '{"b":  1}', '{"b":  1}'), ("varchar(20)", "words", '"words"'),
+                                    ("bytea", b'{"b":  1}', '{"b":  1}'), ("bytea", b"words", '"words"'),
+                                    ("bytea", b"\xff\x00", '"/wA="'), ("jsonb", None, "null")):
+            for when in ("before", "after"):
+                with self.subTest(kind=kind, given=given, when=when):
+                    self.sql("DROP TABLE IF EXISTS old")
+                    self.sql(f"CREATE TABLE old (id int, event_type text, payload {kind}, processed_at timestamp)")
+                    if when == "after": self.outbox("adopt", "old", "--existing", "copy")
+                    self.sql("INSERT INTO old VALUES (1, 'a', %s)", given)
+                    if when == "before": self.outbox("adopt", "old", "--existing", "copy")
+                    self.assertEqual(self.sql("SELECT payload::text FROM outbox.event ORDER BY seq DESC LIMIT 1"), [(wanted,)])
+        self.sql("CREATE TABLE bad (id int, event_type text, payload int, processed_at timestamp)")
+        self.assertIn("payload", self.outbox("adopt", "bad", status=CONFIG).stderr)
+
+    def test_adopting_again_copies_nothing_twice(self):
+        self.old_rows(3)
+        self.outbox("adopt", "outbox")
+        self.assertEqual(self.outbox("adopt", "public.outbox").stdout, "public.outbox: was adopted before; nothing to do\n")
+        self.assertEqual(self.json("adopt", '"outbox"'), {"table": '"outbox"', "adopted": True, "changed": False, "copied": 0})
+        self.insert(4)
+        self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 4])
+
+    def test_undo_leaves_events_and_adopting_after_it_needs_a_decision(self):
+        self.old_rows(3)
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo").stdout, "outbox: was not adopted; nothing to do\n")
+        self.outbox("adopt", "outbox")
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo").stdout, "outbox: no longer adopted; its events stay\n")
+        self.insert(4)
+        self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2])
+        self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'outbox'::regclass"), [(0,)])
+        self.assertEqual(self.sql(r"SELECT count(*) FROM pg_proc WHERE proname ~ '^adopted_\d'"), [(0,)])
+        self.assertIn("adopted before", self.outbox("adopt", "outbox", status=DATA).stderr)
+        self.outbox("adopt", "outbox", "--existing", "skip")
+        self.insert(5)
+        self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 5])
+        self.outbox("adopt", "outbox", "--undo")
+        self.assertEqual(self.json("adopt", "outbox", "--existing", "copy")["copied"], 4)
+
+    def test_rows_of_writers_that_are_at_work_meanwhile_come_once(self):
+        """Adoption waits for transactions that have written, and makes the others wait: no row falls between."""
+        self.old_rows(3)
+        early = psycopg2.connect(self.store)
+        self.addCleanup(early.close)
+        stop, done = threading.Event(), []
+
+        def write():
+            db = psycopg2.connect(self.store)
+            with db, db.cursor() as cursor:
+                while not stop.is_set():
+                    cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('busy', '{}') RETURNING id")
+                    row = cursor.fetchone()[0]
+                    db.commit()
+                    done.append(row)
+            db.close()
+
+        with early.cursor() as cursor:
+            cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('early', '{}') RETURNING id")
+            first = cursor.fetchone()[0]
+        writers = [threading.Thread(target=write) for _ in range(3)]
+        for writer in writers: writer.start()
+        try:
+            wait_until(lambda: len(done) > 20)
+            adopting = self.spawn(BIN, "adopt", "outbox")
+            wait_until(lambda: self.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'outbox'::regclass"))
+            early.commit()
+            adopting.wait()
+            seen = len(done)
+            wait_until(lambda: len(done) > seen + 20)
+        finally:
+            early.close()
+            stop.set()
+            for writer in writers: writer.join()
+        got = [int(e["headers"]["source_id"]) for e in self.drained()]
+        self.assertEqual(sorted(got), sorted([1, 2, first] + done))
+
+    def test_a_table_that_stays_locked_is_left_alone(self):
+        self.sql(FLAGGED)
+        db = psycopg2.connect(self.store)
+        self.addCleanup(db.close)
+        with db.cursor() as cursor: cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('a', '1')")
+        self.assertIn("lock timeout", self.outbox("adopt", "outbox", status=AGAIN).stderr)
+        db.commit()
+        self.assertEqual(self.json("adopt", "outbox")["copied"], 1)
+
+    def test_columns_may_be_called_otherwise(self):
+        self.sql('CREATE TABLE jobs (nr int, "What ""is""" text, body text, owner text, "of" text, born timestamp, '
+                 'done boolean)')
+        self.sql("INSERT INTO jobs VALUES (1, 'x', '1', 'order', '7', '2024-01-02', false), "
+                 "(2, 'y', '2', 'order', NULL, NULL, NULL), "
+                 "(3, 'z', '3', 'order', '7', NULL, true)")
+        columns = ("id=nr", 'type=What "is"', "payload=body", "aggregate_type=owner", "aggregate_id=of", "created_at=born",
+                   "processed_at=done")
+        self.outbox("adopt", "jobs", *(word for column in columns for word in ("--column", column)))
+        self.sql("INSERT INTO jobs VALUES (4, 'w', '4', 'order', '8', 'infinity', NULL)")
+        got = self.sql("SELECT type, aggregate_type, aggregate_id, headers ->> 'source_id', created_at <= now() "
+                       "FROM outbox.event ORDER BY seq")
+        self.assertEqual(got, [("x", "order", "7", "1", True), ("y", None, None, "2", True), ("w", "order", "8", "4", True)])
+        self.assertEqual(self.sql("SELECT created_at::date::text FROM outbox.event WHERE type = 'x'"), [("2024-01-02",)])
+
+    def test_what_is_wrong_is_said(self):
+        self.sql("CREATE TABLE odd (id int, kind text, payload json, done timestamp)")
+        self.sql("CREATE VIEW seen AS SELECT * FROM odd")
+        for args, status, says in (
+                (["nowhere"], DATA, "no table nowhere"),
+                (["no where"], DATA, "no table no where"),
+                (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
+                (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
+                (["odd", "--shape", "debezium"], DATA, "no column type, which would be the type"),
+                (["odd", "--column", "processed_at=done", "--column", "type=sort"], DATA, "no column sort"),
+                (["odd", "--column", "processed_at=done", "--column", "type=kind", "--column", "aggregate_id=id"], DATA,
+                 "aggregate_type has to be said"),
+                (["odd", "--column", "kind=type"], CONFIG, "kind is nothing a column can be"),
+                (["odd", "--column", "type"], USAGE, "is not FIELD=COLUMN"),
+                (["odd", "--shape", "debezum"], USAGE, "did you mean debezium?"),
+                (["seen"], CONFIG, "seen is no table that can be adopted"),
+                (["outbox.event"], CONFIG, "outbox.event is no table that can be adopted"),
+                (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
+                (["odd", "--store", "sqlite::memory:"], CONFIG, "is for PostgreSQL"),
+                (["odd", "--store", self.role("operator")], UNAVAILABLE, "permission denied")):
+            with self.subTest(args=args):
+                self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
+        self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'odd'::regclass"), [(0,)])
+
+    def test_an_adopted_table_is_no_difference_to_validate(self):
+        self.old_rows(1)
+        self.outbox("adopt", "outbox")
+        self.outbox("migrate", "validate")
+
+
+if __name__ == "__main__":
+    unittest.main()

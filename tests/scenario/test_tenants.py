@@ -1,0 +1,249 @@
+"""Tenants: a connection that works for one has to do with that tenant's events and consumers alone; the platform's, which
+works for none, with all. Everyone here has an ordinary role: the owner of the tables is above row-level security."""
+# build: plain
+import json
+import re
+import unittest
+
+import psycopg2
+from support import ROOT, PgCase, wait_until
+
+DATA, CONFIG, UNAVAILABLE = 65, 78, 69
+
+
+class Tenants(PgCase):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.producer, self.consumer = self.role("producer"), self.role("producer", "consumer")
+        self.operator = self.role("operator")
+
+    def of(self, tenant, store=None):
+        """of is a store in the context of a tenant; None: the platform's."""
+        return (store or self.consumer) + (f"&tenant={tenant}" if tenant else "")
+
+    def connect(self, tenant, store=None):
+        db = psycopg2.connect(store or self.consumer)
+        self.addCleanup(db.close)
+        db.autocommit = True
+        if tenant: self.run_on(db, "SELECT set_config('outbox.tenant', %s, false)", tenant)
+        return db
+
+    def run_on(self, db, statement, *params):
+        with db.cursor() as cursor:
+            cursor.execute(statement, params or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def refused(self, db, state, statement, *params):
+        with self.assertRaises(psycopg2.Error) as caught:
+            self.run_on(db, statement, *params)
+        self.assertEqual(caught.exception.pgcode, state, caught.exception)
+        return str(caught.exception)
+
+    def emit_for(self, tenant, *payloads):
+        for payload in payloads:
+            self.emit("a", f"k/{payload}", payload, "--store", self.of(tenant, self.producer))
+
+    def mixed(self):
+        """mixed emits two events of each tenant and of none, in turns."""
+        for i in (1, 2):
+            for tenant in ("a", "b", None): self.emit_for(tenant, f"{tenant}{i}")
+
+    def drained(self, name, tenant, *more, sink=None):
+        out = self.path(f"{name}.ndjson")
+        self.outbox("relay", "--drain", "--consumer", name, "--sink", sink or f"file:{out}", *more,
+                    "--store", self.of(tenant))
+        return [e["payload"] for e in self.ndjson(out)]
+
+    def payloads(self, db, statement, *params):
+        return [row[0] for row in self.run_on(db, f"SELECT payload #>> '{{}}' FROM {statement}", *params)]
+
+    # ---- producing ----
+
+    def test_a_producer_writes_for_its_tenant_and_no_other(self):
+        db = self.connect("a", self.producer)
+        self.run_on(db, "INSERT INTO outbox.event (type, payload) VALUES ('x', '1')")
+        self.run_on(db, "SELECT outbox.emit('x', NULL, NULL, '2')")
+        self.run_on(db, "SELECT outbox.emit_once('x', NULL, NULL, '3', NULL, 'key')")
+        self.run_on(db, "SELECT outbox.emit('x', NULL, NULL, '4', tenant => 'a')")
+        self.emit_for("a", 5)
+        self.assertEqual(self.sql("SELECT DISTINCT tenant FROM outbox.event"), [("a",)])
+        for statement in ("INSERT INTO outbox.event (type, tenant) VALUES ('x', 'b')",
+                          "INSERT INTO outbox.event (type, tenant) VALUES ('x', NULL)",
+                          "SELECT outbox.emit('x', NULL, NULL, '2', tenant => 'b')",
+                          "SELECT outbox.emit_once('x', NULL, NULL, '3', NULL, 'new', tenant => 'b')"):
+            with self.subTest(statement): self.refused(db, "42501", statement)
+        self.outbox("emit", "x", "--tenant", "b", "--store", self.of("a", self.producer), status=UNAVAILABLE)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(5,)])
+
+    def test_the_platform_writes_for_every_tenant(self):
+        db = self.connect(None, self.producer)
+        self.run_on(db, "INSERT INTO outbox.event (type) VALUES ('x')")
+        self.run_on(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', 'b')")
+        self.run_on(db, "SELECT outbox.emit('x', NULL, NULL, '2', tenant => 'a')")
+        self.assertEqual(self.sql("SELECT tenant FROM outbox.event ORDER BY seq"), [(None,), ("b",), ("a",)])
+
+    def test_each_tenant_has_idempotency_keys_of_its_own(self):
+        a = self.emit("x", None, 1, "--idempotency-key", "k", "--store", self.of("a", self.producer))
+        b = self.emit("x", None, 2, "--idempotency-key", "k", "--store", self.of("b", self.producer))
+        self.assertNotEqual(a, b)
+        self.assertEqual(self.emit("x", None, 1, "--idempotency-key", "k", "--store", self.of("a", self.producer)), a)
+        said = self.outbox("emit", "x", "--payload", "2", "--idempotency-key", "k", "--store", self.of("a", self.producer),
+                           status=DATA).stderr
+        self.assertNotIn(b, said)
+        self.assertEqual(self.run_on(self.connect("b", self.producer), "SELECT event_id FROM outbox.idempotency"), [(b,)])
+
+    # ---- consuming ----
+
+    def test_a_tenants_consumer_gets_its_events_and_the_platforms_all(self):
+        self.mixed()
+        self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
+        self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
+        self.assertEqual(self.drained("all", None), ["a1", "b1", "None1", "a2", "b2", "None2"])
+        self.mixed()
+        self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"] * 2)
+
+    def test_a_running_relay_of_a_tenant_is_woken_and_gets_no_others(self):
+        out = self.path("a.ndjson")
+        with self.relay("--consumer", "a-mail", "--sink", f"file:{out}", "--retention", "0s",
+                        "--store", self.of("a")) as relay:
+            self.mixed()
+            wait_until(lambda: len(self.ndjson(out)) >= 2, what=relay.output)
+        self.assertEqual([e["payload"] for e in self.ndjson(out)], ["a1", "a2"])
+
+    def leave_traces(self, tenant, first):
+        """leave_traces makes a consumer with a row of everything, out of the two events of its tenant."""
+        db, name = self.connect(tenant), f"{tenant}-mail"
+        self.emit("a", None, f"{tenant}3", "--idempotency-key", "key", "--store", self.of(tenant, self.producer))
+        self.run_on(db, "SELECT outbox.register(%s)", name)
+        epoch = self.run_on(db, "SELECT epoch FROM outbox.claim(%s, 'w')", name)[0][0]
+        outcomes = [{"seq": first, "kind": "dead", "attempts": 1, "error": f"secret of {tenant}"},
+                    {"seq": first + 3, "kind": "retry", "attempts": 1, "delay_ms": 3600000, "error": f"secret of {tenant}"}]
+        self.run_on(db, "SELECT outbox.settle(%s, 'w', %s, %s)", name, epoch, json.dumps(outcomes))
+        self.emit_for(tenant, f"{tenant}4")
+        epoch = self.run_on(db, "SELECT epoch FROM outbox.claim(%s, 'w', lease_ms => 3600000)", name)[0][0]
+        self.run_on(db, "INSERT INTO outbox.receipt VALUES (%s, %s, gen_random_uuid(), 'r', now())", name, first)
+        return epoch
+
+    def test_a_tenant_sees_nothing_of_another(self):
+        self.mixed()
+        self.leave_traces("a", 1)
+        self.leave_traces("b", 2)
+        a, everything = self.connect("a"), self.connect(None, self.operator)
+        columns = {"event": "tenant", "idempotency": "tenant", "consumer": "name", "consumer_status": "name"}
+        for table in ("event", "dead", "consumer", "lane", "claim", "parked", "receipt", "idempotency", "delivery",
+                      "consumer_status"):
+            with self.subTest(table):
+                what = f"SELECT DISTINCT left({columns.get(table, 'consumer')}, 1) FROM outbox.{table}"
+                self.assertEqual(self.run_on(a, what), [("a",)])
+                self.assertLessEqual({("a",), ("b",)}, set(self.run_on(everything, what)))
+        self.assertEqual([e["payload"] for e in self.json("events", "list", "--store", self.of("a"))],
+                         ["a1", "a2", "a3", "a4"])
+        self.assertEqual([c["name"] for c in self.json("consumers", "list", "--store", self.of("a"))], ["a-mail"])
+        self.assertEqual([d["error"] for d in [self.json("dead", "show", "1", "--store", self.of("a"))]], ["secret of a"])
+        self.outbox("dead", "show", "2", "--store", self.of("a"), status=DATA)
+        self.outbox("events", "show", "2", "--store", self.of("a"), status=DATA)
+
+    def test_what_is_claimed_and_parked_stays_with_its_tenant(self):
+        self.mixed()
+        a, b = self.connect("a"), self.connect("b")
+        self.run_on(a, "SELECT outbox.register('a-mail')")
+        epoch = self.run_on(a, "SELECT epoch FROM outbox.claim('a-mail', 'w')")[0][0]
+        self.assertEqual(self.payloads(a, "outbox.claimed('a-mail', %s)", epoch), ["a1", "a2"])
+        self.assertEqual(self.payloads(b, "outbox.claimed('a-mail', %s)", epoch), [])
+        self.assertTrue(self.run_on(a, """SELECT outbox.settle('a-mail', 'w', %s, '[{"seq": 1, "kind": "retry", "attempts": 1,
+            "delay_ms": 1}]')""", epoch)[0][0])
+        wait_until(lambda: self.run_on(a, "SELECT 1 FROM outbox.parked WHERE due_at < clock_timestamp()"))
+        epoch = self.run_on(a, "SELECT epoch FROM outbox.claim('a-mail', 'w')")[0][0]
+        self.assertEqual(self.payloads(a, "outbox.claimed('a-mail', %s)", epoch), ["a1"])
+        self.assertEqual(self.payloads(b, "outbox.claimed('a-mail', %s)", epoch), [])
+        self.assertEqual(self.run_on(b, "SELECT outbox.extend('a-mail', 'w', %s)", epoch), [(False,)])
+
+    def test_an_expired_claim_is_taken_over_by_its_own_tenant_only(self):
+        """Taken over by another, its events would be looked for, not seen, and lost."""
+        self.mixed()
+        a, b, platform = self.connect("a"), self.connect("b"), self.connect(None)
+        self.run_on(a, "SELECT outbox.register('a-mail')")
+        self.run_on(a, "SELECT count(*) FROM outbox.claim('a-mail', 'w1', lease_ms => 1)")
+        wait_until(lambda: self.run_on(a, "SELECT 1 FROM outbox.claim WHERE locked_until < clock_timestamp()"))
+        self.refused(b, "OB003", "SELECT outbox.claim('a-mail', 'w2')")
+        self.assertIn('belongs to tenant "a"', self.refused(platform, "OB004", "SELECT outbox.claim('a-mail', 'w2')"))
+        got = []
+        for _ in range(2):  # one at a time, after a crash
+            rows = self.run_on(a, "SELECT epoch, payload #>> '{}' FROM outbox.claim('a-mail', 'w2')")
+            got += [row[1] for row in rows]
+            self.run_on(a, "SELECT outbox.settle('a-mail', 'w2', %s)", rows[0][0])
+        self.assertEqual(got, ["a1", "a2"])
+        self.assertEqual(self.run_on(a, "SELECT outbox.claim('a-mail', 'w2')"), [])
+
+    def test_dead_letters_are_redriven_by_their_own_tenant_or_the_platform(self):
+        self.mixed()
+        for tenant in ("a", "b"): self.drained(f"{tenant}-mail", tenant, sink="exec:exit 65")
+        self.drained("all", None, sink="exec:exit 65")
+        a = self.of("a", self.operator)
+        db = self.connect("a", self.operator)
+        self.refused(db, "OB003", "SELECT outbox.redrive('b-mail')")
+        self.refused(db, "OB003", "SELECT outbox.redrive('all')")
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", a), {"retried": 2})
+        self.assertEqual(self.sql("SELECT consumer, count(*) FROM outbox.dead WHERE retrying GROUP BY 1"), [("a-mail", 2)])
+        self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
+        self.assertEqual(self.json("dead", "drop", "--all", "--store", a), {"dropped": 0})
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", self.operator), {"retried": 8})
+        self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
+        self.assertEqual(self.drained("all", None), ["a1", "b1", "None1", "a2", "b2", "None2"])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
+
+    def test_a_consumer_keeps_its_tenant(self):
+        self.mixed()
+        self.drained("mail", "a")
+        for other in ("b", None):
+            with self.subTest(other=other):
+                self.outbox("relay", "--drain", "--consumer", "mail", "--sink", "stdout:", "--store", self.of(other),
+                            status=CONFIG)
+        self.assertIn("taken", self.refused(self.connect("b"), "OB004", "SELECT outbox.register('mail')"))
+        operator = self.connect("b", self.operator)
+        self.assertEqual(self.run_on(operator, "SELECT outbox.pause('mail')"), [(False,)])
+        self.outbox("consumers", "remove", "mail", "--force", "--store", self.of("b", self.operator), status=DATA)
+        self.outbox("consumers", "remove", "mail", "--force", "--store", self.of("a", self.operator))
+
+    def test_a_role_can_be_held_to_a_tenant_whatever_it_says(self):
+        """With the policies of docs/operations.md."""
+        self.mixed()
+        self.leave_traces("a", 1)
+        self.leave_traces("b", 2)
+        name = self.consumer.partition("user=")[2].partition("&")[0]
+        text = (ROOT / "docs" / "operations.md").read_text()
+        statements = re.search(r"^```sql\n(CREATE POLICY.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+        self.sql(statements.replace("acme_app", name).replace("'acme'", "'a'"))
+        for said in ("a", "b", None):
+            db = self.connect(said)
+            for table, column in (("event", "tenant"), ("idempotency", "tenant"), ("consumer", "tenant"), ("dead", "tenant"),
+                                  ("lane", "left(consumer, 1)"), ("claim", "left(consumer, 1)"),
+                                  ("parked", "left(consumer, 1)"), ("receipt", "left(consumer, 1)")):
+                with self.subTest(said=said, table=table):
+                    self.assertEqual(self.run_on(db, f"SELECT DISTINCT {column} FROM outbox.{table}"),
+                                     [] if said == "b" else [("a",)])
+            if said != "a": self.refused(db, "42501", "SELECT outbox.emit('x', NULL, NULL, '1')")
+        self.drained("a-second", "a")
+
+    # ---- what is the platform's ----
+
+    def test_trimming_is_the_platforms(self):
+        self.mixed()
+        self.drained("a-mail", "a")
+        said = self.outbox("trim", "--older-than", "0s", "--store", self.of("a", self.operator), status=CONFIG).stderr
+        self.assertIn("platform", said)
+        self.outbox("trim", "--older-than", "0s", "--dry-run", "--store", self.of("a", self.operator), status=CONFIG)
+        self.drained("all", None)
+        self.assertEqual(self.json("trim", "--older-than", "0s", "--store", self.operator)["events"], 6)
+
+    def test_a_role_above_row_security_cannot_work_for_a_tenant(self):
+        self.mixed()
+        self.assertIn("row-level security", self.outbox("status", "--store", self.of("a", self.store), status=CONFIG).stderr)
+        owner = self.connect("a", self.store)
+        self.run_on(owner, "SELECT outbox.register('mail')")
+        self.assertIn("above row-level", self.refused(owner, "OB004", "SELECT outbox.claim('mail', 'w')"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,89 @@
+"""What the tests of exactness share: sessions on an outbox in PostgreSQL, each doing one thing at a time as it is told.
+
+    class Late(Exact):
+        def test_late_commit_is_handed_out(self):
+            self.register("c")
+            writer = self.session()
+            writer.do("BEGIN")
+            seq = writer.emit("order/1")
+            self.assertEqual(self.take("c"), [])
+            writer.do("COMMIT")
+            self.assertEqual(self.take("c"), [seq])
+"""
+import json
+
+import psycopg2
+
+from support import PgCase, servers
+
+
+class Session:
+    """One connection. Nothing begins or commits but what do() is told to."""
+
+    def __init__(self, url, schema="outbox"):
+        self.db = psycopg2.connect(url)
+        self.db.autocommit = True
+        self.cursor = self.db.cursor()
+        self.schema = servers.quoted(schema)
+
+    def do(self, statement, *params):
+        """do runs a statement and gives its rows; @ stands for the schema."""
+        schema = self.schema.replace("%", "%%") if params else self.schema
+        self.cursor.execute(statement.replace("@", schema), params or None)
+        return self.cursor.fetchall() if self.cursor.description else []
+
+    def emit(self, key=None, type="t.e", payload="{}"):
+        """emit inserts an event, with a key as "aggregate/id", and gives its seq."""
+        aggregate, _, name = key.partition("/") if key else (None, None, None)
+        return self.do("INSERT INTO @.event (type, aggregate_type, aggregate_id, payload) VALUES "
+                       "(%s, %s, %s, %s) RETURNING seq", type, aggregate, name, payload)[0][0]
+
+    def claim(self, consumer, worker="w", max_events=100, lease_ms=30000, max_attempts=5):
+        """claim gives (epoch, [(seq, type, key, held)]); (None, []) if there is nothing."""
+        rows = self.do("SELECT epoch, seq, type, aggregate_type, aggregate_id, held FROM @.claim"
+                       "(%s, %s, %s, %s, %s)", consumer, worker, max_events, lease_ms, max_attempts)
+        key = lambda r: None if r[3] is None else f"{r[3]}/{r[4]}"
+        return (rows[0][0] if rows else None), [(r[1], r[2], key(r), r[5]) for r in rows]
+
+    def settle(self, consumer, epoch, worker="w", outcomes=(), release_from=0):
+        return self.do("SELECT @.settle(%s, %s, %s, %s, %s)", consumer, worker, epoch,
+                       json.dumps(list(outcomes)), release_from)[0][0]
+
+    def take(self, consumer, worker="w", max_events=100):
+        """take claims, settles all as delivered, and gives the seqs."""
+        epoch, events = self.claim(consumer, worker, max_events)
+        if epoch is not None and not self.settle(consumer, epoch, worker): raise AssertionError("the claim was lost")
+        return [event[0] for event in events]
+
+    def drain(self, consumer, worker="w", max_events=100):
+        """drain takes until there is no more."""
+        seqs = []
+        while batch := self.take(consumer, worker, max_events): seqs += batch
+        return seqs
+
+    def close(self):
+        self.db.close()
+
+
+class Exact(PgCase):
+    """A PgCase with an outbox in it, and sessions that end with the test. self.reader is one of them."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.reader = self.session()
+
+    def session(self, url=None, schema="outbox"):
+        session = Session(url or self.store, schema)
+        self.addCleanup(session.close)
+        return session
+
+    def register(self, consumer, events="", ordering="key", lanes=1, start_at="beginning", session=None):
+        return (session or self.reader).do(
+            "SELECT @.register(%s, %s, '', %s, %s, 'fast', %s)", consumer, events, ordering, lanes, start_at)[0][0]
+
+    def take(self, consumer, **kw):
+        return self.reader.take(consumer, **kw)
+
+    def drain_all(self, consumer, **kw):
+        return self.reader.drain(consumer, **kw)
