@@ -11,9 +11,10 @@ CREATE TABLE @schema@.meta (
 );
 COMMENT ON TABLE @schema@.meta IS 'what the outbox knows of itself: schema version, and the cluster it lives in';
 
--- What time it is: the one clock that everything here goes by, the database''s.
+-- What time it is: the one clock that everything here goes by, the database''s. For a procedure that commits the statement is
+-- the whole CALL, and goes on for as long as that: there each transaction's beginning is the later one.
 CREATE FUNCTION @schema@.clock() RETURNS timestamptz
-LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT statement_timestamp()';
+LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT greatest(statement_timestamp(), transaction_timestamp())';
 COMMENT ON FUNCTION @schema@.clock() IS 'the clock leases and retries go by';
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and

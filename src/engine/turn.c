@@ -94,10 +94,9 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
 
-/* wants_work: a settlement may let others step forward, or leave nothing to do, so the turn that makes it looks as well. */
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
-    return (settling || now >= p->look_at) && turn_may_claim(p, now, settling);
+    return now >= p->look_at && turn_may_claim(p, now, settling);
 }
 
 static void tune(struct pipeline *p, const struct live *l)

@@ -315,7 +315,7 @@ class Impatient(Faults):
                 wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
                                             "wait_event_type = 'Lock'"))
                 t.execute("SELECT outbox.lock_consumer('mail')")  # granted once the relay was made to let go
-                self.assertIn("deadlock detected", relay.output())
+                wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"), what=relay.output)
         self.assertEqual(self.got(), [0])
         self.check_settled()

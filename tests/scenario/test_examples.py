@@ -143,6 +143,7 @@ class Claims:
         self.produce(self.language)
         self.sql("SELECT outbox.register('revenue', events => 'order.*')")
         self.assertEqual(len(self.sql("SELECT * FROM outbox.claim('revenue', 'the late one', lease_ms => 500)")), 2)
+        wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim WHERE locked_until < clock_timestamp()"))
         self.consume(self.language)
         self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
 

@@ -7,16 +7,20 @@ DECLARE
     snap pg_snapshot;
     c @schema@.consumer;
     l @schema@.lane;
-    head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    head bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0));
     PERFORM @schema@.lock_consumer(x.name) FROM @schema@.consumer x ORDER BY x.name;
     IF NOT @schema@.moved() THEN
         RETURN false;
     END IF;
-    snap := pg_current_snapshot(); -- before this transaction has a number: what it writes comes after
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'rebaseline needs a transaction of its own' USING ERRCODE = 'OB002';
+    END IF;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    snap := @schema@.name_running(pg_current_snapshot()); -- what this transaction writes comes after: its number is xmax
+    IF snap IS NULL THEN
+        RAISE EXCEPTION 'too many transactions are running: try again' USING ERRCODE = 'lock_not_available';
     END IF;
     FOR c IN SELECT * FROM @schema@.consumer LOOP
         UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
