@@ -24,7 +24,7 @@ class Session:
         self.db = psycopg2.connect(url)
         self.db.autocommit = True
         self.cursor = self.db.cursor()
-        self.schema = servers.quoted(schema)
+        self.name, self.schema = schema, servers.quoted(schema)
 
     def do(self, statement, *params):
         """do runs a statement and gives its rows; @ stands for the schema."""

@@ -134,6 +134,6 @@ struct store *pg_again(const struct store_options *opt, bool clock)
 void pg_clean(void)
 {
     PGconn *db = pg_connect();
-    pg_do(db, "DROP SCHEMA %s CASCADE", schema);
+    pg_do(db, "SET lock_timeout = '20s'; DROP SCHEMA %s CASCADE", schema);
     PQfinish(db);
 }

@@ -1,6 +1,6 @@
 /* The store contract on PostgreSQL, and what only PostgreSQL promises. */
 #include "pg.h"
-#include "store.h"
+#include "pg_tests.h"
 
 static struct store *fresh(const struct store_options *opt)
 {
@@ -10,5 +10,10 @@ static struct store *fresh(const struct store_options *opt)
 int main(void)
 {
     static const struct store_case postgres = {"store_postgres", fresh, pg_clean};
-    return store_suite_run(&postgres, NULL, 0);
+    const struct store_tests parts[] = {pg_random_tests, pg_bell_tests};
+    struct CMUnitTest own[32];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (size_t j = 0; j < parts[i].n; j++) own[n++] = parts[i].tests[j];
+    return store_suite_run(&postgres, own, n);
 }

@@ -2,6 +2,8 @@
 # build: plain
 import threading
 
+import psycopg2
+
 from sessions import Exact
 from support import wait_until
 
@@ -67,6 +69,16 @@ class Claims(Exact):
                 self.expire(name)
                 self.assertEqual(sorted(sum(self.carefully(name, "alive"), [])), mine)
 
+    def test_claim_older_than_ones_that_were_settled_is_taken_over(self):
+        self.register("c", ordering="none")
+        mine = [self.writer.emit() for _ in range(4)]
+        self.reader.claim("c", "dead", 2)
+        epoch, _ = self.reader.claim("c", "w", 2)
+        self.reader.settle("c", epoch, "w", [{"seq": mine[2], "kind": "retry", "delay_ms": 1}])
+        wait_until(lambda: self.take("c") == [mine[2]])
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine[:2])
+
     def test_poison_event_ends_as_a_dead_letter_alone(self):
         self.register("c")
         mine = [self.writer.emit(f"a/{i}") for i in range(4)]
@@ -82,6 +94,23 @@ class Claims(Exact):
             self.reader.settle("c", epoch, f"w{turn}")
         self.assertEqual(sorted(delivered), [mine[0], mine[2], mine[3], mine[3] + 1])
         self.assertEqual(self.reader.do("SELECT seq, attempts FROM @.dead"), [(mine[1], 3)])
+
+    def test_outcome_of_an_event_that_is_given_back_is_refused(self):
+        self.register("c")
+        mine = [self.writer.emit("a/1") for _ in range(4)]
+        epoch, _ = self.reader.claim("c")
+        wrong = [{"seq": mine[2], "kind": "retry", "delay_ms": 60000}]
+        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} is given back"):
+            self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
+        self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
+
+    def test_claim_with_an_event_that_is_parked_already_can_be_taken_over(self):
+        self.register("c")
+        mine = [self.writer.emit(f"a/{i}") for i in range(3)]
+        self.reader.claim("c", "dead")
+        self.reader.do("INSERT INTO @.parked (consumer, seq, key, attempts, due_at) VALUES ('c', %s, 0, 0, now())", mine[1])
+        self.expire("c")
+        self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine)
 
     # ---- keeping ----
 
@@ -151,6 +180,17 @@ class Claims(Exact):
                 self.reader.do("UPDATE @.parked SET due_at = now(), wait = '0'")
                 for limit in (1, 2, 7):
                     self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
+
+    def test_claim_of_what_waits_behind_failures_holds_no_more_than_its_limit(self):
+        self.register("c")
+        for i in range(30): self.writer.emit(f"a/{i % 3}")
+        epoch, events = self.reader.claim("c")
+        self.reader.settle("c", epoch, outcomes=[{"seq": e[0], "kind": "retry", "delay_ms": 600000} for e in events])
+        self.reader.do("UPDATE @.parked SET due_at = now() WHERE due_at IS NOT NULL")
+        for limit in (1, 2, 7):
+            epoch, events = self.reader.claim("c", "w", limit)
+            self.assertEqual(len(events), limit)
+            self.reader.settle("c", epoch, "w", release_from=1)
 
     # ---- trimming ----
 

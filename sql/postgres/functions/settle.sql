@@ -9,9 +9,14 @@ CREATE OR REPLACE FUNCTION @schema@.settle(consumer text, worker text, epoch big
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     ours boolean;
+    wrong bigint;
 BEGIN
     IF jsonb_typeof(outcomes) IS DISTINCT FROM 'array' OR worker IS NULL OR epoch IS NULL THEN
         RAISE EXCEPTION 'settle takes a worker, an epoch and an array of outcomes' USING ERRCODE = 'OB004';
+    END IF;
+    SELECT min(o.seq) INTO wrong FROM jsonb_to_recordset(outcomes) AS o (seq bigint) WHERE o.seq >= nullif(release_from, 0);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'event % is given back, and has an outcome', wrong USING ERRCODE = 'OB004';
     END IF;
     SELECT NOT t.lost INTO ours FROM @schema@.turn(settle.consumer, worker, settle.epoch,
         (SELECT count(*) FROM @schema@.claimed(settle.consumer, settle.epoch)), settle.outcomes, settle.release_from,

@@ -39,7 +39,8 @@ BEGIN
                   FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) e,
                        LATERAL (SELECT @schema@.key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-                    AND @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane) w;
+                    AND @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane) w
+            ON CONFLICT DO NOTHING; -- parked by mistake already: it would be in the way for ever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;
         crashed := crashed + n;

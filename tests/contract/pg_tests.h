@@ -1,0 +1,9 @@
+/* pg_tests.h: the tests that only the PostgreSQL store has, put together in test_store_postgres.c. */
+#ifndef TESTS_CONTRACT_PG_TESTS_H
+#define TESTS_CONTRACT_PG_TESTS_H
+
+#include "store_impl.h"
+
+extern const struct store_tests pg_random_tests, pg_bell_tests;
+
+#endif

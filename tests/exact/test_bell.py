@@ -1,0 +1,95 @@
+"""The doorbell with real relays: whoever sleeps hears of every commit at once, also when another sleeper dies. Nobody looks
+by itself here for longer than a test would wait, but where a holder died: then a listener, after ten seconds."""
+import random
+import threading
+import time
+
+import servers
+from sessions import Exact, Session
+from support import SOAK, wait_until
+
+SOON = 5  # seconds; a relay that missed the bell would look after ten at the earliest
+LISTENER = 10
+
+
+class Bell(Exact):
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = servers.Postgres()  # the run's own may allow prepared transactions, and then nobody rings
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.outbox("init")
+        self.reader = self.session()
+
+    def sleepers(self, names):
+        return {name: self.relay("--consumer", name, "--sink", f"file:{self.path(name)}") for name in names}
+
+    def all_have(self, names, n, seconds):
+        """all_have waits until every relay has delivered n events, and gives how long that took."""
+        start = time.monotonic()
+        count = lambda name: self.path(name).read_bytes().count(b"\n") if self.path(name).exists() else 0
+        wait_until(lambda: all(count(name) >= n for name in names), seconds,
+                   lambda: f"{n} emitted; delivered {({name: count(name) for name in names})}")
+        return time.monotonic() - start
+
+    def holder(self):
+        """holder is the backend that holds the lock of a sleeper; None if nobody does."""
+        found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
+                               "AND ((classid::bigint << 32) | objid::bigint) = @.bell_key()")
+        return found[0][0] if found else None
+
+    def listeners(self):
+        return self.reader.do("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
+                              "AND ((classid::bigint << 32) | objid::bigint) = @.bell_key() # 1")[0][0]
+
+    def test_no_commit_goes_unheard_by_any_of_several_sleepers(self):
+        names, dice, n = ["a", "b", "c"], random.Random(7), 0
+        relays = self.sleepers(names)
+        writers = [self.session() for _ in range(4)]
+        end = time.monotonic() + (300 if SOAK else 4)
+        while time.monotonic() < end:
+            for writer in dice.sample(writers, dice.randrange(1, 4)):  # transactions that overlap
+                writer.do("BEGIN")
+                writer.emit("a/1")
+                n += 1
+                if dice.random() < 0.5: time.sleep(dice.random() * 0.004)
+            for writer in writers: writer.do("COMMIT")
+            self.all_have(names, n, SOON)
+            time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # to where they fall asleep, or have
+        for relay in relays.values(): relay.stop()
+
+    def test_many_producers_at_once_are_all_heard(self):
+        names, each = ["a", "b", "c"], 150
+        relays = self.sleepers(names)
+
+        def produce(seed):
+            dice, session = random.Random(seed), Session(self.store)
+            for _ in range(each):
+                session.emit("a/1")
+                time.sleep(dice.random() * 0.01)
+            session.close()
+        threads = [threading.Thread(target=produce, args=(i,)) for i in range(6)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        self.all_have(names, 6 * each, SOON)
+        for relay in relays.values(): relay.stop()
+
+    def test_sleeper_that_is_killed_leaves_the_others_deaf_for_no_longer_than_a_listener_waits(self):
+        first = self.sleepers(["a"])["a"]
+        pid = wait_until(self.holder)
+        left = ["b", "c"]
+        relays = self.sleepers(left)
+        wait_until(lambda: self.listeners() == 2)
+        first.kill()
+        wait_until(lambda: self.holder() != pid)
+        self.reader.emit("a/1")
+        self.all_have(left, 1, LISTENER + SOON)
+        for n in range(2, 12):  # one of them is the new holder
+            self.reader.emit("a/1")
+            self.all_have(left, n, SOON)
+        for relay in relays.values(): relay.stop()
