@@ -105,7 +105,7 @@ class Validate(PgCase):
                 ("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT now()'",
                  "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
-                 "'SELECT statement_timestamp()'", "function clock() is not as")):
+                 "'SELECT greatest(statement_timestamp(), transaction_timestamp())'", "function clock() is not as")):
             self.sql(change)
             found = self.differences()
             self.assertTrue(any(f.startswith(text) for f in found), f"{change}: {found}")
