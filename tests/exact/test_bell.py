@@ -51,7 +51,7 @@ class Bell(Exact):
         names, dice, n = ["a", "b", "c"], random.Random(7), 0
         relays = self.sleepers(names)
         writers = [self.session() for _ in range(4)]
-        end = time.monotonic() + (300 if SOAK else 4)
+        end = time.monotonic() + (300 if SOAK else 3)
         while time.monotonic() < end:
             for writer in dice.sample(writers, dice.randrange(1, 4)):  # transactions that overlap
                 writer.do("BEGIN")
@@ -64,7 +64,7 @@ class Bell(Exact):
         for relay in relays.values(): relay.stop()
 
     def test_many_producers_at_once_are_all_heard(self):
-        names, each = ["a", "b", "c"], 150
+        names, each = ["a", "b", "c"], 80
         relays = self.sleepers(names)
 
         def produce(seed):
@@ -80,6 +80,7 @@ class Bell(Exact):
         for relay in relays.values(): relay.stop()
 
     def test_sleeper_that_is_killed_leaves_the_others_deaf_for_no_longer_than_a_listener_waits(self):
+        if not SOAK: self.skipTest("it takes as long as a listener waits; OUTBOX_SOAK=1 runs it")
         first = self.sleepers(["a"])["a"]
         pid = wait_until(self.holder)
         left = ["b", "c"]
