@@ -79,7 +79,7 @@ COMMENT ON TABLE @schema@.consumer IS 'who reads the outbox';
 -- in seq order, and up to pos it has. No event of a transaction begun after `seen` has a seq up to `floor`; none that
 -- `target` shows is past window_end. Lane -1 stands for the parked events.
 -- Each change is a new row with the next version, and the old one is deleted: the newest is found at the end of the index
--- however many dead rows a long transaction keeps alive. No live claim of the lane has an epoch below claims_from.
+-- however many dead rows a long transaction keeps alive. No live claim of the consumer has an epoch below claims_from.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,

@@ -166,6 +166,29 @@ class Costs(Exact):
             costs.append(self.claim(name, 1))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
+    def entries(self):
+        """entries gives how many entries of the indexes of lanes and claims were read so far."""
+        self.reader.do("SELECT pg_stat_force_next_flush()")
+        return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelid IN "
+                                 "('@.claim_pkey'::regclass, '@.lane_pkey'::regclass)")[0][0]
+
+    def test_claims_step_over_no_dead_rows_that_an_open_transaction_keeps(self):
+        self.register("c")
+        self.bulk(self.session(), 3000)
+        old = self.session()
+        self.addCleanup(old.close)
+        old.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        old.do("SELECT pg_current_xact_id()")
+        read = [self.entries()]
+        for _ in range(2):
+            for _ in range(150):
+                epoch = self.reader.do("SELECT epoch FROM @.claim('c', 'w', 1)")[0][0]
+                self.reader.do("SELECT @.settle('c', 'w', %s)", epoch)
+            read.append(self.entries())
+        first, second = read[1] - read[0], read[2] - read[1]
+        self.assertGreater(first, 150)  # they are counted
+        self.assertLess(second, first * 1.2, read)
+
     def test_look_of_an_idle_consumer_costs_little_behind_a_big_table(self):
         self.register("c")
         self.bulk(self.session(), BIG)

@@ -32,8 +32,9 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(handed_out - failed - released, 0);
+    -- Of all lanes: one that is never used would hold it back, and every look would step over the dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
-                               AND x.epoch >= l.claims_from AND x.lane = k.lane), k.epoch + 1);
+                               AND x.epoch >= l.claims_from), k.epoch + 1);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.settle_claim(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, jsonb, bigint,

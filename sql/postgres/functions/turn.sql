@@ -60,7 +60,7 @@ BEGIN
     paused := c.paused;
     changed := coalesce(c.ordering <> turn.ordering OR c.lanes <> turn.lanes OR c.events <> turn.events
                         OR c.predicate <> turn.predicate, false);
-    SELECT array_agg(x ORDER BY x.lane), min(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
+    SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
 
     SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack) INTO expired, too_long
@@ -79,6 +79,7 @@ BEGIN
         lost := NOT FOUND;
         IF NOT lost THEN
             i := k.lane + 2;
+            ls[i].claims_from := claims_from;
             ls[i] := @schema@.settle_claim(c, ls[i], k, handed_out, outcomes, release_from, now);
             dirty[i] := true;
         END IF;
@@ -102,7 +103,7 @@ BEGIN
                     i := (lane_hint + j) % c.lanes + 2;
                     IF c.ordering <> 'none' THEN
                         SELECT count(*) = 0, min(x.locked_until) INTO free, until FROM @schema@.claim x
-                        WHERE x.consumer = c.name AND x.epoch >= ls[i].claims_from AND x.lane = i - 2
+                        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
                           AND NOT (x.locked_until > now AND x.epoch = ANY (known));
                         IF NOT free THEN
                             busy := true;
