@@ -57,6 +57,12 @@ int event_check(const struct new_event *ev, int64_t payload_max, struct error *e
  * gives 0. Equal aggregates give equal keys, in every version and on every store: persisted. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
 
+/* event_bytes is what an event takes in memory, about: what batches are cut by. */
+static inline size_t event_bytes(const struct event *ev)
+{
+    return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n + sizeof *ev;
+}
+
 /* event_lane says which of `lanes` lanes an event belongs to: by key, or by seq for an event without one. */
 static inline int event_lane(uint64_t key, int64_t seq, int lanes)
 {

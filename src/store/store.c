@@ -1,6 +1,7 @@
 #include "store/store.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/text.h"
 
@@ -57,4 +58,33 @@ int store_name_check(const char *name, struct error *err)
         return err_set(err, ERR_CONFIG, "consumer name \"%s\": character %zu is not one of A-Z a-z 0-9 _ . -", name,
                        ok + 1);
     return 0;
+}
+
+const char *const store_order_names[] = {"none", "key", "global"};
+
+enum order store_order_of(struct str name)
+{
+    return str_is(name, "none") ? ORDER_NONE : str_is(name, "global") ? ORDER_GLOBAL : ORDER_KEY;
+}
+
+int64_t store_seq_of(const char *id)
+{
+    char *end;
+    long long seq = id ? strtoll(id, &end, 10) : 0;
+    return id && *id && !*end ? (int64_t)seq : 0;
+}
+
+int store_no_consumer(const char *name, struct error *err)
+{
+    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
+}
+
+int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err)
+{
+    if (!dead && !parked && !live) return 0;
+    return err_set(
+        err, ERR_CONFLICT,
+        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
+        "--force removes it all the same",
+        name, (long long)dead, (long long)parked, (long long)live);
 }

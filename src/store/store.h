@@ -388,6 +388,15 @@ void store_close(struct store *st); /* NULL is fine */
 /* store_kind finds the kind by the URL's scheme; NULL: unknown. */
 const struct store_ops *store_kind(const char *url);
 
+/* What stores have in common. store_order_names: how an enum order is written in a table, and store_order_of what is read
+ * there. store_seq_of: an event's id may be given as its seq; 0: it is none. store_no_consumer: ERR_NOTFOUND.
+ * store_removable refuses (ERR_CONFLICT) to remove a consumer that has something to lose. */
+extern const char *const store_order_names[];
+enum order store_order_of(struct str name);
+int64_t store_seq_of(const char *id);
+int store_no_consumer(const char *name, struct error *err);
+int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err);
+
 /* store_name_check refuses a consumer's name that is empty, too long or has other characters: ERR_CONFIG. */
 int store_name_check(const char *name, struct error *err);
 

@@ -3,14 +3,7 @@
 
 #include "store/postgres/postgres.h"
 
-const char *const pg_orderings[] = {"none", "key", "global"};
-
 #define MS(column) "floor(extract(epoch FROM " column ") * 1000)::bigint"
-
-static int not_found(const char *name, struct error *err)
-{
-    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
-}
 
 int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
 {
@@ -21,7 +14,7 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
     if (c->start == START_END) snprintf(start, sizeof start, "end");
     if (c->start == START_SEQ) snprintf(start, sizeof start, "%lld", (long long)(c->start_seq > 0 ? c->start_seq : 0));
     PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7)", "ssssiss", c->name,
-                           c->events, c->where, pg_orderings[c->order], (int64_t)c->lanes, c->retry, start);
+                           c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry, start);
     if (!r) return -1;
     if (ret_created) *ret_created = pg_true(r, 0, 0);
     PQclear(r);
@@ -34,7 +27,7 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
     if (!r) return -1;
     bool found = pg_true(r, 0, 0);
     PQclear(r);
-    return found ? 0 : not_found(name, err);
+    return found ? 0 : store_no_consumer(name, err);
 }
 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
@@ -55,13 +48,8 @@ static int check_removable(struct pg_store *st, const char *name, bool force, st
     int64_t dead = found ? pg_int(r, 0, 0) : 0, parked = found ? pg_int(r, 0, 1) : 0,
             live = found ? pg_int(r, 0, 2) : 0;
     PQclear(r);
-    if (!found) return not_found(name, err);
-    if (force || (!dead && !parked && !live)) return 0;
-    return err_set(
-        err, ERR_CONFLICT,
-        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
-        "--force removes it all the same",
-        name, (long long)dead, (long long)parked, (long long)live);
+    if (!found) return store_no_consumer(name, err);
+    return force ? 0 : store_removable(name, dead, parked, live, err);
 }
 
 int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
@@ -92,18 +80,13 @@ static const char *copy(const PGresult *r, int row, int col, struct arena *a, bo
     return s;
 }
 
-static enum order ordering_of(const char *s)
-{
-    return strcmp(s, "none") == 0 ? ORDER_NONE : strcmp(s, "global") == 0 ? ORDER_GLOBAL : ORDER_KEY;
-}
-
 static bool read_row(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
     c->spec = (struct consumer_spec){.name = copy(r, i, 0, a, &ok),
                                      .events = copy(r, i, 1, a, &ok),
                                      .where = copy(r, i, 2, a, &ok),
-                                     .order = ordering_of(PQgetvalue(r, i, 3)),
+                                     .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
                                      .lanes = (int)pg_int(r, i, 4),
                                      .retry = copy(r, i, 5, a, &ok)};
     c->paused = pg_true(r, i, 6);
@@ -144,7 +127,7 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a, stru
     for (size_t i = 0; ok && i < n; i++) ok = read_row(r, (int)i, a, &list[i]);
     PQclear(r);
     if (!ok) return err_nomem(err);
-    if (name && n == 0) return not_found(name, err);
+    if (name && n == 0) return store_no_consumer(name, err);
     *ret = list;
     *ret_n = n;
     return 0;

@@ -111,14 +111,6 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
     return v->n == 0 && q->state == STATE_PENDING + 1;
 }
 
-/* seq_of: an id may be given as a seq. */
-static int64_t seq_of(const char *id)
-{
-    char *end;
-    long long seq = id ? strtoll(id, &end, 10) : 0;
-    return id && *id && !*end ? (int64_t)seq : 0;
-}
-
 /* send_page asks for the events after (or, newest first, before) a seq that the query wants. */
 static int send_page(struct pg_store *st, const struct event_query *q, int64_t after, struct error *err)
 {
@@ -132,7 +124,7 @@ static int send_page(struct pg_store *st, const struct event_query *q, int64_t a
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
     static const char one[] = "SELECT " PG_EVENT_COLUMNS
                               " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
-    if (q->id) return pg_send(st, PG_MAIN, err, one, "is", seq_of(q->id), seq_of(q->id) ? "" : q->id);
+    if (q->id) return pg_send(st, PG_MAIN, err, one, "is", store_seq_of(q->id), store_seq_of(q->id) ? "" : q->id);
     if (q->newest_first)
         return pg_send(st, PG_MAIN, err, down, "istti", after, q->type, q->aggregate_type, q->aggregate_id,
                        (int64_t)PAGE);
@@ -217,8 +209,8 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
     int more, stop = 0;
     char limit[24];
     snprintf(limit, sizeof limit, "%zu", q->limit);
-    if (pg_send(st, PG_MAIN, err, sql, "ssiss", q->consumer, q->id, seq_of(q->id), q->type, q->limit ? limit : NULL) !=
-        0)
+    if (pg_send(st, PG_MAIN, err, sql, "ssiss", q->consumer, q->id, store_seq_of(q->id), q->type,
+                q->limit ? limit : NULL) != 0)
         return -1;
     arena_init(&a, 0);
     while (!stop && (more = pg_next_row(st, PG_MAIN, &r, err)) == 1) {
@@ -247,7 +239,7 @@ int pg_dead_retry(struct store *base, const struct dead_query *q, int64_t *ret_n
         "SELECT coalesce(sum(@schema@.redrive(x.consumer, x.id)), 0) FROM (SELECT d.consumer, d.id FROM "
         "@schema@.dead d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT "
         "nullif($5::bigint, 0)) x",
-        "ssisi", q->consumer, q->id, seq_of(q->id), q->type, (int64_t)q->limit);
+        "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
     if (!r) return -1;
     *ret_n = pg_int(r, 0, 0);
     PQclear(r);
@@ -260,5 +252,5 @@ int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n,
         pg_of(base), err, ret_n,
         "DELETE FROM @schema@.dead x WHERE (x.consumer, x.seq) IN (SELECT d.consumer, d.seq FROM @schema@.dead "
         "d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0))",
-        "ssisi", q->consumer, q->id, seq_of(q->id), q->type, (int64_t)q->limit);
+        "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
 }

@@ -192,7 +192,6 @@ void pg_ahead_forget(struct pg_store *st);
 /* pg_event_row copies a binary row into *ev; false when there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
-size_t pg_event_bytes(const struct event *ev);
 
 /* bell.c */
 /* pg_bell_sleep: nothing was found. Returns 1 if the caller should look once more before it may sleep, 0 if not (then
@@ -220,7 +219,5 @@ int pg_trim(struct store *st, const struct trim_request *req, struct trim_result
 /* admin.c */
 int pg_grant(struct store *st, const struct grant_request *req, bool *ret_changed, struct error *err);
 int pg_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret, struct error *err);
-
-extern const char *const pg_orderings[];
 
 #endif

@@ -66,7 +66,7 @@ static int take_row(const struct filter *f, const PGresult *r, struct arena *a, 
     c->scanned++;
     c->last = ev->seq;
     if (!wanted(f, ev)) return 0;
-    c->bytes += pg_event_bytes(ev);
+    c->bytes += event_bytes(ev);
     c->n++;
     return 0;
 }

@@ -72,8 +72,3 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
     ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
     return true;
 }
-
-size_t pg_event_bytes(const struct event *ev)
-{
-    return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n + sizeof *ev;
-}

@@ -130,7 +130,7 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
                        consumer, owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
                        (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
                        q->parked_first, clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
-                       req ? pg_orderings[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
+                       req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
                        q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
                        use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0));
     buf_release(&out);

@@ -21,11 +21,6 @@ struct chunk {
     int64_t from, to;
 };
 
-static size_t event_bytes(const struct event *ev)
-{
-    return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n + sizeof *ev;
-}
-
 /* wanted looks at the row in place: most of what is skipped is never copied. */
 static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
 {
@@ -502,7 +497,7 @@ static int check_consumer(struct claiming *k, struct error *err)
                         k->req->consumer);
     k->hint->paused = sqlite3_column_int(q, 0) != 0;
     k->epoch = sqlite3_column_int64(q, 1);
-    k->hint->changed = !str_is(sqlite_text(q, 2), sqlite_orderings[k->req->order]) ||
+    k->hint->changed = !str_is(sqlite_text(q, 2), store_order_names[k->req->order]) ||
                        sqlite3_column_int(q, 3) != k->req->lanes ||
                        !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
                        !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");

@@ -3,18 +3,6 @@
 
 #include "store/sqlite/sqlite.h"
 
-const char *const sqlite_orderings[] = {"none", "key", "global"};
-
-static enum order ordering_of(struct str s)
-{
-    return str_is(s, "none") ? ORDER_NONE : str_is(s, "global") ? ORDER_GLOBAL : ORDER_KEY;
-}
-
-static int not_found(const char *name, struct error *err)
-{
-    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
-}
-
 static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
 {
     *ret = 0;
@@ -39,7 +27,7 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
     if (sqlite_exec(st, err,
                     "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    "ssssisi", c->name, c->events, c->where, sqlite_orderings[c->order], (int64_t)c->lanes, c->retry,
+                    "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
                     sqlite_now(st)) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
@@ -62,7 +50,7 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
                        "through; run it with the old settings and --drain first",
                        c->name);
     if (sqlite_exec(st, err, "UPDATE outbox_consumer SET ordering = ?, lanes = ? WHERE name = ?", "sis",
-                    sqlite_orderings[c->order], (int64_t)c->lanes, c->name) != 0)
+                    store_order_names[c->order], (int64_t)c->lanes, c->name) != 0)
         return -1;
     /* One that was told to start further ahead than the head stays there. */
     if (sqlite_number(st, err, &position, "SELECT max(position) FROM outbox_lane WHERE consumer = ?", "s", c->name) !=
@@ -75,7 +63,7 @@ static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite
 {
     bool text = str_is(sqlite_text(q, 0), c->events) && str_is(sqlite_text(q, 1), c->where) &&
                 str_is(sqlite_text(q, 4), c->retry);
-    bool shape = ordering_of(sqlite_text(q, 2)) == c->order && sqlite3_column_int(q, 3) == c->lanes;
+    bool shape = store_order_of(sqlite_text(q, 2)) == c->order && sqlite3_column_int(q, 3) == c->lanes;
     sqlite3_reset(q);
     if (!shape && reshape(st, c, err) != 0) return -1;
     if (text) return 0;
@@ -110,7 +98,7 @@ int sqlite_consumer_pause(struct store *base, const char *name, bool paused, str
     struct sqlite_store *st = sqlite_of(base);
     if (sqlite_exec(st, err, "UPDATE outbox_consumer SET paused = ? WHERE name = ?", "is", (int64_t)paused, name) != 0)
         return -1;
-    return sqlite3_changes(st->db) ? 0 : not_found(name, err);
+    return sqlite3_changes(st->db) ? 0 : store_no_consumer(name, err);
 }
 
 int sqlite_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
@@ -142,13 +130,8 @@ static int check_removable(struct sqlite_store *st, const char *name, bool force
         sqlite_number(st, err, &live, "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si",
                       name, sqlite_now(st)) != 0)
         return -1;
-    if (!found) return not_found(name, err);
-    if (force || (!dead && !parked && !live)) return 0;
-    return err_set(
-        err, ERR_CONFLICT,
-        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
-        "--force removes it all the same",
-        name, (long long)dead, (long long)parked, (long long)live);
+    if (!found) return store_no_consumer(name, err);
+    return force ? 0 : store_removable(name, dead, parked, live, err);
 }
 
 int sqlite_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
@@ -188,7 +171,7 @@ static int read_specs(struct sqlite_store *st, const char *name, struct arena *a
         c->spec = (struct consumer_spec){.name = copy(q, 0, a),
                                          .events = copy(q, 1, a),
                                          .where = copy(q, 2, a),
-                                         .order = ordering_of(sqlite_text(q, 3)),
+                                         .order = store_order_of(sqlite_text(q, 3)),
                                          .lanes = sqlite3_column_int(q, 4),
                                          .retry = copy(q, 5, a)};
         c->paused = sqlite3_column_int(q, 6) != 0;
@@ -280,7 +263,7 @@ int sqlite_consumer_list(struct store *base, const char *name, struct arena *a, 
     int r = head_of(st, &head, err) || read_specs(st, name, a, &list, &n, err) ? -1 : 0;
     for (size_t i = 0; r == 0 && i < n; i++) r = read_state(st, &list[i], head, a, err);
     if (own) sqlite_exec(st, NULL, "ROLLBACK", "");
-    if (r == 0 && name && n == 0) r = not_found(name, err);
+    if (r == 0 && name && n == 0) r = store_no_consumer(name, err);
     if (r != 0) return -1;
     *ret = list;
     *ret_n = n;

@@ -191,13 +191,6 @@ int sqlite_events(struct store *base, const struct event_query *q, event_visit *
 
 /* ---- dead letters ---- */
 
-static int64_t seq_of(const char *id)
-{
-    char *end;
-    long long seq = id ? strtoll(id, &end, 10) : 0;
-    return id && *id && !*end ? (int64_t)seq : 0;
-}
-
 int sqlite_dead(struct store *base, const struct dead_query *query, dead_visit *visit, void *ctx, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -209,7 +202,7 @@ int sqlite_dead(struct store *base, const struct dead_query *query, dead_visit *
         "SELECT " EVENT_COLUMNS ", consumer, attempts, error, dead_at, retrying FROM "
         "outbox_dead WHERE (?1 IS NULL OR consumer = ?1) AND (?2 IS NULL OR id = ?2 OR seq = "
         "?3) ORDER BY consumer, seq",
-        "ssi", query->consumer, query->id, seq_of(query->id));
+        "ssi", query->consumer, query->id, store_seq_of(query->id));
     if (!q) return -1;
     arena_init(&a, 0);
     while (left > 0 && !stop && (r = sqlite_step(st, q, err)) == 1) {

@@ -121,8 +121,6 @@ int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, s
 /* sqlite_waits_behind says whether an event of the same key is parked before this one; never for key 0. */
 int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
                         struct error *err);
-/* sqlite_orderings: how an enum order is written in the table. */
-extern const char *const sqlite_orderings[];
 /* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
 int64_t sqlite_order_key(enum order order, const struct event *ev);
 
