@@ -27,7 +27,8 @@ static int set_store(void *target, const char *value, struct error *err)
             return 0;
         }
     }
-    if (value[n] != ':') return err_set(err, ERR_CONFIG, "\"%s\" is no store URL; write sqlite:PATH", value);
+    if (value[n] != ':')
+        return err_set(err, ERR_CONFIG, "\"%s\" is no store URL; write postgres://USER@HOST/DB or sqlite:PATH", value);
     const char *near = text_nearest(scheme, names);
     return err_set(err, ERR_CONFIG, "there is no store \"%s:\"; did you mean %s:?", scheme, near ? near : names[0]);
 }
@@ -85,8 +86,8 @@ static int set_retention(void *target, const char *value, struct error *err)
 }
 
 const struct option_def config_options[] = {
-    {"store", "URL", NULL, "the database that holds the outbox: sqlite:PATH", set_store},
-    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database", set_busy},
+    {"store", "URL", NULL, "the database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH", set_store},
+    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database; SQLite only", set_busy},
     {"max-payload", "SIZE", "1MiB", "largest payload to take, at most 64MiB", set_max_payload},
     {"log-level", "debug|info|warning|error", "info", "least level of what a relay says", set_log_level},
     {"color", "auto|always|never", "auto", "colours; auto: on a terminal, unless NO_COLOR is set", set_color},
