@@ -34,9 +34,9 @@ CREATE TABLE @schema@.event (
     version        bigint,
     created_at     timestamptz NOT NULL DEFAULT @schema@.clock(),
     not_before     timestamptz,
-    id             uuid NOT NULL DEFAULT (encode(set_byte(overlay(uuid_send(gen_random_uuid()) PLACING
-                       substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
-                       6, 112 + (random() * 15)::int), 'hex')::uuid),
+    id             uuid NOT NULL DEFAULT (encode(
+                       int8send((date_part('epoch', clock_timestamp()) * 1000)::bigint << 16 | 28672 | (random() * 4095)::int)
+                       || substring(uuid_send(gen_random_uuid()) FROM 9), 'hex')::uuid),
     type           @schema@.event_type NOT NULL,
     aggregate_type text,
     aggregate_id   text,                     -- the key, with aggregate_type; NULL: none

@@ -384,6 +384,14 @@ void filter_free(struct filter *f)
     free(f);
 }
 
+bool filter_has_types(const struct filter *f)
+{
+    if (!f || !f->patterns) return false;
+    for (const struct pattern *p = f->patterns; p; p = p->next)
+        if (str_is(p->text, "*")) return false;
+    return true;
+}
+
 bool filter_type(const struct filter *f, struct str type)
 {
     if (!f || !f->patterns) return true;

@@ -25,6 +25,8 @@ void filter_free(struct filter *f);
 
 /* filter_type says whether the type passes the patterns; f == NULL passes everything. */
 bool filter_type(const struct filter *f, struct str type);
+/* filter_has_types says whether filter_type needs to look at all. */
+bool filter_has_types(const struct filter *f);
 /* filter_payload says whether the payload passes the predicate; one that is not JSON passes only if there is none. */
 bool filter_payload(const struct filter *f, struct str payload);
 /* filter_has_where says whether filter_payload needs to look at all. */

@@ -422,6 +422,7 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
     emit_with(g->st, "a.x", "1", "{}", 0);
     emit_with(g->st, "b.x", "2", "{}", 0);
     assert_int_equal(events(g, (struct event_query){.type = "a.*"}).n, 1);
+    assert_int_equal(events(g, (struct event_query){.type = "*"}).n, 2);
     assert_int_equal(events(g, (struct event_query){.aggregate_type = STR("t"), .aggregate_id = STR("2")}).n, 1);
     assert_int_equal(events(g, (struct event_query){.state = STATE_PENDING + 1}).n, 2);
     assert_int_equal(events(g, (struct event_query){.state = STATE_DELIVERED + 1}).n, 0);

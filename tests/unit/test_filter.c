@@ -95,6 +95,21 @@ static void no_filter_passes_everything(void **state)
     }
 }
 
+static void whether_types_matter_is_known(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *events;
+        bool matter;
+    } cases[] = {{NULL, false}, {"*", false}, {"a.*, *", false}, {"a.*", true}, {"**", true}};
+    assert_false(filter_has_types(NULL));
+    for (size_t i = 0; i < 5; i++) {
+        struct filter *f = compiled(cases[i].events, NULL);
+        assert_int_equal(filter_has_types(f), cases[i].matter);
+        filter_free(f);
+    }
+}
+
 static void any_of_the_patterns_is_enough(void **state)
 {
     (void)state;
@@ -278,6 +293,7 @@ int main(void)
         cmocka_unit_test(everything_else_stands_for_itself),
         cmocka_unit_test(many_stars_do_not_explode),
         cmocka_unit_test(no_filter_passes_everything),
+        cmocka_unit_test(whether_types_matter_is_known),
         cmocka_unit_test(any_of_the_patterns_is_enough),
         cmocka_unit_test(bad_patterns_are_named_by_place),
         cmocka_unit_test(compares_with_every_kind_of_literal),

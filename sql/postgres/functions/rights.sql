@@ -16,7 +16,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', 'SELECT', 'TABLE', '@schema@.event'),
         ('consumer', 'SELECT, INSERT (name, events, type_like, predicate, ordering, lanes, retry), UPDATE (events, '
                      'type_like, predicate, ordering, lanes, retry, report, report_at)', 'TABLE', '@schema@.consumer'),
-        ('consumer', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.lane'),
+        ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.lane'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.claim'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.parked'),
         ('consumer', 'SELECT, INSERT, UPDATE (attempts, error, dead_at, retrying), DELETE', 'TABLE', '@schema@.dead'),

@@ -2,11 +2,14 @@
 -- the next. In that order: what an expired claim held must be parked before what waits behind it. The relay calls this;
 -- claim and settle are its simple faces.
 --
--- settle_epoch 0: nothing to settle. max_events 0: claim nothing. max_attempts 0: take over nothing. ordering NULL: don't check that order, lanes, events and
--- predicate are still those registered; otherwise, if they are not, `changed` says so and nothing is claimed: what another
--- filter passes over would be lost. known: epochs of the fresh claims the worker has in hand; one it does not know, because
--- the answer got lost, keeps its lane busy until the lease has run out. For ahead_* see claim_fresh, for careful_mode and
--- pull_in claim_parked.
+-- settle_epoch 0: nothing to settle. max_events 0: claim nothing. max_attempts 0: take over nothing. ordering NULL: don't
+-- check that order, lanes, events and predicate are still those registered; otherwise, if they are not, `changed` says so
+-- and nothing is claimed: what another filter passes over would be lost. known: epochs of the fresh claims the worker has
+-- in hand; one it does not know, because the answer got lost, keeps its lane busy until the lease has run out. For ahead_*
+-- see claim_fresh, for careful_mode and pull_in claim_parked.
+--
+-- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, and nobody else is
+-- about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@.turn(
     consumer text, owner text,
     settle_epoch bigint, handed_out bigint, outcomes jsonb, release_from bigint,
@@ -17,138 +20,49 @@ CREATE OR REPLACE FUNCTION @schema@.turn(
     OUT careful_due boolean, OUT crashed bigint, OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
     OUT epoch bigint, OUT lane int, OUT n int, OUT careful boolean, OUT held bigint[],
     OUT seen text, OUT floor bigint, OUT target text, OUT from_seq bigint, OUT to_seq bigint, OUT window_end bigint)
-LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $outbox$
+LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    c @schema@.consumer;
-    ls @schema@.lane[];
-    dirty boolean[];
-    l @schema@.lane;
-    k @schema@.claim;
-    p record;
-    f record;
-    i int;
-    head bigint;
-    claims_from bigint;
-    expired boolean;
-    too_long boolean;
-    parked boolean;
-    free boolean;
-    until timestamptz;
-    due timestamptz;
-    slack interval := '1 s'; -- of two turns the one that began first may come second
-    lease interval := lease_ms * interval '1 millisecond';
     now timestamptz;
-    waited interval;
+    l @schema@.lane;
 BEGIN
-    IF NOT has_table_privilege('@schema@.claim'::regclass, 'INSERT') THEN -- an operator may all the rest
-        RAISE EXCEPTION 'permission denied: role "%" is no consumer', current_user USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    waited := @schema@.lock_consumer(consumer);
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
-        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- for claim_fresh, before anything is written
-    END IF;
-    now := @schema@.clock() + waited; -- one for all of it: a claim is alive for all its parts, or for none
-    lost := false; changed := false; busy := false; through := false; skipped := false; careful_due := false;
-    crashed := 0; buried := 0; n := 0; careful := false;
-    now_ms := floor(extract(epoch FROM now) * 1000);
-    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = turn.consumer;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'consumer "%" is not registered (any more)', turn.consumer USING ERRCODE = 'OB003';
-    END IF;
-    PERFORM @schema@.check_tenant(c);
-    paused := c.paused;
-    changed := coalesce(c.ordering <> turn.ordering OR c.lanes <> turn.lanes OR c.events <> turn.events
-                        OR c.predicate <> turn.predicate, false);
-    SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
-    dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
-
-    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack) INTO expired, too_long
-    FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
-    IF too_long THEN -- a clock that was ahead when the lease was taken must not make it last for ever
-        UPDATE @schema@.claim x SET locked_until = now + x.lease
-        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until > now + x.lease + slack;
-    END IF;
-    IF expired AND NOT changed AND max_attempts > 0 THEN
-        SELECT t.crashed, t.buried INTO crashed, buried FROM @schema@.take_over(c, claims_from, max_attempts, now) t;
-    END IF;
-
-    IF settle_epoch <> 0 THEN
-        SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = settle_epoch
-           AND x.owner = turn.owner AND x.locked_until > now;
-        lost := NOT FOUND;
-        IF NOT lost THEN
-            i := k.lane + 2;
-            ls[i].claims_from := claims_from;
-            ls[i] := @schema@.settle_claim(c, ls[i], k, handed_out, outcomes, release_from, now);
-            dirty[i] := true;
+    IF ahead_n BETWEEN 1 AND max_events AND ahead_lane = 0 AND turn.lanes = 1 AND outcomes = '[]' AND release_from = 0
+       AND current_setting('transaction_isolation') = 'read committed'
+       AND pg_try_advisory_xact_lock(hashtextextended('@schema@ consumer ' || consumer, 0)) THEN -- as in lock_consumer
+        now := @schema@.clock();
+        SELECT x.* INTO l
+        FROM @schema@.consumer c, LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
+                                           ORDER BY y.version DESC LIMIT 1) AS x
+        WHERE c.name = turn.consumer AND c.ordering = turn.ordering AND c.lanes = 1 AND c.events = turn.events
+          AND c.predicate = turn.predicate AND NOT c.paused AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
+          AND (c.tenant = '' OR row_security_active('@schema@.event'))
+          AND x.pos = ahead_from AND x.target::text = ahead_target
+          AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);
+        UPDATE @schema@.claim k
+        SET epoch = @schema@.next_epoch(), seen = l.seen, floor = l.floor, target = l.target, next_floor = l.next_floor,
+            window_end = l.window_end, from_seq = ahead_from, to_seq = ahead_to,
+            locked_until = now + lease_ms * interval '1 millisecond', lease = lease_ms * interval '1 millisecond'
+        WHERE k.consumer = l.consumer AND k.epoch = settle_epoch AND k.owner = turn.owner AND k.locked_until > now AND k.lane = 0
+          AND NOT EXISTS (SELECT 1 FROM @schema@.claim o WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                             AND o.epoch <> settle_epoch AND (o.epoch = ANY (known) AND o.locked_until > now
+                                  AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
+        RETURNING k.epoch INTO epoch;
+        IF FOUND THEN
+            UPDATE @schema@.lane x
+            SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + handed_out, claims_from =
+                (SELECT min(k.epoch) FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
+            WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
+            SELECT false, false, false, false, false, false, false, 0, 0, -1, floor(extract(epoch FROM now) * 1000),
+                   0, ahead_n, false, l.seen, l.floor, ahead_target, ahead_from, ahead_to, l.window_end
+            INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms,
+                 lane, n, careful, seen, floor, target, from_seq, to_seq, window_end;
+            RETURN;
         END IF;
     END IF;
-
-    IF max_events > 0 AND NOT changed AND NOT paused THEN
-        parked := EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name);
-        FOR step IN 1 .. 2 LOOP
-            IF parked AND parked_first = (step = 1) THEN
-                SELECT * INTO p FROM @schema@.claim_parked(c, owner, max_events, lease, careful_mode, pull_in, now);
-                careful_due := p.careful_due;
-                due := p.due;
-                IF p.n > 0 THEN
-                    epoch := p.epoch; lane := -1; n := p.n; careful := p.careful; from_seq := 0; to_seq := 0;
-                    EXIT;
-                END IF;
-                EXIT WHEN careful_due AND careful_mode = 1;
-            END IF;
-            IF parked_first = (step = 2) AND NOT (parked AND c.ordering = 'global') THEN
-                FOR j IN 0 .. c.lanes - 1 LOOP
-                    i := (lane_hint + j) % c.lanes + 2;
-                    IF c.ordering <> 'none' THEN
-                        SELECT count(*) = 0, min(x.locked_until) INTO free, until FROM @schema@.claim x
-                        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
-                          AND NOT (x.locked_until > now AND x.epoch = ANY (known));
-                        IF NOT free THEN
-                            busy := true;
-                            due := least(due, until);
-                            CONTINUE;
-                        END IF;
-                    END IF;
-                    f := @schema@.claim_fresh(c, ls[i], owner, max_events, lease, now, head,
-                                              CASE WHEN i - 2 = ahead_lane THEN ahead_n ELSE 0 END, ahead_target, ahead_from,
-                                              CASE WHEN i - 2 = ahead_lane THEN ahead_to ELSE 0 END);
-                    skipped := skipped OR f.skipped;
-                    IF f.changed THEN
-                        ls[i] := f.l;
-                        dirty[i] := true;
-                    END IF;
-                    IF f.n > 0 THEN
-                        epoch := f.epoch; lane := i - 2; n := f.n; from_seq := f.from_seq; to_seq := ls[i].pos;
-                        seen := ls[i].seen; floor := ls[i].floor; target := ls[i].target; window_end := ls[i].window_end;
-                        EXIT;
-                    END IF;
-                END LOOP;
-                EXIT WHEN n > 0;
-            END IF;
-        END LOOP;
-        IF n > 0 AND lane >= 0 AND parked AND c.ordering = 'key' THEN
-            SELECT array_agg(w.seq) INTO held
-            FROM @schema@.window_events(ls[lane + 2].seen, floor, ls[lane + 2].target, from_seq, to_seq) w
-            WHERE w.aggregate_id IS NOT NULL AND EXISTS (SELECT 1 FROM @schema@.parked b
-                  WHERE b.consumer = c.name AND b.key = @schema@.key('key', w.aggregate_type, w.aggregate_id));
-        END IF;
-        IF n = 0 THEN
-            SELECT coalesce(min(x.locked_until) FILTER (WHERE x.owner <> turn.owner), due), count(*) INTO until, i
-            FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
-            due := least(due, until);
-            through := i = 0 AND NOT skipped AND NOT (parked AND EXISTS (
-                SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
-                   AND (NOT x.delayed OR x.due_at <= now)));
-        END IF;
-    END IF;
-    wait_ms := CASE WHEN due IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM due - now) * 1000), 0) END;
-    FOR i IN 1 .. array_length(ls, 1) LOOP
-        IF dirty[i] THEN
-            PERFORM @schema@.put_lane(ls[i]);
-        END IF;
-    END LOOP;
+    SELECT t.* INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane,
+                    n, careful, held, seen, floor, target, from_seq, to_seq, window_end
+    FROM @schema@.long_turn(consumer, owner, settle_epoch, handed_out, outcomes, release_from, max_events, lease_ms,
+                            max_attempts, careful_mode, parked_first, pull_in, lane_hint, known, ordering, lanes, events,
+                            predicate, ahead_lane, ahead_target, ahead_from, ahead_to, ahead_n) t;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,

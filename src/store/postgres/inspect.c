@@ -115,12 +115,12 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 static int send_page(struct pg_store *st, const struct event_query *q, int64_t after, struct error *err)
 {
     static const char up[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > $1 AND ($2::text IS NULL OR "
-        "e.type LIKE ANY (@schema@.type_like($2))) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
+        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > $1 AND "
+        "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq LIMIT $5::bigint";
     static const char down[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND ($2::text IS NULL OR "
-        "e.type LIKE ANY (@schema@.type_like($2))) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
+        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
+        "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
     static const char one[] = "SELECT " PG_EVENT_COLUMNS
                               " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
@@ -186,7 +186,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
 
 #define DEAD_WHERE \
     " WHERE ($1::text IS NULL OR d.consumer = $1) AND ($2::text IS NULL OR d.id::text = lower($2) OR d.seq = $3) AND " \
-    "($4::text IS NULL OR d.type LIKE ANY (@schema@.type_like($4)))"
+    "coalesce(d.type LIKE ANY (@schema@.type_like($4)), true)"
 
 static const char *copy(const PGresult *r, int col, struct arena *a, bool *ok)
 {

@@ -32,7 +32,7 @@ static int send_window(struct pg_store *st, enum pg_link link, const struct clai
 {
     size_t n = strlen(w->seen);
     bool late = n > 0 && w->seen[n - 1] != ':'; /* xmin:xmax:xip,xip,... */
-    if (req->lanes == 1 && (!req->events || !*req->events))
+    if (req->lanes == 1 && !filter_has_types(req->filter))
         return pg_send(st, link, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor, w->target, w->from,
                        w->to, (int64_t)max);
     return pg_send(st, link, err, late ? both_wanted_sql : fresh_wanted_sql, "sisiiisii", w->seen, w->floor, w->target,
