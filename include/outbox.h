@@ -80,7 +80,8 @@ enum outbox_code {
     OUTBOX_BUSY = 11,        /* locked by someone else for longer than we wait: try again */
     OUTBOX_UNAVAILABLE = 12, /* store or sink cannot be reached */
     OUTBOX_LOST = 13,        /* the claim is no longer ours */
-    OUTBOX_INTERNAL = 14     /* a bug in the library */
+    OUTBOX_INTERNAL = 14,    /* a bug in the library */
+    OUTBOX_UNDELIVERED = 15  /* committed, but a delivery failed: only in eager mode */
 };
 
 enum outbox_fate {
@@ -247,11 +248,33 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 ** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
 ** batch, receipts.
 **
-** outbox_on makes it call a function for the events whose type matches the pattern ("order.created", "order.*", "*").
-** A consumer has handlers or a sink, not both. With handlers and no `events` option, it asks for the union of their
-** patterns. Handlers that match the same event run in the order they were added, and one that does not return
-** OUTBOX_DONE ends the attempt. Delivery is at least once: the event's id is the same each time. One call should take
-** well under the consumer's lease.
+** A consumer has handlers or a sink, not both.
+**
+** outbox_add_handler makes it call a function for the events whose type matches a pattern ("order.created", "order.*",
+** "*", or several with commas between), and gives the function a name. Each event takes effect once: what the handler does
+** through its transaction (outbox_tx_sqlite, outbox_tx_pg, outbox_tx_emit) is committed together with the record that
+** it did, under its name and the event's id, and with the outcome of the delivery; or none of it is. It may be called
+** again for an event whose first call was undone. Names are unique within the consumer and count together with
+** its name: handler "stock" of consumer "orders" is "orders.stock" in the inbox.
+**
+** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox status` shows
+** "orders.stock"), with its position, retries and dead letters. outbox_consumer_set(c, "fate", "shared") makes them
+** one: an event is delivered when all have succeeded; until then it is tried again, and those that had are not called.
+** outbox_consumer_set(c, "workers", "4") runs each of them in four threads, which takes as many lanes, or order none;
+** the same function may then be called by several threads at once.
+**
+** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a payment. It has no
+** transaction; that it acted is recorded right after it returns OUTBOX_DONE. If the process dies between, it is called
+** again, for the same event id: pass that on as the idempotency key.
+**
+** outbox_on adds a plain handler, without a name, a transaction or a record: at least once, and as fast as it gets.
+** Plain handlers that match the same event run in the order they were added, and one that does not return OUTBOX_DONE
+** ends the attempt. A consumer has handlers of one sort only. With them and no `events` option, it asks for the union of
+** their patterns.
+**
+** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the option `timeout`. After
+** that the event goes to another worker, and what the handler still does through its transaction comes to nothing. In SQLite
+** nobody else can write while such a handler works in its transaction, so it should not take long there.
 **
 ** What a consumer is registered with counts for all processes: one that runs it with another order, number of lanes or
 ** filter (older patterns, in a rolling deploy) stops it there, with an error.
@@ -262,29 +285,70 @@ typedef struct outbox_consumer outbox_consumer;
 typedef struct outbox_tx outbox_tx;
 
 typedef enum outbox_verdict {
-    OUTBOX_DONE = 0,   /* delivered */
-    OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
-    OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
-    OUTBOX_DOWN = 3    /* not the event's fault: wait and try again without counting an attempt */
+    OUTBOX_DONE = 0,    /* delivered */
+    OUTBOX_RETRY = 1,   /* failed; try again as the retry policy says */
+    OUTBOX_REJECT = 2,  /* failed; trying again cannot help: make it a dead letter */
+    OUTBOX_DOWN = 3,    /* not the event's fault: wait and try again without counting an attempt */
+    OUTBOX_NOT_MINE = 4 /* of a kind this version does not know: leave it to a worker that does, without counting one */
 } outbox_verdict;
 
-/* Called in the thread that runs the consumer. tx carries outbox_fail's text. */
+/* Called in a thread that runs the consumer. tx lives until the handler returns. */
 typedef outbox_verdict (*outbox_handler)(const outbox_event *ev, outbox_tx *tx, void *ctx);
 
 OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret, outbox_error *err);
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err);
+#define OUTBOX_EXTERNAL 1
+
+OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern, outbox_handler handler,
+                                  void *ctx, int flags, outbox_error *err);
 OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler handler, void *ctx, outbox_error *err);
 
-/* outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler can end with
-** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes. */
+/*
+** CAPI: In a handler
+**
+** outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler can end with
+** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes.
+** outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so many milliseconds until the next attempt.
+**
+** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where there is none, or the
+** store is of another kind. The handler must not commit or roll back (savepoints are its own): if it does, the event
+** becomes a dead letter that says so. A handler whose statements failed returns OUTBOX_RETRY.
+**
+** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes effect.
+*/
 OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text);
+OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char *text);
+OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx);
+OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx);
+OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret, outbox_error *err);
+
+/*
+** CAPI: The inbox
+**
+** outbox_handle_once records in a handler's transaction that `handler` takes effect for `key`, which is anything that tells
+** one effect from another: *ret_first becomes 1 the first time, and 0 if it was recorded before. With another payload than
+** then it fails with OUTBOX_CONFLICT. size is the payload's; 0 means strlen, and NULL none. Handlers added with a name need
+** this only for effects of their own choosing, not for the event.
+**
+** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the caller's own connection,
+** for what arrives by other ways than a handler, such as a message queue.
+**
+** Records are kept for the time of outbox_set's "inbox-retention".
+*/
+OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key, const char *payload, size_t size,
+                                  int *ret_first, outbox_error *err);
+OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const char *handler, const char *key,
+                                         const char *payload, size_t size, int *ret_first, outbox_error *err);
+OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler, const char *key,
+                                     const char *payload, size_t size, int *ret_first, outbox_error *err);
 
 /*
 ** CAPI: Running
 **
 ** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long outbox_stop waits for what is
 ** in flight; "sweep" (30s), how often to look even if nothing rang; "retention" (168h), the age at which events that
-** every consumer is past are deleted, looked at every hour while outbox_run is at work, "0s" for never. Before outbox_run.
+** every consumer is past are deleted, looked at every hour while outbox_run is at work, "0s" for never;
+** "inbox-retention" (720h), the age at which the inbox forgets. Before outbox_run.
 **
 ** outbox_run delivers until outbox_stop: a thread per consumer, each with a connection of its own; the calling thread
 ** waits. A consumer that cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after
@@ -300,6 +364,10 @@ OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, con
 ** waited for. *ret_delivered (may be NULL) counts successes and is set in any case. A failed delivery is recorded as in
 ** outbox_run and makes outbox_step return -1 with its text, after the other events have been delivered. Not while
 ** outbox_run is at work, nor from a handler.
+**
+** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by themselves, on a handle that
+** has consumers and is not running them: for development and tests. If a delivery fails they return -1 with
+** OUTBOX_UNDELIVERED: the transaction is committed all the same.
 **
 ** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
 ** to sqlite::memory: through a connection other than the handle's own.

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 #define FDS_MAX 1024
 #define TRIM_EVERY_MS (3600 * INT64_C(1000))
 #define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
@@ -27,11 +29,14 @@ static int open_sink(struct runner *r, struct error *err)
         .consumer = r->consumer->name,
         .timeout_ms = r->consumer->timeout_ms,
         .concurrency = r->consumer->concurrency,
-        .clock = &clock_system,
+        .clock = r->crew->clock,
         .done = pipeline_done,
         .done_ctx = r->p,
     };
-    if (!cfg.url) return handlers_open(&cfg, r->handlers, r->n_handlers, &r->sk, err);
+    if (!cfg.url) {
+        struct handler_guard guard = pipeline_guard(r->p);
+        return handlers_open(&cfg, r->handlers, r->n_handlers, r->named ? &guard : NULL, &r->sk, err);
+    }
     if (sink_find(cfg.url, &kind, err) != 0) return -1;
     return kind->open(&cfg, &r->sk, err);
 }
@@ -42,10 +47,18 @@ int runner_open(struct runner *r, struct error *err)
     rng_seed_os(&r->rng);
     make_owner(r);
     if (w->st->ops->dup(w->st, &r->st, err) != 0) return -1;
+    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 || r->work->ops->lend(r->work, err) != 0)) {
+        runner_close(r);
+        return -1;
+    }
     struct pipeline_config cfg = {.consumer = r->consumer,
                                   .owner = r->owner,
                                   .st = r->st,
-                                  .clock = &clock_system,
+                                  .clock = w->clock,
+                                  .work = r->work,
+                                  .handlers = r->handlers,
+                                  .n_handlers = r->n_handlers,
+                                  .pulse = r->n_handlers ? &r->pulse : NULL,
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
@@ -64,9 +77,10 @@ void runner_close(struct runner *r)
     if (r->sk) r->sk->ops->close(r->sk);
     pipeline_free(r->p);
     store_close(r->st);
+    store_close(r->work);
     r->sk = NULL;
     r->p = NULL;
-    r->st = NULL;
+    r->st = r->work = NULL;
 }
 
 void runner_wake(struct runner *r)
@@ -75,9 +89,9 @@ void runner_wake(struct runner *r)
     if (r->wake_fd >= 0 && write(r->wake_fd, &one, sizeof one) < 0) return; /* full: it is awake already */
 }
 
-static void sleep_until(struct pollfd *fds, size_t n, int64_t deadline)
+static void sleep_until(const struct clock *c, struct pollfd *fds, size_t n, int64_t deadline)
 {
-    int64_t left = deadline == CLOCK_NEVER ? -1 : deadline - clock_mono(&clock_system);
+    int64_t left = deadline == CLOCK_NEVER ? -1 : deadline - clock_mono(c);
     struct timespec ts = {0};
     if (left > 0) ts = (struct timespec){left / 1000000000, left % 1000000000};
     ppoll(fds, n, deadline == CLOCK_NEVER ? NULL : &ts, NULL);
@@ -118,7 +132,7 @@ static bool wait_turn(struct runner *r, struct pollfd *fds)
     size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
     fds[n] = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
     fds[n + 1] = (struct pollfd){.fd = stopping ? -1 : r->crew->stop_fd, .events = POLLIN};
-    sleep_until(fds, n + 2, deadline);
+    sleep_until(r->crew->clock, fds, n + 2, deadline);
     return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
 }
 
@@ -131,11 +145,11 @@ static void *runner_main(void *arg)
     uint64_t round = 0;
     while (pipeline_state(r->p) < PIPELINE_STOPPED) {
         if (atomic_load(&w->stop) && pipeline_state(r->p) == PIPELINE_RUNNING)
-            pipeline_drain(r->p, clock_mono(&clock_system) + w->drain_ms * MS_NS);
+            pipeline_drain(r->p, clock_mono(w->clock) + w->drain_ms * MS_NS);
         if (pipeline_step(r->p)) continue;
         publish(r, round);
         if (pipeline_state(r->p) >= PIPELINE_STOPPED) break;
-        if (fds ? wait_turn(r, fds) : (sleep_until(few, 0, clock_mono(&clock_system) + 10 * MS_NS), false)) {
+        if (fds ? wait_turn(r, fds) : (sleep_until(w->clock, few, 0, clock_mono(w->clock) + 10 * MS_NS), false)) {
             round = round_of(w); /* before looking, so that what is found belongs to the round */
             pipeline_ring(r->p);
         }
@@ -150,7 +164,7 @@ static void *runner_main(void *arg)
 /* trim_some deletes one small batch of what is old; returns how long to wait before the next. */
 static int64_t trim_some(struct crew *w, struct store *st)
 {
-    struct trim_request req = {.older_than_ms = w->retention_ms};
+    struct trim_request req = {.older_than_ms = w->retention_ms, .inbox_ms = w->inbox_ms};
     struct trim_result res;
     struct error err;
     if (st->ops->trim(st, &req, &res, &err) != 0) {
@@ -210,14 +224,13 @@ static void supervise(struct crew *w, struct runner *const *r, size_t n, bool un
     struct error err;
     int64_t claims = -1;
     int64_t trim_at = CLOCK_NEVER;
-    if (w->retention_ms > 0 && !until_through && w->st->ops->dup(w->st, &st, &err) == 0)
-        trim_at = clock_mono(&clock_system);
+    if (w->retention_ms > 0 && !until_through && w->st->ops->dup(w->st, &st, &err) == 0) trim_at = clock_mono(w->clock);
     pthread_mutex_lock(&w->lock);
     while (!all_ended(r, n)) {
         if (until_through && !atomic_load(&w->stop) && all_through(w, r, n, &claims)) stop_crew(w);
-        if (clock_mono(&clock_system) >= trim_at) {
+        if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
-            trim_at = clock_mono(&clock_system) + trim_some(w, st) * MS_NS;
+            trim_at = clock_mono(w->clock) + trim_some(w, st) * MS_NS;
             pthread_mutex_lock(&w->lock);
             continue;
         }
@@ -240,17 +253,35 @@ static int open_all(struct runner *const *r, size_t n, struct error *err)
     return 0;
 }
 
+/* warn_of_inbox: what is delivered again after the inbox has forgotten it takes effect again. */
+static void warn_of_inbox(const struct crew *w, const struct runner *r)
+{
+    char inbox[32], need[32];
+    int64_t horizon = w->retention_ms + retry_horizon(&r->consumer->retry);
+    if (!r->named || w->inbox_ms >= horizon) return;
+    text_duration_show(w->inbox_ms, inbox);
+    text_duration_show(horizon, need);
+    log_at(
+        w->log, LOG_WARN_, r->consumer->name,
+        "inbox-retention is %s, but an event may be delivered again for %s (retention and retries): make it longer, or a "
+        "handler may take effect twice",
+        inbox, need);
+}
+
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err)
 {
+    struct heart heart = {0};
     size_t started = 0;
     uint64_t count;
     int result = open_all(r, n, err);
+    if (result == 0) result = heart_start(&heart, w, r, n, err);
     w->round = 0;
     for (; result == 0 && started < n; started++)
         if ((errno = pthread_create(&r[started]->thread, NULL, runner_main, r[started])) != 0) {
             result = err_errno(err, ERR_UNAVAILABLE, errno, "could not start a thread");
             break;
         }
+    for (size_t i = 0; result == 0 && i < n; i++) warn_of_inbox(w, r[i]);
     if (result == 0) log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
     if (result != 0) stop_crew(w);
     else supervise(w, r, n, until_through);
@@ -262,6 +293,7 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
             err_prefix(err, "consumer \"%s\"", r[i]->consumer->name);
         }
     }
+    heart_stop(&heart);
     for (size_t i = 0; i < n; i++) runner_close(r[i]);
     atomic_store(&w->stop, false);
     if (read(w->stop_fd, &count, sizeof count) < 0) return result; /* nobody stopped it */
@@ -280,7 +312,7 @@ static void finish(struct runner *r, struct pollfd *fds)
         if (!pipeline_busy(r->p) || s->down || pipeline_state(r->p) >= PIPELINE_STOPPED) return;
         if (pipeline_store_error(r->p)->code) return;
         size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
-        sleep_until(fds, n, deadline);
+        sleep_until(r->crew->clock, fds, n, deadline);
     }
 }
 
@@ -295,7 +327,7 @@ static void leave(struct runner *r, struct error *err, int *result)
     if (s->down && *result == 0)
         *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down", r->consumer->name);
     if (pipeline_state(r->p) == PIPELINE_RUNNING && !s->down && !pipeline_busy(r->p)) return;
-    pipeline_drain(r->p, clock_mono(&clock_system));
+    pipeline_drain(r->p, clock_mono(r->crew->clock));
     while (pipeline_step(r->p)) continue;
     if (pipeline_state(r->p) == PIPELINE_FAILED && *result == 0) {
         *result = -1;
@@ -329,17 +361,20 @@ static void step_all(struct runner *const *r, size_t n, struct pollfd *fds)
     } while (delivered_by(r, n) != before);
 }
 
-int crew_step(struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err)
+int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err)
 {
+    struct heart heart;
     struct pollfd *fds = calloc(FDS_MAX, sizeof *fds);
     int result = fds ? 0 : err_nomem(err);
     for (size_t i = 0; result == 0 && i < n; i++) {
         if (!r[i]->p) result = runner_open(r[i], err);
         if (result == 0) r[i]->failures = failures_of(r[i]);
     }
+    if (result == 0) result = heart_start(&heart, w, r, n, err);
     if (result == 0) {
         int64_t before = delivered_by(r, n);
         step_all(r, n, fds);
+        heart_stop(&heart);
         if (ret_delivered) *ret_delivered = (size_t)(delivered_by(r, n) - before);
         for (size_t i = 0; i < n; i++) {
             if (result == 0 && failures_of(r[i]) > r[i]->failures)

@@ -13,7 +13,8 @@
 struct crew {
     struct store *st; /* the outbox; each runner dups it */
     const struct log *log;
-    int64_t drain_ms, sweep_ms, retention_ms;
+    const struct clock *clock;
+    int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
     atomic_flag careful; /* see pipeline_config */
     atomic_bool stop;
     int stop_fd; /* eventfd: readable once stop is set */
@@ -29,9 +30,14 @@ struct runner {
     struct consumer *consumer;
     const struct handler *handlers; /* when the consumer has no sink URL */
     size_t n_handlers;
-    int wake_fd; /* eventfd; -1 until the crew runs */
+    bool named;  /* the handlers work in transactions */
+    int wake_fd; /* eventfd */
 
     struct store *st;
+    struct store *work; /* what such handlers work on */
+    struct pulse pulse;
+    int64_t hung_since;   /* the heart's own: the call it gave up, by when it started */
+    _Atomic int64_t hung; /* calls given up so far */
     struct pipeline *p;
     struct sink *sk;
     struct rng rng;
@@ -53,7 +59,23 @@ void runner_close(struct runner *r); /* fine on one that is not open */
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err);
 
 /* crew_step is one synchronous turn of all; see outbox_step. */
-int crew_step(struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
+int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
+
+/* The heart keeps the claims of handlers alive that take long, up to their time limit, while the crew is at work. heart_start
+ * does nothing where there are no handlers. */
+struct heart {
+    struct crew *crew;
+    struct runner *const *r;
+    size_t n;
+    struct store *st;
+    pthread_t thread;
+    bool beats;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop; /* under lock */
+};
+int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t n, struct error *err);
+void heart_stop(struct heart *h);
 
 /* runner_wake is safe from any thread. */
 void runner_wake(struct runner *r);

@@ -21,6 +21,7 @@ enum err_code {
     ERR_UNAVAILABLE = 12, /* the store or the sink cannot be reached */
     ERR_LOST = 13,        /* the claim is no longer ours */
     ERR_INTERNAL = 14,    /* a bug here */
+    ERR_UNDELIVERED = 15, /* committed, but not delivered: eager mode */
 };
 
 /* What the engine should do about it. Only the engine acts on it. */

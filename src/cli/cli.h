@@ -118,7 +118,7 @@ struct settings {
     int64_t busy_ms, payload_max;
     int log_level; /* enum log_level */
     int color;     /* enum color */
-    int64_t drain_ms, sweep_ms, retention_ms;
+    int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
 };
 
 enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };

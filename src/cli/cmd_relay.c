@@ -84,7 +84,7 @@ static int add_consumer(const struct cli *cli, outbox *ob, const char *name, str
 
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
-    static const char *const names[] = {"drain-deadline", "sweep", "retention"};
+    static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention"};
     outbox_error e;
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);

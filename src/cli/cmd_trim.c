@@ -67,7 +67,8 @@ static int report(const struct cli *cli, const struct trim_request *req, const s
 
 static int run(struct cli *cli, struct error *err)
 {
-    struct trim_request req = {.older_than_ms = cli->args.older_than_ms, .dry_run = cli->args.dry_run};
+    struct trim_request req = {
+        .older_than_ms = cli->args.older_than_ms, .inbox_ms = cli->settings.inbox_ms, .dry_run = cli->args.dry_run};
     struct trim_result sum;
     struct store *st;
     if (req.older_than_ms < 0) req.older_than_ms = cli->settings.retention_ms;

@@ -85,6 +85,11 @@ static int set_retention(void *target, const char *value, struct error *err)
     return set_time(&((struct settings *)target)->retention_ms, value, 0, err);
 }
 
+static int set_inbox(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->inbox_ms, value, 1, err);
+}
+
 const struct option_def config_options[] = {
     {"store", "URL", NULL, "the database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH", set_store},
     {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database; SQLite only", set_busy},
@@ -96,6 +101,7 @@ const struct option_def config_options[] = {
     {"sweep", "DURATION", "30s", "how often a relay looks even if nothing woke it", set_sweep},
     {"retention", "DURATION", "168h", "how long a relay keeps events that everyone has got; 0s: for ever",
      set_retention},
+    {"inbox-retention", "DURATION", "720h", "how long to remember what handlers have taken effect for", set_inbox},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -187,6 +187,21 @@ void consumer_release(struct consumer *c)
     *c = (struct consumer){0};
 }
 
+int consumer_copy(const struct consumer *from, const char *name, const char *events, struct consumer *ret,
+                  struct error *err)
+{
+    struct consumer made = *from;
+    made.name = made.sink = made.events = made.where = NULL;
+    if (set_string(&made.name, name, err) != 0 || set_string(&made.events, events, err) != 0 ||
+        set_string(&made.where, from->where, err) != 0 ||
+        (from->sink && set_string(&made.sink, from->sink, err) != 0)) {
+        consumer_release(&made);
+        return -1;
+    }
+    *ret = made;
+    return 0;
+}
+
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT])
 {
     retry_show(&c->retry, retry_text);

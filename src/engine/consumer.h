@@ -30,6 +30,9 @@ extern const struct option_def consumer_options[];
 
 int consumer_init(struct consumer *c, const char *name, struct error *err);
 void consumer_release(struct consumer *c);
+/* consumer_copy makes one like it, with another name and other events. */
+int consumer_copy(const struct consumer *from, const char *name, const char *events, struct consumer *ret,
+                  struct error *err);
 /* consumer_spec_of borrows from c, and from retry_text, which it fills. */
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT]);
 

@@ -5,16 +5,18 @@
 
 #define OFFER 256
 #define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
+#define NOT_MINE_WAIT_MS 1000
 
-static void report(struct pipeline *p, const char *text)
+void deliver_report(struct pipeline *p)
 {
     struct error ignored; /* a note for operators: the next one will do */
-    p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &ignored);
+    if (!p->report_due) return;
+    p->report_due = false;
+    p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, p->report[0] ? p->report : NULL, &ignored);
 }
 
 static void sink_is_down(struct pipeline *p, const struct sink_result *r)
 {
-    char text[400];
     int64_t now = pipeline_now(p);
     bool was_open = circuit_open(&p->circuit) && now < p->circuit.until;
     bool opened = circuit_down(&p->circuit, now, r->retry_after_ms, p->cfg.rng);
@@ -24,8 +26,8 @@ static void sink_is_down(struct pipeline *p, const struct sink_result *r)
     log_at(p->cfg.log, opened ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "sink is down: %s; trying again in %lld ms",
            r->text ? r->text : "no reason given", wait);
     if (!opened) return;
-    snprintf(text, sizeof text, "sink is down: %s", r->text ? r->text : "no reason given");
-    report(p, text);
+    snprintf(p->report, sizeof p->report, "sink is down: %s", r->text ? r->text : "no reason given");
+    p->report_due = true;
 }
 
 static void sink_is_up(struct pipeline *p)
@@ -33,7 +35,8 @@ static void sink_is_up(struct pipeline *p)
     if (!circuit_up(&p->circuit)) return;
     p->stats.down = false;
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
-    report(p, NULL);
+    p->report[0] = '\0';
+    p->report_due = true;
 }
 
 static void bury(struct pipeline *p, struct item *it, int attempts, const char *text)
@@ -71,6 +74,21 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
     item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
 }
 
+/* not_mine leaves it to a worker that knows what to do with it, after a moment in which one may come. */
+static void not_mine(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
+    const char *text = r->text ? r->text : "no reason given";
+    log_at(p->cfg.log, LOG_INFO_, p->c->name, "event %s (%s) is left to another worker: %s", it->d.ev->id.p,
+           it->d.ev->type.p, text);
+    item_end(it,
+             &(struct outcome){.kind = OUTCOME_RETRY,
+                               .attempts = it->d.ev->attempts,
+                               .delay_ms = delay > r->retry_after_ms ? delay : r->retry_after_ms,
+                               .error = text},
+             true, &p->ready);
+}
+
 static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 {
     struct error err;
@@ -100,6 +118,10 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
         sink_is_up(p); /* it answered */
         event_failed(p, it, r);
         break;
+    case SINK_NOT_MINE:
+        sink_is_up(p);
+        not_mine(p, it, r);
+        break;
     case SINK_DOWN:
         not_tried(p, it);
         sink_is_down(p, r);
@@ -123,8 +145,19 @@ void deliver_queue(struct pipeline *p)
     p->requeue = false;
 }
 
+/* submit: handlers do their work in here, and the claim may be extended meanwhile. */
+static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
+{
+    if (!p->cfg.pulse) return p->sk->ops->submit(p->sk, d, n);
+    struct live *l = ((struct item *)d[0])->live;
+    pulse_begin(p->cfg.pulse, l->b.epoch, l->deadline, now);
+    size_t took = p->sk->ops->submit(p->sk, d, n);
+    l->deadline = pulse_end(p->cfg.pulse);
+    return took;
+}
+
 /* offer hands up to `room` queued items to the sink; returns how many it took. */
-static size_t offer(struct pipeline *p, size_t room)
+static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
     d[0] = NULL;
@@ -135,7 +168,7 @@ static size_t offer(struct pipeline *p, size_t room)
     for (size_t i = 0; i < n; i++) item_fly((struct item *)d[i]);
     for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;
-    size_t took = p->sk->ops->submit(p->sk, d, n);
+    size_t took = submit(p, d, n, now);
     for (size_t i = n; i > took; i--) {
         item_land((struct item *)d[i - 1]);
         ready_unshift(&p->ready, (struct item *)d[i - 1]);
@@ -148,6 +181,7 @@ static size_t offer(struct pipeline *p, size_t room)
  * first: handlers take their time inside submit. */
 static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
 {
+    if (p->effects.open && (p->cfg.st->caps & STORE_ONE_WRITER)) return true;
     return now < l->deadline && (now < pipeline_half_lease(p, l) || now < p->store_retry_at);
 }
 
@@ -155,13 +189,15 @@ bool deliver_submit(struct pipeline *p)
 {
     bool any = false;
     int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
-    for (; p->ready.head && p->state == PIPELINE_RUNNING && now < until; now = pipeline_now(p)) {
+    for (; p->ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
+        if (p->effects.open ? !effects_pending(p, now) : now >= until) break;
         if (!lease_allows(p, p->ready.head->live, now)) break;
         size_t room = circuit_room(&p->circuit, now, p->flying);
-        if (room == 0 || offer(p, room) == 0) break;
+        if (room == 0 || offer(p, room, now) == 0) break;
         any = true;
         if (p->requeue) break;
     }
-    if (p->requeue) deliver_queue(p);
+    if (p->requeue && !p->effects.open) deliver_queue(p);
+    effects_finish(p);
     return any;
 }

@@ -143,7 +143,7 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
     return 0;
 }
 
-void live_release(struct live *l, struct keymap *m)
+static void unlink_all(struct live *l, struct keymap *m)
 {
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
@@ -151,6 +151,18 @@ void live_release(struct live *l, struct keymap *m)
         unlink_follower(it);
         if (it->before) unlink_follower(it->before); /* a lost batch goes before the one it waits for */
     }
+}
+
+int live_again(struct live *l, enum order order, struct keymap *m, struct ready *q)
+{
+    assert(l->flying == 0);
+    unlink_all(l, m);
+    return live_load(l, order, true, m, q);
+}
+
+void live_release(struct live *l, struct keymap *m)
+{
+    unlink_all(l, m);
     l->used = false;
     l->b = (struct batch){0};
     l->items = NULL;

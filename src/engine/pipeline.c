@@ -21,6 +21,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     p->batch_size = p->c->batch < BATCH_START ? (size_t)p->c->batch : BATCH_START;
     p->drain_deadline = CLOCK_NEVER;
     circuit_init(&p->circuit);
+    effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
     ready_init(&p->ready);
     for (size_t i = 0; i < LIVE_MAX; i++) arena_init(&p->pool[i].a, 0);
     if (keymap_init(&p->keys, (size_t)p->c->batch * 2) != 0) {
@@ -34,6 +35,11 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
 fail:
     pipeline_free(p);
     return -1;
+}
+
+struct handler_guard pipeline_guard(struct pipeline *p)
+{
+    return effects_guard(p);
 }
 
 void pipeline_attach(struct pipeline *p, struct sink *sk)
@@ -108,12 +114,15 @@ static bool drain_turn(struct pipeline *p)
 bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED) return false;
+    deliver_report(p);
+    if (!effects_resolve(p)) return false;
     if (p->flying > 0) p->sk->ops->drive(p->sk);
     if (p->requeue) deliver_queue(p);
     turn_keep_leases(p);
     if (p->state == PIPELINE_DRAINING) return drain_turn(p);
     bool submitted = deliver_submit(p);
     if (submitted && p->flying > 0) p->sk->ops->drive(p->sk);
+    deliver_report(p);
     if (p->state == PIPELINE_DRAINING) return true; /* the sink gave up meanwhile */
     bool turned = turn_store(p);
     return submitted || turned || p->state == PIPELINE_DRAINING;

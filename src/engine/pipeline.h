@@ -10,7 +10,8 @@
 
 #include "base/log.h"
 #include "engine/consumer.h"
-#include "sink/sink.h"
+#include "engine/pulse.h"
+#include "sink/handlers.h"
 #include "store/store.h"
 
 struct pipeline;
@@ -25,8 +26,14 @@ struct pipeline_config {
     /* Shared by all pipelines of a process: held by the one that delivers a careful event, so that when the process
      * dies it is clear which event was at it. NULL: this is the only pipeline. */
     atomic_flag *careful;
-    int64_t sweep_ms; /* look at least this often even if no bell rings; 0: 30 s */
-    int64_t poll_ms;  /* how often to look when the store has no bell; 0: 500 ms */
+    /* For a consumer with handlers that have names: what they work on, a handle of its own, lent; and the handlers, as the
+     * sink has them. NULL: they act on their own. */
+    struct store *work;
+    const struct handler *handlers;
+    size_t n_handlers;
+    struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */
+    int64_t sweep_ms;    /* look at least this often even if no bell rings; 0: 30 s */
+    int64_t poll_ms;     /* how often to look when the store has no bell; 0: 500 ms */
 };
 
 enum pipeline_state {
@@ -48,6 +55,8 @@ struct pipeline_stats {
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err);
 void pipeline_attach(struct pipeline *p, struct sink *sk);
 void pipeline_free(struct pipeline *p);
+/* pipeline_guard is what the sink of handlers that have names is opened with. */
+struct handler_guard pipeline_guard(struct pipeline *p);
 void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result *r);
 
 /* pipeline_step does everything that can be done now: settles what is finished, claims, submits, drives the sink,

@@ -4,6 +4,7 @@
 #define ENGINE_PIPELINE_IMPL_H
 
 #include "engine/circuit.h"
+#include "engine/effects.h"
 #include "engine/live.h"
 #include "engine/pipeline.h"
 
@@ -28,6 +29,7 @@ struct pipeline {
     bool requeue; /* items came back: the queue must be made anew */
     size_t flying;
     struct circuit circuit;
+    struct effects effects;
 
     size_t batch_size;
     int lane;
@@ -40,6 +42,8 @@ struct pipeline {
     struct error store_error; /* of the last turn; code 0: it went well */
     int64_t drain_deadline;
     char failure[256]; /* the last failure of an event */
+    bool report_due;   /* for operators, once no transaction is open */
+    char report[400];  /* "": all is well again */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -50,6 +54,12 @@ static inline int64_t pipeline_now(const struct pipeline *p)
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (p->sk->ops->caps & SINK_FAILSTOP) != 0;
+}
+
+/* pipeline_frozen: while the own transaction of a store with one writer is open, no claim can run out or be extended. */
+static inline void pipeline_frozen(struct pipeline *p, bool frozen)
+{
+    if (p->cfg.pulse && (p->cfg.st->caps & STORE_ONE_WRITER)) atomic_store(&p->cfg.pulse->frozen, frozen);
 }
 
 /* pipeline_half_lease: when the claim wants to be extended. */
@@ -66,6 +76,8 @@ void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
 void deliver_queue(struct pipeline *p);
 bool deliver_submit(struct pipeline *p);
+/* deliver_report passes on what operators should know of the sink. */
+void deliver_report(struct pipeline *p);
 
 /* turn_may_claim says whether this is a time for new work, `settling` of the live batches being about to go. turn_settle
  * settles live[i] (i < 0: nothing), and claims the next batch if one is wanted, in one transaction; returns whether
@@ -77,5 +89,10 @@ bool turn_store(struct pipeline *p);
 void turn_keep_leases(struct pipeline *p);
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);
+
+/* What effects.c needs of settling: what to record of l; what follows once it is (of live[i]); what follows a failure. */
+struct settlement turn_settlement(const struct pipeline *p, const struct live *l);
+void turn_settled(struct pipeline *p, size_t i, bool lost);
+void turn_store_failed(struct pipeline *p, const struct error *err);
 
 #endif

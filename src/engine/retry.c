@@ -77,10 +77,22 @@ void retry_show(const struct retry_policy *p, char out[RETRY_TEXT])
              p->jitter ? "full" : "none");
 }
 
-int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
+static int64_t longest_delay(const struct retry_policy *p, int attempts)
 {
     int64_t delay = p->base_ms;
     for (int i = 1; i < attempts && delay < p->cap_ms; i++) delay *= 2;
-    if (delay > p->cap_ms) delay = p->cap_ms;
+    return delay > p->cap_ms ? p->cap_ms : delay;
+}
+
+int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
+{
+    int64_t delay = longest_delay(p, attempts);
     return p->jitter ? (int64_t)rng_below(r, (uint64_t)delay + 1) : delay;
+}
+
+int64_t retry_horizon(const struct retry_policy *p)
+{
+    int64_t sum = 0;
+    for (int i = 1; i < p->attempts; i++) sum += longest_delay(p, i);
+    return sum;
 }

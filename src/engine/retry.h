@@ -24,5 +24,7 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err);
 void retry_show(const struct retry_policy *p, char out[RETRY_TEXT]);
 /* retry_delay: milliseconds to wait after `attempts` (>= 1) failed ones. */
 int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r);
+/* retry_horizon: milliseconds from the first attempt to the last, at most. */
+int64_t retry_horizon(const struct retry_policy *p);
 
 #endif

@@ -71,6 +71,7 @@ static void careful_leave(struct pipeline *p)
 void turn_drop(struct pipeline *p, size_t i)
 {
     if (p->live[i]->b.careful) careful_leave(p);
+    effects_drop(p, p->live[i]);
     live_release(p->live[i], &p->keys);
     p->n_live--;
     for (; i < p->n_live; i++) p->live[i] = p->live[i + 1];
@@ -89,7 +90,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t live = p->n_live - settling;
     if (p->state != PIPELINE_RUNNING || p->ready.head) return false;
-    if (live >= (pipeline_failstop(p) ? 1 : LIVE_MAX)) return false;
+    if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
     if (live > 0 && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
@@ -107,7 +108,7 @@ static void tune(struct pipeline *p, const struct live *l)
     if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
 }
 
-static void store_failed(struct pipeline *p, const struct error *err)
+void turn_store_failed(struct pipeline *p, const struct error *err)
 {
     p->store_error = *err;
     if (err->fate == FATE_FATAL) {
@@ -198,7 +199,7 @@ static void superseded(struct pipeline *p)
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
 }
 
-static struct settlement settlement_of(const struct pipeline *p, const struct live *l)
+struct settlement turn_settlement(const struct pipeline *p, const struct live *l)
 {
     return (struct settlement){.consumer = p->c->name,
                                .owner = p->cfg.owner,
@@ -209,12 +210,14 @@ static struct settlement settlement_of(const struct pipeline *p, const struct li
                                .release_from = l->release_from};
 }
 
-/* settled forgets a batch whose settlement was handed in. */
-static void settled(struct pipeline *p, size_t i, bool lost)
+/* turn_settled forgets a batch whose settlement was handed in. */
+void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
-    if (lost) abandon(p, p->live[i], "another worker has taken it over, or its lease ran out");
-    tune(p, p->live[i]);
+    struct live *l = p->live[i];
+    if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
+    tune(p, l);
     turn_drop(p, i);
+    p->look_at = 0; /* what it leaves behind, a retry or the next of a key, may be due before we meant to look */
 }
 
 /* claimed takes what the claiming part of a turn gave: a batch, or word when to ask again. */
@@ -248,7 +251,7 @@ bool turn_settle(struct pipeline *p, int i)
         err_nomem(&err);
         goto failed;
     }
-    if (l) s = settlement_of(p, l);
+    if (l) s = turn_settlement(p, l);
     if (l && l->b.careful) {
         careful_leave(p); /* nothing of it is on its way any more */
         l->b.careful = false;
@@ -265,7 +268,7 @@ bool turn_settle(struct pipeline *p, int i)
         goto failed;
     p->store_retry_delay = p->store_retry_at = 0;
     p->store_error.code = 0;
-    if (l) settled(p, (size_t)i, lost);
+    if (l) turn_settled(p, (size_t)i, lost);
     note_hint(p, &hint);
     if (hint.changed && p->state == PIPELINE_RUNNING) {
         if (next) arena_reset(&next->a);
@@ -279,7 +282,7 @@ bool turn_settle(struct pipeline *p, int i)
 failed:
     if (next) arena_reset(&next->a);
     careful_leave(p);
-    store_failed(p, &err);
+    turn_store_failed(p, &err);
     return false;
 }
 

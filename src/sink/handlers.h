@@ -6,21 +6,45 @@
 
 /* What a handler is given besides the event. */
 struct handler_call {
-    char text[256]; /* why it failed; the handler may fill it in */
+    char text[256];      /* why it failed; the handler may fill it in */
+    int64_t delay_ms;    /* how long to wait at least before the next attempt */
+    void *tx;            /* what the guard lends; NULL: nothing */
+    const char *handler; /* its name; NULL: it has none */
 };
 
-/* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT or SINK_DOWN. */
+/* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN or
+ * SINK_NOT_MINE. */
 typedef enum sink_status handler_fn(struct handler_call *call, const struct delivery *d, void *ctx);
 
 struct handler {
-    const char *pattern; /* of event types; borrowed */
+    const char *name;    /* borrowed; NULL without a guard */
+    const char *pattern; /* of event types, or several with commas; borrowed */
+    bool external;       /* acts outside of the database: the guard lends it nothing */
     handler_fn *fn;
     void *ctx;
 };
 
-/* handlers_open makes a sink that calls, for each event, every handler whose pattern matches, in order, until one does
- * not return SINK_DELIVERED: that is the result. No match counts as delivered. h[0..n) is copied. Not in sink_kinds. */
-int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n, struct sink **ret,
-                  struct error *err);
+enum handler_entry {
+    HANDLER_RUN,
+    HANDLER_SKIP,   /* it has taken effect for this event before */
+    HANDLER_REFUSE, /* it may not be called for this event any more; call->text says why */
+    HANDLER_WAIT,   /* not now; call->text says why */
+};
+
+/* Who stands between handlers and what they do, so that each takes effect once. leave is called after every RUN, and says
+ * what counts; SINK_CANCELLED: the event will be tried again from the start. */
+struct handler_guard {
+    void *ctx;
+    enum handler_entry (*enter)(void *ctx, size_t handler, struct delivery *d, struct handler_call *call);
+    enum sink_status (*leave)(void *ctx, size_t handler, struct delivery *d, enum sink_status said,
+                              struct handler_call *call);
+};
+
+/* handlers_open makes a sink that calls, for each event, every handler whose pattern matches, in order. No match counts as
+ * delivered. Without a guard it stops at the first that does not return SINK_DELIVERED: that is the result. With one, whose
+ * handlers succeed on their own, it goes on; the result is the most hopeful of the failures. h[0..n) and *guard are copied.
+ * Not in sink_kinds. */
+int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n, const struct handler_guard *guard,
+                  struct sink **ret, struct error *err);
 
 #endif

@@ -25,6 +25,7 @@ enum sink_status {
     SINK_RETRY,     /* this event failed; another attempt may pass */
     SINK_REJECT,    /* this event can never pass */
     SINK_DOWN,      /* the sink is away; nothing is known against the event; no attempt is counted */
+    SINK_NOT_MINE,  /* another worker, of a newer version, may know what to do with it; no attempt is counted */
     SINK_FATAL,     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
     SINK_CANCELLED, /* given up because of sink_ops.cancel */
 };

@@ -110,6 +110,21 @@ struct outcome {
     const char *receipt; /* OUTCOME_DELIVERED */
 };
 
+/* What a handler has taken effect for: a row of the inbox. */
+struct inbox_key {
+    struct str handler, key;
+};
+
+enum savepoint { SAVEPOINT_SET, SAVEPOINT_RELEASE, SAVEPOINT_UNDO };
+
+/* What has become of the transaction that begin opened. */
+enum tx_state {
+    TX_OPEN,
+    TX_FAILED, /* the database takes nothing but a rollback, to a savepoint or of all */
+    TX_GONE,   /* somebody ended it */
+    TX_LOST,   /* the connection was lost */
+};
+
 struct settlement {
     const char *consumer;
     const char *owner;
@@ -198,6 +213,7 @@ typedef int dead_visit(void *ctx, const struct dead_letter *d);
 
 struct trim_request {
     int64_t older_than_ms;
+    int64_t inbox_ms; /* the same for the inbox; 0: as old as the rest */
     bool dry_run;
     size_t max_rows; /* per call, so that nobody waits for long; 0: 1000 */
 };
@@ -265,9 +281,10 @@ struct ddl_request {
 };
 
 enum {
-    STORE_DOORBELL = 1, /* bell_fd says when to look */
-    STORE_SHARED = 2,   /* other processes can reach it */
-    STORE_FREE = 4,     /* what goes through a foreign connection needs nothing of the handle: any thread, any time */
+    STORE_DOORBELL = 1,   /* bell_fd says when to look */
+    STORE_SHARED = 2,     /* other processes can reach it */
+    STORE_FREE = 4,       /* what goes through a foreign connection needs nothing of the handle: any thread, any time */
+    STORE_ONE_WRITER = 8, /* while a transaction is open on one handle, no other can write, nor a claim change hands */
 };
 
 struct store;
@@ -350,6 +367,25 @@ struct store_ops {
      * call it before the turn that looks. No wake-up is lost between the two. */
     int (*bell_fd)(struct store *st);
     void (*bell_clear)(struct store *st);
+
+    /* ---- effects of handlers, in one transaction with their settlement ---- */
+
+    /* lend: from now on the application's code works on this handle's connection between begin and commit. The session is
+     * as it expects it, and nothing it may do there (DISCARD ALL, SET) breaks the handle. */
+    int (*lend)(struct store *st, struct error *err);
+    /* savepoint, inside begin and commit; one may stand within another. UNDO goes back to the last and releases it.
+     * ERR_MISUSE: it is gone, so the transaction is another one. */
+    int (*savepoint)(struct store *st, enum savepoint what, struct error *err);
+    /* tx_state costs no round trip. */
+    enum tx_state (*tx_state)(struct store *st);
+    /* settle records s as turn does, in the open transaction. For a store with STORE_ONE_WRITER the claim counts as it
+     * was at begin. */
+    int (*settle)(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
+    /* handled says for each key whether it was recorded, with any payload. handled_put records those for which skip[i] is
+     * false, with an empty payload; *ret_all: none of them was there. If not, the transaction must be rolled back. */
+    int (*handled)(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
+    int (*handled_put)(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
+                       struct error *err);
 
     /* handle_once is the inbox: records (handler, key) with a hash of the payload in the open transaction of `foreign`
      * or of this handle. *ret_first: it was not there. ERR_CONFLICT: it was, with another payload. */

@@ -160,7 +160,8 @@ int keyed(struct store *st, const char *key, const char *payload, char id[UUID_T
 
 int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, size_t n_own)
 {
-    const struct store_tests parts[] = {store_emit_tests, store_claim_tests, store_admin_tests, {own, n_own}};
+    const struct store_tests parts[] = {
+        store_emit_tests, store_claim_tests, store_effects_tests, store_admin_tests, {own, n_own}};
     size_t n = 0;
     the_case = c;
     for (size_t i = 0; i < 4; i++) n += parts[i].n;

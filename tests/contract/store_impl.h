@@ -1,5 +1,5 @@
 /* store_impl.h: what the files of the store suite share: store.c (the rig, and these), store_emit.c, store_claim.c,
- * store_admin.c (the tests). */
+ * store_effects.c, store_admin.c (the tests). */
 #ifndef TESTS_CONTRACT_STORE_IMPL_H
 #define TESTS_CONTRACT_STORE_IMPL_H
 
@@ -34,7 +34,7 @@ struct store_tests {
     const struct CMUnitTest *tests;
     size_t n;
 };
-extern const struct store_tests store_emit_tests, store_claim_tests, store_admin_tests;
+extern const struct store_tests store_emit_tests, store_claim_tests, store_effects_tests, store_admin_tests;
 #define STORE_TESTS(array) \
     { \
         array, sizeof(array) / sizeof *(array) \

@@ -35,7 +35,7 @@ static void peer_teardown(void *peer)
 
 static int peer_open(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
-    return handlers_open(cfg, &(struct handler){"order.*", keep, peer}, 1, ret, err);
+    return handlers_open(cfg, &(struct handler){.pattern = "order.*", .fn = keep, .ctx = peer}, 1, NULL, ret, err);
 }
 
 static void peer_arrived(void *peer, struct sink_arrivals *got)
@@ -94,9 +94,9 @@ static size_t submit_to(struct sink_rig *rig, struct script *s, const char *cons
     for (size_t i = 0; i < 3; i++) {
         s->steps[i].name = (char)('a' + i);
         s->steps[i].all = s;
-        h[i] = (struct handler){patterns[i], play, &s->steps[i]};
+        h[i] = (struct handler){.pattern = patterns[i], .fn = play, .ctx = &s->steps[i]};
     }
-    assert_int_equal(handlers_open(&cfg, h, 3, &rig->sk, NULL), 0);
+    assert_int_equal(handlers_open(&cfg, h, 3, NULL, &rig->sk, NULL), 0);
     memset(h, 0, sizeof h); /* they were copied */
     for (size_t i = 0; i < rig->n; i++) d[i] = &rig->items[i]->d;
     return rig->sk->ops->submit(rig->sk, d, rig->n);

@@ -1,10 +1,13 @@
 -- trim: deletes up to max_rows of the oldest events that are older than `older_than` and needed by nobody, and as many old
--- idempotency keys, inbox rows and receipts. Call it again while `more`. kept: events old enough, but still needed.
-CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000, OUT events bigint, OUT keys bigint,
-                                         OUT kept bigint, OUT pin text, OUT more boolean)
+-- idempotency keys, inbox rows (older than `inbox`, if that is given) and receipts. Call it again while `more`. kept: events
+-- old enough, but still needed.
+CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
+                                         OUT events bigint, OUT keys bigint, OUT kept bigint, OUT pin text,
+                                         OUT more boolean)
 LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
 DECLARE
     cutoff timestamptz := @schema@.clock() - older_than;
+    inbox_cutoff timestamptz := @schema@.clock() - coalesce(inbox, older_than);
     floor bigint;
     last bigint;
     f record;
@@ -30,7 +33,7 @@ BEGIN
             SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO keys FROM gone;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM @schema@.handled o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
+            SELECT o.ctid FROM @schema@.handled o WHERE o.at < inbox_cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT keys + count(*) INTO keys FROM gone;
     WITH gone AS (DELETE FROM @schema@.receipt x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.receipt o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
@@ -38,4 +41,4 @@ BEGIN
     more := events = max_rows OR keys >= max_rows;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.trim(interval, int) IS 'deletes what is old and needed by nobody';
+COMMENT ON FUNCTION @schema@.trim(interval, int, interval) IS 'deletes what is old and needed by nobody';

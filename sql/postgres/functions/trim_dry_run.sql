@@ -1,6 +1,6 @@
 -- trim_dry_run: what calling trim until there is no more would delete.
-CREATE OR REPLACE FUNCTION @schema@.trim_dry_run(older_than interval, OUT events bigint, OUT keys bigint, OUT kept bigint,
-                                                 OUT pin text)
+CREATE OR REPLACE FUNCTION @schema@.trim_dry_run(older_than interval, inbox interval DEFAULT NULL, OUT events bigint,
+                                                 OUT keys bigint, OUT kept bigint, OUT pin text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     cutoff timestamptz := @schema@.clock() - older_than;
@@ -19,8 +19,8 @@ BEGIN
     pin := CASE WHEN kept = 0 THEN '' WHEN f IS NULL THEN 'no consumer is registered yet'
            ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
     keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < cutoff)
-          + (SELECT count(*) FROM @schema@.handled x WHERE x.at < cutoff)
+          + (SELECT count(*) FROM @schema@.handled x WHERE x.at < @schema@.clock() - coalesce(inbox, older_than))
           + (SELECT count(*) FROM @schema@.receipt x WHERE x.at < cutoff);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.trim_dry_run(interval) IS 'what trim would delete';
+COMMENT ON FUNCTION @schema@.trim_dry_run(interval, interval) IS 'what trim would delete';

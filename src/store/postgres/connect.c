@@ -166,7 +166,7 @@ static int command(struct pg_store *st, PGconn *db, const char *text, const char
     return bad;
 }
 
-/* set_up prepares a new connection. The settings are for our own statements; behind a pooler a session's settings would
+/* set_up prepares a new connection. Most settings are for our own statements; behind a pooler a session's settings would
  * be somebody else's tomorrow. */
 static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
@@ -176,6 +176,7 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
                 "SET plan_cache_mode = force_generic_plan",
                 NULL, err) != 0)
         return -1;
+    if (st->lent && pg_lend(&st->base, err) != 0) return -1;
     return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
 }
 
@@ -415,7 +416,7 @@ int pg_begin(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
-    if (pg_ready(st, err) != 0 || pg_simple(st, "BEGIN", err) != 0) return -1;
+    if (pg_ready(st, err) != 0 || pg_simple(st, "BEGIN ISOLATION LEVEL READ COMMITTED", err) != 0) return -1;
     st->in_tx = true;
     return 0;
 }
@@ -451,8 +452,9 @@ void pg_rollback(struct store *base)
         .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_pause = pg_consumer_pause, \
         .consumer_remove = pg_consumer_remove, .consumer_report = pg_consumer_report, .turn = pg_turn, \
         .extend = pg_extend, .bell_fd = pg_bell_fd, .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, \
-        .info = pg_info, .events = pg_events, .dead = pg_dead, .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, \
-        .trim = pg_trim, .grant = pg_grant, .adopt = pg_adopt, \
+        .lend = pg_lend, .savepoint = pg_savepoint, .tx_state = pg_tx_state, .settle = pg_settle, \
+        .handled = pg_handled, .handled_put = pg_handled_put, .info = pg_info, .events = pg_events, .dead = pg_dead, \
+        .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, .trim = pg_trim, .grant = pg_grant, .adopt = pg_adopt, \
     }
 
 extern const struct store_ops store_postgresql;

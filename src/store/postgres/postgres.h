@@ -69,6 +69,7 @@ struct pg_store {
     char *tenant;   /* NULL: the platform's */
     struct store_options opt;
     bool in_tx;
+    bool lent;   /* see effects.c */
     bool pooled; /* another process stands between: nothing of a session can be relied on */
     struct uuid7 uuid;
     struct rng rng;
@@ -164,7 +165,16 @@ int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char re
 int pg_handle_once(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
                    bool *ret_first, struct error *err);
 
+/* effects.c */
+int pg_lend(struct store *st, struct error *err);
+int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
+enum tx_state pg_tx_state(struct store *st);
+int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
+int pg_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
+                   struct error *err);
+
 /* turn.c */
+int pg_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
 int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
             struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err);
 int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,

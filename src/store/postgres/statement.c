@@ -147,7 +147,7 @@ static int name_of(struct pg_store *st, enum pg_link link, size_t i, char name[1
     unsigned now = link == PG_MAIN ? st->generation : st->reader_generation;
     unsigned *there = link == PG_MAIN ? &st->cached[i].generation : &st->cached[i].reader_generation;
     name[0] = '\0';
-    if (st->pooled) return 0;
+    if (st->pooled || st->lent) return 0;
     snprintf(name, 16, "outbox_%zu", i);
     if (*there == now) return 0;
     PGresult *r = PQprepare(db, name, st->cached[i].text, 0, NULL);

@@ -8,8 +8,9 @@
 static int dry_run(struct pg_store *st, const struct trim_request *req, struct trim_result *t, struct error *err)
 {
     PGresult *r = pg_query(
-        st, err, "SELECT events, keys, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond')",
-        "i", req->older_than_ms);
+        st, err,
+        "SELECT events, keys, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond', nullif($2::bigint, 0) * interval '1 millisecond')",
+        "ii", req->older_than_ms, req->inbox_ms);
     if (!r) return -1;
     t->events = pg_int(r, 0, 0);
     t->keys = pg_int(r, 0, 1);
@@ -28,8 +29,9 @@ int pg_trim(struct store *base, const struct trim_request *req, struct trim_resu
     } else {
         PGresult *r = pg_query(
             st, err,
-            "SELECT events, keys, kept, pin, more FROM @schema@.trim($1::bigint * interval '1 millisecond', $2)", "ii",
-            req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS);
+            "SELECT events, keys, kept, pin, more FROM @schema@.trim($1::bigint * interval '1 millisecond', $2, nullif($3::bigint, 0) * "
+            "interval '1 millisecond')",
+            "iii", req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS, req->inbox_ms);
         if (!r) return -1;
         t.events = pg_int(r, 0, 0);
         t.keys = pg_int(r, 0, 1);

@@ -288,6 +288,19 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
     return 0;
 }
 
+int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct turning t = {.st = st};
+    if (!st->in_tx)
+        return err_set(err, ERR_MISUSE, "no transaction is open: effects and outcomes must commit together");
+    PGresult *r = call(&t, s, NULL, err);
+    if (!r) return -1;
+    *ret_lost = pg_true(r, 0, C_LOST);
+    PQclear(r);
+    return 0;
+}
+
 int pg_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
               bool *ret_lost, struct error *err)
 {

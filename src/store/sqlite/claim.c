@@ -553,12 +553,12 @@ int sqlite_extend(struct store *base, const char *consumer, const char *owner, c
                   bool *ret_lost, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    int64_t now = sqlite_now(st);
+    int64_t now = sqlite_now(st), alive_at = st->in_tx ? st->began : now; /* see sqlite_settle_here */
     if (sqlite_exec(
             st, err,
             "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND owner "
-            "= ?5 AND locked_until > ?1",
-            "iisis", now, lease_ms, consumer, b->epoch, owner) != 0)
+            "= ?5 AND locked_until > ?6",
+            "iisisi", now, lease_ms, consumer, b->epoch, owner, alive_at) != 0)
         return -1;
     *ret_lost = sqlite3_changes(st->db) == 0;
     return 0;

@@ -175,7 +175,7 @@ static int finish_open(struct sqlite_store *st, struct store **ret, struct error
         goto fail;
     }
     if (connect_db(st, err) != 0) goto fail;
-    st->base.caps = st->memory ? 0 : store_sqlite.caps;
+    st->base.caps = st->memory ? STORE_ONE_WRITER : store_sqlite.caps;
     if (st->memory) {
         if (sqlite_init(&st->base, &created, err) != 0) goto fail;
     } else if (!st->opt.create && !st->opt.any_version) {
@@ -232,6 +232,7 @@ int sqlite_begin(struct store *base, struct error *err)
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (sqlite_exec(st, err, begin_sql, "") != 0) return -1;
     st->in_tx = true;
+    st->began = clock_wall(st->opt.clock);
     return 0;
 }
 
@@ -239,7 +240,10 @@ int sqlite_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (!st->in_tx) return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (sqlite_tx_gone(st, err) != 0 || sqlite_exec(st, err, commit_sql, "") != 0) {
+    st->committing = true;
+    int bad = sqlite_tx_gone(st, err) != 0 || sqlite_exec(st, err, commit_sql, "") != 0;
+    st->committing = false;
+    if (bad) {
         sqlite_rollback(base);
         return -1;
     }
@@ -286,7 +290,7 @@ static void sqlite_bell_clear(struct store *base)
 const struct store_ops store_sqlite = {
     .scheme = "sqlite",
     .synopsis = "sqlite:PATH or sqlite::memory:",
-    .caps = STORE_DOORBELL | STORE_SHARED,
+    .caps = STORE_DOORBELL | STORE_SHARED | STORE_ONE_WRITER,
     .open = sqlite_open,
     .close = sqlite_close_store,
     .dup = sqlite_dup,
@@ -305,6 +309,12 @@ const struct store_ops store_sqlite = {
     .consumer_report = sqlite_consumer_report,
     .turn = sqlite_turn,
     .extend = sqlite_extend,
+    .lend = sqlite_lend,
+    .savepoint = sqlite_savepoint,
+    .tx_state = sqlite_tx_state,
+    .settle = sqlite_settle_here,
+    .handled = sqlite_handled,
+    .handled_put = sqlite_handled_put,
     .bell_fd = sqlite_bell_fd,
     .bell_clear = sqlite_bell_clear,
     .handle_once = sqlite_handle_once,

@@ -20,9 +20,11 @@ struct sqlite_store {
     char *shown; /* the path for messages */
     bool memory;
     bool in_tx;
+    bool committing; /* by us: see effects.c */
     struct store_options opt;
     int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
     int64_t turn_now; /* inside a turn: its one "now"; else 0 */
+    int64_t began;    /* wall: when the open transaction got the write lock */
     struct uuid7 uuid;
     struct rng rng;
     int bell; /* inotify; -1: none yet */
@@ -92,6 +94,15 @@ int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev, cha
                 bool *ret_duplicate, struct error *err);
 int sqlite_handle_once(struct store *st, void *foreign, struct str handler, struct str key, struct str payload,
                        bool *ret_first, struct error *err);
+
+/* effects.c */
+int sqlite_lend(struct store *st, struct error *err);
+int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
+enum tx_state sqlite_tx_state(struct store *st);
+int sqlite_settle_here(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
+int sqlite_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
+int sqlite_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
+                       struct error *err);
 
 /* claim.c */
 int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,

@@ -48,7 +48,13 @@ static int count_to(struct sqlite_store *st, int64_t seq, int64_t *ret, struct e
     return sqlite_number(st, err, ret, "SELECT count(*) FROM outbox_event WHERE seq <= ?", "i", seq);
 }
 
-static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t max, struct trim_result *t, struct error *err)
+static int64_t inbox_end(const struct sqlite_store *st, const struct trim_request *req)
+{
+    return sqlite_now(st) - (req->inbox_ms ? req->inbox_ms : req->older_than_ms);
+}
+
+static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cutoff, int64_t max, struct trim_result *t,
+                     struct error *err)
 {
     if (sqlite_exec(
             st, err,
@@ -61,7 +67,7 @@ static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t max, struc
             st, err,
             "DELETE FROM outbox_handled WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at "
             "< ? ORDER BY at LIMIT ?)",
-            "ii", cutoff, max) != 0)
+            "ii", inbox_cutoff, max) != 0)
         return -1;
     t->keys += sqlite3_changes(st->db);
     if (sqlite_exec(
@@ -74,7 +80,8 @@ static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t max, struc
     return 0;
 }
 
-static int dry_run(struct sqlite_store *st, int64_t cutoff, int64_t floor, struct trim_result *t, struct error *err)
+static int dry_run(struct sqlite_store *st, const struct trim_request *req, int64_t cutoff, int64_t floor,
+                   struct trim_result *t, struct error *err)
 {
     int64_t old_seq, old_n;
     if (old_end(st, cutoff, 0, &old_seq, &old_n, err) != 0) return -1;
@@ -83,8 +90,8 @@ static int dry_run(struct sqlite_store *st, int64_t cutoff, int64_t floor, struc
     if (t->kept_for_pin == 0) t->pin[0] = '\0';
     return sqlite_number(st, err, &t->keys,
                          "SELECT (SELECT count(*) FROM outbox_idempotency WHERE at < ?1) + (SELECT count(*) FROM "
-                         "outbox_handled WHERE at < ?1) + (SELECT count(*) FROM outbox_receipt WHERE at < ?1)",
-                         "i", cutoff);
+                         "outbox_handled WHERE at < ?2) + (SELECT count(*) FROM outbox_receipt WHERE at < ?1)",
+                         "ii", cutoff, inbox_end(st, req));
 }
 
 static int trim_some(struct sqlite_store *st, const struct trim_request *req, int64_t cutoff, int64_t floor,
@@ -97,7 +104,7 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, in
     t->events = n > 0 ? sqlite3_changes(st->db) : 0;
     t->kept_for_pin = n - t->events;
     if (t->kept_for_pin == 0) t->pin[0] = '\0';
-    if (trim_keys(st, cutoff, max, t, err) != 0) return -1;
+    if (trim_keys(st, cutoff, inbox_end(st, req), max, t, err) != 0) return -1;
     t->more = t->events == max || t->keys >= max;
     return 0;
 }
@@ -108,7 +115,7 @@ int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_
     struct trim_result t = {0};
     int64_t floor, cutoff = sqlite_now(st) - req->older_than_ms;
     if (req->dry_run) {
-        if (find_floor(st, &floor, t.pin, err) != 0 || dry_run(st, cutoff, floor, &t, err) != 0) return -1;
+        if (find_floor(st, &floor, t.pin, err) != 0 || dry_run(st, req, cutoff, floor, &t, err) != 0) return -1;
         *ret = t;
         return 0;
     }

@@ -1,0 +1,115 @@
+/* test.c: what applications test with (include/outbox_test.h). */
+#include "outbox_test.h"
+
+#include "api/handle.h"
+
+#define IDLE_MAX \
+    1000 /* rounds without a delivery: an event that every worker leaves to another one comes again for ever */
+
+OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
+{
+    return api_open("sqlite::memory:", NULL, true, ret, err_of(err));
+}
+
+OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
+{
+    if (ms > 0) atomic_fetch_add(&ob->clock_offset, ms * MS_NS);
+}
+
+/* ---- deliver everything ---- */
+
+/* next_due: when the next retry or delay of any consumer of this handle falls due; 0: none will. */
+static int next_due(outbox *ob, int64_t *ret, struct error *err)
+{
+    struct arena a;
+    struct consumer_info *list;
+    size_t n;
+    *ret = 0;
+    arena_init(&a, 0);
+    int r = ob->st->ops->consumer_list(ob->st, NULL, &a, &list, &n, err);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        if (!list[i].paused && list[i].next_due && (*ret == 0 || list[i].next_due < *ret)) *ret = list[i].next_due;
+    arena_release(&a);
+    return r;
+}
+
+OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *public_err)
+{
+    struct error *err = err_of(public_err);
+    size_t total = 0, n;
+    int result = 0;
+    for (int idle = 0; idle<IDLE_MAX; idle = n> 0 ? 0 : idle + 1) {
+        int64_t due;
+        outbox_error why;
+        if (outbox_step(ob, &n, &why) != 0) {
+            result = -1;
+            if (public_err) *public_err = why;
+            if (why.fate != OUTBOX_FATE_RETRY) break;
+        }
+        total += n;
+        if (next_due(ob, &due, result == 0 ? err : NULL) != 0) result = -1;
+        if (due == 0) break;
+        outbox_test_advance(ob, due - clock_wall(&ob->clock) + 1);
+    }
+    if (ret_delivered) *ret_delivered = total;
+    return result;
+}
+
+/* ---- what was emitted ---- */
+
+struct visiting {
+    int (*visit)(void *ctx, const outbox_event *ev);
+    void *ctx;
+    int64_t last;
+    size_t seen;
+};
+
+static int pass_on(void *ctx, const struct event *ev, const struct delivery_info *info, size_t n)
+{
+    struct visiting *v = ctx;
+    struct delivery d = {.ev = ev, .attempt = 0};
+    (void)info, (void)n;
+    v->last = ev->seq;
+    v->seen++;
+    int stop = v->visit(v->ctx, (const outbox_event *)&d);
+    if (stop) v->visit = NULL;
+    return stop;
+}
+
+OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox_event *ev), void *ctx,
+                                outbox_error *err)
+{
+    struct visiting v = {.visit = visit, .ctx = ctx};
+    do {
+        struct event_query q = {.after = v.last, .limit = 1000};
+        v.seen = 0;
+        pthread_mutex_lock(&ob->lock);
+        int r = ob->st->ops->events(ob->st, &q, pass_on, &v, err_of(err));
+        pthread_mutex_unlock(&ob->lock);
+        if (r != 0) return -1;
+    } while (v.seen > 0 && v.visit);
+    return 0;
+}
+
+struct counting {
+    const char *type, *aggregate_id, *part;
+    int n;
+};
+
+static int count(void *ctx, const outbox_event *ev)
+{
+    struct counting *c = ctx;
+    const char *id = outbox_event_aggregate_id(ev);
+    bool match = (!c->type || pattern_match(str_of(c->type), str_of(outbox_event_type(ev)))) &&
+                 (!c->aggregate_id || (id && strcmp(id, c->aggregate_id) == 0)) &&
+                 (!c->part || strstr(outbox_event_payload(ev, NULL), c->part));
+    if (match) c->n++;
+    return 0;
+}
+
+OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id, const char *payload_part,
+                                 outbox_error *err)
+{
+    struct counting c = {.type = type, .aggregate_id = aggregate_id, .part = payload_part};
+    return outbox_test_each(ob, count, &c, err) == 0 ? c.n : -1;
+}

@@ -1,0 +1,121 @@
+/* effects.c: a transaction in which the application's handlers work, and which settles their claim as well. */
+#include "base/buf.h"
+#include "store/postgres/postgres.h"
+
+#define ARRAY_BYTES (16 << 20)
+
+/* What set_up sets for our own statements is nothing for those of others. And nothing is prepared from here on: DISCARD
+ * ALL would take it away. */
+int pg_lend(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    st->lent = true;
+    if (st->pooled) return 0;
+    return pg_simple(st,
+                     "RESET client_min_messages; RESET enable_seqscan; RESET enable_bitmapscan; RESET jit; RESET "
+                     "plan_cache_mode",
+                     err);
+}
+
+enum tx_state pg_tx_state(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    if (PQstatus(st->db) != CONNECTION_OK) return TX_LOST;
+    if (!st->in_tx) return TX_GONE;
+    switch (PQtransactionStatus(st->db)) {
+    case PQTRANS_INTRANS: return TX_OPEN;
+    case PQTRANS_INERROR: return TX_FAILED;
+    default: return TX_GONE;
+    }
+}
+
+int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",
+                                       "ROLLBACK TO outbox_handler; RELEASE outbox_handler"};
+    struct error why;
+    bool gone = pg_tx_state(base) == TX_GONE;
+    if (!gone && pg_simple(pg_of(base), text[what], &why) == 0) return 0;
+    if (gone || strstr(why.text, "savepoint \"outbox_handler\""))
+        return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+    if (err) *err = why;
+    return -1;
+}
+
+/* add_element adds a text to an array literal, which goes to the server as a parameter. */
+static void add_element(struct buf *b, struct str s)
+{
+    buf_addc(b, b->n > 1 ? ',' : ' ');
+    buf_addc(b, '"');
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == '"' || s.p[i] == '\\') buf_addc(b, '\\');
+        buf_addc(b, s.p[i]);
+    }
+    buf_addc(b, '"');
+}
+
+/* Two arrays, of handlers and of keys, without those to be skipped (NULL: none). */
+struct arrays {
+    struct buf handlers, keys;
+    size_t n;
+};
+
+static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n, struct error *err)
+{
+    a->n = 0;
+    buf_init(&a->handlers, ARRAY_BYTES);
+    buf_init(&a->keys, ARRAY_BYTES);
+    buf_addc(&a->handlers, '{');
+    buf_addc(&a->keys, '{');
+    for (size_t i = 0; i < n; i++) {
+        if (skip && skip[i]) continue;
+        add_element(&a->handlers, k[i].handler);
+        add_element(&a->keys, k[i].key);
+        a->n++;
+    }
+    buf_addc(&a->handlers, '}');
+    buf_addc(&a->keys, '}');
+    return buf_cstr(&a->handlers) && buf_cstr(&a->keys) ? 0 : err_nomem(err);
+}
+
+static void arrays_release(struct arrays *a)
+{
+    buf_release(&a->handlers);
+    buf_release(&a->keys);
+}
+
+int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct arrays a;
+    PGresult *r = NULL;
+    if (arrays_of(&a, k, NULL, n, err) == 0)
+        r = pg_query(st, err, "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p, a.keys.p);
+    arrays_release(&a);
+    if (!r) return -1;
+    memset(ret, 0, n * sizeof *ret);
+    for (int i = 0; i < PQntuples(r); i++) {
+        int64_t at = pg_int(r, i, 0);
+        if (at >= 1 && (size_t)at <= n) ret[at - 1] = true;
+    }
+    PQclear(r);
+    return 0;
+}
+
+int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
+                   struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct arrays a;
+    int64_t put = 0;
+    int r = arrays_of(&a, k, skip, n, err);
+    if (r == 0 && a.n > 0)
+        r = pg_exec(
+            st, err, &put,
+            "INSERT INTO @schema@.handled (handler, key, hash) SELECT x.handler, x.key, hashtextextended('', 0) "
+            "FROM unnest($1::text[], $2::text[]) AS x (handler, key) ON CONFLICT DO NOTHING",
+            "ss", a.handlers.p, a.keys.p);
+    arrays_release(&a);
+    if (r == 0) *ret_all = put == (int64_t)a.n;
+    return r;
+}

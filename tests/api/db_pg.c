@@ -1,0 +1,82 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/pg.h"
+#include "../contract/store.h"
+#include "db.h"
+
+const bool db_one_writer = false;
+static struct test_clock own_clock;
+struct test_clock *store_now_at = &own_clock;
+
+static void give_up(const char *what, const char *why)
+{
+    fprintf(stderr, "%s: %s\n", what, why);
+    abort();
+}
+
+static const char *expand(const char *sql, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *sql && n + 1 < size; sql++) {
+        if (*sql != '@') out[n++] = *sql;
+        else n += (size_t)snprintf(out + n, size - n, "%s.", pg_schema());
+    }
+    out[n < size ? n : size - 1] = '\0';
+    return out;
+}
+
+outbox *db_open(const outbox_options *o)
+{
+    outbox *ob;
+    outbox_error err;
+    if (outbox_open(pg_url(), o, &ob, &err) != 0) give_up("open", err.text);
+    return ob;
+}
+
+outbox *db_fresh(const outbox_options *o)
+{
+    struct store *st = pg_fresh(&(struct store_options){.create = true}, false);
+    if (!st) give_up("fresh", "no server");
+    store_close(st);
+    db_do("CREATE TABLE @effect (handler text, key text, at bigserial PRIMARY KEY)");
+    return db_open(o);
+}
+
+void db_clean(void)
+{
+    pg_clean();
+}
+
+void db_do(const char *sql)
+{
+    char text[1024];
+    PGconn *db = pg_connect();
+    pg_do(db, "%s", expand(sql, text, sizeof text));
+    PQfinish(db);
+}
+
+long db_number(const char *sql)
+{
+    char text[1024];
+    PGconn *db = pg_connect();
+    long n = (long)pg_number(db, "%s", expand(sql, text, sizeof text));
+    PQfinish(db);
+    return n;
+}
+
+int db_tx(outbox_tx *tx, const char *fmt, ...)
+{
+    char sql[1024], text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(sql, sizeof sql, fmt, ap);
+    va_end(ap);
+    if (!outbox_tx_pg(tx)) give_up(sql, "no transaction");
+    PGresult *r = PQexec(outbox_tx_pg(tx), expand(sql, text, sizeof text));
+    ExecStatusType s = PQresultStatus(r);
+    PQclear(r);
+    return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK ? 0 : -1;
+}

@@ -1,0 +1,102 @@
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "db.h"
+
+const bool db_one_writer = true;
+static char dir[64], url[128];
+
+static void give_up(const char *what, const char *why)
+{
+    fprintf(stderr, "%s: %s\n", what, why);
+    abort();
+}
+
+/* expand puts outbox_ for @, except before effect, which is the application's own. */
+static const char *expand(const char *sql, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *sql && n + 8 < size; sql++) {
+        if (*sql != '@') out[n++] = *sql;
+        else if (strncmp(sql, "@effect", 7) != 0) n += (size_t)snprintf(out + n, size - n, "outbox_");
+    }
+    out[n] = '\0';
+    return out;
+}
+
+static sqlite3 *connect_db(void)
+{
+    sqlite3 *db;
+    if (sqlite3_open(url + strlen("sqlite:"), &db) != SQLITE_OK) give_up(url, sqlite3_errmsg(db));
+    sqlite3_busy_timeout(db, 10000);
+    return db;
+}
+
+outbox *db_open(const outbox_options *o)
+{
+    outbox *ob;
+    outbox_error err;
+    if (outbox_open(url, o, &ob, &err) != 0) give_up("open", err.text);
+    return ob;
+}
+
+outbox *db_fresh(const outbox_options *o)
+{
+    outbox_options with = o ? *o : (outbox_options)OUTBOX_OPTIONS_INIT;
+    with.create = 1;
+    strcpy(dir, "/tmp/outbox-XXXXXX");
+    if (!mkdtemp(dir)) give_up(dir, "could not be made");
+    snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
+    outbox *ob = db_open(&with);
+    db_do("CREATE TABLE @effect (handler text, key text, at INTEGER PRIMARY KEY AUTOINCREMENT)");
+    return ob;
+}
+
+void db_clean(void)
+{
+    static const char *const names[] = {"t.db", "t.db-wal", "t.db-shm"};
+    for (size_t i = 0; i < 3; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+void db_do(const char *sql)
+{
+    char text[1024];
+    sqlite3 *db = connect_db();
+    if (sqlite3_exec(db, expand(sql, text, sizeof text), NULL, NULL, NULL) != SQLITE_OK)
+        give_up(text, sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+long db_number(const char *sql)
+{
+    char text[1024];
+    sqlite3 *db = connect_db();
+    sqlite3_stmt *q;
+    if (sqlite3_prepare_v2(db, expand(sql, text, sizeof text), -1, &q, NULL) != SQLITE_OK ||
+        sqlite3_step(q) != SQLITE_ROW)
+        give_up(text, sqlite3_errmsg(db));
+    long n = (long)sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return n;
+}
+
+int db_tx(outbox_tx *tx, const char *fmt, ...)
+{
+    char sql[1024], text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(sql, sizeof sql, fmt, ap);
+    va_end(ap);
+    if (!outbox_tx_sqlite(tx)) give_up(sql, "no transaction");
+    return sqlite3_exec(outbox_tx_sqlite(tx), expand(sql, text, sizeof text), NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
+}

@@ -1,0 +1,248 @@
+/* store_effects.c: what handlers do, the record of it and the settlement of their claim, in one transaction (G8). */
+#include "store/postgres/handle.h"
+#include "store/sqlite/handle.h"
+#include "store_impl.h"
+
+#include <libpq-fe.h>
+#include <sqlite3.h>
+
+/* worker gives a second handle, lent to handlers. */
+static struct store *worker(struct store_rig *g)
+{
+    struct error err;
+    struct store *w;
+    must(g->st->ops->dup(g->st, &w, &err), &err);
+    must(w->ops->lend(w, &err), &err);
+    return w;
+}
+
+/* sneak does what a handler should not: it speaks to the connection behind our back. */
+static bool sneak(struct store *w, const char *sql)
+{
+    if (sqlite_handle(w)) return sqlite3_exec(sqlite_handle(w), sql, NULL, NULL, NULL) == SQLITE_OK;
+    PGresult *r = PQexec(postgres_handle(w), sql);
+    ExecStatusType s = PQresultStatus(r);
+    PQclear(r);
+    return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK;
+}
+
+static bool is_handled(struct store *st, const char *handler, const char *key)
+{
+    struct error err;
+    struct inbox_key k = {str_of(handler), str_of(key)};
+    bool there = false;
+    must(st->ops->handled(st, &k, 1, &there, &err), &err);
+    return there;
+}
+
+static bool put_handled(struct store *w, const char *handler, const char *key)
+{
+    struct error err;
+    struct inbox_key k = {str_of(handler), str_of(key)};
+    bool skip = false, all = false;
+    must(w->ops->handled_put(w, &k, &skip, 1, &all, &err), &err);
+    return all;
+}
+
+static bool settle_in(struct store *w, struct store_rig *g)
+{
+    struct error err;
+    bool lost = false;
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b};
+    must(w->ops->settle(w, &s, &lost, &err), &err);
+    return !lost;
+}
+
+static void one_claim(struct store_rig *g)
+{
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+static int64_t delivered(struct store_rig *g)
+{
+    return look(g, "c").delivered;
+}
+
+static void effect_record_and_settlement_commit_together(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    one_claim(g);
+    for (int round = 0; round < 2; round++) {
+        must(w->ops->begin(w, &err), &err);
+        assert_true(put_handled(w, "h", "k"));
+        emit(w, "2");
+        assert_true(settle_in(w, g));
+        if (round == 0) w->ops->rollback(w);
+        else must(w->ops->commit(w, &err), &err);
+        assert_int_equal(is_handled(w, "h", "k"), round);
+        assert_int_equal(delivered(g), round);
+        assert_int_equal(look(g, "c").inflight, 1 - round);
+    }
+    assert_int_equal(claim(g, "c"), 1); /* what was emitted in it, and once */
+    store_close(w);
+}
+
+static void settling_outside_of_a_transaction_is_refused(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost;
+    struct store *w = worker(g);
+    one_claim(g);
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b};
+    assert_int_equal(w->ops->settle(w, &s, &lost, &err), -1);
+    assert_int_equal(err.code, ERR_MISUSE);
+    store_close(w);
+}
+
+static void claim_that_ran_out_cannot_settle_in_a_transaction(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    one_claim(g);
+    pass(3600 * 1000);
+    must(w->ops->begin(w, &err), &err);
+    assert_false(settle_in(w, g));
+    w->ops->rollback(w);
+    assert_int_equal(delivered(g), 0);
+    store_close(w);
+}
+
+static void claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_else_could_take_it(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    one_claim(g);
+    must(w->ops->begin(w, &err), &err);
+    pass(3600 * 1000);
+    assert_int_equal(settle_in(w, g), (w->caps & STORE_ONE_WRITER) != 0);
+    w->ops->rollback(w);
+    store_close(w);
+}
+
+static void inbox_knows_what_was_handled(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    struct inbox_key k[] = {
+        {STR("a"), STR("1")}, {STR("b"), STR("1")}, {STR("a"), STR("2\"\\',{}")}, {STR("a"), STR("")}};
+    bool there[4], skip[4] = {false, true, false, false}, all;
+    must(w->ops->handled(w, k, 4, there, &err), &err);
+    for (int i = 0; i < 4; i++) assert_false(there[i]);
+    must(w->ops->begin(w, &err), &err);
+    must(w->ops->handled_put(w, k, skip, 4, &all, &err), &err);
+    assert_true(all);
+    must(w->ops->commit(w, &err), &err);
+    must(w->ops->handled(w, k, 4, there, &err), &err);
+    for (int i = 0; i < 4; i++) assert_int_equal(there[i], !skip[i]);
+    must(w->ops->begin(w, &err), &err);
+    skip[1] = false;
+    must(w->ops->handled_put(w, k, skip, 4, &all, &err), &err);
+    assert_false(all);
+    w->ops->rollback(w);
+    assert_false(is_handled(w, "b", "1"));
+    store_close(w);
+}
+
+static void savepoint_takes_back_what_came_after_it(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    must(w->ops->begin(w, &err), &err);
+    must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
+    put_handled(w, "h", "kept");
+    must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
+    put_handled(w, "h", "undone");
+    must(w->ops->savepoint(w, SAVEPOINT_UNDO, &err), &err);
+    must(w->ops->savepoint(w, SAVEPOINT_RELEASE, &err), &err);
+    assert_int_equal(w->ops->savepoint(w, SAVEPOINT_RELEASE, &err), -1);
+    assert_int_equal(err.code, ERR_MISUSE);
+    w->ops->rollback(w);
+    must(w->ops->begin(w, &err), &err);
+    must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
+    put_handled(w, "h", "kept");
+    must(w->ops->savepoint(w, SAVEPOINT_RELEASE, &err), &err);
+    must(w->ops->commit(w, &err), &err);
+    assert_true(is_handled(w, "h", "kept"));
+    assert_false(is_handled(w, "h", "undone"));
+    store_close(w);
+}
+
+static void failed_statement_can_be_taken_back(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    must(w->ops->begin(w, &err), &err);
+    put_handled(w, "h", "kept");
+    must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
+    assert_false(sneak(w, "INSERT INTO no_such_table VALUES (1)"));
+    assert_true(w->ops->tx_state(w) != TX_GONE);
+    must(w->ops->savepoint(w, SAVEPOINT_UNDO, &err), &err);
+    assert_int_equal(w->ops->tx_state(w), TX_OPEN);
+    must(w->ops->commit(w, &err), &err);
+    assert_true(is_handled(w, "h", "kept"));
+    store_close(w);
+}
+
+static void ending_the_transaction_behind_our_back_is_seen(void **state)
+{
+    static const char *const ends[] = {"ROLLBACK", "COMMIT"};
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    for (int i = 0; i < 4; i++) {
+        must(w->ops->begin(w, &err), &err);
+        must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
+        bool committed = sneak(w, ends[i % 2]);
+        assert_int_equal(committed, i % 2 == 0 || !(w->caps & STORE_ONE_WRITER)); /* SQLite refuses it */
+        assert_int_equal(w->ops->tx_state(w), TX_GONE);
+        if (i >= 2) assert_true(sneak(w, "BEGIN"));
+        assert_int_equal(w->ops->savepoint(w, SAVEPOINT_RELEASE, &err), -1);
+        assert_int_equal(err.code, ERR_MISUSE);
+        w->ops->rollback(w);
+    }
+    store_close(w);
+}
+
+static void handle_survives_what_handlers_do_to_its_session(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct store *w = worker(g);
+    one_claim(g);
+    must(w->ops->begin(w, &err), &err);
+    put_handled(w, "h", "k");
+    must(w->ops->commit(w, &err), &err);
+    if (!sqlite_handle(w)) {
+        assert_true(sneak(w, "DISCARD ALL"));
+        assert_true(sneak(w, "SET default_transaction_isolation = 'serializable'; SET search_path = nowhere"));
+    }
+    must(w->ops->begin(w, &err), &err);
+    assert_false(put_handled(w, "h", "k"));
+    assert_true(settle_in(w, g));
+    must(w->ops->commit(w, &err), &err);
+    store_close(w);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(effect_record_and_settlement_commit_together),
+    ON_A_STORE(settling_outside_of_a_transaction_is_refused),
+    ON_A_STORE(claim_that_ran_out_cannot_settle_in_a_transaction),
+    ON_A_STORE(claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_else_could_take_it),
+    ON_A_STORE(inbox_knows_what_was_handled),
+    ON_A_STORE(savepoint_takes_back_what_came_after_it),
+    ON_A_STORE(failed_statement_can_be_taken_back),
+    ON_A_STORE(ending_the_transaction_behind_our_back_is_seen),
+    ON_A_STORE(handle_survives_what_handlers_do_to_its_session),
+};
+
+const struct store_tests store_effects_tests = STORE_TESTS(tests);
