@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "api/manage.h"
 #include "api/runner.h"
 #include "base/fd.h"
 #include "base/text.h"
@@ -506,4 +507,49 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 OUTBOX_API void outbox_wake(outbox *ob)
 {
     for (outbox_consumer *c = ob->consumers; c; c = c->next) runner_wake(&c->runner);
+}
+
+/* ---- manage.h ---- */
+
+void manage_hooks(outbox *ob, void (*started)(void *), void (*reload)(void *), void *ctx)
+{
+    ob->crew.started = started;
+    ob->crew.reload = reload;
+    ob->crew.hook_ctx = ctx;
+}
+
+void manage_reload(outbox *ob)
+{
+    crew_reload(&ob->crew);
+}
+
+int manage_start(outbox_consumer *c, struct error *err)
+{
+    return prepare(c, err) == 0 ? crew_add(&c->ob->crew, &c->runner, err) : -1;
+}
+
+void manage_stop(outbox_consumer *c)
+{
+    outbox *ob = c->ob;
+    outbox_consumer **at = &ob->consumers;
+    crew_remove(&ob->crew, &c->runner);
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    ob->n_consumers--;
+    consumer_free(c);
+}
+
+int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct error *err)
+{
+    return crew_views(&ob->crew, ret, ret_n, err);
+}
+
+int manage_store(outbox *ob, struct store **ret, struct error *err)
+{
+    return ob->st->ops->dup(ob->st, ret, err);
+}
+
+void manage_log_level(outbox *ob, int level)
+{
+    atomic_store_explicit(&ob->log.least, level, memory_order_relaxed);
 }

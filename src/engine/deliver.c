@@ -19,7 +19,9 @@ static void sink_is_down(struct pipeline *p, const struct sink_result *r)
     bool was_open = circuit_open(&p->circuit) && now < p->circuit.until;
     bool opened = circuit_down(&p->circuit, now, r->retry_after_ms, p->cfg.rng);
     p->stats.down = true;
+    snprintf(p->stats.why, sizeof p->stats.why, "sink is down: %s", r->text ? r->text : "no reason given");
     if (was_open) return;
+    p->stats.meter.openings += opened;
     long long wait = (long long)((p->circuit.until - now) / MS_NS);
     log_at(p->cfg.log, opened ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "sink is down: %s; trying again in %lld ms",
            r->text ? r->text : "no reason given", wait);
@@ -32,6 +34,7 @@ static void sink_is_up(struct pipeline *p)
 {
     if (!circuit_up(&p->circuit)) return;
     p->stats.down = false;
+    p->stats.why[0] = 0;
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
     report(p, NULL);
 }
@@ -39,6 +42,7 @@ static void sink_is_up(struct pipeline *p)
 static void bury(struct pipeline *p, struct item *it, int attempts, const char *text)
 {
     p->stats.buried++;
+    p->stats.stalled_since = p->stats.ended_at;
     log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", it->d.ev->id.p,
            it->d.ev->type.p, attempts, text);
     item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
@@ -67,6 +71,7 @@ static void event_failed(struct pipeline *p, struct item *it, const struct sink_
 static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->stats.delivered++;
+    p->stats.stalled_since = p->stats.ended_at;
     sink_is_up(p);
     item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
 }
@@ -90,9 +95,19 @@ static void not_tried(struct pipeline *p, struct item *it)
     p->requeue = true;
 }
 
+static void count(struct pipeline *p, const struct item *it, const struct sink_result *r)
+{
+    int64_t now = p->stats.ended_at = pipeline_now(p);
+    meter_ended(&p->stats.meter, &(struct meter_end){.type = it->d.ev->type,
+                                                     .status = r->status,
+                                                     .call_ns = now - it->sent_at,
+                                                     .age_ms = now / MS_NS + p->wall_ahead_ms - it->d.ev->created_at});
+}
+
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->flying--;
+    count(p, it, r);
     switch (r->status) {
     case SINK_DELIVERED: event_delivered(p, it, r); break;
     case SINK_RETRY:
@@ -124,7 +139,7 @@ void deliver_queue(struct pipeline *p)
 }
 
 /* offer hands up to `room` queued items to the sink; returns how many it took. */
-static size_t offer(struct pipeline *p, size_t room)
+static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
     d[0] = NULL;
@@ -132,7 +147,10 @@ static size_t offer(struct pipeline *p, size_t room)
     if (room < max) max = room;
     for (struct item *it = p->ready.head; it && n < max; it = it->next_ready) d[n++] = &it->d;
     /* They fly before the sink has said so, because it may answer from within submit. */
-    for (size_t i = 0; i < n; i++) item_fly((struct item *)d[i]);
+    for (size_t i = 0; i < n; i++) {
+        item_fly((struct item *)d[i]);
+        ((struct item *)d[i])->sent_at = now;
+    }
     for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;
     size_t took = p->sk->ops->submit(p->sk, d, n);
@@ -158,7 +176,7 @@ bool deliver_submit(struct pipeline *p)
     for (; p->ready.head && p->state == PIPELINE_RUNNING && now < until; now = pipeline_now(p)) {
         if (!lease_allows(p, p->ready.head->live, now)) break;
         size_t room = circuit_room(&p->circuit, now, p->flying);
-        if (room == 0 || offer(p, room) == 0) break;
+        if (room == 0 || offer(p, room, now) == 0) break;
         any = true;
         if (p->requeue) break;
     }
