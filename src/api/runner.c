@@ -283,7 +283,7 @@ static int begin(struct runner *r, struct error *err)
     atomic_store(&r->stop, false);
     atomic_store(&r->step_since, 0);
     if (runner_open(r, err) != 0) return -1;
-    r->view = (struct runner_view){0};
+    r->view = (struct runner_view){.timeout_ms = r->consumer->timeout_ms};
     snprintf(r->view.consumer, sizeof r->view.consumer, "%s", r->consumer->name);
     return 0;
 }

@@ -37,6 +37,7 @@ struct runner_view {
     struct pipeline_stats stats;
     int64_t held, held_oldest_at;                /* see pipeline_held */
     char held_type[METER_NAME];                  /* "" if its name is longer */
+    int64_t timeout_ms;                          /* of one delivery */
     int64_t step_since;                          /* monotonic ns: when the step it is in began; 0: it sleeps */
     char error[sizeof((struct error *)0)->text]; /* why it stopped; "" */
 };
