@@ -12,7 +12,8 @@ void manage_hooks(outbox *ob, void (*started)(void *ctx), void (*reload)(void *c
 void manage_reload(outbox *ob);
 
 /* In the reload hook only: manage_start sets a consumer of outbox_consumer_new to work. On failure it is not at work, and
- * the caller stops it. manage_stop lets one drain (the others go on), waits for its end and frees it. */
+ * the caller stops it. manage_stop lets one drain (the others go on), waits for its end and frees it. The list of consumers changes: nobody may call outbox_wake meanwhile, nor emit
+ * through this handle where the store has no doorbell. */
 int manage_start(outbox_consumer *c, struct error *err);
 void manage_stop(outbox_consumer *c);
 

@@ -91,7 +91,7 @@ class OutsideCase(Outside, Case):
 
 class Measured(OutsideCase):
     def test_every_metric_is_documented_and_every_documented_one_is_served(self):
-        rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+        rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
         documented = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
         self.emit("order.paid", "order/1", 1)
         with self.serve(*self.file_sink()) as relay:
@@ -397,3 +397,16 @@ class OnPostgres(Outside, PgCase):
                 seen += [self.fetch(relay, path)[1] for path in ("/metrics", "/readyz?verbose")]
             self.assertNotIn(secret, "".join(seen))
             self.assertNotIn(secret, relay.output())
+
+
+class Documented(Case):
+    def test_alarms_in_the_documents_are_sound(self):
+        text = (ROOT / "docs" / "metrics.md").read_text()
+        rules, = [block for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "alert:" in block]
+        known = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+        used = {re.sub("_bucket$", "", name) for name in re.findall(r"\boutbox_\w+", rules)}
+        self.assertEqual(used - known, set())
+        if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")
+        self.path("rules.yml").write_text(rules)
+        done = subprocess.run(["promtool", "check", "rules", self.path("rules.yml")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
