@@ -28,8 +28,8 @@ static const struct cli_option options[] = {
 /* on_stop asks the relay to drain; who asks twice does not want to wait. */
 static void on_stop(int number)
 {
-    if (the_relay->signal) _exit(128 + number);
-    the_relay->signal = number;
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&the_relay->signal, &none, number)) _exit(128 + number);
     outbox_stop(the_relay->ob);
     relay_wake(the_relay);
 }
@@ -37,7 +37,7 @@ static void on_stop(int number)
 static void on_reload(int number)
 {
     (void)number;
-    the_relay->reload = 1;
+    atomic_store(&the_relay->reload, true);
     relay_wake(the_relay);
 }
 
@@ -136,15 +136,16 @@ static int deliver(struct relay *r, struct error *err)
     atomic_store(&r->done, true);
     relay_wake(r);
     pthread_join(r->watch, NULL);
+    int number = atomic_load(&r->signal);
     if (result != 0) api_error(err, &e);
     else if (r->abandoned)
         result = err_set(err, ERR_CONFIG, "after the config was read again no consumer could be started");
     relay_log(r, LOG_INFO_, NULL, "%s",
-              result != 0            ? "stopped after an error"
-              : r->signal == SIGTERM ? "stopped by SIGTERM"
-              : r->signal == SIGINT  ? "stopped by SIGINT"
-              : r->signal == SIGHUP  ? "stopped by SIGHUP"
-                                     : "stopped: every consumer is through");
+              result != 0         ? "stopped after an error"
+              : number == SIGTERM ? "stopped by SIGTERM"
+              : number == SIGINT  ? "stopped by SIGINT"
+              : number == SIGHUP  ? "stopped by SIGHUP"
+                                  : "stopped: every consumer is through");
     return result;
 }
 

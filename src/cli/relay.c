@@ -324,11 +324,8 @@ void *relay_watch(void *relay)
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
-        if (r->reload) {
-            r->reload = 0;
-            manage_reload(r->ob);
-        }
-        if (r->signal && !stopping) {
+        if (atomic_exchange(&r->reload, false)) manage_reload(r->ob);
+        if (atomic_load(&r->signal) && !stopping) {
             stopping = true;
             notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing what is in flight");
         }

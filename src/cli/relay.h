@@ -2,7 +2,7 @@
 #ifndef CLI_RELAY_H
 #define CLI_RELAY_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "admin/admin.h"
 #include "base/notify.h"
@@ -31,8 +31,8 @@ struct relay {
     struct admin *admin;
     atomic_llong reloads[2]; /* ok, failed */
 
-    volatile sig_atomic_t signal; /* the one that stops; 0: none */
-    volatile sig_atomic_t reload;
+    atomic_int signal; /* the one that stops; 0: none */
+    atomic_bool reload;
     int wake_fd; /* eventfd: makes the watching thread look */
     pthread_t watch;
     atomic_bool done;
