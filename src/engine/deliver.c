@@ -95,9 +95,12 @@ static void not_tried(struct pipeline *p, struct item *it)
     p->requeue = true;
 }
 
+/* count: a sink that takes whole batches answers for them at once, so one look at the clock per batch will do. */
 static void count(struct pipeline *p, const struct item *it, const struct sink_result *r)
 {
-    int64_t now = p->stats.ended_at = pipeline_now(p);
+    if (!p->answered || !pipeline_failstop(p)) p->stats.ended_at = pipeline_now(p);
+    p->answered = true;
+    int64_t now = p->stats.ended_at;
     meter_ended(&p->stats.meter, &(struct meter_end){.type = it->d.ev->type,
                                                      .status = r->status,
                                                      .call_ns = now - it->sent_at,
@@ -153,6 +156,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     }
     for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;
+    p->answered = false;
     size_t took = p->sk->ops->submit(p->sk, d, n);
     for (size_t i = n; i > took; i--) {
         item_land((struct item *)d[i - 1]);
