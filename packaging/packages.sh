@@ -10,6 +10,7 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3
 # Good to have: the tests that want them say so and are skipped without. Where Debian's own node is not the one installed,
 # they cannot be.
 packages_extra=(nodejs node-pg)
+packages_metrics=(prometheus) # for promtool
 
 packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

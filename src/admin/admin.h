@@ -44,10 +44,10 @@ bool admin_built(void);
  * connections for a fixed time each, and nothing else. ret_url: where it listens, with the port. */
 int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
-/* admin_stop ends it. False: a thread of it is caught in a store that does not answer, so that nothing it looks at may be
- * freed. NULL is fine. */
+/* admin_stop ends it. False: a thread of it is caught in a store that does not answer, so that nothing it looks at may
+ * be freed. NULL is fine. */
 bool admin_stop(struct admin *s);
-/* admin_tick ends connections that have lasted too long; returns when to call it again, CLOCK_NEVER if there is no need. */
+/* admin_tick ends connections that have lasted too long; returns when to call it again, CLOCK_NEVER: no need to. */
 int64_t admin_tick(struct admin *s, int64_t now);
 
 /* admin_health judges all consumers at work, without asking the store unless one seems to be stuck. The text, for

@@ -23,8 +23,8 @@ int64_t health_stalled(const struct runner_view *v, int64_t now_ns)
     return v->state == PIPELINE_RUNNING && since && since < now_ns ? now_ns - since : 0;
 }
 
-/* stuck: it has had work for longer than it may without getting any done. If the sink says nothing at all, not even that
- * a delivery took too long, then it is the loop that has gone wrong. */
+/* stuck: it has had work for longer than it may without getting any done. If the sink says nothing at all, not even
+ * that a delivery took too long, then it is the loop that has gone wrong. */
 static struct health stuck(const struct runner_view *v, int64_t now, int64_t patience, int64_t stalled)
 {
     long long s = (long long)(stalled / S_NS), silent = (long long)((now - v->stats.ended_at) / S_NS);

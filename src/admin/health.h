@@ -8,8 +8,8 @@
 
 /* What is to be said of a consumer. (1) ready implies alive.
  * ready: it gets on with its work, has none, or was told to pause.
- * alive: its loop turns. A sink or a store that is away makes a consumer not ready, but it stays alive: it waits and asks
- * again, and starting it anew would help nobody. */
+ * alive: its loop turns. A sink or a store that is away makes a consumer not ready, but it stays alive: it waits and
+ * asks again, and starting it anew would help nobody. */
 struct health {
     bool ready, alive;
     char text[HEALTH_TEXT]; /* why, in a few words */

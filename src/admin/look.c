@@ -13,7 +13,7 @@ static bool store_says_paused(struct store *st, const char *name)
     return paused;
 }
 
-/* judge asks the store only about one that seems stuck: paused meanwhile, it holds what it had, and that is all right. */
+/* judge asks the store only about one that seems stuck: paused meanwhile, it may hold what it had. */
 static struct health judge(const struct admin_config *cfg, struct store *st, const struct runner_view *v, int64_t now)
 {
     struct health h = health_of(v, now, cfg->patience_ms * MS_NS, false);

@@ -67,7 +67,7 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     buf_addf(b, "%lld\n", (long long)n);
 }
 
-/* ---- types of a consumer: those that were delivered, then those that wait, at most METER_TYPES of them by name ---- */
+/* ---- types of a consumer: those that were delivered, then those that wait, METER_TYPES of them by name ---- */
 
 struct by_type {
     const char *name;

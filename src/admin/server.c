@@ -207,8 +207,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         status = MHD_HTTP_NOT_FOUND;
         buf_adds(&b, "there is /metrics, /livez and /readyz\n");
     } else {
-        bool verbose = MHD_get_connection_values(c, MHD_GET_ARGUMENT_KIND, NULL, NULL) > 0 &&
-                       MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL, NULL) == MHD_YES;
+        bool verbose = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL, NULL) == MHD_YES;
         status = page->make(cls, verbose, &b);
         if (b.failed) status = MHD_HTTP_INTERNAL_SERVER_ERROR;
     }

@@ -1,4 +1,4 @@
-/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. The only place that makes threads to deliver. */
+/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. Nobody else makes threads to deliver. */
 #ifndef API_RUNNER_H
 #define API_RUNNER_H
 

@@ -137,6 +137,7 @@ static int deliver(struct relay *r, struct error *err)
     relay_wake(r);
     pthread_join(r->watch, NULL);
     int number = atomic_load(&r->signal);
+    logger_flush(&r->logger);
     if (result != 0) api_error(err, &e);
     else if (r->abandoned)
         result = err_set(err, ERR_CONFIG, "after the config was read again no consumer could be started");
@@ -199,6 +200,7 @@ static int run(struct cli *cli, struct error *err)
         if (admin_stop(r.admin)) outbox_close(r.ob);
     }
     relay_release(&r);
+    logger_flush(&r.logger);
     logger_release(&r.logger);
     notify_release(&r.notify);
     close(r.wake_fd);

@@ -147,10 +147,16 @@ void logger_init(struct logger *l, enum log_format format, int64_t hold_ms, int 
     pthread_mutex_init(&l->lock, NULL);
 }
 
-void logger_release(struct logger *l)
+void logger_flush(struct logger *l)
 {
     int64_t now = clock_mono(&clock_system);
+    pthread_mutex_lock(&l->lock);
     for (size_t i = 0; i < LOGGER_SHAPES; i++)
         if (l->shape[i].since) tell(l, &l->shape[i], now);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void logger_release(struct logger *l)
+{
     pthread_mutex_destroy(&l->lock);
 }

@@ -34,7 +34,9 @@ struct logger {
 };
 
 void logger_init(struct logger *l, enum log_format format, int64_t hold_ms, int wake_fd);
-void logger_release(struct logger *l); /* after it has told what it still held back */
+void logger_release(struct logger *l);
+/* logger_flush tells what is held back, without waiting for the end of its span. */
+void logger_flush(struct logger *l);
 /* logger_write puts a line out with one write, or holds it back. Any thread; an outbox_options.log. */
 void logger_write(void *logger, int level, const char *consumer, const char *text);
 /* logger_tell says what was held back in the spans that are over at `now`; returns when to call it again, CLOCK_NEVER if

@@ -1,7 +1,22 @@
 /* gauge.c: how a consumer is, at a price that does not grow with the backlog. */
 #include "store/postgres/postgres.h"
 
-#define MS(column) "floor(extract(epoch FROM " column ") * 1000)::bigint"
+/* The position is that of the view consumer_status. */
+static const char state_sql[] =
+    "SELECT c.events, c.paused, l.position, "
+    "greatest(coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) - l.position, 0), "
+    "(SELECT count(*) FROM (SELECT FROM @schema@.parked p WHERE p.consumer = c.name LIMIT $2) AS p), "
+    "(SELECT count(*) FROM (SELECT FROM @schema@.dead d WHERE d.consumer = c.name AND NOT d.retrying LIMIT $2) AS d), "
+    "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint "
+    "FROM @schema@.consumer c CROSS JOIN LATERAL ("
+    "SELECT min(CASE WHEN x.lane < 0 THEN NULL WHEN x.target IS NULL THEN x.floor ELSE greatest(x.floor, x.pos) END) "
+    "AS position FROM @schema@.lanes(c.name, c.lanes) x) l WHERE c.name = $1";
+
+/* Rows are read in the order of seq and no further than the limit; payloads are not touched. */
+static const char types_sql[] =
+    "SELECT type, count(*), floor(extract(epoch FROM min(created_at)) * 1000)::bigint FROM ("
+    "SELECT type, created_at FROM @schema@.event WHERE seq > $1 ORDER BY seq LIMIT $2) AS e "
+    "GROUP BY type ORDER BY 2 DESC, 1";
 
 static const char *copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)
 {
@@ -11,16 +26,11 @@ static const char *copy(const PGresult *r, int row, int col, struct arena *a, bo
     return s;
 }
 
-/* probe_types: rows are read in the order of seq and no further than the limit; payloads are not touched. */
 static int probe_types(struct pg_store *st, int64_t position, struct arena *a, struct consumer_gauge *g,
                        struct error *err)
 {
     bool ok = true;
-    PGresult *r = pg_query(st, err,
-                           "SELECT type, count(*), " MS(
-                               "min(created_at)") " FROM (SELECT type, created_at FROM @schema@.event WHERE seq > $1 "
-                                                  "ORDER BY seq LIMIT $2) AS e GROUP BY type ORDER BY 2 DESC, 1",
-                           "ii", position, (int64_t)STORE_PROBE_EVENTS);
+    PGresult *r = pg_query(st, err, types_sql, "ii", position, (int64_t)STORE_PROBE_EVENTS);
     if (!r) return -1;
     g->n_types = (size_t)PQntuples(r);
     struct gauge_type *list = arena_zalloc(a, g->n_types + 1, sizeof *list);
@@ -38,17 +48,7 @@ int pg_consumer_gauge(struct store *base, const char *name, struct arena *a, str
 {
     struct consumer_gauge g = {0};
     bool ok = true;
-    /* The position is that of the view consumer_status. */
-    PGresult *r = pg_query(
-        pg_of(base), err,
-        "SELECT c.events, c.paused, l.position, "
-        "greatest(coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) - l.position, 0), "
-        "(SELECT count(*) FROM (SELECT FROM @schema@.parked p WHERE p.consumer = c.name LIMIT $2) AS p), "
-        "(SELECT count(*) FROM (SELECT FROM @schema@.dead d WHERE d.consumer = c.name AND NOT d.retrying LIMIT $2) AS d), " MS(
-            "@schema@.clock()") " FROM @schema@.consumer c CROSS JOIN LATERAL (SELECT min(CASE WHEN x.lane < 0 THEN NULL WHEN "
-                                "x.target IS NULL THEN x.floor ELSE greatest(x.floor, x.pos) END) AS position FROM "
-                                "@schema@.lanes(c.name, c.lanes) x) l WHERE c.name = $1",
-        "si", name, (int64_t)STORE_PROBE_ROWS);
+    PGresult *r = pg_query(pg_of(base), err, state_sql, "si", name, (int64_t)STORE_PROBE_ROWS);
     if (!r) return -1;
     bool found = PQntuples(r) == 1;
     int64_t position = found ? pg_int(r, 0, 2) : 0;
