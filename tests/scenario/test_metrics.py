@@ -326,7 +326,7 @@ class Served(OutsideCase):
                     return self.fetch(relay, "/livez")[0] == 200
                 except (OSError, http.client.HTTPException):
                     return False
-            wait_until(answers, timeout=30)  # those that say nothing for five seconds are shown the door
+            wait_until(answers, timeout=20)  # those that say nothing for five seconds are shown the door
 
     def test_an_address_that_others_reach_is_warned_of(self):
         warning = "warning --listen 0.0.0.0:0: other machines may reach it"
