@@ -158,6 +158,18 @@ class Reloading(ServiceCase):
         relay.wait()
         self.assertIn("stopped by SIGHUP", relay.output())
 
+    def test_a_consumer_that_stopped_by_itself_is_started_again(self):
+        self.configure(self.file_sink("a"), self.file_sink("b"))
+        with self.relay("-c", self.conf) as relay:
+            self.emit("t", payload=1)
+            for name in "ab": self.wait_numbers(name, [1], relay)
+            self.outbox("consumers", "remove", "b", "--force")
+            self.emit("t", payload=2)
+            self.wait_numbers("a", [1, 2], relay)
+            wait_until(lambda: "error consumer=b stopping" in relay.output(), what=relay.output)
+            self.reload(relay)
+            self.wait_numbers("b", [1, 1, 2], relay)  # it is new to the store: from the beginning
+
     def test_reloads_are_counted(self):
         self.configure(self.file_sink("a"))
         with self.relay("-c", self.conf, "--listen", "127.0.0.1:0") as relay:
