@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "api/handle.h"
+#include "api/manage.h"
 #include "base/fd.h"
 #include "base/text.h"
 
@@ -173,6 +174,31 @@ struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
 fail:
     free(list);
     return NULL;
+}
+
+/* ---- coming and going while the crew is at work: manage.h ---- */
+
+int manage_start(outbox_consumer *c, struct error *err)
+{
+    if (expand(c, err) != 0) return -1;
+    for (size_t i = 0; i < c->n_runners; i++) {
+        if (crew_add(&c->ob->crew, c->runners[i], err) == 0) continue;
+        while (i-- > 0) crew_remove(&c->ob->crew, c->runners[i]);
+        return -1;
+    }
+    return 0;
+}
+
+void manage_stop(outbox_consumer *c)
+{
+    outbox *ob = c->ob;
+    outbox_consumer **at = &ob->consumers;
+    for (size_t i = 0; i < c->n_runners; i++) crew_remove(&ob->crew, c->runners[i]);
+    pthread_mutex_lock(&ob->crew.lock);
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&ob->crew.lock);
+    api_consumer_free(c);
 }
 
 /* ---- describing ---- */

@@ -11,7 +11,8 @@
 
 #define FDS_MAX 1024
 #define TRIM_EVERY_MS (3600 * INT64_C(1000))
-#define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
+#define SHOW_EVERY (100 * MS_NS) /* how often one that does not come to rest shows what it does */
+#define TRIM_PAUSE_MS 10         /* between small batches, so that producers get in */
 
 static void make_owner(struct runner *r)
 {
@@ -99,10 +100,34 @@ static void sleep_until(const struct clock *c, struct pollfd *fds, size_t n, int
 
 /* ---- threads ---- */
 
+/* show puts down what others may see; under crew->lock. */
+static void show(struct runner *r)
+{
+    struct pipeline_held held = pipeline_held(r->p);
+    struct runner_view *v = &r->view;
+    v->state = pipeline_state(r->p);
+    v->stats = *pipeline_stats(r->p);
+    v->held = (int64_t)held.n;
+    v->held_oldest_at = held.oldest_at;
+    snprintf(v->held_type, sizeof v->held_type, "%s",
+             held.type.n < sizeof v->held_type && held.type.p ? held.type.p : "");
+    snprintf(v->error, sizeof v->error, "%s", pipeline_error(r->p)->code ? pipeline_error(r->p)->text : "");
+    r->shown_at = clock_mono(r->crew->clock);
+}
+
+static void show_now_and_then(struct runner *r, int64_t now)
+{
+    if (now - r->shown_at < SHOW_EVERY) return;
+    pthread_mutex_lock(&r->crew->lock);
+    show(r);
+    pthread_mutex_unlock(&r->crew->lock);
+}
+
 static void publish(struct runner *r, uint64_t round)
 {
     const struct pipeline_stats *s = pipeline_stats(r->p);
     pthread_mutex_lock(&r->crew->lock);
+    show(r);
     bool ended = pipeline_state(r->p) >= PIPELINE_STOPPED;
     bool through = ended || (!pipeline_busy(r->p) && (s->through || s->paused));
     if (r->through != through || r->round_seen != round || r->claims != s->claims || r->ended != ended)
@@ -144,10 +169,16 @@ static void *runner_main(void *arg)
     struct pollfd few[8];
     uint64_t round = 0;
     while (pipeline_state(r->p) < PIPELINE_STOPPED) {
-        if (atomic_load(&w->stop) && pipeline_state(r->p) == PIPELINE_RUNNING)
-            pipeline_drain(r->p, clock_mono(w->clock) + w->drain_ms * MS_NS);
-        if (pipeline_step(r->p)) continue;
+        int64_t now = clock_mono(w->clock);
+        atomic_store_explicit(&r->step_since, now, memory_order_relaxed);
+        if ((atomic_load(&w->stop) || atomic_load(&r->stop)) && pipeline_state(r->p) == PIPELINE_RUNNING)
+            pipeline_drain(r->p, now + w->drain_ms * MS_NS);
+        if (pipeline_step(r->p)) {
+            show_now_and_then(r, now);
+            continue;
+        }
         publish(r, round);
+        atomic_store_explicit(&r->step_since, 0, memory_order_relaxed);
         if (pipeline_state(r->p) >= PIPELINE_STOPPED) break;
         if (fds ? wait_turn(r, fds) : (sleep_until(w->clock, few, 0, clock_mono(w->clock) + 10 * MS_NS), false)) {
             round = round_of(w); /* before looking, so that what is found belongs to the round */
@@ -155,6 +186,7 @@ static void *runner_main(void *arg)
         }
     }
     publish(r, round);
+    atomic_store(&r->step_since, 0);
     free(fds);
     return NULL;
 }
@@ -186,28 +218,28 @@ static void wait_changed(struct crew *w, int64_t until)
 /* all_through: every consumer found nothing left in this round, in which nobody took anything. One look each is not
  * enough, because the last one's handlers may have emitted for the first; so a round is asked for when all seem to be
  * through, and counts only if no claim was made in it. */
-static bool all_through(struct crew *w, struct runner *const *r, size_t n, int64_t *claims_before)
+static bool all_through(struct crew *w, int64_t *claims_before)
 {
     int64_t claims = 0;
     bool seen = w->round > 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!r[i]->through) return false;
-        claims += r[i]->claims;
-        if (!r[i]->ended && r[i]->round_seen != w->round) seen = false;
+    for (const struct runner *r = w->first; r; r = r->next) {
+        if (!r->through) return false;
+        claims += r->claims;
+        if (!r->ended && r->round_seen != w->round) seen = false;
     }
     if (seen && claims == *claims_before) return true;
     if (w->round == 0 || seen) {
         w->round++;
         *claims_before = claims;
-        for (size_t i = 0; i < n; i++) runner_wake(r[i]);
+        for (struct runner *r = w->first; r; r = r->next) runner_wake(r);
     }
     return false;
 }
 
-static bool all_ended(struct runner *const *r, size_t n)
+static bool all_ended(const struct crew *w)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!r[i]->ended) return false;
+    for (const struct runner *r = w->first; r; r = r->next)
+        if (!r->ended) return false;
     return true;
 }
 
@@ -218,7 +250,16 @@ static void stop_crew(struct crew *w)
     if (write(w->stop_fd, &one, sizeof one) < 0) return;
 }
 
-static void supervise(struct crew *w, struct runner *const *r, size_t n, bool until_through)
+/* reload lets the host change the crew. Asked for again meanwhile, it is done again. */
+static void reload(struct crew *w)
+{
+    w->reload_wanted = false;
+    pthread_mutex_unlock(&w->lock);
+    if (w->reload && !atomic_load(&w->stop)) w->reload(w->hook_ctx);
+    pthread_mutex_lock(&w->lock);
+}
+
+static void supervise(struct crew *w, bool until_through)
 {
     struct store *st = NULL;
     struct error err;
@@ -226,8 +267,12 @@ static void supervise(struct crew *w, struct runner *const *r, size_t n, bool un
     int64_t trim_at = CLOCK_NEVER;
     if (w->retention_ms > 0 && !until_through && w->st->ops->dup(w->st, &st, &err) == 0) trim_at = clock_mono(w->clock);
     pthread_mutex_lock(&w->lock);
-    while (!all_ended(r, n)) {
-        if (until_through && !atomic_load(&w->stop) && all_through(w, r, n, &claims)) stop_crew(w);
+    while (!all_ended(w)) {
+        if (w->reload_wanted) {
+            reload(w);
+            continue;
+        }
+        if (until_through && !atomic_load(&w->stop) && all_through(w, &claims)) stop_crew(w);
         if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
             trim_at = clock_mono(w->clock) + trim_some(w, st) * MS_NS;
@@ -240,16 +285,19 @@ static void supervise(struct crew *w, struct runner *const *r, size_t n, bool un
     store_close(st);
 }
 
-static int open_all(struct runner *const *r, size_t n, struct error *err)
+static int begin(struct runner *r, struct error *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        runner_close(r[i]); /* one that outbox_step left open has the wrong state */
-        r[i]->through = r[i]->ended = false;
-        r[i]->round_seen = 0;
-        r[i]->claims = 0;
-        r[i]->error = (struct error){0};
-        if (runner_open(r[i], err) != 0) return -1;
-    }
+    runner_close(r); /* one that outbox_step left open has the wrong state */
+    r->through = r->ended = false;
+    r->round_seen = 0;
+    r->claims = 0;
+    r->error = (struct error){0};
+    r->next = NULL;
+    atomic_store(&r->stop, false);
+    atomic_store(&r->step_since, 0);
+    if (runner_open(r, err) != 0) return -1;
+    r->view = (struct runner_view){.timeout_ms = r->consumer->timeout_ms};
+    snprintf(r->view.consumer, sizeof r->view.consumer, "%s", r->consumer->name);
     return 0;
 }
 
@@ -268,33 +316,108 @@ static void warn_of_inbox(const struct crew *w, const struct runner *r)
         inbox, need);
 }
 
+/* set_to_work starts the thread of a runner that is open, and appends it to the list. */
+static int set_to_work(struct crew *w, struct runner *r, struct error *err)
+{
+    struct runner **end = &w->first;
+    while (*end) end = &(*end)->next;
+    int e = pthread_create(&r->thread, NULL, runner_main, r);
+    if (e != 0) return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+    pthread_mutex_lock(&w->lock);
+    *end = r;
+    pthread_mutex_unlock(&w->lock);
+    return 0;
+}
+
+void crew_reload(struct crew *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->reload_wanted = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+int crew_add(struct crew *w, struct runner *r, struct error *err)
+{
+    if (begin(r, err) != 0) return -1;
+    if (set_to_work(w, r, err) == 0) return 0;
+    runner_close(r);
+    return -1;
+}
+
+void crew_remove(struct crew *w, struct runner *r)
+{
+    struct runner **at = &w->first;
+    while (*at && *at != r) at = &(*at)->next;
+    if (!*at) return;
+    atomic_store(&r->stop, true);
+    runner_wake(r);
+    pthread_join(r->thread, NULL);
+    pthread_mutex_lock(&w->lock);
+    *at = r->next;
+    pthread_mutex_unlock(&w->lock);
+    runner_close(r);
+}
+
+int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err)
+{
+    size_t n = 0, i = 0;
+    pthread_mutex_lock(&w->lock);
+    for (const struct runner *r = w->first; r; r = r->next) n++;
+    struct runner_view *list = calloc(n + 1, sizeof *list);
+    for (const struct runner *r = w->first; list && r; r = r->next, i++) {
+        list[i] = r->view;
+        list[i].step_since = atomic_load_explicit(&r->step_since, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (!list) return err_nomem(err);
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
+/* end_all waits for all threads; the first error among them is the crew's. */
+static int end_all(struct crew *w, int result, struct error *err)
+{
+    struct runner *next;
+    pthread_mutex_lock(&w->lock);
+    struct runner *r = w->first;
+    w->first = NULL;
+    pthread_mutex_unlock(&w->lock);
+    for (; r; r = next) {
+        next = r->next;
+        pthread_join(r->thread, NULL);
+        if (result == 0 && r->error.code) {
+            result = -1;
+            if (err) *err = r->error;
+            err_prefix(err, "consumer \"%s\"", r->consumer->name);
+        }
+        runner_close(r);
+    }
+    return result;
+}
+
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err)
 {
     struct heart heart = {0};
-    size_t started = 0;
+    int result = 0;
     uint64_t count;
-    int result = open_all(r, n, err);
-    if (result == 0) result = heart_start(&heart, w, r, n, err);
     w->round = 0;
-    for (; result == 0 && started < n; started++)
-        if ((errno = pthread_create(&r[started]->thread, NULL, runner_main, r[started])) != 0) {
-            result = err_errno(err, ERR_UNAVAILABLE, errno, "could not start a thread");
-            break;
-        }
-    for (size_t i = 0; result == 0 && i < n; i++) warn_of_inbox(w, r[i]);
-    if (result == 0) log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
-    if (result != 0) stop_crew(w);
-    else supervise(w, r, n, until_through);
-    for (size_t i = 0; i < started; i++) {
-        pthread_join(r[i]->thread, NULL);
-        if (result == 0 && r[i]->error.code) {
-            result = -1;
-            if (err) *err = r[i]->error;
-            err_prefix(err, "consumer \"%s\"", r[i]->consumer->name);
-        }
+    for (size_t i = 0; result == 0 && i < n; i++) result = begin(r[i], err);
+    if (result == 0) result = heart_start(&heart, w, r, n, err);
+    for (size_t i = 0; result == 0 && i < n; i++) result = set_to_work(w, r[i], err);
+    if (result == 0) {
+        for (size_t i = 0; i < n; i++) warn_of_inbox(w, r[i]);
+        log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
+        if (w->started) w->started(w->hook_ctx);
+        supervise(w, until_through);
+        result = end_all(w, 0, err);
+    } else {
+        stop_crew(w);
+        end_all(w, result, NULL);
+        for (size_t i = 0; i < n; i++) runner_close(r[i]);
     }
     heart_stop(&heart);
-    for (size_t i = 0; i < n; i++) runner_close(r[i]);
     atomic_store(&w->stop, false);
     if (read(w->stop_fd, &count, sizeof count) < 0) return result; /* nobody stopped it */
     return result;

@@ -1,4 +1,4 @@
-/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. The only place that makes threads. */
+/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. Nobody else makes threads to deliver. */
 #ifndef API_RUNNER_H
 #define API_RUNNER_H
 
@@ -22,6 +22,25 @@ struct crew {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t round; /* see crew_run */
+    struct runner
+        *first;         /* at work; only the thread of crew_run changes the list, so it may read it without the lock */
+    bool reload_wanted; /* see crew_reload */
+
+    /* Called in the thread of crew_run, without the lock; may be NULL. Set before crew_run. started: all are at work. */
+    void (*started)(void *ctx), (*reload)(void *ctx);
+    void *hook_ctx;
+};
+
+/* What there is to see of a runner from outside. (1) held_oldest_at == 0 if and only if held == 0. */
+struct runner_view {
+    char consumer[STORE_NAME_MAX + 1];
+    enum pipeline_state state;
+    struct pipeline_stats stats;
+    int64_t held, held_oldest_at;                /* see pipeline_held */
+    char held_type[METER_NAME];                  /* "" if its name is longer */
+    int64_t timeout_ms;                          /* of one delivery */
+    int64_t step_since;                          /* monotonic ns: when the step it is in began; 0: it sleeps */
+    char error[sizeof((struct error *)0)->text]; /* why it stopped; "" */
 };
 
 /* One consumer at work. */
@@ -32,6 +51,11 @@ struct runner {
     size_t n_handlers;
     bool named;  /* the handlers work in transactions */
     int wake_fd; /* eventfd */
+
+    struct runner *next; /* of crew.first */
+    atomic_bool stop;    /* this one only */
+    _Atomic int64_t step_since;
+    int64_t shown_at;
 
     struct store *st;
     struct store *work; /* what such handlers work on */
@@ -50,6 +74,7 @@ struct runner {
     uint64_t round_seen;
     int64_t claims;
     struct error error;
+    struct runner_view view;
 };
 
 int runner_open(struct runner *r, struct error *err);
@@ -57,6 +82,16 @@ void runner_close(struct runner *r); /* fine on one that is not open */
 
 /* crew_run runs all until stop, or until all are through; see outbox_run. */
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err);
+
+/* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has crew.reload called soon in
+ * the thread of crew_run, where crew_add and crew_remove may be called: the one opens a runner and sets it to work, the
+ * other lets it drain, waits for its end and closes it. The others go on undisturbed. */
+void crew_reload(struct crew *w);
+int crew_add(struct crew *w, struct runner *r, struct error *err);
+void crew_remove(struct crew *w, struct runner *r);
+
+/* crew_views copies what there is to see of all; the caller frees *ret. Any thread. */
+int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err);
 
 /* crew_step is one synchronous turn of all; see outbox_step. */
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);

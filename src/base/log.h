@@ -2,13 +2,15 @@
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
+#include <stdatomic.h>
+
 enum log_level { LOG_DEBUG_ = 0, LOG_INFO_ = 1, LOG_WARN_ = 2, LOG_ERROR_ = 3 };
 
 struct log {
     /* Called from the thread that logs; `consumer` may be NULL. text is one line without its end. */
     void (*write)(void *ctx, enum log_level level, const char *consumer, const char *text);
     void *ctx;
-    enum log_level least; /* below this, nothing is formatted */
+    atomic_int least; /* enum log_level; below this, nothing is formatted; may change at any time */
 };
 
 /* log_at formats and hands over; nothing happens when l or l->write is NULL. */

@@ -119,6 +119,10 @@ struct settings {
     int log_level; /* enum log_level */
     int color;     /* enum color */
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
+    const char *listen;  /* NULL: nowhere */
+    int log_format;      /* enum log_format */
+    int64_t log_hold_ms; /* 0: nothing is held back */
+    int64_t stuck_ms;
 };
 
 enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
@@ -154,6 +158,9 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err);
  * that is not there. */
 int config_environment(struct config *c, struct error *err);
 int config_file(struct config *c, const char *path, struct error *err);
+/* config_again makes a config as `from` was made, from the same flags, but from the environment and the file as they are
+ * now. The caller releases *ret, also after a failure. */
+int config_again(const struct config *from, struct config *ret, struct error *err);
 /* config_get gives what counts for a consumer (NULL: for the outbox, or for every consumer) out of all that was given:
  * flags before environment before file, and in each what names the consumer before what is for all. NULL: nothing was
  * given, the default counts. */

@@ -111,10 +111,8 @@ static int show(struct cli *cli, struct error *err)
 static const struct {
     const char *name, *value;
 } examples[] = {
-    {"store", "sqlite:shop.db"},
-    {"sink", "exec:./notify"},
-    {"events", "order.*, invoice.paid"},
-    {"where", "authorType = \"user\""},
+    {"store", "sqlite:shop.db"},         {"listen", "127.0.0.1:8025"},       {"sink", "exec:./notify"},
+    {"events", "order.*, invoice.paid"}, {"where", "authorType = \"user\""},
 };
 
 static const char *example_of(const struct option_def *o)

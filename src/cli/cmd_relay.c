@@ -1,18 +1,17 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cli/cli.h"
+#include "cli/relay.h"
 
-/* What a signal handler can reach; there is one relay in a process. */
-static struct {
-    outbox *volatile ob;
-    volatile sig_atomic_t signal; /* the one that came; 0: none */
-} relay;
+/* What signal handlers can reach; there is one relay in a process. */
+static struct relay *volatile the_relay;
 
 static int set_drain(void *target, const char *value, struct error *err)
 {
@@ -24,40 +23,47 @@ static const struct cli_option options[] = {
     OPTION_END,
 };
 
-/* write_log puts a whole line out with one write, so that lines of several threads don't mix. */
-static void write_log(void *ctx, int level, const char *consumer, const char *text)
+/* ---- signals ---- */
+
+/* on_stop asks the relay to drain; who asks twice does not want to wait. */
+static void on_stop(int number)
 {
-    static const char *const names[] = {"debug", "info", "warning", "error"};
-    char stamp[CLOCK_RFC3339_SIZE];
-    struct buf b;
-    (void)ctx;
-    buf_init(&b, 8192);
-    clock_rfc3339(clock_wall(&clock_system), stamp);
-    buf_addf(&b, "%s %s ", stamp, names[level < 0 ? 0 : level > 3 ? 3 : level]);
-    if (consumer) buf_addf(&b, "consumer=%s ", consumer);
-    output_clean(&b, text);
-    buf_addc(&b, '\n');
-    ssize_t written = write(STDERR_FILENO, b.p, b.n);
-    (void)written; /* nobody is left to tell */
-    buf_release(&b);
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&the_relay->signal, &none, number)) _exit(128 + number);
+    outbox_stop(the_relay->ob);
+    relay_wake(the_relay);
 }
 
-/* on_signal asks the relay to drain; who asks twice does not want to wait. */
-static void on_signal(int number)
+static void on_reload(int number)
 {
-    if (relay.signal) _exit(128 + number);
-    relay.signal = number;
-    outbox_stop(relay.ob);
+    (void)number;
+    atomic_store(&the_relay->reload, true);
+    relay_wake(the_relay);
 }
 
-static void catch_signals(void)
+/* catch_hangup: without a config file there is nothing to read again, and SIGHUP means what it means to any program, but
+ * in order; unless whoever started us wants it to be ignored (nohup). */
+static void catch_hangup(const struct relay *r)
 {
-    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART}, old;
+    sigaction(SIGHUP, NULL, &old);
+    if (!r->cli->config.path && old.sa_handler == SIG_IGN) return;
+    if (!r->cli->config.path) act.sa_handler = on_stop;
+    sigaction(SIGHUP, &act, NULL);
+}
+
+static void catch_signals(struct relay *r)
+{
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
+    the_relay = r;
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it: exit statuses would be lost */
+    catch_hangup(r);
 }
+
+/* ---- starting ---- */
 
 /* api_error takes over what the library said; the layouts are the same. */
 static int api_error(struct error *err, const outbox_error *e)
@@ -65,21 +71,6 @@ static int api_error(struct error *err, const outbox_error *e)
     _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
     memcpy(err, e, sizeof(*err));
     return -1;
-}
-
-static int add_consumer(const struct cli *cli, outbox *ob, const char *name, struct error *err)
-{
-    outbox_consumer *c;
-    outbox_error e;
-    if (outbox_consumer_new(ob, name, &c, &e) != 0) return api_error(err, &e);
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        const struct given *g = config_get(&cli->config, name, o);
-        if (!g || outbox_consumer_set(c, o->name, g->value, &e) == 0) continue;
-        api_error(err, &e);
-        if (err->code == ERR_CONFIG && g->origin == ORIGIN_FLAG) err->code = CLI_USAGE;
-        return err_prefix(err, "consumer \"%s\"", name);
-    }
-    return 0;
 }
 
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
@@ -97,86 +88,123 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     return 0;
 }
 
-static int configure(const struct cli *cli, outbox *ob, struct error *err)
+static int configure(struct relay *r, struct error *err)
 {
     size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
+    char *const *names = config_consumers(&r->cli->config, &n);
     for (size_t i = 0; i < n; i++) {
-        if (add_consumer(cli, ob, names[i], err) != 0) return -1;
+        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0) return -1;
     }
-    return set_relay_options(cli, ob, err);
+    return set_relay_options(r->cli, r->ob, err);
 }
 
-static void say(const struct cli *cli, const char *what, bool with_store)
+static void say_starting(struct relay *r)
 {
     struct buf b;
-    size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
-    if (cli->settings.log_level > LOG_INFO_) return;
     buf_init(&b, 4096);
-    buf_addf(&b, "%s", what);
-    if (with_store) {
-        buf_adds(&b, " store=");
-        config_mask(&b, cli->settings.store);
-        for (size_t i = 0; i < n; i++) buf_addf(&b, "%s%s", i ? "," : " consumers=", names[i]);
-    }
-    if (buf_cstr(&b)) write_log(NULL, LOG_INFO_, NULL, b.p);
+    config_mask(&b, r->cli->settings.store);
+    for (size_t i = 0; i < r->n_consumers; i++) buf_addf(&b, "%s%s", i ? "," : " consumers=", r->consumer[i].name);
+    if (buf_cstr(&b)) relay_log(r, LOG_INFO_, NULL, "starting store=%s", b.p);
     buf_release(&b);
 }
 
-static int deliver(const struct cli *cli, outbox *ob, struct error *err)
+/* serve starts the HTTP server, if one is wanted. */
+static int serve(struct relay *r, struct error *err)
 {
-    outbox_error e;
-    relay.ob = ob;
-    catch_signals();
-    say(cli, "starting", true);
-    if (outbox_run(ob, cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e) != 0) {
-        api_error(err, &e);
-        say(cli, "stopped after an error", false);
-        return -1;
-    }
-    say(cli,
-        relay.signal == SIGTERM  ? "stopped by SIGTERM"
-        : relay.signal == SIGINT ? "stopped by SIGINT"
-                                 : "stopped: every consumer is through",
-        false);
+    struct admin_address a;
+    char url[ADMIN_ADDRESS];
+    const char *listen = r->cli->settings.listen;
+    if (!listen) return 0;
+    if (admin_address_parse(listen, &a, err) != 0) return -1;
+    if (admin_start(&r->admin_cfg, &a, &r->admin, url, err) != 0) return err_prefix(err, "--listen %s", listen);
+    relay_log(r, LOG_INFO_, NULL, "listening at %s", url);
+    if (!admin_loopback(&a))
+        relay_log(
+            r, LOG_WARN_, NULL,
+            "--listen %s: other machines may reach it, and it asks nobody who they are; they can read metrics and "
+            "health, which name consumers and event types. Listen at 127.0.0.1, or keep strangers out",
+            listen);
     return 0;
 }
 
-static int check(const struct cli *cli, struct error *err)
+static int deliver(struct relay *r, struct error *err)
 {
-    size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
-    if (commands_need_store(cli, err) != 0) return -1;
-    if (n == 0) {
-        return err_set(err, ERR_CONFIG,
-                       "no consumers to run; say --consumer NAME --sink URL, or name with -c a config file that has a "
-                       "[consumer NAME] section");
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (config_check_consumer(&cli->config, names[i], err) != 0) return -1;
-    }
+    outbox_error e;
+    int created = pthread_create(&r->watch, NULL, relay_watch, r);
+    if (created != 0) return err_errno(err, ERR_UNAVAILABLE, created, "could not start a thread");
+    int result = outbox_run(r->ob, r->cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e);
+    atomic_store(&r->done, true);
+    relay_wake(r);
+    pthread_join(r->watch, NULL);
+    int number = atomic_load(&r->signal);
+    logger_flush(&r->logger);
+    if (result != 0) api_error(err, &e);
+    else if (r->abandoned)
+        result = err_set(err, ERR_CONFIG, "after the config was read again no consumer could be started");
+    relay_log(r, LOG_INFO_, NULL, "%s",
+              result != 0         ? "stopped after an error"
+              : number == SIGTERM ? "stopped by SIGTERM"
+              : number == SIGINT  ? "stopped by SIGINT"
+              : number == SIGHUP  ? "stopped by SIGHUP"
+                                  : "stopped: every consumer is through");
+    return result;
+}
+
+static int run_relay(struct relay *r, struct error *err)
+{
+    if (configure(r, err) != 0) return -1;
+    catch_signals(r);
+    say_starting(r);
+    int result = serve(r, err);
+    if (result == 0) result = deliver(r, err);
+    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    return result;
+}
+
+static int open_outbox(struct relay *r, struct error *err)
+{
+    const struct settings *s = &r->cli->settings;
+    outbox_options opt = OUTBOX_OPTIONS_INIT;
+    outbox_error e;
+    opt.busy_ms = s->busy_ms;
+    opt.payload_max = s->payload_max;
+    opt.log = logger_write;
+    opt.log_ctx = &r->logger;
+    opt.log_level = s->log_level;
+    if (outbox_open(s->store, &opt, &r->ob, &e) != 0) return api_error(err, &e);
+    r->admin_cfg = (struct admin_config){.ob = r->ob,
+                                         .store = store_kind(s->store)->scheme,
+                                         .patience_ms = s->stuck_ms,
+                                         .reloads = r->reloads,
+                                         .wake_fd = r->wake_fd};
+    manage_hooks(r->ob, relay_started, relay_reload, r);
     return 0;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
-    outbox *ob;
-    outbox_error e;
-    outbox_options opt = OUTBOX_OPTIONS_INIT;
-    opt.busy_ms = cli->settings.busy_ms;
-    opt.payload_max = cli->settings.payload_max;
-    opt.log = write_log;
-    opt.log_level = cli->settings.log_level;
-    if (check(cli, err) != 0) return -1;
-    if (outbox_open(cli->settings.store, &opt, &ob, &e) != 0) return api_error(err, &e);
-    int r = configure(cli, ob, err);
-    if (r == 0) r = deliver(cli, ob, err);
-    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    outbox_close(ob);
-    return r;
+    struct relay r = {.cli = cli, .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
+    if (r.wake_fd < 0) return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+    atomic_init(&r.log_level, cli->settings.log_level);
+    notify_init(&r.notify);
+    logger_init(&r.logger, (enum log_format)cli->settings.log_format,
+                cli->settings.log_level == LOG_DEBUG_ ? 0 : cli->settings.log_hold_ms, r.wake_fd);
+    int result = commands_need_store(cli, err);
+    if (result == 0) result = relay_check(&cli->config, err);
+    if (result == 0) result = open_outbox(&r, err);
+    if (r.ob) {
+        result = run_relay(&r, err);
+        if (admin_stop(r.admin)) outbox_close(r.ob);
+    }
+    relay_release(&r);
+    logger_flush(&r.logger);
+    logger_release(&r.logger);
+    notify_release(&r.notify);
+    close(r.wake_fd);
+    return result;
 }
 
 const struct command cmd_relay[] = {

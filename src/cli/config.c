@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "admin/admin.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -64,6 +65,30 @@ static int set_log_level(void *target, const char *value, struct error *err)
     return options_choice(value, names, &((struct settings *)target)->log_level, err);
 }
 
+static int set_log_format(void *target, const char *value, struct error *err)
+{
+    static const char *const names[] = {"text", "json", NULL};
+    return options_choice(value, names, &((struct settings *)target)->log_format, err);
+}
+
+static int set_log_hold(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->log_hold_ms, value, 0, err);
+}
+
+static int set_listen(void *target, const char *value, struct error *err)
+{
+    struct admin_address a;
+    if (admin_address_parse(value, &a, err) != 0) return -1;
+    ((struct settings *)target)->listen = value;
+    return 0;
+}
+
+static int set_stuck(void *target, const char *value, struct error *err)
+{
+    return set_time(&((struct settings *)target)->stuck_ms, value, 1, err);
+}
+
 static int set_color(void *target, const char *value, struct error *err)
 {
     static const char *const names[] = {"auto", "always", "never", NULL};
@@ -95,6 +120,10 @@ const struct option_def config_options[] = {
     {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database; SQLite only", set_busy},
     {"max-payload", "SIZE", "1MiB", "largest payload to take, at most 64MiB", set_max_payload},
     {"log-level", "debug|info|warning|error", "info", "least level of what a relay says", set_log_level},
+    {"log-format", "text|json", "text", "how a relay writes its lines: for people, or an object a line",
+     set_log_format},
+    {"log-hold", "DURATION", "60s",
+     "of lines that say the same a relay shows ten in this time and counts the rest; 0s: shows all", set_log_hold},
     {"color", "auto|always|never", "auto", "colours; auto: on a terminal, unless NO_COLOR is set", set_color},
     {"drain-deadline", "DURATION", "30s", "how long a relay that is told to stop waits for what is in flight",
      set_drain},
@@ -102,6 +131,9 @@ const struct option_def config_options[] = {
     {"retention", "DURATION", "168h", "how long a relay keeps events that everyone has got; 0s: for ever",
      set_retention},
     {"inbox-retention", "DURATION", "720h", "how long to remember what handlers have taken effect for", set_inbox},
+    {"listen", "ADDRESS:PORT", NULL, "where a relay serves /metrics, /livez and /readyz: 127.0.0.1:8025", set_listen},
+    {"stuck-after", "DURATION", "60s",
+     "a consumer that has work and gets none done for this long makes its relay not ready", set_stuck},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -335,6 +367,17 @@ int config_file(struct config *c, const char *path, struct error *err)
     int r = e ? err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path) : parse(c, path, &text, err);
     buf_release(&text);
     return r;
+}
+
+int config_again(const struct config *from, struct config *ret, struct error *err)
+{
+    config_init(ret);
+    for (size_t i = 0; i < from->n_given; i++)
+        if (from->given[i].origin == ORIGIN_FLAG && add(ret, &from->given[i], err) != 0) return -1;
+    for (size_t i = 0; i < from->n_flag_consumers; i++)
+        if (config_flag_consumer(ret, from->flag_consumers[i], err) != 0) return -1;
+    if (config_environment(ret, err) != 0) return -1;
+    return from->path ? config_file(ret, from->path, err) : 0;
 }
 
 /* ---- what counts ---- */

@@ -4,7 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "cli/cli.h"
+#include "cli/logger.h"
 
 static int exit_code(int code)
 {
@@ -72,7 +74,9 @@ int main(int argc, char **argv)
     if (r == 0) r = output_end(&err);
     if (r != 0 && err.code != CLI_FOUND) {
         advise(&cli, &err);
-        output_error(err.text);
+        if (cli.cmd == cmd_relay && cli.settings.log_format == LOG_JSON)
+            logger_line(LOG_JSON, LOG_ERROR_, NULL, err.text, 0);
+        else output_error(err.text);
     }
     config_release(&cli.config);
     options_release(&cli.args);

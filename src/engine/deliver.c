@@ -21,7 +21,9 @@ static void sink_is_down(struct pipeline *p, const struct sink_result *r)
     bool was_open = circuit_open(&p->circuit) && now < p->circuit.until;
     bool opened = circuit_down(&p->circuit, now, r->retry_after_ms, p->cfg.rng);
     p->stats.down = true;
+    snprintf(p->stats.why, sizeof p->stats.why, "sink is down: %s", r->text ? r->text : "no reason given");
     if (was_open) return;
+    p->stats.meter.openings += opened;
     long long wait = (long long)((p->circuit.until - now) / MS_NS);
     log_at(p->cfg.log, opened ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "sink is down: %s; trying again in %lld ms",
            r->text ? r->text : "no reason given", wait);
@@ -34,6 +36,7 @@ static void sink_is_up(struct pipeline *p)
 {
     if (!circuit_up(&p->circuit)) return;
     p->stats.down = false;
+    p->stats.why[0] = 0;
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
     p->report[0] = '\0';
     p->report_due = true;
@@ -42,6 +45,7 @@ static void sink_is_up(struct pipeline *p)
 static void bury(struct pipeline *p, struct item *it, int attempts, const char *text)
 {
     p->stats.buried++;
+    p->stats.stalled_since = p->stats.ended_at;
     log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", it->d.ev->id.p,
            it->d.ev->type.p, attempts, text);
     item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
@@ -70,6 +74,7 @@ static void event_failed(struct pipeline *p, struct item *it, const struct sink_
 static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->stats.delivered++;
+    p->stats.stalled_since = p->stats.ended_at;
     sink_is_up(p);
     item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
 }
@@ -108,9 +113,22 @@ static void not_tried(struct pipeline *p, struct item *it)
     p->requeue = true;
 }
 
+/* count: a sink that takes whole batches answers for them at once, so one look at the clock per batch will do. */
+static void count(struct pipeline *p, const struct item *it, const struct sink_result *r)
+{
+    if (!p->answered || !pipeline_failstop(p)) p->stats.ended_at = pipeline_now(p);
+    p->answered = true;
+    int64_t now = p->stats.ended_at;
+    meter_ended(&p->stats.meter, &(struct meter_end){.type = it->d.ev->type,
+                                                     .status = r->status,
+                                                     .call_ns = now - it->sent_at,
+                                                     .age_ms = now / MS_NS + p->wall_ahead_ms - it->d.ev->created_at});
+}
+
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->flying--;
+    count(p, it, r);
     switch (r->status) {
     case SINK_DELIVERED: event_delivered(p, it, r); break;
     case SINK_RETRY:
@@ -165,9 +183,13 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     if (room < max) max = room;
     for (struct item *it = p->ready.head; it && n < max; it = it->next_ready) d[n++] = &it->d;
     /* They fly before the sink has said so, because it may answer from within submit. */
-    for (size_t i = 0; i < n; i++) item_fly((struct item *)d[i]);
+    for (size_t i = 0; i < n; i++) {
+        item_fly((struct item *)d[i]);
+        ((struct item *)d[i])->sent_at = now;
+    }
     for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;
+    p->answered = false;
     size_t took = submit(p, d, n, now);
     for (size_t i = n; i > took; i--) {
         item_land((struct item *)d[i - 1]);

@@ -24,7 +24,8 @@ struct item {
     struct item *follower, *before;
     struct item *next_ready;
     struct item *next_in_bucket;
-    uint64_t key; /* what order goes by; 0: nothing */
+    uint64_t key;    /* what order goes by; 0: nothing */
+    int64_t sent_at; /* monotonic: when the sink was last offered it */
     enum item_state state;
     bool mapped;      /* the last of its key: in the keymap */
     bool exceptional; /* `out` goes into the settlement */

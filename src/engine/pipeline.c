@@ -199,6 +199,16 @@ const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
     return &p->stats;
 }
 
+struct pipeline_held pipeline_held(const struct pipeline *p)
+{
+    struct pipeline_held h = {0};
+    for (size_t i = 0; i < p->n_live; i++) h.n += p->live[i]->open;
+    if (h.n == 0) return h;
+    h.oldest_at = p->live[0]->b.ev[0].created_at;
+    h.type = p->live[0]->b.ev[0].type;
+    return h;
+}
+
 const struct error *pipeline_store_error(const struct pipeline *p)
 {
     return &p->store_error;

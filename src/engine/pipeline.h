@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "engine/consumer.h"
+#include "engine/meter.h"
 #include "engine/pulse.h"
 #include "sink/handlers.h"
 #include "store/store.h"
@@ -43,9 +44,16 @@ enum pipeline_state {
     PIPELINE_FAILED,   /* as stopped, but because of pipeline_error */
 };
 
+#define PIPELINE_WHY 200
+
 struct pipeline_stats {
     int64_t delivered, retried, buried, behind, claims, lost, crashed;
-    bool through; /* the last look found nothing left (see claim_hint.through) */
+    struct meter meter;
+    /* Monotonic ns. stalled_since: since when it has had work in hand, or could not ask the store for it, and got no event
+     * delivered or buried; 0: it has nothing to do. ended_at: when the sink last gave any answer. */
+    int64_t stalled_since, ended_at;
+    char why[PIPELINE_WHY]; /* what sink or store said when it was last away; "" once it is back */
+    bool through;           /* the last look found nothing left (see claim_hint.through) */
     bool paused;
     bool down; /* the circuit is open */
 };
@@ -80,6 +88,13 @@ bool pipeline_busy(const struct pipeline *p);
 enum pipeline_state pipeline_state(const struct pipeline *p);
 const struct error *pipeline_error(const struct pipeline *p);
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
+/* pipeline_held says what it has claimed and not ended. */
+struct pipeline_held {
+    size_t n;
+    int64_t oldest_at; /* created_at of the first event of its oldest batch; 0: it holds none */
+    struct str type;   /* of that event; borrowed until the next step */
+};
+struct pipeline_held pipeline_held(const struct pipeline *p);
 /* pipeline_store_error: why the last turn with the store failed; code 0 when it went well. */
 const struct error *pipeline_store_error(const struct pipeline *p);
 /* pipeline_failure: how the last event that failed did, "type: why"; "" when none has. */

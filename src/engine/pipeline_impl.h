@@ -41,9 +41,11 @@ struct pipeline {
     int64_t store_retry_at, store_retry_delay;
     struct error store_error; /* of the last turn; code 0: it went well */
     int64_t drain_deadline;
-    char failure[256]; /* the last failure of an event */
-    bool report_due;   /* for operators, once no transaction is open */
-    char report[400];  /* "": all is well again */
+    bool answered;         /* since the sink was last offered something */
+    int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
+    char failure[256];     /* the last failure of an event */
+    bool report_due;       /* for operators, once no transaction is open */
+    char report[400];      /* "": all is well again */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)

@@ -1,4 +1,6 @@
 /* turn.c: what a pipeline does with its store: claims, extends, settles. */
+#include <stdio.h>
+
 #include "engine/pipeline_impl.h"
 
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
@@ -31,9 +33,11 @@ static void extend_all(struct pipeline *p)
         if (l->lost) continue;
         if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
             p->store_retry_at = now + 200 * MS_NS;
+            p->stats.meter.renewals[RENEWAL_ERROR]++;
             log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
             return;
         }
+        p->stats.meter.renewals[lost ? RENEWAL_LOST : RENEWAL_OK]++;
         if (lost) abandon(p, l, "another worker has taken it over");
         else l->deadline = now + p->c->lease_ms * MS_NS;
     }
@@ -111,6 +115,9 @@ static void tune(struct pipeline *p, const struct live *l)
 void turn_store_failed(struct pipeline *p, const struct error *err)
 {
     p->store_error = *err;
+    p->stats.meter.store_errors++;
+    if (!p->stats.stalled_since) p->stats.stalled_since = pipeline_now(p);
+    snprintf(p->stats.why, sizeof p->stats.why, "store: %s", err->text);
     if (err->fate == FATE_FATAL) {
         pipeline_fail(p, err, pipeline_now(p));
         return;
@@ -139,6 +146,8 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
 static void took_batch(struct pipeline *p, struct live *l)
 {
     p->stats.claims++;
+    if (!p->stats.stalled_since) p->stats.stalled_since = p->stats.ended_at = l->claimed_at;
+    p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
     p->stats.through = p->stats.paused = p->careful_due = false;
     p->look_at = 0;
     p->lane = (l->b.lane + 1) % p->c->lanes;
@@ -267,6 +276,7 @@ bool turn_settle(struct pipeline *p, int i)
     if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0)
         goto failed;
     p->store_retry_delay = p->store_retry_at = 0;
+    if (p->store_error.code && !p->stats.down) p->stats.why[0] = 0;
     p->store_error.code = 0;
     if (l) turn_settled(p, (size_t)i, lost);
     note_hint(p, &hint);
@@ -278,6 +288,7 @@ bool turn_settle(struct pipeline *p, int i)
         next->b = b;
         claimed(p, next, req.careful, &hint, now);
     }
+    if (p->n_live == 0) p->stats.stalled_since = 0;
     return b.n > 0 || l || hint.skipped;
 failed:
     if (next) arena_reset(&next->a);

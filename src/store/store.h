@@ -161,6 +161,28 @@ struct consumer_info {
     const char *floor_pin; /* what holds it: "position", "parked", "claim" */
 };
 
+/* What is asked of a consumer again and again, at a price that does not grow with the backlog: positions, and probes of an
+ * index that end after a fixed number of rows. */
+#define STORE_PROBE_EVENTS 1000 /* events behind the position that are looked at by type */
+#define STORE_PROBE_ROWS 10000  /* parked events and dead letters are counted up to this */
+
+struct gauge_type {
+    const char *type;
+    int64_t n;         /* of the events looked at */
+    int64_t oldest_at; /* created_at of the first of them */
+};
+
+struct consumer_gauge {
+    const char *events; /* patterns, "" for all: what is behind includes what does not match */
+    bool paused;
+    int64_t behind;                /* head - position */
+    const struct gauge_type *type; /* of the first STORE_PROBE_EVENTS events behind the position; most frequent first */
+    size_t n_types;
+    int64_t probed;       /* how many those were; less than STORE_PROBE_EVENTS: all there are */
+    int64_t parked, dead; /* STORE_PROBE_ROWS: that many or more */
+    int64_t now_ms;       /* the database's clock */
+};
+
 struct store_info {
     int schema_version;
     int64_t events;    /* rows kept, counted from the ends of seq: an upper bound */
@@ -345,6 +367,9 @@ struct store_ops {
     /* consumer_list appends all (or the one named) to an array in the arena. */
     int (*consumer_list)(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
+    /* consumer_gauge says how one is, cheaply. ERR_NOTFOUND: there is none of that name. */
+    int (*consumer_gauge)(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,
+                          struct error *err);
     int (*consumer_pause)(struct store *st, const char *name, bool paused, struct error *err);
     /* consumer_remove forgets it with its state. ERR_CONFLICT if it has dead letters, parked events or a live claim,
      * unless `force`. */

@@ -436,6 +436,69 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
     assert_int_equal(events(g, (struct event_query){.limit = 1}).n, 1);
 }
 
+static struct consumer_gauge gauge(struct store_rig *g, const char *name)
+{
+    struct consumer_gauge ret;
+    struct error err;
+    must(g->st->ops->consumer_gauge(g->st, name, &g->a, &ret, &err), &err);
+    return ret;
+}
+
+static void gauge_tells_what_is_behind_by_type(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_gauge nothing = {0};
+    put(g->st, "c");
+    emit_with(g->st, "order.paid", "1", "1", 0);
+    kill_one(g);
+    int64_t first = gauge(g, "c").now_ms;
+    emit_with(g->st, "order.paid", "1", "1", 0);
+    emit_with(g->st, "order.made", "2", "1", 0);
+    emit_with(g->st, "order.paid", "3", "1", 0);
+    pass(1000);
+    struct consumer_gauge c = gauge(g, "c");
+    assert_true(c.behind >= 3);
+    assert_int_equal(c.probed, 3);
+    assert_int_equal(c.n_types, 2);
+    assert_string_equal(c.type[0].type, "order.paid");
+    assert_int_equal(c.type[0].n, 2);
+    assert_true(c.type[0].oldest_at >= first && c.type[0].oldest_at <= c.now_ms - 1000);
+    assert_string_equal(c.type[1].type, "order.made");
+    assert_int_equal(c.dead, 1);
+    assert_int_equal(c.parked, 0);
+    assert_false(c.paused);
+    assert_string_equal(c.events, "");
+
+    assert_int_equal(claim(g, "c"), 3);
+    struct outcome o[] = {failed(g, 1, 1, 60000)};
+    assert_true(settle(g, "c", o, 1));
+    must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
+    c = gauge(g, "c");
+    assert_int_equal(c.probed, 0);
+    assert_int_equal(c.behind, 0);
+    assert_int_equal(c.parked, 1);
+    assert_true(c.paused);
+    assert_int_equal(g->st->ops->consumer_gauge(g->st, "nobody", &g->a, &nothing, &err), -1);
+    assert_int_equal(err.code, ERR_NOTFOUND);
+}
+
+static void gauge_looks_at_no_more_than_so_many_events(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    must(g->st->ops->begin(g->st, &err), &err);
+    for (int i = 0; i < STORE_PROBE_EVENTS + 50; i++) emit_with(g->st, i < 5 ? "old" : "new", NULL, "1", 0);
+    must(g->st->ops->commit(g->st, &err), &err);
+    struct consumer_gauge c = gauge(g, "c");
+    assert_true(c.behind >= STORE_PROBE_EVENTS + 50);
+    assert_int_equal(c.probed, STORE_PROBE_EVENTS);
+    assert_int_equal(c.n_types, 2);
+    assert_string_equal(c.type[0].type, "new");
+    assert_int_equal(c.type[1].n, 5);
+}
+
 static void info_tells_head_tail_and_dead(void **state)
 {
     struct store_rig *g = *state;
@@ -475,6 +538,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(old_idempotency_keys_are_trimmed_and_free_again),
     ON_A_STORE(every_state_of_the_contract_is_shown),
     ON_A_STORE(events_can_be_found_by_type_key_state_and_id),
+    ON_A_STORE(gauge_tells_what_is_behind_by_type),
+    ON_A_STORE(gauge_looks_at_no_more_than_so_many_events),
     ON_A_STORE(info_tells_head_tail_and_dead),
 };
 

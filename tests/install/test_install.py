@@ -78,3 +78,7 @@ class Installed(unittest.TestCase):
     def test_binary_and_man_page_are_there(self):
         self.assertTrue(os.access(self.find("outbox"), os.X_OK))
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")
+
+    def test_unit_starts_the_installed_binary(self):
+        start, = re.findall(r"^ExecStart=(\S+) ", self.find("outbox.service").read_text(), re.MULTILINE)
+        self.assertEqual(self.dest / start.lstrip("/"), self.find("outbox"))

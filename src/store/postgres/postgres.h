@@ -216,6 +216,8 @@ void pg_bell_clear(struct store *st);
 int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
 int pg_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                      struct error *err);
+int pg_consumer_gauge(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,
+                      struct error *err);
 int pg_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
 int pg_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
 int pg_consumer_report(struct store *st, const char *name, const char *text, struct error *err);

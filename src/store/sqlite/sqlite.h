@@ -139,6 +139,8 @@ int64_t sqlite_order_key(enum order order, const struct event *ev);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
 int sqlite_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
+int sqlite_consumer_gauge(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,
+                          struct error *err);
 int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
 int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
 int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);

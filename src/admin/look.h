@@ -1,0 +1,18 @@
+/* look.h: one look at everything, for a page of metrics. */
+#ifndef ADMIN_LOOK_H
+#define ADMIN_LOOK_H
+
+#include "admin/admin.h"
+#include "admin/metrics.h"
+
+struct look {
+    struct metrics m;
+    struct metrics_consumer *consumer;
+    struct arena arena;
+};
+
+/* look_take asks the relay and, unless st is NULL, the store. The caller releases it. */
+int look_take(struct look *l, const struct admin_config *cfg, struct store *st, struct error *err);
+void look_release(struct look *l);
+
+#endif

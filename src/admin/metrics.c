@@ -1,0 +1,331 @@
+#include "admin/metrics.h"
+
+#include <stdio.h>
+
+#include "admin/process.h"
+#include "base/json.h"
+
+/* ---- the format ---- */
+
+struct label {
+    const char *name, *value;
+};
+
+static void add_value(struct buf *b, const char *value)
+{
+    bool valid = utf8_valid(str_of(value), NULL); /* types come from strangers */
+    for (; *value; value++) {
+        if (*value == '\\' || *value == '"') buf_addc(b, '\\');
+        if (*value == '\n') buf_adds(b, "\\n");
+        else buf_addc(b, !valid && (unsigned char)*value > 127 ? '?' : *value);
+    }
+}
+
+/* add_series appends `name{label="value",...} `, whose number is to follow; labels end with name == NULL. */
+static void add_series(struct buf *b, const char *name, const char *suffix, const struct label *labels)
+{
+    buf_adds(b, name);
+    buf_adds(b, suffix);
+    for (size_t i = 0; labels && labels[i].name; i++) {
+        buf_addf(b, "%s%s=\"", i ? "," : "{", labels[i].name);
+        add_value(b, labels[i].value);
+        buf_addc(b, '"');
+    }
+    buf_adds(b, labels && labels[0].name ? "} " : " ");
+}
+
+static void add_int(struct buf *b, const char *name, const struct label *labels, int64_t value)
+{
+    add_series(b, name, "", labels);
+    buf_addi64(b, value);
+    buf_addc(b, '\n');
+}
+
+static void add_seconds(struct buf *b, const char *name, const struct label *labels, double seconds)
+{
+    add_series(b, name, "", labels);
+    buf_addf(b, "%.15g\n", seconds);
+}
+
+static void add_histogram(struct buf *b, const char *name, const char *consumer, const struct histogram *h,
+                          const int64_t *bounds)
+{
+    char bound[32] = "";
+    int64_t n = 0;
+    struct label le[] = {{"consumer", consumer}, {"le", bound}, {NULL, NULL}};
+    struct label plain[] = {{"consumer", consumer}, {NULL, NULL}};
+    for (size_t i = 0; i <= METER_BUCKETS; i++) {
+        n += h->bucket[i];
+        snprintf(bound, sizeof bound, "%.15g", i < METER_BUCKETS ? (double)bounds[i] / 1e9 : 0);
+        if (i == METER_BUCKETS) snprintf(bound, sizeof bound, "+Inf");
+        add_series(b, name, "_bucket", le);
+        buf_addf(b, "%lld\n", (long long)n);
+    }
+    add_series(b, name, "_sum", plain);
+    buf_addf(b, "%.15g\n", (double)h->sum_ns / 1e9);
+    add_series(b, name, "_count", plain);
+    buf_addf(b, "%lld\n", (long long)n);
+}
+
+/* ---- types of a consumer: those that were delivered, then those that wait, METER_TYPES of them by name ---- */
+
+struct by_type {
+    const char *name;
+    int64_t depth, oldest_at; /* oldest_at == 0: none waits */
+};
+
+struct by_types {
+    struct by_type type[METER_TYPES + 1]; /* the last one is for the rest */
+    size_t n;
+};
+
+static struct by_type *type_of(struct by_types *t, const char *name)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->type[i].name, name) == 0) return &t->type[i];
+    if (t->n == METER_TYPES || !*name || strlen(name) >= METER_NAME) return &t->type[METER_TYPES];
+    t->type[t->n].name = name;
+    return &t->type[t->n++];
+}
+
+static void older(struct by_type *t, int64_t at)
+{
+    if (!t->oldest_at || at < t->oldest_at) t->oldest_at = at;
+}
+
+/* add_waiting: where there are more events behind than were looked at, their shares stand for all of them. */
+static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
+{
+    struct filter *filter = NULL;
+    bool all = g->probed < STORE_PROBE_EVENTS;
+    if (filter_new(g->events, NULL, &filter, NULL) != 0) filter = NULL;
+    for (size_t i = 0; i < g->n_types; i++) {
+        if (!filter_type(filter, str_of(g->type[i].type))) continue;
+        struct by_type *to = type_of(t, g->type[i].type);
+        to->depth += all ? g->type[i].n : g->type[i].n * g->behind / g->probed;
+        older(to, g->type[i].oldest_at);
+    }
+    filter_free(filter);
+}
+
+static void collect_types(const struct metrics_consumer *c, struct by_types *t)
+{
+    *t = (struct by_types){.type[METER_TYPES].name = "other"};
+    for (size_t i = 0; i < c->view.stats.meter.n_types; i++) type_of(t, c->view.stats.meter.type[i].name);
+    if (c->has_gauge) add_waiting(t, &c->gauge);
+    if (c->view.held) older(type_of(t, c->view.held_type), c->view.held_oldest_at);
+}
+
+/* ---- what is measured ---- */
+
+typedef void add_fn(struct buf *b, const char *name, const struct metrics *m);
+
+/* each goes through the consumers; its labels are those of the one in turn. */
+#define EACH(m, c) for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; c++)
+#define LABELS(c) ((struct label[]){{"consumer", (c)->view.consumer}, {NULL, NULL}})
+#define LABELS2(c, name, value) ((struct label[]){{"consumer", (c)->view.consumer}, {name, value}, {NULL, NULL}})
+
+static void build_info(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, (struct label[]){{"version", OUTBOX_VERSION}, {"store", m->store}, {NULL, NULL}}, 1);
+}
+
+static void is_ready(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->ready);
+}
+
+static void store_up(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, NULL, m->store_up);
+}
+
+static void reloads(struct buf *b, const char *name, const struct metrics *m)
+{
+    add_int(b, name, (struct label[]){{"result", "ok"}, {NULL, NULL}}, m->reloads[0]);
+    add_int(b, name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
+}
+
+static void up(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->view.state == PIPELINE_RUNNING);
+}
+
+static void paused(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->has_gauge ? c->gauge.paused : c->view.stats.paused);
+}
+
+static void stalled(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_seconds(b, name, LABELS(c), (double)health_stalled(&c->view, m->now_ns) / 1e9);
+}
+
+static void depth(struct buf *b, const char *name, const struct metrics *m)
+{
+    struct by_types t;
+    EACH(m, c)
+    {
+        if (!c->has_gauge) continue;
+        collect_types(c, &t);
+        for (size_t i = 0; i <= METER_TYPES; i++)
+            if (t.type[i].name) add_int(b, name, LABELS2(c, "type", t.type[i].name), t.type[i].depth);
+    }
+}
+
+static void lag(struct buf *b, const char *name, const struct metrics *m)
+{
+    struct by_types t;
+    EACH(m, c)
+    {
+        if (!c->has_gauge) continue;
+        collect_types(c, &t);
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            int64_t ms = t.type[i].oldest_at ? c->gauge.now_ms - t.type[i].oldest_at : 0;
+            if (t.type[i].name) add_seconds(b, name, LABELS2(c, "type", t.type[i].name), ms > 0 ? (double)ms / 1e3 : 0);
+        }
+    }
+}
+
+static void parked(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.parked);
+}
+
+static void dead(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.dead);
+}
+
+static void in_flight(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->view.held);
+}
+
+static const char *counted_name(const struct meter *t, size_t i)
+{
+    return i == METER_TYPES ? "other" : i < t->n_types ? t->type[i].name : NULL;
+}
+
+static void dispatched(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct meter *t = &c->view.stats.meter;
+        for (size_t i = 0; i <= METER_TYPES; i++)
+            if (counted_name(t, i))
+                add_int(b, name, LABELS2(c, "type", counted_name(t, i)), t->type[i].ends[SINK_DELIVERED]);
+    }
+}
+
+static void failures(struct buf *b, const char *name, const struct metrics *m)
+{
+    static const char *const reasons[] = {
+        [SINK_RETRY] = "retry", [SINK_REJECT] = "reject", [SINK_DOWN] = "down", [SINK_FATAL] = "fatal"};
+    EACH(m, c)
+    {
+        const struct meter *t = &c->view.stats.meter;
+        for (size_t i = 0; i <= METER_TYPES; i++)
+            for (size_t k = SINK_RETRY; counted_name(t, i) && k <= SINK_FATAL; k++)
+                add_int(b, name,
+                        (struct label[]){{"consumer", c->view.consumer},
+                                         {"type", counted_name(t, i)},
+                                         {"reason", reasons[k]},
+                                         {NULL, NULL}},
+                        t->type[i].ends[k]);
+    }
+}
+
+static void delivery_seconds(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    add_histogram(b, name, c->view.consumer, &c->view.stats.meter.delivery, meter_delivery_bounds);
+}
+
+static void call_seconds(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
+}
+
+static void renewals(struct buf *b, const char *name, const struct metrics *m)
+{
+    static const char *const results[RENEWALS] = {"ok", "lost", "error"};
+    EACH(m, c)
+    for (size_t i = 0; i < RENEWALS; i++)
+        add_int(b, name, LABELS2(c, "result", results[i]), c->view.stats.meter.renewals[i]);
+}
+
+static void circuit(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.down);
+}
+
+#define COUNTER(fn, field) \
+    static void fn(struct buf *b, const char *name, const struct metrics *m) \
+    { \
+        EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.field); \
+    }
+COUNTER(openings, meter.openings)
+COUNTER(claims, claims)
+COUNTER(lost, lost)
+COUNTER(crashed, crashed)
+COUNTER(retried, retried)
+COUNTER(buried, buried)
+COUNTER(store_errors, meter.store_errors)
+#undef COUNTER
+
+/* A new measure is a line here, a function above, and a line in docs/metrics.md. */
+static const struct {
+    const char *name, *type, *help;
+    add_fn *add;
+} families[] = {
+    {"outbox_build_info", "gauge", "1; which version this is, and the kind of its store.", build_info},
+    {"outbox_ready", "gauge", "Whether /readyz says yes.", is_ready},
+    {"outbox_store_up", "gauge", "Whether the store answered this scrape.", store_up},
+    {"outbox_config_reloads_total", "counter", "Times the configuration was read again, by result.", reloads},
+    {"outbox_consumer_up", "gauge", "Whether the consumer is at work in this relay.", up},
+    {"outbox_consumer_paused", "gauge", "Whether an operator has paused it.", paused},
+    {"outbox_consumer_stalled_seconds", "gauge", "For how long it has had work and got none of it done.", stalled},
+    {"outbox_depth", "gauge", "Events that nobody has claimed yet.", depth},
+    {"outbox_lag_seconds", "gauge", "Age of the oldest event that is not delivered, parked ones left out.", lag},
+    {"outbox_in_flight", "gauge", "Events this relay has claimed and not finished.", in_flight},
+    {"outbox_parked", "gauge", "Events that failed and wait, or wait behind one of their key.", parked},
+    {"outbox_dead_letters", "gauge", "Dead letters there are.", dead},
+    {"outbox_dispatched_total", "counter", "Events delivered.", dispatched},
+    {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.", failures},
+    {"outbox_retries_total", "counter", "Failed deliveries that are tried again later.", retried},
+    {"outbox_buried_total", "counter", "Events that became dead letters.", buried},
+    {"outbox_delivery_seconds", "histogram", "From the event's created_at until it was delivered.", delivery_seconds},
+    {"outbox_sink_call_seconds", "histogram", "From handing an event to the sink until its answer.", call_seconds},
+    {"outbox_claims_total", "counter", "Batches of events claimed.", claims},
+    {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.", lost},
+    {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.", crashed},
+    {"outbox_lease_renewals_total", "counter", "Leases renewed, by result.", renewals},
+    {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
+    {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
+    {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},
+};
+
+static void add_family(struct buf *b, const char *name, const char *type, const char *help)
+{
+    buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void add_process(struct buf *b)
+{
+    struct process_sample list[PROCESS_SAMPLES];
+    size_t n = process_read(list);
+    for (size_t i = 0; i < n; i++) {
+        add_family(b, list[i].name, list[i].counter ? "counter" : "gauge", list[i].help);
+        add_seconds(b, list[i].name, NULL, list[i].value);
+    }
+}
+
+void metrics_add(struct buf *b, const struct metrics *m)
+{
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        add_family(b, families[i].name, families[i].type, families[i].help);
+        families[i].add(b, families[i].name, m);
+    }
+    add_process(b);
+}

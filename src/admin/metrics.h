@@ -1,0 +1,29 @@
+/* metrics.h: what is measured, in Prometheus' text format. docs/metrics.md lists it all; a test compares. */
+#ifndef ADMIN_METRICS_H
+#define ADMIN_METRICS_H
+
+#include "admin/health.h"
+#include "base/buf.h"
+
+/* One consumer, as a scrape sees it. */
+struct metrics_consumer {
+    struct runner_view view;
+    struct health health;
+    bool has_gauge; /* the store answered about it */
+    struct consumer_gauge gauge;
+};
+
+/* Everything a scrape is made of. */
+struct metrics {
+    const char *store; /* its kind: "sqlite" */
+    bool ready, store_up;
+    int64_t now_ns;     /* monotonic */
+    int64_t reloads[2]; /* of the configuration: ok, failed */
+    const struct metrics_consumer *consumer;
+    size_t n_consumers;
+};
+
+/* metrics_add appends the whole page. */
+void metrics_add(struct buf *b, const struct metrics *m);
+
+#endif

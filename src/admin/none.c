@@ -1,0 +1,31 @@
+/* none.c: instead of server.c, where libmicrohttpd was not there when this was built. */
+#include "admin/admin.h"
+
+bool admin_built(void)
+{
+    return false;
+}
+
+int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
+                char ret_url[ADMIN_ADDRESS], struct error *err)
+{
+    (void)cfg;
+    (void)a;
+    (void)ret;
+    (void)ret_url;
+    return err_set(err, ERR_CONFIG,
+                   "this outbox was built without an HTTP server; build it again with libmicrohttpd-dev installed");
+}
+
+bool admin_stop(struct admin *s)
+{
+    (void)s;
+    return true;
+}
+
+int64_t admin_tick(struct admin *s, int64_t now)
+{
+    (void)s;
+    (void)now;
+    return CLOCK_NEVER;
+}

@@ -1,0 +1,55 @@
+#include "engine/meter.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#define US_NS INT64_C(1000)
+#define S_NS INT64_C(1000000000)
+
+const int64_t meter_delivery_bounds[METER_BUCKETS] = {
+    5 * MS_NS, 10 * MS_NS,   25 * MS_NS, 50 * MS_NS, 100 * MS_NS, 250 * MS_NS, 500 * MS_NS,
+    1 * S_NS,  2500 * MS_NS, 5 * S_NS,   10 * S_NS,  60 * S_NS,   300 * S_NS,  1800 * S_NS,
+};
+const int64_t meter_call_bounds[METER_BUCKETS] = {
+    100 * US_NS, 250 * US_NS, 500 * US_NS, 1 * MS_NS,   2500 * US_NS, 5 * MS_NS, 10 * MS_NS,
+    25 * MS_NS,  50 * MS_NS,  100 * MS_NS, 250 * MS_NS, 1 * S_NS,     5 * S_NS,  30 * S_NS,
+};
+
+static void observe(struct histogram *h, const int64_t *bounds, int64_t ns)
+{
+    size_t i = 0;
+    if (ns < 0) ns = 0; /* clocks of two machines */
+    while (i < METER_BUCKETS && ns > bounds[i]) i++;
+    h->bucket[i]++;
+    h->sum_ns += ns;
+}
+
+static bool named(const struct meter *m, size_t i, struct str type)
+{
+    const char *name = m->type[i].name;
+    return type.n < METER_NAME && memcmp(name, type.p, type.n) == 0 && name[type.n] == 0;
+}
+
+/* index_of finds the type's place, giving it one as long as there are some. */
+static size_t index_of(struct meter *m, struct str type)
+{
+    const size_t slots = sizeof m->slot / sizeof *m->slot;
+    if (m->last < m->n_types && named(m, m->last, type)) return m->last;
+    if (type.n >= METER_NAME) return METER_TYPES;
+    size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
+    for (; m->slot[at]; at = (at + 1) % slots)
+        if (named(m, m->slot[at] - 1u, type)) return m->slot[at] - 1u;
+    if (m->n_types == METER_TYPES) return METER_TYPES; /* half of the slots stay free, so the search ends */
+    memcpy(m->type[m->n_types].name, type.p, type.n);  /* what is behind it is 0 still */
+    m->slot[at] = (uint8_t)(m->n_types + 1);
+    return m->n_types++;
+}
+
+void meter_ended(struct meter *m, const struct meter_end *e)
+{
+    if (e->status == SINK_CANCELLED) return;
+    m->last = index_of(m, e->type);
+    m->type[m->last].ends[e->status]++;
+    observe(&m->call, meter_call_bounds, e->call_ns);
+    if (e->status == SINK_DELIVERED) observe(&m->delivery, meter_delivery_bounds, e->age_ms * MS_NS);
+}

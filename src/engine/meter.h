@@ -1,0 +1,53 @@
+/* meter.h: what a pipeline counts for those who look from outside. One thread counts, without a lock and without
+ * allocating; the others are given copies of the whole. */
+#ifndef ENGINE_METER_H
+#define ENGINE_METER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+#include "sink/sink.h"
+
+#define METER_TYPES 32   /* types of events counted by name; what comes later is counted as "other" */
+#define METER_NAME 80    /* longer names are "other" at once */
+#define METER_BUCKETS 14 /* bounded ones; one more is for the rest */
+
+/* Upper bounds of the buckets of each histogram, in nanoseconds. */
+extern const int64_t meter_delivery_bounds[METER_BUCKETS], meter_call_bounds[METER_BUCKETS];
+
+/* (1) bucket[i] counts what is above bound i-1 and not above bound i. */
+struct histogram {
+    int64_t bucket[METER_BUCKETS + 1];
+    int64_t sum_ns;
+};
+
+enum renewal { RENEWAL_OK, RENEWAL_LOST, RENEWAL_ERROR, RENEWALS };
+
+struct meter_type {
+    char name[METER_NAME];
+    int64_t ends[SINK_CANCELLED + 1]; /* by enum sink_status */
+};
+
+/* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest. (2) slot[] holds an index of type + 1, or 0.
+ * (3) Numbers only grow. */
+struct meter {
+    struct meter_type type[METER_TYPES + 1];
+    size_t n_types;
+    size_t last; /* of type: whose turn it was last */
+    uint8_t slot[2 * METER_TYPES];
+    struct histogram delivery; /* from created_at to delivered */
+    struct histogram call;     /* from submit to done, however it ended */
+    int64_t renewals[RENEWALS];
+    int64_t store_errors, openings; /* openings of the circuit */
+};
+
+/* meter_ended counts the end of a delivery: how, how long the sink took, and (if delivered) how old the event was. */
+struct meter_end {
+    struct str type;
+    enum sink_status status;
+    int64_t call_ns, age_ms;
+};
+void meter_ended(struct meter *m, const struct meter_end *e);
+
+#endif

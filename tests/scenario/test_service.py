@@ -1,0 +1,344 @@
+"""A relay as a service: SIGHUP, word to the service manager and its watchdog, logs, the systemd unit."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+import urllib.request
+
+from support import BIN, ROOT, Case, wait_until
+
+DATA, CONFIG = 65, 78
+
+
+class ServiceCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.conf = self.path("outbox.conf")
+
+    def configure(self, *consumers, **outbox):
+        """configure writes the config file: consumers are (name, {option: value})."""
+        lines = ["[outbox]", f"store = {self.store}", *(f"{k.replace('_', '-')} = {v}" for k, v in outbox.items())]
+        for name, options in consumers:
+            lines += [f"[consumer {name}]", *(f"{k.replace('_', '-')} = {v}" for k, v in options.items())]
+        self.conf.write_text("\n".join(lines) + "\n")
+
+    def file_sink(self, name, **options):
+        return name, {"sink": f"file:{self.path(name)}", **options}
+
+    def reload(self, relay, expect="read the config again"):
+        """reload sends SIGHUP and waits until the log says that it was heeded."""
+        before = relay.output().count(expect)
+        relay.signal(signal.SIGHUP)
+        wait_until(lambda: relay.output().count(expect) > before, what=relay.output)
+
+    def numbers(self, name):
+        return [ev["payload"] for ev in self.ndjson(self.path(name))]
+
+    def wait_numbers(self, name, expected, relay):
+        wait_until(lambda: len(self.numbers(name)) >= len(expected), what=lambda: (self.numbers(name), relay.output()))
+        self.assertEqual(self.numbers(name), expected)
+
+
+class Reloading(ServiceCase):
+    def test_consumers_come_and_go_under_load_and_no_event_is_lost_or_repeated(self):
+        total, rounds = 4000, 8
+        self.configure(self.file_sink("a"), self.file_sink("b"))
+
+        def load():
+            db = sqlite3.connect(self.db, timeout=60, isolation_level=None)
+            for n in range(0, total, 20):
+                db.execute("BEGIN IMMEDIATE")
+                db.executemany("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (?, ?, ?, ?)",
+                               [("t", "k", str(i % 5), str(i)) for i in range(n, n + 20)])
+                db.execute("COMMIT")
+                time.sleep(0.005)
+            db.close()
+
+        producer = threading.Thread(target=load)
+        with self.relay("-c", self.conf, "--batch", 50) as relay:
+            producer.start()
+            for n in range(rounds):
+                if n % 2: self.configure(self.file_sink("a"), self.file_sink("b"))
+                else: self.configure(self.file_sink("a"), self.file_sink("c"))
+                self.reload(relay)
+            producer.join()
+            self.configure(self.file_sink("a"), self.file_sink("b"), self.file_sink("c"))
+            self.reload(relay)
+            for name in "abc": self.wait_numbers(name, [*range(total)], relay)
+        self.assertEqual(relay.output().count("is new in the config: started"), rounds + 1)
+        self.assertEqual(relay.output().count("is not in the config any more: stopped"), rounds)
+        self.assertNotIn("consumer=a ", relay.output(), "nothing was to happen to it")
+
+    def test_a_consumer_that_did_not_change_keeps_what_it_has_in_flight(self):
+        hold, runs = self.path("hold"), self.path("runs")
+        hold.touch()
+        slow = "slow", {"sink": f"exec:echo $OUTBOX_ATTEMPT >>{runs}; while [ -e {hold} ]; do sleep 0.02; done"}
+        self.emit("t", payload=1)
+        self.configure(slow)
+        with self.relay("-c", self.conf) as relay:
+            wait_until(runs.exists, what=relay.output)
+            (owner, epoch), = self.sql("SELECT owner, epoch FROM outbox_claim")
+            self.configure(slow, self.file_sink("quick"))
+            self.reload(relay)
+            self.wait_numbers("quick", [1], relay)
+            self.assertEqual(self.sql("SELECT owner, epoch FROM outbox_claim WHERE consumer = 'slow'"), [(owner, epoch)])
+            hold.unlink()
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
+        self.assertEqual(runs.read_text(), "1\n")
+
+    def test_a_changed_consumer_goes_on_with_its_new_settings_where_it_was(self):
+        self.configure(self.file_sink("a"))
+        with self.relay("-c", self.conf) as relay:
+            self.emit("t", payload=1)
+            self.wait_numbers("a", [1], relay)
+            self.configure(("a", {"sink": f"file:{self.path('other')}"}))
+            self.reload(relay)
+            self.assertIn("consumer=a started again with other settings", relay.output())
+            self.emit("t", payload=2)
+            self.wait_numbers("other", [2], relay)
+        self.assertEqual(self.numbers("a"), [1])
+
+    def test_settings_a_consumer_cannot_take_leave_it_as_it_was(self):
+        broken = self.path("broken")
+        broken.touch()
+        sink = f"exec:[ ! -e {broken} ] || exit 75; cat >>{self.path('a')}"
+        options = {"sink": sink, "retry": "base=50ms,cap=50ms,attempts=1000"}
+        self.configure(("a", options))
+        self.emit("t", payload=1)
+        with self.relay("-c", self.conf) as relay:
+            wait_until(lambda: self.sql("SELECT 1 FROM outbox_parked"), what=relay.output)
+            self.configure(("a", {**options, "lanes": 4}))
+            self.reload(relay)
+            self.assertRegex(relay.output(), r'consumer=a could not be given its new settings: .*"a" still has events on '
+                             "their way.*; going on with the old ones")
+            broken.unlink()
+            self.wait_numbers("a", [1], relay)
+            self.reload(relay)  # now it is through
+            self.assertIn("consumer=a started again with other settings", relay.output())
+        self.assertEqual(self.sql("SELECT lanes FROM outbox_consumer"), [(4,)])
+
+    def test_a_config_that_is_wrong_changes_nothing(self):
+        self.configure(self.file_sink("a"))
+        with self.relay("-c", self.conf) as relay:
+            for text, why in (("[outbox]\nlaese = 3s\n", r"outbox\.conf:2: .*did you mean lease"),
+                              ("[outbox]\n", "no consumers to run"), ("[consumer x]\n", 'consumer "x" has no sink')):
+                self.conf.write_text(text)
+                before = len(re.findall("going on as before", relay.output()))
+                relay.signal(signal.SIGHUP)
+                wait_until(lambda: relay.output().count("going on as before") > before, what=relay.output)
+                self.assertRegex(relay.output(), f"error the config was not read again: .*{why}")
+            self.conf.unlink()
+            relay.signal(signal.SIGHUP)
+            wait_until(lambda: "could not read the config file" in relay.output(), what=relay.output)
+            self.emit("t", payload=1)
+            self.wait_numbers("a", [1], relay)
+
+    def test_what_cannot_change_is_named_and_the_log_level_does(self):
+        self.configure(self.file_sink("a"), log_level="error")
+        with self.relay("-c", self.conf, wait=False) as relay:
+            wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"), what=relay.output)
+            self.configure(self.file_sink("a"), log_level="info", sweep="17s", listen="127.0.0.1:0")
+            wait_until(lambda: relay.signal(signal.SIGHUP) or "read the config again" in relay.output(), what=relay.output)
+            for name in ("sweep", "listen"):
+                self.assertIn(f"warning {name} cannot change while a relay runs", relay.output())
+            for name in ("store", "log-level", "lease"):
+                self.assertNotIn(f"warning {name} cannot", relay.output())
+
+    def test_without_a_config_file_hangup_stops_it_in_order(self):
+        relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('a')}")
+        relay.signal(signal.SIGHUP)
+        relay.wait()
+        self.assertIn("stopped by SIGHUP", relay.output())
+
+    def test_a_consumer_that_stopped_by_itself_is_started_again(self):
+        self.configure(self.file_sink("a"), self.file_sink("b"))
+        with self.relay("-c", self.conf) as relay:
+            self.emit("t", payload=1)
+            for name in "ab": self.wait_numbers(name, [1], relay)
+            self.outbox("consumers", "remove", "b", "--force")
+            self.emit("t", payload=2)
+            self.wait_numbers("a", [1, 2], relay)
+            wait_until(lambda: "error consumer=b stopping" in relay.output(), what=relay.output)
+            self.reload(relay)
+            self.wait_numbers("b", [1, 1, 2], relay)  # it is new to the store: from the beginning
+
+    def test_reloads_are_counted(self):
+        self.configure(self.file_sink("a"))
+        with self.relay("-c", self.conf, "--listen", "127.0.0.1:0") as relay:
+            url = re.search(r"listening at (http://\S+)", relay.output())[1]
+            self.reload(relay)
+            self.conf.write_text("[outbox\n")
+            self.reload(relay, "going on as before")
+            def counted():
+                page = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
+                return [int(n) for n in re.findall(r"^outbox_config_reloads_total\{.*\} (\d+)$", page, re.MULTILINE)]
+            wait_until(lambda: counted() == [1, 1], what=counted)
+
+
+class Manager:
+    """A service manager's socket, and what was said to it."""
+
+    def __init__(self, address):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+        self.socket.settimeout(30)
+        self.said = []
+
+    def hear(self, until, timeout=30):
+        """hear takes what comes until a message has such a line; gives the message."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            message = self.socket.recv(65536).decode()
+            self.said.append(message)
+            if until in message.split("\n"): return message
+
+    def hush(self):
+        """hush forgets what has come."""
+        self.socket.setblocking(False)
+        try:
+            while True: self.socket.recv(65536)
+        except BlockingIOError:
+            pass
+
+
+class Notifying(ServiceCase):
+    def manage(self, *args, address=None, watchdog=None):
+        address = address or str(self.path("notify"))
+        manager = Manager(address.replace("@", "\0", 1))
+        self.addCleanup(manager.socket.close)
+        env = {"NOTIFY_SOCKET": address}
+        if watchdog: env["WATCHDOG_USEC"] = str(int(watchdog * 1e6))
+        return manager, self.relay(*args, env=env)
+
+    def test_start_reload_and_stop_are_told(self):
+        self.configure(self.file_sink("a"))
+        for address in (None, f"@outbox-test-{os.getpid()}"):
+            manager, relay = self.manage("-c", self.conf, address=address)
+            self.assertIn("STATUS=consumers: 1", manager.hear("READY=1"))
+            relay.signal(signal.SIGHUP)
+            self.assertRegex(manager.hear("RELOADING=1"), r"(?m)^MONOTONIC_USEC=\d+$")
+            manager.hear("READY=1")
+            relay.signal(signal.SIGTERM)
+            manager.hear("STOPPING=1")
+            relay.wait()
+            self.assertFalse(any("WATCHDOG" in message for message in manager.said))
+
+    def test_the_socket_is_not_passed_on_to_commands(self):
+        seen = self.path("seen")
+        self.emit("t", payload=1)
+        manager, relay = self.manage("--consumer", "a", "--sink", f"exec:env >{seen}.new; mv {seen}.new {seen}", watchdog=10)
+        wait_until(seen.exists, what=relay.output)
+        relay.stop()
+        self.assertNotRegex(seen.read_text(), "NOTIFY_SOCKET|WATCHDOG")
+        manager.hear("STOPPING=1")
+
+    def test_the_watchdog_is_fed_while_idle_and_while_a_sink_is_down(self):
+        folder = self.path("later")
+        manager, relay = self.manage("--consumer", "a", "--sink", f"file:{folder}/out", "--stuck-after", "100ms",
+                                     watchdog=0.2)
+        for _ in range(3): manager.hear("WATCHDOG=1", 10)
+        self.emit("t", payload=1)
+        wait_until(lambda: "sink is down" in relay.output())
+        while "sink is down" not in manager.socket.recv(65536).decode(): continue  # the STATUS
+        for _ in range(3): manager.hear("WATCHDOG=1", 10)
+        folder.mkdir()
+        manager.hear("STATUS=all consumers get on with their work", 40)
+        relay.stop()
+
+    def test_the_watchdog_is_not_fed_while_a_loop_stands_still(self):
+        db = sqlite3.connect(self.db, isolation_level=None)
+        self.addCleanup(db.close)
+        manager, relay = self.manage("--consumer", "a", "--sink", f"file:{self.path('a')}", "--busy-timeout", "60s",
+                                     "--sweep", "50ms", "--stuck-after", "200ms", watchdog=0.2)
+        manager.hear("WATCHDOG=1")
+        db.execute("BEGIN IMMEDIATE")
+        while "stands still" not in manager.socket.recv(65536).decode(): continue  # the STATUS
+        manager.hush()
+        self.assertRaises(TimeoutError, manager.hear, "WATCHDOG=1", 1)  # time for five meals
+        db.execute("COMMIT")
+        manager.hear("WATCHDOG=1", 10)
+        relay.stop()
+
+
+class Logging(ServiceCase):
+    def test_every_line_of_json_parses(self):
+        failing = ["--consumer", "bad", "--sink", """exec:printf 'q"uote \\\\ \\377 \\303\\274 \\033[31m' >&2; exit 65"""]
+        self.emit("t", payload=1)
+        with self.relay("--log-format", "json", *failing) as relay:
+            wait_until(lambda: "dead letter" in relay.output(), what=relay.output)
+        lines = [json.loads(line) for line in relay.output().splitlines()]
+        self.assertGreater(len(lines), 3)
+        for line in lines:
+            self.assertLessEqual({"time", "level", "message"}, set(line))
+            self.assertIn(line["level"], ("debug", "info", "warning", "error"))
+            self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        letter, = [line for line in lines if "dead letter" in line["message"]]
+        self.assertEqual((letter["consumer"], letter["level"]), ("bad", "error"))
+        self.assertIn('q"uote \\', letter["message"])
+
+    def test_the_last_error_is_json_too(self):
+        done = self.outbox("relay", "--log-format", "json", status=CONFIG)
+        line = json.loads(done.stderr)
+        self.assertEqual(line["level"], "error")
+        self.assertIn("no consumers to run", line["message"])
+
+    def failing(self, events, *args):
+        """failing has as many events rejected, and gives the lines about them: (shown, counted)."""
+        self.emit_many([{"type": "t", "payload": n} for n in range(events)])
+        with self.relay("--consumer", "bad", "--sink", "exec:exit 65", "--concurrency", 16, *args) as relay:
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_dead")[0][0] == events, what=relay.output)
+            if "0s" not in args: wait_until(lambda: self.told(relay)[1] + self.told(relay)[0] >= events, what=relay.output)
+        return self.told(relay)
+
+    def told(self, relay):
+        lines = [line for line in relay.output().splitlines() if "is a dead letter" in line]
+        repeats = [int(n) for n in re.findall(r"\.\.\. repeated (\d+) times in \d+ s$", "\n".join(lines), re.MULTILINE)]
+        return len(lines) - len(repeats), sum(repeats)
+
+    def test_lines_that_say_the_same_are_counted_after_the_tenth(self):
+        shown, counted = self.failing(60, "--log-hold", "3s")
+        self.assertEqual(shown + counted, 60)
+        self.assertGreaterEqual(shown, 10)
+        self.assertGreater(counted, 0)
+
+    def test_what_was_counted_is_told_before_the_end_at_the_latest(self):
+        self.emit_many([{"type": "t", "payload": n} for n in range(30)])
+        done = self.drain("--consumer", "bad", "--sink", "exec:exit 65", "--log-hold", "1h")
+        self.assertRegex(done.stderr, r"is a dead letter after 1 attempts: .* \.\.\. repeated 20 times in \d+ s\n")
+
+    def test_nothing_is_held_back_on_request(self):
+        self.assertEqual(self.failing(40, "--log-hold", "0s"), (40, 0))
+
+
+class Unit(Case):
+    def unit(self):
+        """unit is the file as it is installed, with the binary under test."""
+        text = (ROOT / "packaging" / "outbox.service.in").read_text().replace("@bindir@", str(pathlib.Path(BIN).parent))
+        path = self.path("outbox.service")
+        path.write_text(text)
+        return path
+
+    def analyze(self, *args):
+        if not shutil.which("systemd-analyze"): self.skipTest("systemd-analyze is not there; apt-get install systemd")
+        done = subprocess.run(["systemd-analyze", *args, self.unit()], capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_systemd_has_nothing_to_say_against_the_unit(self):
+        self.assertEqual(self.analyze("verify", "--man=no"), (0, ""))
+
+    def test_the_unit_gives_away_little(self):
+        status, said = self.analyze("security", "--offline=true", "--no-pager", "--threshold=20")
+        self.assertEqual(status, 0, said)
+
+    def test_the_unit_is_fed_and_reloaded_as_the_relay_does_it(self):
+        text = self.unit().read_text()
+        for line in ("Type=notify", "ExecReload=/bin/kill -HUP $MAINPID", "WatchdogSec=60s"): self.assertIn(f"\n{line}\n", text)
