@@ -19,8 +19,8 @@ COMMENT ON FUNCTION @schema@.clock() IS 'the clock leases and retries go by';
 
 -- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
 -- costs more than the row itself.
-CREATE DOMAIN @schema@.event_type AS text
-    CHECK (length(VALUE) BETWEEN 1 AND 255 AND VALUE !~ '[[:space:][:cntrl:]]');
+-- One condition in each: what takes time is not to check, but to get ready for it.
+CREATE DOMAIN @schema@.event_type AS varchar(255) CHECK (VALUE ~ '^[^[:space:][:cntrl:]]+$');
 CREATE DOMAIN @schema@.event_headers AS json CHECK (json_typeof(VALUE) = 'object');
 
 -- Events are only ever inserted, and trimmed from the old end. Any language may produce with a plain
