@@ -682,6 +682,18 @@ static void many_workers_share_the_work(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
 }
 
+static void inbox_that_forgets_too_early_is_warned_of(void **state)
+{
+    struct script s = {.name = "h"};
+    outbox_consumer *c = consumer(*state, "c");
+    handler(c, &s);
+    through(*state);
+    assert_false(logged("inbox-retention"));
+    OK(outbox_set(*state, "inbox-retention", "167h", &err));
+    through(*state);
+    assert_true(logged("inbox-retention is 6d23h"));
+}
+
 /* ---- eager ---- */
 
 static void eager_mode_delivers_before_emit_returns(void **state)
@@ -734,6 +746,7 @@ int main(void)
         ON(long_call_keeps_its_claim),
         ON(call_that_hangs_past_its_limit_is_given_up),
         ON(many_workers_share_the_work),
+        ON(inbox_that_forgets_too_early_is_warned_of),
         ON(eager_mode_delivers_before_emit_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
