@@ -180,7 +180,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 char *const *config_consumers(const struct config *c, size_t *ret_n);
 /* config_check_consumer refuses a consumer that could not run: without a sink, or with options that don't go together. */
 int config_check_consumer(const struct config *c, const char *name, struct error *err);
-/* config_mask appends a value with the passwords in its URLs replaced by ***. */
+/* config_mask appends a value with the passwords in its URLs, and the query of a webhook, replaced by ***. */
 void config_mask(struct buf *b, const char *value);
 /* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */
 #define CONFIG_VARIABLE 64

@@ -146,7 +146,7 @@ HTTP_SETTER(secret_env)
 HTTP_SETTER(mode)
 HTTP_SETTER(source)
 HTTP_SETTER(header_file)
-HTTP_SETTER(4xx)
+HTTP_SETTER(client_errors)
 HTTP_SETTER(rate)
 HTTP_SETTER(connect)
 HTTP_SETTER(idle)
@@ -182,7 +182,8 @@ const struct option_def consumer_options[] = {
     {"webhook-source", "URI", "/outbox", "the source that CloudEvents name", set_http_source},
     {"webhook-header-file", "FILE", NULL, "send the headers in this file along, Name: value one to a line",
      set_http_header_file},
-    {"webhook-4xx", "retry|reject", "retry", "whether an event that is answered with 4xx is tried again", set_http_4xx},
+    {"webhook-client-errors", "retry|reject", "retry", "whether an event that is answered with 4xx is tried again",
+     set_http_client_errors},
     {"webhook-rate", "N", "0", "most requests a second; 0: no limit", set_http_rate},
     {"webhook-connect-timeout", "DURATION", "10s", "how long connecting may take", set_http_connect},
     {"webhook-idle-timeout", "DURATION", "0s", "how long nothing may move, in whole seconds; 0s: only timeout counts",

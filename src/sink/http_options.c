@@ -113,7 +113,7 @@ int http_options_version(struct http_options *o, const char *value, struct error
     return 0;
 }
 
-int http_options_4xx(struct http_options *o, const char *value, struct error *err)
+int http_options_client_errors(struct http_options *o, const char *value, struct error *err)
 {
     static const char *const names[] = {"retry", "reject", NULL};
     int reject;

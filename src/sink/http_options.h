@@ -41,7 +41,7 @@ int http_options_proxy(struct http_options *o, const char *value, struct error *
 int http_options_source(struct http_options *o, const char *value, struct error *err);
 int http_options_mode(struct http_options *o, const char *value, struct error *err);
 int http_options_version(struct http_options *o, const char *value, struct error *err);
-int http_options_4xx(struct http_options *o, const char *value, struct error *err);
+int http_options_client_errors(struct http_options *o, const char *value, struct error *err);
 int http_options_rate(struct http_options *o, const char *value, struct error *err);
 int http_options_connect(struct http_options *o, const char *value, struct error *err);
 int http_options_idle(struct http_options *o, const char *value, struct error *err);

@@ -141,7 +141,7 @@ static void every_status_has_its_fate(void **state)
 {
     static const struct {
         unsigned code;
-        enum sink_status retry, reject; /* with webhook-4xx = retry, and = reject */
+        enum sink_status retry, reject; /* with webhook-client-errors = retry, and = reject */
     } cases[] = {
         {200, SINK_DELIVERED, SINK_DELIVERED}, {201, SINK_DELIVERED, SINK_DELIVERED},
         {204, SINK_DELIVERED, SINK_DELIVERED}, {299, SINK_DELIVERED, SINK_DELIVERED},
