@@ -1,4 +1,6 @@
 """Webhooks to endpoints that misbehave: each failure has its fate, nothing is lost, keys keep their order."""
+import socket
+import threading
 import time
 
 from endpoint import Endpoint, answer
@@ -107,6 +109,49 @@ class Away(WebhookCase):
         self.assertEqual(sorted(ids), list(range(100)))
         self.assertTrue(all(len(seen) == 1 for seen in ids.values()))
         self.assertEqual(self.believed(endpoint), list(range(100)))
+
+
+class Limits(WebhookCase):
+    def test_a_connection_that_nobody_takes_ends_at_its_limit(self):
+        # A queue of one that is full: what else comes is not answered at all.
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for sock in (first, second):
+                sock.setblocking(False)
+                sock.connect_ex(full.getsockname())
+            self.number(1)
+            start = time.monotonic()
+            with self.relay("--consumer", "hook", "--sink", f"http://127.0.0.1:{full.getsockname()[1]}/",
+                            "--webhook-connect-timeout", "200ms") as relay:
+                wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+                self.assertLess(time.monotonic() - start, 10)
+                self.assertEqual(self.attempts(), 0)
+                self.assertRegex(relay.output(), "sink is down: .*time")
+
+    def test_a_transfer_that_stands_still_ends_at_its_limit(self):
+        done = threading.Event()
+        self.addCleanup(done.set)
+
+        def stall(request):
+            yield b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
+            done.wait(60)
+        endpoint = self.endpoint(stall)
+        self.number(1)
+        start = time.monotonic()
+        with self.relay(*self.hook(endpoint, "--webhook-idle-timeout", "1s")) as relay:
+            wait_until(lambda: "failed, attempt 1" in relay.output(), timeout=20, what=relay.output)
+            self.assertGreaterEqual(time.monotonic() - start, 0.9)
+            endpoint.behave = lambda request: answer()
+            self.wait_delivered(1, relay)
+
+    def test_a_rate_is_kept(self):
+        endpoint = self.endpoint()
+        self.emit_many([{"type": "a", "payload": n} for n in range(60)])
+        self.drain(*self.hook(endpoint, "--webhook-rate", "50", "--concurrency", "20"))
+        times = [r.at for r in endpoint.requests]
+        self.assertEqual(len(times), 60)
+        self.assertGreaterEqual(times[-1] - times[0], 0.98 * (60 - 6) / 50)
 
 
 class Answers(WebhookCase):
