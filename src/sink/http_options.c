@@ -151,7 +151,7 @@ int http_options_idle(struct http_options *o, const char *value, struct error *e
 
 int http_options_allow(struct http_options *o, const char *value, struct error *err)
 {
-    struct ipnet nets[HTTP_ALLOW_MAX];
+    struct ipnet nets[HTTP_ALLOW_MAX] = {0};
     size_t n = 0;
     while (*value) {
         char one[64];
