@@ -89,6 +89,9 @@ static struct sink_result judge_failure(const struct request *r, CURLcode rc, ch
     if (r->refused)
         snprintf(text, HTTP_TEXT, "%s: will not connect to %s, a %s address; webhook-allow can permit it", r->h->where,
                  r->address, r->refused);
+    else if (r->no_socket)
+        snprintf(text, HTTP_TEXT, "%s: no socket: %s; this process may have too many files open for its concurrency",
+                 r->h->where, strerror(r->no_socket));
     else snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
     return res;
 }

@@ -34,6 +34,7 @@ struct request {
     char excerpt[HTTP_EXCERPT]; /* its beginning */
     const char *refused;        /* what the address was that we would not connect to */
     char address[INET6_ADDRSTRLEN];
+    int no_socket; /* errno, when there was none to be had */
     char why[CURL_ERROR_SIZE];
 };
 

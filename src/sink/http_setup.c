@@ -48,7 +48,9 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
     const char *what = http_refused(r->h, &a->addr);
     if (what) note_refusal(r, what, &a->addr);
     if (what || purpose != CURLSOCKTYPE_IPCXN) return CURL_SOCKET_BAD;
-    return fd_above_stdio(socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol));
+    int fd = fd_above_stdio(socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol));
+    if (fd < 0) r->no_socket = errno;
+    return fd;
 }
 
 /* ---- the URL ---- */
@@ -252,7 +254,7 @@ static long version_of(const struct http *h)
 
 static void set_limits(CURL *e, const struct http_options *o)
 {
-    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)(o->connect_ms ? o->connect_ms : CONNECT_MS));
+    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, (long)o->connect_ms);
     if (o->idle_ms) {
         curl_easy_setopt(e, CURLOPT_LOW_SPEED_LIMIT, 1L);
         curl_easy_setopt(e, CURLOPT_LOW_SPEED_TIME, (long)((o->idle_ms + 999) / 1000));

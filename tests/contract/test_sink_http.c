@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -289,6 +290,25 @@ static void connection_closed_while_idle_harms_nobody(void **state)
     assert_int_equal(http_peer_connections(f->peer), 5);
 }
 
+static void no_descriptors_left_is_down_and_said(void **state)
+{
+    struct fixture *f = *state;
+    struct rlimit old, few;
+    open_here(f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    int next = dup(0);
+    close(next);
+    few = (struct rlimit){(rlim_t)next, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    struct sink_item *it = deliver(f, "{}");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_int_equal(it->status, SINK_DOWN);
+    assert_non_null(strstr(it->text, "Too many open files"));
+    sink_rig_again(&f->rig);
+    sink_rig_run(&f->rig);
+    sink_rig_assert_all(&f->rig, SINK_DELIVERED);
+}
+
 static void rate_is_kept(void **state)
 {
     struct fixture *f = *state;
@@ -570,6 +590,7 @@ int main(void)
         ON_A_PEER(as_many_at_once_as_set_and_no_more),
         ON_A_PEER(connections_are_used_again),
         ON_A_PEER(connection_closed_while_idle_harms_nobody),
+        ON_A_PEER(no_descriptors_left_is_down_and_said),
         ON_A_PEER(rate_is_kept),
         ON_A_PEER(event_alone_waits_for_its_turn),
         ON_A_PEER(attributes_go_as_headers_and_cannot_break_out),
