@@ -85,17 +85,20 @@ static void add_lines(struct http *h, struct request *r, struct str body)
     buf_addf(b, "Expect:%c", 0); /* large bodies go out without asking first */
     if (!structured) cloudevents_binary(b, ev, h->source);
     cloudevents_trace(b, ev);
+    buf_add(b, h->extra.p, h->extra.n);
 }
 
-/* link_lines makes the list that curl wants of lines that lie in a buffer; returns how many, or 0 if they are too many. */
-static size_t link_lines(struct request *r, size_t n, const struct buf *b)
+/* link_lines makes the list that curl wants; false: there are too many. */
+static bool link_lines(struct request *r)
 {
+    const struct buf *b = &r->head;
+    size_t n = 0;
     for (size_t at = 0; at < b->n; at += strlen(b->p + at) + 1, n++) {
-        if (n == HTTP_LINES_MAX) return 0;
+        if (n == HTTP_LINES_MAX) return false;
         r->lines[n] = (struct curl_slist){b->p + at, NULL};
         if (n) r->lines[n - 1].next = &r->lines[n];
     }
-    return n;
+    return true;
 }
 
 /* prepare makes the request; NULL, or why this event cannot be one. */
@@ -111,9 +114,7 @@ static const char *prepare(struct http *h, struct request *r)
     }
     add_lines(h, r, body);
     if (r->head.failed || r->body.failed) return "out of memory";
-    size_t n = link_lines(r, 0, &r->head);
-    if (n) n = link_lines(r, n, &h->extra);
-    if (!n) return "the event has too many headers for a request";
+    if (!link_lines(r)) return "the event has too many headers for a request";
     curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->lines);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, body.p);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.n);
@@ -175,7 +176,13 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct http *h = (struct http *)sk;
     int64_t now = clock_mono(sk->cfg.clock);
+    struct error err;
     size_t k = 0;
+    if (http_refresh(h, &err) != 0) {
+        if (h->busy || !n) return 0;
+        sink_done(sk, d[0], &(struct sink_result){.status = SINK_DOWN, .native = err.native, .text = err.text});
+        return 1;
+    }
     if (now < h->hold_until) {
         if (h->busy || !n) return 0;
         answer_held(h, d[0], now);

@@ -5,6 +5,8 @@
 
 #include <curl/curl.h>
 #include <netinet/in.h>
+#include <sys/types.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "sink/http_options.h"
@@ -18,9 +20,16 @@
 
 struct http;
 
+/* A file that is looked at again, once a second, so that what it holds can be changed while we run. */
+struct http_watch {
+    struct timespec changed;
+    ino_t inode;
+    off_t size;
+};
+
 /* One request, and the handle it goes by, which is used again and again.
  * (1) d == NULL: free, and linked by `next` only. (2) start_at != 0: it waits for its turn; curl does not know it yet.
- * (3) lines point into head and into http.extra. */
+ * (3) lines point into head. */
 struct request {
     struct http *h;
     struct request *prev, *next;
@@ -55,6 +64,8 @@ struct http {
     int64_t rate_next;  /* when a request would be due if all came evenly */
     int64_t rate_again; /* when to offer again what came too early */
     struct signature_keys *keys;
+    struct http_watch secrets, headers;
+    int64_t look_at;  /* when to look at them again */
     struct buf extra; /* header lines from a file, each ended with a NUL */
     struct str source;
     char *proxy; /* NULL: none */
@@ -68,6 +79,9 @@ struct http {
 int http_setup(struct http *h, struct error *err);
 void http_teardown(struct http *h);
 bool http_setup_easy(struct request *r);
+
+/* http_refresh reads secrets and headers again, if their files have changed. While it fails nothing can be sent. */
+int http_refresh(struct http *h, struct error *err);
 
 /* http_refused says what an address is that h may not connect to; NULL: it may. */
 const char *http_refused(const struct http *h, const struct sockaddr *sa);

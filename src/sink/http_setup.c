@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -14,6 +15,7 @@
 #define CONNECT_MS 10000
 #define KEEP_S 60L /* an unused connection is used again until then; what is between may have forgotten it later */
 #define EXTRA_MAX 16384
+#define LOOK_NS (INT64_C(1000) * MS_NS)
 #define SOURCE "/outbox"
 
 static const struct http_options defaults = {.connect_ms = CONNECT_MS};
@@ -120,7 +122,7 @@ static bool is_ours(const char *name, size_t n)
     return false;
 }
 
-static int add_header(struct http *h, const char *line, size_t n, int number, struct error *err)
+static int add_header(struct buf *b, const char *line, size_t n, int number, struct error *err)
 {
     const char *colon = memchr(line, ':', n);
     size_t name = colon ? (size_t)(colon - line) : 0;
@@ -134,14 +136,14 @@ static int add_header(struct http *h, const char *line, size_t n, int number, st
     for (const char *p = value; p < end; p++)
         if ((unsigned char)*p < ' ' || *p == 0x7f)
             return err_set(err, ERR_CONFIG, "line %d: a control character in the value", number);
-    buf_add(&h->extra, line, name);
-    buf_adds(&h->extra, ": ");
-    buf_add(&h->extra, value, (size_t)(end - value));
-    buf_addc(&h->extra, '\0');
-    return h->extra.failed ? err_nomem(err) : 0;
+    buf_add(b, line, name);
+    buf_adds(b, ": ");
+    buf_add(b, value, (size_t)(end - value));
+    buf_addc(b, '\0');
+    return b->failed ? err_nomem(err) : 0;
 }
 
-static int read_headers(struct http *h, const char *path, struct error *err)
+static int read_headers(struct buf *b, const char *path, struct error *err)
 {
     char text[EXTRA_MAX];
     int number = 0, r = 0;
@@ -154,12 +156,71 @@ static int read_headers(struct http *h, const char *path, struct error *err)
     for (const char *p = text, *end = text + got; p < end && r == 0; number++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         size_t n = (size_t)((eol ? eol : end) - p);
-        if (n && p[0] != '#' && p[0] != '\r') r = add_header(h, p, n, number + 1, err);
+        if (n && p[0] != '#' && p[0] != '\r') r = add_header(b, p, n, number + 1, err);
         p += n + 1;
         if (number == HTTP_LINES_MAX / 2) r = err_set(err, ERR_CONFIG, "more than %d lines", HTTP_LINES_MAX / 2);
     }
     explicit_bzero(text, sizeof text);
     return r == 0 ? 0 : err_prefix(err, "%s", path);
+}
+
+static void forget(struct buf *b)
+{
+    if (b->p) explicit_bzero(b->p, b->cap);
+    buf_release(b);
+}
+
+/* ---- files that may change ---- */
+
+/* has_changed says whether a file is another one than last time, and remembers it; a file that is not there has, always. */
+static bool has_changed(struct http_watch *w, const char *path)
+{
+    struct stat st;
+    struct http_watch now = {.inode = 0};
+    if (stat(path, &st) == 0) now = (struct http_watch){st.st_mtim, st.st_ino, st.st_size};
+    bool same = now.inode && now.inode == w->inode && now.size == w->size && now.changed.tv_sec == w->changed.tv_sec &&
+                now.changed.tv_nsec == w->changed.tv_nsec;
+    *w = now;
+    return !same;
+}
+
+static int refresh_secrets(struct http *h, struct error *err)
+{
+    struct signature_keys *keys;
+    if (h->o->secret_file && !has_changed(&h->secrets, h->o->secret_file)) return 0;
+    if (!h->o->secret_file && h->keys) return 0; /* an environment does not change */
+    if (signature_keys_load(h->o->secret_file, h->o->secret_env, &keys, err) != 0) {
+        h->secrets.inode = 0; /* look again */
+        return -1;
+    }
+    signature_keys_free(h->keys);
+    h->keys = keys;
+    return 0;
+}
+
+static int refresh_headers(struct http *h, struct error *err)
+{
+    struct buf b;
+    if (!has_changed(&h->headers, h->o->header_file)) return 0;
+    buf_init(&b, EXTRA_MAX);
+    if (read_headers(&b, h->o->header_file, err) != 0) {
+        h->headers.inode = 0;
+        forget(&b);
+        return -1;
+    }
+    forget(&h->extra);
+    h->extra = b;
+    return 0;
+}
+
+int http_refresh(struct http *h, struct error *err)
+{
+    int64_t now = clock_mono(h->base.cfg.clock);
+    if (now < h->look_at) return 0;
+    if ((h->o->secret_file || h->o->secret_env) && refresh_secrets(h, err) != 0) return -1;
+    if (h->o->header_file && refresh_headers(h, err) != 0) return -1;
+    h->look_at = now + LOOK_NS;
+    return 0;
 }
 
 /* ---- all of it ---- */
@@ -217,9 +278,7 @@ int http_setup(struct http *h, struct error *err)
     h->source = str_of(o->source ? o->source : SOURCE);
     buf_init(&h->extra, EXTRA_MAX);
     if (make_multi(h, err) != 0 || find_proxy(h, err) != 0 || check_url(h, err) != 0) return -1;
-    if ((o->secret_file || o->secret_env) && signature_keys_load(o->secret_file, o->secret_env, &h->keys, err) != 0)
-        return -1;
-    if (o->header_file && read_headers(h, o->header_file, err) != 0) return -1;
+    if (http_refresh(h, err) != 0) return -1;
     if (o->ca_file && access(o->ca_file, R_OK) != 0)
         return err_errno(err, ERR_CONFIG, errno, "%s: could not read the certificates", o->ca_file);
     return 0;
@@ -230,8 +289,7 @@ void http_teardown(struct http *h)
     curl_multi_cleanup(h->multi);
     if (h->global) curl_global_cleanup();
     signature_keys_free(h->keys);
-    if (h->extra.p) explicit_bzero(h->extra.p, h->extra.cap);
-    buf_release(&h->extra);
+    forget(&h->extra);
     free(h->proxy);
 }
 

@@ -491,6 +491,40 @@ static void secret_headers_are_sent_and_never_repeated(void **state)
     assert_null(strstr(it->text, "t0ken")); /* of the URL */
 }
 
+static void changed_secrets_and_headers_count_without_a_restart(void **state)
+{
+    struct fixture *f = *state;
+    char headers[SINK_PATH_SIZE + 16];
+    snprintf(headers, sizeof headers, "%s/headers", f->dir);
+    sink_tmp_write(f->secrets, OLD "\n");
+    sink_tmp_write(headers, "Authorization: Bearer first\n");
+    assert_int_equal(http_options_secret_file(&f->o, f->secrets, NULL), 0);
+    assert_int_equal(http_options_header_file(&f->o, headers, NULL), 0);
+    open_here(f);
+    assert_int_equal(deliver(f, "1")->status, SINK_DELIVERED);
+    sink_tmp_write(f->secrets, NEW "\n" OLD "\n");
+    sink_tmp_write(headers, "Authorization: Bearer another\n");
+    f->rig.ahead_ns += 2 * SECOND;
+    assert_int_equal(deliver(f, "2")->status, SINK_DELIVERED);
+    assert_head_has(f, 0, "Bearer first\n");
+    assert_head_has(f, 1, "Bearer another\n");
+    char *before = value_of(f, 0, "\nwebhook-signature: "), *after = value_of(f, 1, "\nwebhook-signature: ");
+    assert_null(strchr(before, ' '));
+    assert_non_null(strchr(after, ' '));
+    free(before), free(after);
+    sink_tmp_write(f->secrets, "s3cr3t");
+    f->rig.ahead_ns += 2 * SECOND;
+    for (int i = 0; i < 2; i++) { /* also when it is looked at again, unchanged */
+        struct sink_item *it = deliver(f, "3");
+        assert_int_equal(it->status, SINK_DOWN);
+        assert_non_null(strstr(it->text, "secret 1 does not start with whsec_"));
+        assert_null(strstr(it->text, "s3cr3t"));
+    }
+    sink_tmp_write(f->secrets, NEW);
+    assert_int_equal(deliver(f, "4")->status, SINK_DELIVERED);
+    assert_int_equal(http_peer_requests(f->peer), 3);
+}
+
 static void bad_header_files_are_refused_without_their_values(void **state)
 {
     static const char *const bad[] = {"s3cr3t\n",      "a b: s3cr3t\n",        "Host: s3cr3t\n", "ce-id: s3cr3t\n",
@@ -598,6 +632,7 @@ int main(void)
         ON_A_PEER(event_with_too_many_headers_is_rejected_alone),
         ON_A_PEER(every_secret_signs_and_each_verifies),
         ON_A_PEER(secret_headers_are_sent_and_never_repeated),
+        ON_A_PEER(changed_secrets_and_headers_count_without_a_restart),
         ON_A_PEER(bad_header_files_are_refused_without_their_values),
         ON_A_PEER(name_that_leads_here_is_not_connected_to),
         ON_A_PEER(allow_list_permits_it),
