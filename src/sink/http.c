@@ -354,7 +354,7 @@ static int https_open(const struct sink_config *cfg, struct sink **ret, struct e
 const struct sink_ops https_ops = {
     .scheme = "https",
     .synopsis = "https://HOST/PATH",
-    .help = "POSTs each event to a webhook: a CloudEvent, signed if webhook-secret-file is given; 2xx means delivered",
+    .help = "POSTs each event as a CloudEvent, signed with webhook-secret-file; 2xx means delivered",
     .open = https_open,
     .close = http_close,
     .submit = http_submit,
