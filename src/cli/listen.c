@@ -94,9 +94,6 @@ static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *
 
 static void print_json(struct listener *l, struct visit *v, const char *what, const char *verdict)
 {
-    struct buf body;
-    buf_init(&body, BODY_MAX);
-    buf_add(&body, v->body.p, v->body.n);
     buf_adds(&l->line, "{");
     output_string(&l->line, "request", what);
     output_number(&l->line, "status", v->status);
@@ -105,9 +102,8 @@ static void print_json(struct listener *l, struct visit *v, const char *what, co
     buf_addc(&l->line, '{');
     MHD_get_connection_values(v->conn, MHD_HEADER_KIND, add_header, &l->line);
     buf_addc(&l->line, '}');
-    output_str(&l->line, "body", (struct str){body.p ? body.p : "", body.n});
+    output_str(&l->line, "body", (struct str){v->body.p ? v->body.p : "", v->body.n});
     buf_adds(&l->line, "}\n");
-    buf_release(&body);
 }
 
 static void print(struct listener *l, struct visit *v, const char *what, const char *verdict)
