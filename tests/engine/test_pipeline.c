@@ -653,8 +653,19 @@ static void careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_bur
     assert_int_equal(g->n_seen, 3);
 }
 
+static const char *last_error(struct rig *g, char text[256])
+{
+    struct arena a;
+    arena_init(&a, 0);
+    struct consumer_info c = rig_info(g, &a);
+    snprintf(text, 256, "%s", c.last_error ? c.last_error : "");
+    arena_release(&a);
+    return text;
+}
+
 static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void **state)
 {
+    char text[256];
     static const int64_t want[] = {2, 1, 3, 4, 5};
     struct rig *g = *state;
     struct error err;
@@ -674,6 +685,7 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     rig_step(g, 0);
     rig_pass(g, 100000);
     rig_step(g, 0);
+    assert_string_equal(last_error(g, text), "paused: scripted"); /* also after a delivery that was still in flight */
     assert_int_equal(w->sk->n, 0);
     assert_int_equal(info(g).inflight, 0);
     assert_int_equal(g->n_seen, 1);
@@ -683,6 +695,7 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     assert_true(rig_run(g, 0, 10000));
     assert_seqs(g, 5, want);
     for (size_t i = 0; i < 5; i++) assert_int_equal(g->seen[i].attempt, 1);
+    assert_string_equal(last_error(g, text), "");
 }
 
 static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
