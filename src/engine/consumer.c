@@ -236,8 +236,8 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
 {
     struct consumer made = *from;
     made.name = made.sink = made.events = made.where = NULL;
-    if (set_string(&made.name, name, err) != 0 || set_string(&made.events, events, err) != 0 ||
-        set_string(&made.where, from->where, err) != 0 ||
+    if (http_options_copy(&from->http, &made.http, err) != 0 || set_string(&made.name, name, err) != 0 ||
+        set_string(&made.events, events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
         (from->sink && set_string(&made.sink, from->sink, err) != 0)) {
         consumer_release(&made);
         return -1;

@@ -31,6 +31,20 @@ static int set_string(char **field, const char *value, struct error *err)
     return 0;
 }
 
+int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err)
+{
+    const char *const texts[] = {from->secret_file, from->secret_env, from->header_file,
+                                 from->ca_file,     from->proxy,      from->source};
+    char **const fields[] = {&ret->secret_file, &ret->secret_env, &ret->header_file,
+                             &ret->ca_file,     &ret->proxy,      &ret->source};
+    int r = 0;
+    *ret = *from;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = NULL;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && r == 0; i++)
+        if (texts[i]) r = set_string(fields[i], texts[i], err);
+    return r;
+}
+
 static int set_file(char **field, const char *value, struct error *err)
 {
     if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");

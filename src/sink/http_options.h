@@ -31,6 +31,8 @@ struct http_options {
 };
 
 void http_options_release(struct http_options *o);
+/* http_options_copy makes another like it; on failure *ret is to be released, too. */
+int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err);
 
 /* Setters, one an option. ERR_CONFIG speaks of the value only. */
 int http_options_secret_file(struct http_options *o, const char *value, struct error *err);
