@@ -246,7 +246,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
 ** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
-** batch, receipts.
+** batch, receipts, webhook-*.
 **
 ** A consumer has handlers or a sink, not both.
 **

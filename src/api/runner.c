@@ -30,6 +30,7 @@ static int open_sink(struct runner *r, struct error *err)
         .consumer = r->consumer->name,
         .timeout_ms = r->consumer->timeout_ms,
         .concurrency = r->consumer->concurrency,
+        .http = &r->consumer->http,
         .clock = r->crew->clock,
         .done = pipeline_done,
         .done_ctx = r->p,

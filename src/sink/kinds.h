@@ -7,5 +7,6 @@
 extern const struct sink_ops exec_ops;
 extern const struct sink_ops file_ops;
 extern const struct sink_ops file_stdout_ops;
+extern const struct sink_ops http_ops, https_ops;
 
 #endif
