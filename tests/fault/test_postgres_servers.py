@@ -75,6 +75,7 @@ class ServerCase(Case):
 
 class Crowd(ServerCase):
     """Producers and relays that work while others die, and the reckoning afterwards."""
+    lease = "300ms"
 
     def begin(self, seed, lanes):
         self.random, self.seed, self.lanes = random.Random(seed), seed, lanes
@@ -91,7 +92,7 @@ class Crowd(ServerCase):
                       "broken": f"exec:[ ! -e {self.broken} ] || exit 75; " + APPEND.format(out=self.path("broken"))}
 
     def relay_args(self):
-        args = ["--batch", BATCH, "--lease", "300ms", "--lanes", self.lanes, "--concurrency", 6,
+        args = ["--batch", BATCH, "--lease", self.lease, "--lanes", self.lanes, "--concurrency", 6,
                 "--retry", "base=20ms,cap=200ms,attempts=1000"]
         for name, sink in self.sinks.items(): args += ["--consumer", name, "--sink", sink]
         return args
@@ -210,6 +211,7 @@ class Storm(Crowd):
 
 class Crash(Crowd):
     """The server ends without a word and comes back; nobody else is started again."""
+    lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
 
     def crashes(self, seed, lanes, seconds):
         with self.seeded(seed, lanes):

@@ -54,7 +54,7 @@ class Pooler(Case):
         self.assertEqual(locks, [], "advisory locks")
         seen, deadline = set(), time.monotonic() + TIMEOUT
         pool = {pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND "
-                                         "pid <> pg_backend_pid()")}
+                                         "pid <> pg_backend_pid() AND backend_type = 'client backend'")}
         while seen < pool and time.monotonic() < deadline:
             # A transaction each, held open together, so that each gets a connection of its own.
             links = [psycopg2.connect(self.store) for _ in pool]
