@@ -6,16 +6,34 @@
 #include "base/text.h"
 #include "sink/kinds.h"
 
-const struct sink_ops *const sink_kinds[] = {&file_stdout_ops, &file_ops, &exec_ops, NULL};
+const struct sink_ops *const sink_kinds[] = {
+    &file_stdout_ops,
+    &file_ops,
+    &exec_ops,
+#ifdef OUTBOX_REDIS
+    &redis_ops,
+    &redis_tls_ops,
+    &redis_unix_ops,
+    &redis_plus_unix_ops,
+#endif
+    NULL,
+};
 
 #define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
 
 /* Schemes that are no typing mistake, and the sink each belongs to. */
 static const struct {
-    const char *scheme, *sink;
+    const char *scheme, *sink, *packages;
 } absent[] = {
-    {"redis", "redis"}, {"rediss", "redis"}, {"http", "http"},     {"https", "http"},
-    {"kafka", "kafka"}, {"nats", "nats"},    {"amqp", "rabbitmq"},
+    {"redis", "redis", "libhiredis-dev and libssl-dev"},
+    {"rediss", "redis", "libhiredis-dev and libssl-dev"},
+    {"redis+unix", "redis", "libhiredis-dev and libssl-dev"},
+    {"unix", "redis", "libhiredis-dev and libssl-dev"},
+    {"http", "http", NULL},
+    {"https", "http", NULL},
+    {"kafka", "kafka", NULL},
+    {"nats", "nats", NULL},
+    {"amqp", "rabbitmq", NULL},
 };
 
 /* list_kinds writes "stdout:, file:PATH, exec:COMMAND". */
@@ -31,7 +49,9 @@ static int unknown(const char *scheme, const char *list, struct error *err)
 {
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (strcmp(scheme, absent[i].scheme) == 0)
-            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build; it has %s", absent[i].sink, list);
+            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build%s%s; it has %s", absent[i].sink,
+                           absent[i].packages ? ", which needs Debian's packages " : "",
+                           absent[i].packages ? absent[i].packages : "", list);
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++) names[i] = sink_kinds[i]->scheme;
@@ -42,7 +62,7 @@ static int unknown(const char *scheme, const char *list, struct error *err)
 
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
-    char scheme[32], list[128];
+    char scheme[32], list[400];
     list_kinds(list, sizeof list);
     const char *colon = strchr(url, ':');
     /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */

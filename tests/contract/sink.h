@@ -65,7 +65,7 @@ struct sink_item {
     enum sink_status status;
     int native;
     bool has_text;
-    char text[768];
+    char text[768], receipt[64];
 };
 
 /* A sink with an engine in front of it that does just what the contract says.
