@@ -136,7 +136,8 @@ static int set_receipts(void *target, const char *value, struct error *err)
 }
 
 const struct option_def consumer_options[] = {
-    {"sink", "URL", NULL, "where to deliver: stdout:, file:PATH, exec:COMMAND or redis://HOST/DB?stream=NAME", set_sink},
+    {"sink", "URL", NULL, "where to deliver: stdout:, file:PATH, exec:COMMAND or redis://HOST/DB?stream=NAME",
+     set_sink},
     {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
      set_events},
     {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)",

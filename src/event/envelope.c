@@ -1,5 +1,8 @@
 #include "event/envelope.h"
 
+#include <stdio.h>
+#include <time.h>
+
 #include "base/clock.h"
 #include "base/json.h"
 
@@ -121,6 +124,32 @@ static int read_strings(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
+/* copy appends bytes and a NUL, as unescape does. */
+static struct str copy(struct str raw, struct buf *text)
+{
+    size_t at = text->n;
+    buf_addstr(text, raw);
+    buf_addc(text, '\0');
+    return (struct str){text->p + at, raw.n};
+}
+
+/* time_of reads what clock_rfc3339 writes; 0: it is something else. */
+static int64_t time_of(struct json v)
+{
+    struct tm tm = {0};
+    char text[CLOCK_RFC3339_SIZE + 1] = "";
+    int ms = 0, end = 0;
+    if (v.type != JSON_STRING || v.raw.n - 2 >= sizeof text) return 0;
+    memcpy(text, v.raw.p + 1, v.raw.n - 2);
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min,
+               &tm.tm_sec, &ms, &end) != 7 ||
+        text[end])
+        return 0;
+    tm.tm_year -= 1900;
+    tm.tm_mon -= 1;
+    return (int64_t)timegm(&tm) * 1000 + ms;
+}
+
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;
@@ -129,12 +158,13 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     buf_clear(text);
     if (json_parse(envelope, &o, &why, NULL) != 0) return err_set(err, ERR_INVALID, "it is no JSON: %s", why);
     if (o.type != JSON_OBJECT) return err_set(err, ERR_INVALID, "it is no JSON object");
-    if (!buf_reserve(text, envelope.n + 16)) return err_nomem(err);
+    if (!buf_reserve(text, 2 * envelope.n + 16)) return err_nomem(err);
     if (read_strings(o, text, ret, err) != 0) return -1;
-    if (!json_get(o, STR("payload"), &v)) return err_set(err, ERR_INVALID, "it has no payload");
-    ret->payload = v.raw;
-    if (json_get(v, STR("_telemetry"), &v)) ret->headers = v.raw;
+    if (json_get(o, STR("committed_at"), &v)) ret->created_at = time_of(v);
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
+    if (!json_get(o, STR("payload"), &v)) return err_set(err, ERR_INVALID, "it has no payload");
+    ret->payload = copy(v.raw, text);
+    if (json_get(v, STR("_telemetry"), &v)) ret->headers = copy(v.raw, text);
     ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
     return text->failed ? err_nomem(err) : 0;
 }

@@ -12,8 +12,8 @@
  * that name. To change this is to break readers: a public format, as it stands in the contract. */
 void envelope_write(struct buf *b, const struct event *ev, struct str stream);
 
-/* envelope_read takes it apart again. Strings that were escaped are unescaped in `text`, which the caller keeps as long as
- * *ret; payload is a slice of the envelope, headers one of the payload. ERR_INVALID names what is wrong. */
+/* envelope_read takes it apart again. The strings of *ret are in `text`, with a NUL behind each, until that is used again;
+ * payload as it stands there, headers what stands in its "_telemetry". ERR_INVALID names what is wrong. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err);
 
 #endif

@@ -352,7 +352,7 @@ static const struct sink_lease *redis_lease(struct sink *sk)
     return &r->lease;
 }
 
-static size_t redis_marks(struct sink *sk, const struct mark **ret)
+static size_t redis_marks(struct sink *sk, const struct hwm **ret)
 {
     return streams_dirty(&((struct redis_sink *)sk)->streams, ret);
 }

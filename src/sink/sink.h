@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "event/event.h"
-#include "event/mark.h"
+#include "event/hwm.h"
 
 /* One event on its way. The engine owns it; the sink may keep the pointer until it has called done. */
 struct delivery {
@@ -107,7 +107,7 @@ struct sink_ops {
     const struct sink_lease *(*lease)(struct sink *sk);
     /* marks lists the high-water marks that moved since marks_kept, which says that the list is recorded. Borrowed until
      * the next call of the sink. */
-    size_t (*marks)(struct sink *sk, const struct mark **ret);
+    size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
     /* caution is a line for operators about how it is set up; NULL: nothing to say. */
     const char *(*caution)(struct sink *sk);

@@ -65,17 +65,17 @@ void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
     s->n_dirty++;
 }
 
-size_t streams_dirty(struct streams *s, const struct mark **ret)
+size_t streams_dirty(struct streams *s, const struct hwm **ret)
 {
     size_t n = 0;
     if (s->list_cap < s->n_dirty) {
-        struct mark *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
+        struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
         if (!list) return 0; /* they stay dirty: next time */
         s->list = list;
         s->list_cap = s->n_dirty * 2;
     }
     for (const struct stream *st = s->dirty; st; st = st->next_dirty)
-        s->list[n++] = (struct mark){{st->name, st->n}, st->hi, st->lo};
+        s->list[n++] = (struct hwm){{st->name, st->n}, st->hi, st->lo};
     *ret = s->list;
     return n;
 }

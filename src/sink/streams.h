@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "event/mark.h"
+#include "event/hwm.h"
 
 /* (1) flying counts the events on their way to it; while there are any, it stays. (2) dirty: the mark has moved since it was
  * last kept. */
@@ -23,7 +23,7 @@ struct streams {
     struct stream **bucket;
     size_t count, n_dirty;
     struct stream *dirty;
-    struct mark *list;
+    struct hwm *list;
     size_t list_cap;
 };
 
@@ -35,7 +35,7 @@ struct stream *streams_get(struct streams *s, struct str name);
 /* streams_note moves the mark, if the id is past it. */
 void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo);
 /* streams_dirty lists the marks that moved since streams_kept; borrowed until the next call. */
-size_t streams_dirty(struct streams *s, const struct mark **ret);
+size_t streams_dirty(struct streams *s, const struct hwm **ret);
 void streams_kept(struct streams *s);
 
 #endif

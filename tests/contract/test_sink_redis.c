@@ -374,7 +374,7 @@ static void maxlen_and_maxage_trim_and_warn(void **state)
 static void marks_say_how_far_each_stream_has_come(void **state)
 {
     struct peer *p = *state;
-    const struct mark *m;
+    const struct hwm *m;
     char id[64];
     open_with(p, "stream={aggregate_type}");
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &m), 0);

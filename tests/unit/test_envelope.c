@@ -101,6 +101,8 @@ static void what_was_written_can_be_read(void **state)
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) && str_eq(back.aggregate_id, ev.aggregate_id));
     assert_true(back.has_version && back.version == 3);
+    assert_true(back.created_at == ev.created_at);
+    assert_int_equal(back.payload.p[back.payload.n], 0);
     assert_true(str_eq(back.headers, ev.headers));
     assert_true(back.key == event_key(ev.aggregate_type, ev.aggregate_id));
     buf_release(&b);

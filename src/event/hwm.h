@@ -1,13 +1,13 @@
-/* mark.h: a high-water mark: how far a stream on the other side has been written. */
-#ifndef EVENT_MARK_H
-#define EVENT_MARK_H
+/* hwm.h: a high-water mark: how far a stream on the other side has been written. */
+#ifndef EVENT_HWM_H
+#define EVENT_HWM_H
 
 #include <stdint.h>
 
 #include "base/str.h"
 
 /* The last id in a stream, as two numbers that grow: Redis writes them hi-lo. */
-struct mark {
+struct hwm {
     struct str stream;
     int64_t hi, lo;
 };
