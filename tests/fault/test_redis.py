@@ -90,7 +90,7 @@ class Moods(Case):
         self.sent += n
 
     def start(self, url=None, *more):
-        return self.relay("--consumer", "out", "--sink", url or self.redis.url("stream=s"), *more)
+        return self.relay("--log-level", "debug", "--consumer", "out", "--sink", url or self.redis.url("stream=s"), *more)
 
     def first_times(self):
         """first_times gives the payloads in the order of their first coming; an id that comes again must be the same."""
@@ -155,17 +155,14 @@ class Moods(Case):
         with self.start() as relay:
             self.send(200)
             self.arrived(relay)
-            self.redis("MSET", *(x for i in range(2000) for x in (f"x{i}", i)))
-            for i in range(600): self.redis("SET", f"y{i}", i)
+            # It looks at its clients after every 1024 commands of the file.
+            self.redis("EVAL", "for i = 1, 6000 do redis.call('set', 'x' .. i, i) end", 0)
             self.redis.kill()
-            self.redis.settings |= {"key-load-delay": 2000, "loading-process-events-interval-bytes": 1024}
+            self.redis.settings |= {"key-load-delay": 300}
             self.send(50)
-            starting = threading.Event()
-            waiter = threading.Thread(target=lambda: (self.down(relay, "LOADING"), starting.set()), daemon=True)
-            waiter.start()
-            self.redis.start()
-            wait_until(starting.is_set, what=relay.output)
+            self.redis.start()  # returns when it has loaded
             self.arrived(relay)
+            self.assertIn("LOADING", relay.output())
 
     def test_cannot_save(self):
         if os.geteuid() != 0: self.skipTest("needs root to take the server's folder away from it")
@@ -191,6 +188,7 @@ class Moods(Case):
             self.send(50)
             self.down(relay, "BUSY")
             self.redis("SCRIPT", "KILL")
+            wait_until(lambda: not self.is_busy())
             self.arrived(relay)
 
     def loop_in_redis(self):
@@ -220,7 +218,7 @@ class Moods(Case):
         self.assertGreater(len(self.redis.entries("s")), self.sent)
 
     def test_cluster_is_refused_in_clear_words(self):
-        cluster = servers.Redis({"cluster-enabled": "yes"})
+        cluster = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
         cluster.start()
         self.addCleanup(cluster.close)
         self.send(1)
@@ -229,10 +227,10 @@ class Moods(Case):
         # It gets half of the slots: those of `s` are with a node that is not there.
         slot = cluster("CLUSTER", "KEYSLOT", "s")
         cluster("CONFIG", "SET", "cluster-require-full-coverage", "no")
-        other = servers.Redis({"cluster-enabled": "yes"})
+        other = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
         other.start()
         self.addCleanup(other.close)
-        cluster("CLUSTER", "MEET", "127.0.0.1", other.port)
+        cluster("CLUSTER", "MEET", "127.0.0.1", other.port, other.settings["cluster-port"])
         cluster("CLUSTER", "ADDSLOTSRANGE", 0, slot - 1)
         other("CLUSTER", "ADDSLOTSRANGE", slot, slot)
         wait_until(lambda: self.moved(cluster))
@@ -313,7 +311,7 @@ class RoundTrip(Case):
                 self.redis.popen.send_signal(signal.SIGCONT)
         producer.stop()
         relay.kill()
-        reader.stop()
+        reader.kill()
         self.reckon(seed, kills)
 
     def reckon(self, seed, kills):
