@@ -78,7 +78,7 @@ static const struct cli_option options[] = {
       set_member},
      0,
      false},
-    {{"from", "beginning|end|ID", "beginning", "where a new group starts", set_from}, 0, false},
+    {{"start", "beginning|end|ID", "beginning", "where a new group starts", set_from}, 0, false},
     {{"snapshot", "COMMAND", NULL,
       "run before a new group is made, to read the source's rows; OUTBOX_STREAM and OUTBOX_HWM say where it goes on",
       set_snapshot},

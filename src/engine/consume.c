@@ -334,7 +334,7 @@ static int setup(struct member *m, const struct consume_config *cfg, struct erro
 
 int consume_run(const struct consume_config *cfg, struct consume_stats *stats, struct error *err)
 {
-    struct consume_stats ignored;
+    struct consume_stats ignored = {0};
     struct member *m = calloc(1, sizeof *m);
     if (!m) return err_nomem(err);
     m->cfg = cfg;

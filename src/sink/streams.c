@@ -38,18 +38,24 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
+static struct stream **slot_of(struct streams *s, struct str name)
+{
+    struct stream **p = &s->bucket[hash_end(hash_add(HASH_INIT, name)) % BUCKETS];
+    while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name)) p = &(*p)->next;
+    return p;
+}
+
 struct stream *streams_get(struct streams *s, struct str name)
 {
     if (s->count >= FORGET && s->n_dirty < s->count / 2) forget(s, false);
-    struct stream **p = &s->bucket[hash_end(hash_add(HASH_INIT, name)) % BUCKETS];
-    while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name)) p = &(*p)->next;
-    if (*p) return *p;
-    struct stream *st = calloc(1, sizeof *st + name.n + 1);
+    struct stream **slot = slot_of(s, name), *st = *slot;
+    if (st) return st;
+    st = calloc(1, sizeof *st + name.n + 1);
     if (!st) return NULL;
     memcpy(st->name, name.p, name.n);
     st->n = name.n;
     s->count++;
-    *p = st;
+    *slot = st;
     return st;
 }
 
