@@ -38,7 +38,7 @@ struct out {
     char *p;
     size_t n, cap;
     const char *stream;
-    int fd;
+    int fd, ahead; /* ahead: lines read of the next batch's answers */
     char envelope[8192];
 };
 
@@ -120,15 +120,17 @@ static void send_all(struct out *o)
     o->n = 0;
 }
 
-/* take_answers waits for n ids: two lines each. */
+/* take_answers waits for n ids: two lines each. What comes beyond them is of the next batch. */
 static void take_answers(struct out *o, int n)
 {
     char chunk[65536];
-    for (int lines = 2 * n; lines > 0;) {
+    int lines = 2 * n - o->ahead;
+    while (lines > 0) {
         ssize_t k = recv(o->fd, chunk, sizeof chunk, 0);
         if (k <= 0 || memchr(chunk, 'E', (size_t)k)) bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
         for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++) lines--;
     }
+    o->ahead = -lines;
 }
 
 static void out_open(struct out *o, const char *path, const char *stream)

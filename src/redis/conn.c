@@ -15,7 +15,8 @@
 
 #define GREET_MAX 16384
 #define READ_SIZE 65536
-#define READS_MAX 64 /* per visit */
+#define SEND_BUFFER (4 << 20) /* or what the system allows */
+#define READS_MAX 64          /* per visit */
 
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name, size_t out_max)
 {
@@ -103,7 +104,10 @@ static int start_socket(struct redis_conn *c, int family, const struct sockaddr 
     int on = 1;
     c->fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (c->fd < 0) return -1;
-    if (family != AF_UNIX) {
+    if (family == AF_UNIX) {
+        /* What is with the kernel is worked on while we do something else. Of TCP it takes care by itself. */
+        setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
+    } else {
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     }

@@ -35,10 +35,12 @@ static void answer(struct redis_sink *r, struct request *q, const struct sink_re
     sink_done(&r->base, d, res);
 }
 
-static void answer_added(struct redis_sink *r, struct request *q)
+/* answer_added: id is what Redis said, if it has just said so. */
+static void answer_added(struct redis_sink *r, struct request *q, const char *id)
 {
-    char id[48];
-    snprintf(id, sizeof id, "%lld-%lld", (long long)q->hi, (long long)q->lo);
+    char text[48];
+    if (!id) snprintf(text, sizeof text, "%lld-%lld", (long long)q->hi, (long long)q->lo);
+    if (!id) id = text;
     streams_note(&r->streams, q->stream, q->hi, q->lo);
     answer(r, q, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
 }
@@ -92,7 +94,7 @@ static void confirmed(struct redis_sink *r, const redisReply *reply)
     for (size_t i = r->first; i < r->heard; i++) {
         struct request *q = at(r, i);
         if (!q->d || !q->added) continue;
-        if (enough) answer_added(r, q);
+        if (enough) answer_added(r, q, NULL);
         else answer(r, q, &(struct sink_result){.status = SINK_DOWN, .text = text});
     }
 }
@@ -102,7 +104,7 @@ static void xadd_answered(struct redis_sink *r, struct request *q, const redisRe
     if (reply->type == REDIS_REPLY_ERROR) answer_error(r, q, reply);
     else if (reply->type != REDIS_REPLY_STRING || !redis_id(reply->str, &q->hi, &q->lo)) answer_odd(r, q);
     else if (r->set.replicas) q->added = true;
-    else answer_added(r, q);
+    else answer_added(r, q, reply->str);
 }
 
 static void take_reply(void *ctx, redisReply *reply)
