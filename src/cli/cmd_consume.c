@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/logger.h"
 #include "engine/consume.h"
 #include "sink/sink.h"
 
@@ -91,21 +92,9 @@ static const struct cli_option options[] = {
     OPTION_END,
 };
 
-static void write_log(void *ctx, enum log_level level, const char *group, const char *text)
+static void write_log(void *cli, enum log_level level, const char *group, const char *text)
 {
-    static const char *const names[] = {"debug", "info", "warning", "error"};
-    char stamp[CLOCK_RFC3339_SIZE];
-    struct buf b;
-    (void)ctx;
-    buf_init(&b, 8192);
-    clock_rfc3339(clock_wall(&clock_system), stamp);
-    buf_addf(&b, "%s %s ", stamp, names[level]);
-    if (group) buf_addf(&b, "group=%s ", group);
-    output_clean(&b, text);
-    buf_addc(&b, '\n');
-    ssize_t written = write(STDERR_FILENO, b.p, b.n);
-    (void)written; /* nobody is left to tell */
-    buf_release(&b);
+    logger_line((enum log_format)((const struct cli *)cli)->settings.log_format, (int)level, group, text, 0);
 }
 
 static void on_signal(int number)
@@ -223,7 +212,7 @@ static int open_sink(struct reader *r, const char *url, struct error *err)
 static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct args *a = r->args;
-    struct log log = {.write = write_log, .least = cli->settings.log_level};
+    struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
     struct consume_config cfg = {
         .url = a->pos[0],
         .group = a->group,
