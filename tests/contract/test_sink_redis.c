@@ -213,13 +213,28 @@ static void out_of_memory_is_down(void **state)
     down_until(p, "OOM", "CONFIG SET maxmemory 0");
 }
 
+/* connection_number is how Redis numbers the sink's connection. */
+static long connection_number(void)
+{
+    redisReply *r = redis_do(&server, "CLIENT LIST");
+    long number = 0;
+    for (char *save, *line = strtok_r(r->str, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (strstr(line, "name=outbox:search")) number = atol(line + strlen("id="));
+    freeReplyObject(r);
+    return number;
+}
+
+/* Whose name leads to another server by now is reached by connecting anew. */
 static void replica_is_down_until_it_is_master(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
     run_one(p, "0");
+    long before = connection_number();
+    assert_true(before > 0);
     redis_set(&server, "REPLICAOF 127.0.0.1 1");
     down_until(p, "READONLY", "REPLICAOF NO ONE");
+    assert_true(connection_number() > before);
 }
 
 static void missing_and_wrong_passwords_are_down(void **state)
@@ -445,9 +460,11 @@ static void lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder(void
     struct peer *p = *state;
     open_with(p, "stream=s&lease=lock:outbox&lease-ttl=30s");
     drive_until(p, true);
+    int64_t taken = clock_mono(&p->rig.clock);
     redis_set(&server, "SET lock:outbox another");
     p->rig.ahead_ns += INT64_C(16000) * MS_NS;
     drive_until(p, false);
+    assert_true(clock_mono(&p->rig.clock) < taken + INT64_C(25000) * MS_NS); /* not only when its time is over */
     assert_int_equal(p->rig.sk->ops->lease(p->rig.sk)->lost, 1);
     assert_int_equal(run_one(p, "1")->status, SINK_CANCELLED);
     assert_int_equal(entries("s"), 0);

@@ -1,5 +1,6 @@
 """Redis Streams from end to end, through the CLI: the envelope, high-water marks, a lease, reading with a group."""
 import json
+import signal
 import sqlite3
 import sys
 import time
@@ -143,6 +144,24 @@ class OnSqlite(Redis, Case):
         wait_until(lambda: self.arrived() == 13, what=two.output)
         two.stop()
         self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
+
+    def test_relay_that_lost_its_lease_gives_back_what_it_had_not_sent(self):
+        relay = self.relay("--consumer", "out", "--sink", self.redis.url("stream=s&lease=lock&lease-ttl=1s"), "--timeout",
+                           "500ms")
+        self.emit("t", "k/1", 0)
+        wait_until(lambda: self.arrived() == 1, what=relay.output)
+        self.redis.popen.send_signal(signal.SIGSTOP)
+        try:
+            self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": "1", "payload": i} for i in range(1, 20))
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") != [(0,)], what=relay.output)
+            # Another relay could have them, if it had the lease: they are not kept until Redis is back.
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)], what=relay.output)
+        finally:
+            self.redis.popen.send_signal(signal.SIGCONT)
+        wait_until(lambda: self.arrived() == 20, what=relay.output)
+        order = [event["payload"] for _, event in self.redis.entries("s")]
+        self.assertEqual(list(dict.fromkeys(order)), list(range(20)))
+        relay.stop()
 
     def stays_quiet_for_a_renewal(self, relay):
         """After its next renewal has failed, what is emitted stays where it is."""
