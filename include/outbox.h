@@ -246,7 +246,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
 ** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
-** batch, receipts.
+** batch, receipts, webhook-*.
 **
 ** A consumer has handlers or a sink, not both.
 **
@@ -372,6 +372,30 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
 ** to sqlite::memory: through a connection other than the handle's own.
 */
+/*
+** CAPI: Counting
+**
+** outbox_consumer_stats says what a consumer of this handle, its handlers and workers taken together, has done since
+** outbox_run or outbox_step first had it at work: deliveries, failures that will be tried again, dead letters made, claims
+** lost to another worker, and calls that were given up at their time limit. While it runs they are at most a moment old. Any
+** thread.
+*/
+typedef struct outbox_stats {
+    size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
+    int64_t delivered;
+    int64_t retried;
+    int64_t buried;
+    int64_t lost;
+    int64_t given_up;
+} outbox_stats;
+
+#define OUTBOX_STATS_INIT \
+    { \
+        sizeof(outbox_stats), 0, 0, 0, 0, 0 \
+    }
+
+OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err);
+
 #define OUTBOX_UNTIL_THROUGH 1
 
 OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err);

@@ -201,6 +201,27 @@ void manage_stop(outbox_consumer *c)
     api_consumer_free(c);
 }
 
+/* ---- counting ---- */
+
+OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err)
+{
+    outbox_stats sum = OUTBOX_STATS_INIT;
+    if (ret->size == 0) return err_set(err_of(err), ERR_MISUSE, "stats were not initialised with OUTBOX_STATS_INIT");
+    pthread_mutex_lock(&c->ob->crew.lock);
+    for (size_t i = 0; i < c->n_runners; i++) {
+        const struct pipeline_stats *s = &c->runners[i]->view.stats;
+        sum.delivered += s->delivered;
+        sum.retried += s->retried;
+        sum.buried += s->buried;
+        sum.lost += s->lost;
+        sum.given_up += atomic_load(&c->runners[i]->hung);
+    }
+    pthread_mutex_unlock(&c->ob->crew.lock);
+    sum.size = ret->size;
+    memcpy(ret, &sum, ret->size < sizeof sum ? ret->size : sizeof sum);
+    return 0;
+}
+
 /* ---- describing ---- */
 
 void api_consumer_free(outbox_consumer *c)

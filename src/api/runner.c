@@ -30,6 +30,7 @@ static int open_sink(struct runner *r, struct error *err)
         .consumer = r->consumer->name,
         .timeout_ms = r->consumer->timeout_ms,
         .concurrency = r->consumer->concurrency,
+        .http = &r->consumer->http,
         .clock = r->crew->clock,
         .done = pipeline_done,
         .done_ctx = r->p,
@@ -498,6 +499,9 @@ int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_del
         int64_t before = delivered_by(r, n);
         step_all(r, n, fds);
         heart_stop(&heart);
+        pthread_mutex_lock(&w->lock);
+        for (size_t i = 0; i < n; i++) show(r[i]);
+        pthread_mutex_unlock(&w->lock);
         if (ret_delivered) *ret_delivered = (size_t)(delivered_by(r, n) - before);
         for (size_t i = 0; i < n; i++) {
             if (result == 0 && failures_of(r[i]) > r[i]->failures)

@@ -38,6 +38,14 @@ struct cli;
 #define ARGS_MAX 8 /* more than any command takes */
 #define COLUMNS_MAX 8
 
+/* What `webhook` was told. */
+struct webhook_args {
+    const char *secret_file, *secret_env, *id, *signature, *address;
+    int64_t timestamp, count, status, delay_ms; /* 0: not given */
+    int64_t port, retry_after;                  /* -1: not given */
+    bool any_time, quiet;
+};
+
 /* What the options of commands are set in. Strings are borrowed from the arguments or the environment. */
 struct args {
     bool help, json;
@@ -64,6 +72,7 @@ struct args {
     int state;                                           /* enum delivery_state + 1; 0: not given */
     const char *group, *exec, *member, *from, *snapshot; /* of consume */
     int64_t claim_ms;
+    struct webhook_args webhook;
 
     const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
     int n_pos;
@@ -95,7 +104,7 @@ struct command {
 /* Each ends with name == NULL. */
 extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[],
     cmd_doctor[], cmd_events[], cmd_dead[], cmd_hwm[], cmd_trim[], cmd_grant[], cmd_revoke[], cmd_adopt[], cmd_config[],
-    cmd_consume[], cmd_version[], cmd_help[];
+    cmd_consume[], cmd_webhook[], cmd_version[], cmd_help[];
 
 extern const struct command *const commands_all[]; /* ends with NULL */
 
@@ -173,7 +182,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 char *const *config_consumers(const struct config *c, size_t *ret_n);
 /* config_check_consumer refuses a consumer that could not run: without a sink, or with options that don't go together. */
 int config_check_consumer(const struct config *c, const char *name, struct error *err);
-/* config_mask appends a value with the passwords in its URLs replaced by ***. */
+/* config_mask appends a value with the passwords in its URLs, and the query of a webhook, replaced by ***. */
 void config_mask(struct buf *b, const char *value);
 /* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */
 #define CONFIG_VARIABLE 64
@@ -311,6 +320,11 @@ int report_end(struct report *r, struct error *err);
 extern const char *const gen_tools[]; /* ends with NULL */
 /* gen prints what `migrate gen` prints. */
 int gen(struct cli *cli, struct error *err);
+
+/* ---- receiving webhooks ---- */
+
+/* listen_run is `webhook listen`: answers until it is told to stop. */
+int listen_run(struct cli *cli, struct error *err);
 
 /* ---- reading lines ---- */
 

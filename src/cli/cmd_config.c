@@ -111,8 +111,21 @@ static int show(struct cli *cli, struct error *err)
 static const struct {
     const char *name, *value;
 } examples[] = {
-    {"store", "sqlite:shop.db"},         {"listen", "127.0.0.1:8025"},       {"sink", "exec:./notify"},
-    {"events", "order.*, invoice.paid"}, {"where", "authorType = \"user\""},
+    {"store", "sqlite:shop.db"},
+    {"listen", "127.0.0.1:8025"},
+    {"sink", "exec:./notify"},
+    {"events", "order.*, invoice.paid"},
+    {"where", "authorType = \"user\""},
+    {"store", "sqlite:shop.db"},
+    {"sink", "exec:./notify"},
+    {"events", "order.*, invoice.paid"},
+    {"where", "authorType = \"user\""},
+    {"webhook-secret-file", "/etc/outbox/partner.secrets"},
+    {"webhook-secret-env", "PARTNER_SECRETS"},
+    {"webhook-header-file", "/etc/outbox/partner.headers"},
+    {"webhook-ca-file", "/etc/outbox/partner-ca.pem"},
+    {"webhook-allow", "10.1.0.0/16, fd00:1::/32"},
+    {"webhook-proxy", "http://proxy:3128"},
 };
 
 static const char *example_of(const struct option_def *o)

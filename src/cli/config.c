@@ -453,19 +453,32 @@ static size_t mask_url(struct buf *b, const char *s, bool alone)
     return (size_t)(at - s);
 }
 
+/* is_web says whether what stands before "://" is http or https: their queries are the endpoint's, and hold its tokens. */
+static bool is_web(const char *start, const char *at)
+{
+    return (at - start >= 4 && strncmp(at - 4, "http", 4) == 0) ||
+           (at - start >= 5 && strncmp(at - 5, "https", 5) == 0);
+}
+
 void config_mask(struct buf *b, const char *value)
 {
     static const char parameter[] = "password=";
+    const char *start = value;
+    bool web = false;
     bool alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
     while (*value) {
         size_t n = 0;
         if (strncmp(value, "://", 3) == 0) {
+            if (alone && is_web(start, value)) web = true;
             buf_adds(b, "://");
             value += 3;
             n = mask_url(b, value, alone);
         } else if (strncmp(value, parameter, sizeof(parameter) - 1) == 0) {
             buf_adds(b, "password=***");
             n = sizeof(parameter) - 1 + strcspn(value + sizeof(parameter) - 1, "& \t");
+        } else if (web && *value == '?') {
+            buf_adds(b, "?***");
+            n = strlen(value);
         } else {
             buf_addc(b, *value++);
         }

@@ -299,6 +299,7 @@ int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
     cli->args.interval_ms = cli->args.older_than_ms = cli->args.patience_ms = -1;
+    cli->args.webhook.port = cli->args.webhook.retry_after = -1;
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
         if (one(&p, argv[p.i], err) != 0) return -1;
     }

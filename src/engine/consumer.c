@@ -135,9 +135,29 @@ static int set_receipts(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct consumer *)target)->receipts, err);
 }
 
+/* What webhooks are told. */
+#define HTTP_SETTER(name) \
+    static int set_http_##name(void *target, const char *value, struct error *err) \
+    { \
+        return http_options_##name(&((struct consumer *)target)->http, value, err); \
+    }
+HTTP_SETTER(secret_file)
+HTTP_SETTER(secret_env)
+HTTP_SETTER(mode)
+HTTP_SETTER(source)
+HTTP_SETTER(header_file)
+HTTP_SETTER(client_errors)
+HTTP_SETTER(rate)
+HTTP_SETTER(connect)
+HTTP_SETTER(idle)
+HTTP_SETTER(version)
+HTTP_SETTER(ca_file)
+HTTP_SETTER(allow)
+HTTP_SETTER(proxy)
+
 const struct option_def consumer_options[] = {
-    {"sink", "URL", NULL, "where to deliver: stdout:, file:PATH, exec:COMMAND or redis://HOST/DB?stream=NAME",
-     set_sink},
+    {"sink", "URL", NULL,
+     "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME or https://HOST/PATH", set_sink},
     {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
      set_events},
     {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)",
@@ -154,6 +174,29 @@ const struct option_def consumer_options[] = {
      set_concurrency},
     {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
     {"receipts", NULL, "no", "keep a record of every delivery", set_receipts},
+    {"webhook-secret-file", "FILE", NULL, "sign webhooks with the secrets in this file, whsec_... one to a line",
+     set_http_secret_file},
+    {"webhook-secret-env", "NAME", NULL, "sign webhooks with the secrets in this environment variable",
+     set_http_secret_env},
+    {"webhook-mode", "binary|structured", "binary",
+     "CloudEvents over HTTP: attributes as headers, or all in one JSON object", set_http_mode},
+    {"webhook-source", "URI", "/outbox", "the source that CloudEvents name", set_http_source},
+    {"webhook-header-file", "FILE", NULL, "send the headers in this file along, Name: value one to a line",
+     set_http_header_file},
+    {"webhook-client-errors", "retry|reject", "retry", "whether an event that is answered with 4xx is tried again",
+     set_http_client_errors},
+    {"webhook-rate", "N", "0", "most requests a second; 0: no limit", set_http_rate},
+    {"webhook-connect-timeout", "DURATION", "10s", "how long connecting may take; 0s: only timeout counts",
+     set_http_connect},
+    {"webhook-idle-timeout", "DURATION", "0s", "how long nothing may move, in whole seconds; 0s: only timeout counts",
+     set_http_idle},
+    {"webhook-http", "auto|1.1|2", "auto", "version of HTTP; auto: 2 over TLS if the endpoint has it",
+     set_http_version},
+    {"webhook-ca-file", "FILE", NULL, "trust the certificates in this file instead of the system's", set_http_ca_file},
+    {"webhook-allow", "NET,...", NULL, "networks beside the public internet that webhooks may connect to",
+     set_http_allow},
+    {"webhook-proxy", "URL|env", NULL, "go through this proxy; env: through the one that https_proxy names",
+     set_http_proxy},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -185,6 +228,7 @@ void consumer_release(struct consumer *c)
     free(c->sink);
     free(c->events);
     free(c->where);
+    http_options_release(&c->http);
     *c = (struct consumer){0};
 }
 
@@ -193,8 +237,8 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
 {
     struct consumer made = *from;
     made.name = made.sink = made.events = made.where = NULL;
-    if (set_string(&made.name, name, err) != 0 || set_string(&made.events, events, err) != 0 ||
-        set_string(&made.where, from->where, err) != 0 ||
+    if (http_options_copy(&from->http, &made.http, err) != 0 || set_string(&made.name, name, err) != 0 ||
+        set_string(&made.events, events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
         (from->sink && set_string(&made.sink, from->sink, err) != 0)) {
         consumer_release(&made);
         return -1;

@@ -4,6 +4,7 @@
 
 #include "base/option.h"
 #include "engine/retry.h"
+#include "sink/http_options.h"
 #include "store/store.h"
 
 /* (1) Strings are owned. (2) A fresh one from consumer_init has every default. */
@@ -22,9 +23,10 @@ struct consumer {
     int concurrency;
     int batch; /* upper bound of the self-tuning batch size */
     bool receipts;
+    struct http_options http;
 };
 
-/* consumer_options: sink, events, where, order, lanes, from, retry, lease, timeout, concurrency, batch, receipts.
+/* consumer_options: sink, events, where, order, lanes, from, retry, lease, timeout, concurrency, batch, receipts, webhook-*.
  * Their target is a struct consumer. Ends with name == NULL. */
 extern const struct option_def consumer_options[];
 

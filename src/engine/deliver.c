@@ -34,10 +34,14 @@ static void sink_is_down(struct pipeline *p, const struct sink_result *r)
 
 static void sink_is_up(struct pipeline *p)
 {
-    if (!circuit_up(&p->circuit)) return;
-    p->stats.down = false;
-    p->stats.why[0] = 0;
-    log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+    bool was_down = circuit_up(&p->circuit), resumed = p->stop_said && !p->stats.paused;
+    if (was_down) {
+        p->stats.down = false;
+        p->stats.why[0] = 0;
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+    }
+    if (resumed) p->stop_said = false;
+    if ((!was_down && !resumed) || p->stop_said) return; /* why it is paused stays to be read */
     p->report[0] = '\0';
     p->report_due = true;
 }
@@ -101,6 +105,24 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
     pipeline_fail(p, &err, pipeline_now(p));
 }
 
+/* sink_says_stop pauses the consumer, once. If that is impossible the sink counts as down: then it is asked again. Handlers
+ * never say it, so that no transaction of theirs is open. */
+static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
+{
+    const char *text = r->text ? r->text : "the sink wants no more";
+    struct error err;
+    p->give_back = p->requeue = true;
+    if (p->stats.paused) return; /* one of many that were in flight */
+    if (p->cfg.st->ops->consumer_pause(p->cfg.st, p->c->name, true, &err) != 0) {
+        sink_is_down(p, r);
+        return;
+    }
+    p->stats.paused = p->stop_said = true;
+    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "paused: %s; outbox consumers resume %s goes on", text, p->c->name);
+    snprintf(p->report, sizeof p->report, "paused: %s", text);
+    p->report_due = true;
+}
+
 /* not_tried: a careful event goes back to the store, with the attempt that was counted for it: holding it would keep the
  * careful events of other consumers waiting, and a crash of theirs would count against it. */
 static void not_tried(struct pipeline *p, struct item *it)
@@ -148,6 +170,10 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
         not_tried(p, it);
         sink_is_gone(p, r);
         break;
+    case SINK_PAUSE:
+        not_tried(p, it);
+        sink_says_stop(p, r);
+        break;
     case SINK_CANCELLED: not_tried(p, it); break;
     }
 }
@@ -155,6 +181,8 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
 /* make_queue orders what may go anew, after items have come back. */
 void deliver_queue(struct pipeline *p)
 {
+    for (size_t i = p->n_live; p->give_back && i-- > 0;) live_give_up(p->live[i], &p->ready);
+    p->give_back = false;
     ready_init(&p->ready);
     for (size_t i = 0; i < p->n_live; i++)
         for (size_t k = 0; k < p->live[i]->b.n; k++)

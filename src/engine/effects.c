@@ -53,6 +53,13 @@ static int prepare(struct effects *e, struct live *l, struct error *err)
 
 /* ---- the transaction of a batch ---- */
 
+/* uncount: what was delivered in a transaction that is undone was not. */
+static void uncount(struct pipeline *p, const struct live *l)
+{
+    for (size_t i = 0; i < l->b.n; i++)
+        if (l->items[i].state == ITEM_ENDED && l->items[i].out.kind == OUTCOME_DELIVERED) p->stats.delivered--;
+}
+
 /* undo takes back what the transaction did; the batch starts again. */
 static void undo(struct pipeline *p)
 {
@@ -63,8 +70,7 @@ static void undo(struct pipeline *p)
     e->broken = false;
     if (++e->undone_times >= UNDO_MAX) e->single_left = SINGLE_FOR;
     pipeline_frozen(p, false);
-    for (size_t i = 0; i < l->b.n; i++)
-        if (l->items[i].state == ITEM_ENDED && l->items[i].out.kind == OUTCOME_DELIVERED) p->stats.delivered--;
+    uncount(p, l);
     ready_init(&p->ready);
     p->requeue = false;
     if (live_again(l, p->c->order, &p->keys, &p->ready) != 0)
@@ -294,8 +300,12 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     struct effects *e = &p->effects;
     struct error err;
     int bad = 0;
-    if (lost) e->st->ops->rollback(e->st);
-    else bad = e->st->ops->commit(e->st, &err);
+    if (lost) {
+        e->st->ops->rollback(e->st);
+        uncount(p, l);
+    } else {
+        bad = e->st->ops->commit(e->st, &err);
+    }
     e->open = NULL;
     pipeline_frozen(p, false);
     if (bad) {

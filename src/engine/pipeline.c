@@ -18,7 +18,8 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     p->c = cfg->consumer;
     if (!p->cfg.sweep_ms) p->cfg.sweep_ms = 30000;
     if (!p->cfg.poll_ms) p->cfg.poll_ms = 500;
-    p->batch_size = p->c->batch < BATCH_START ? (size_t)p->c->batch : BATCH_START;
+    p->batch_size = p->c->concurrency > BATCH_START ? (size_t)p->c->concurrency : BATCH_START; /* see tune */
+    if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
     p->drain_deadline = CLOCK_NEVER;
     circuit_init(&p->circuit);
     effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);

@@ -26,7 +26,9 @@ struct pipeline {
     size_t n_live;
     struct keymap keys;
     struct ready ready;
-    bool requeue; /* items came back: the queue must be made anew */
+    bool requeue;   /* items came back: the queue must be made anew */
+    bool stop_said; /* the sink wanted no more, and the consumer's last error says so */
+    bool give_back; /* and what is in it goes back to the store: the consumer was paused by its sink */
     size_t flying;
     struct circuit circuit;
     struct effects effects;

@@ -109,6 +109,8 @@ static void tune(struct pipeline *p, const struct live *l)
     int64_t took = pipeline_now(p) - l->claimed_at;
     if (l->b.n >= p->batch_size && took < BATCH_QUICK) p->batch_size *= 2;
     else if (took > BATCH_SLOW && p->batch_size > 1) p->batch_size /= 2;
+    /* However slow the sink is: with less it could not have in flight what it was told to. */
+    if (p->batch_size < (size_t)p->c->concurrency) p->batch_size = (size_t)p->c->concurrency;
     if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
 }
 

@@ -16,6 +16,10 @@ const struct sink_ops *const sink_kinds[] = {
     &redis_unix_ops,
     &redis_plus_unix_ops,
 #endif
+#ifdef OUTBOX_HTTP
+    &https_ops,
+    &http_ops,
+#endif
     NULL,
 };
 
@@ -23,16 +27,16 @@ const struct sink_ops *const sink_kinds[] = {
 
 /* Schemes that are no typing mistake, and the sink each belongs to. */
 static const struct {
-    const char *scheme, *sink, *packages;
+    const char *scheme, *sink, *package; /* what it needs to be built; NULL: there is none yet */
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
     {"redis+unix", "redis", "libhiredis-dev and libssl-dev"},
     {"unix", "redis", "libhiredis-dev and libssl-dev"},
-    {"http", "http", NULL},
-    {"https", "http", NULL},
+    {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"kafka", "kafka", NULL},
     {"nats", "nats", NULL},
+    {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"amqp", "rabbitmq", NULL},
 };
 
@@ -50,8 +54,8 @@ static int unknown(const char *scheme, const char *list, struct error *err)
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (strcmp(scheme, absent[i].scheme) == 0)
             return err_set(err, ERR_CONFIG, "the %s sink is not part of this build%s%s; it has %s", absent[i].sink,
-                           absent[i].packages ? ", which needs Debian's packages " : "",
-                           absent[i].packages ? absent[i].packages : "", list);
+                           absent[i].package ? ", which found no " : "", absent[i].package ? absent[i].package : "",
+                           list);
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++) names[i] = sink_kinds[i]->scheme;

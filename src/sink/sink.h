@@ -29,6 +29,7 @@ enum sink_status {
     SINK_DOWN,      /* the sink is away; nothing is known against the event; no attempt is counted */
     SINK_NOT_MINE,  /* another worker, of a newer version, may know what to do with it; no attempt is counted */
     SINK_FATAL,     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
+    SINK_PAUSE,     /* the other side wants no more events: the consumer is paused; this one stays, untried */
     SINK_CANCELLED, /* given up because of sink_ops.cancel */
 };
 
@@ -49,13 +50,15 @@ enum {
 };
 
 struct sink;
+struct http_options;
 
 /* What a sink is opened with. Strings live as long as the sink. */
 struct sink_config {
-    const char *url;      /* whole: "exec:./notify.sh" */
-    const char *consumer; /* the consumer's name */
-    int64_t timeout_ms;   /* per delivery */
-    int concurrency;      /* deliveries at once, for sinks without SINK_FAILSTOP */
+    const char *url;                 /* whole: "exec:./notify.sh" */
+    const char *consumer;            /* the consumer's name */
+    int64_t timeout_ms;              /* per delivery */
+    int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
+    const struct http_options *http; /* what webhooks are told; NULL: nothing */
     const struct clock *clock;
     /* done is called exactly once per accepted delivery, from submit, drive or cancel. */
     void (*done)(void *ctx, struct delivery *d, const struct sink_result *r);

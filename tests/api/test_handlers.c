@@ -603,14 +603,15 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
 {
     struct slow s = {.tx = !db_one_writer};
     struct running r[2];
+    outbox_consumer *c[2];
     (void)state;
     for (int i = 0; i < 2; i++) {
         outbox_options o = logging();
         r[i].ob = db_open(&o);
-        outbox_consumer *c = consumer(r[i].ob, "c");
-        OK(outbox_consumer_set(c, "lease", "200ms", &err));
-        OK(outbox_consumer_set(c, "timeout", "300ms", &err));
-        OK(outbox_add_handler(c, "slow", "e", hang_once, &s, db_one_writer ? OUTBOX_EXTERNAL : 0, &err));
+        c[i] = consumer(r[i].ob, "c");
+        OK(outbox_consumer_set(c[i], "lease", "200ms", &err));
+        OK(outbox_consumer_set(c[i], "timeout", "300ms", &err));
+        OK(outbox_add_handler(c[i], "slow", "e", hang_once, &s, db_one_writer ? OUTBOX_EXTERNAL : 0, &err));
         if (i == 0) emit(r[i].ob, 1);
         assert_int_equal(pthread_create(&r[i].thread, NULL, run, &r[i]), 0);
         if (i == 0) await(&s.blocked);
@@ -619,8 +620,13 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
     s.go = true;
     for (int i = 0; i < 2; i++) outbox_stop(r[i].ob);
     for (int i = 0; i < 2; i++) {
+        outbox_stats stats = OUTBOX_STATS_INIT;
         pthread_join(r[i].thread, NULL);
         assert_int_equal(r[i].result, 0);
+        OK(outbox_consumer_stats(c[i], &stats, &err));
+        assert_int_equal(stats.given_up, i == 0);
+        assert_int_equal(stats.lost, i == 0);
+        assert_int_equal(stats.delivered, i == 1 || db_one_writer); /* what acts outside has acted, all the same */
         outbox_close(r[i].ob);
     }
     assert_int_equal(s.calls, 2);
@@ -676,6 +682,18 @@ static void many_workers_share_the_work(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
 }
 
+static void inbox_that_forgets_too_early_is_warned_of(void **state)
+{
+    struct script s = {.name = "h"};
+    outbox_consumer *c = consumer(*state, "c");
+    handler(c, &s);
+    through(*state);
+    assert_false(logged("inbox-retention"));
+    OK(outbox_set(*state, "inbox-retention", "167h", &err));
+    through(*state);
+    assert_true(logged("inbox-retention is 6d23h"));
+}
+
 /* ---- eager ---- */
 
 static void eager_mode_delivers_before_emit_returns(void **state)
@@ -728,6 +746,7 @@ int main(void)
         ON(long_call_keeps_its_claim),
         ON(call_that_hangs_past_its_limit_is_given_up),
         ON(many_workers_share_the_work),
+        ON(inbox_that_forgets_too_early_is_warned_of),
         ON(eager_mode_delivers_before_emit_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

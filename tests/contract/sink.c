@@ -75,6 +75,7 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     it->order = rig->answered++;
     it->status = r->status;
     it->native = r->native;
+    it->retry_after_ms = r->retry_after_ms;
     it->has_text = r->text != NULL;
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
     snprintf(it->receipt, sizeof it->receipt, "%s", r->receipt ? r->receipt : "");

@@ -65,6 +65,7 @@ struct sink_item {
     enum sink_status status;
     int native;
     bool has_text;
+    int64_t retry_after_ms;
     char text[768], receipt[64];
 };
 

@@ -151,6 +151,29 @@ static void inbox_knows_what_was_handled(void **state)
     store_close(w);
 }
 
+static void inbox_has_a_retention_of_its_own(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_request req = {.older_than_ms = 1000, .inbox_ms = 60000};
+    struct trim_result t;
+    must(g->st->ops->begin(g->st, &err), &err);
+    put_handled(g->st, "h", "k");
+    must(g->st->ops->commit(g->st, &err), &err);
+    pass(59000);
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_int_equal(t.keys, 0);
+    assert_true(is_handled(g->st, "h", "k"));
+    pass(2000);
+    req.dry_run = true;
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_int_equal(t.keys, 1);
+    req.dry_run = false;
+    must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+    assert_int_equal(t.keys, 1);
+    assert_false(is_handled(g->st, "h", "k"));
+}
+
 static void savepoint_takes_back_what_came_after_it(void **state)
 {
     struct store_rig *g = *state;
@@ -239,6 +262,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(claim_that_ran_out_cannot_settle_in_a_transaction),
     ON_A_STORE(claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_else_could_take_it),
     ON_A_STORE(inbox_knows_what_was_handled),
+    ON_A_STORE(inbox_has_a_retention_of_its_own),
     ON_A_STORE(savepoint_takes_back_what_came_after_it),
     ON_A_STORE(failed_statement_can_be_taken_back),
     ON_A_STORE(ending_the_transaction_behind_our_back_is_seen),

@@ -367,7 +367,7 @@ static void unknown_kind_of_sink_is_explained(void **state)
     } cases[] = {
         {"fiel:/x", "did you mean 'file:'?"},
         {"redis://user:secret@cache:6379", "the redis sink is not part of this build"},
-        {"https://example.org/", "the http sink is not part of this build"},
+        {"amqp://example.org/", "the rabbitmq sink is not part of this build"},
         {"gopher://x", "exec:COMMAND"},
         {"events.ndjson", "stdout:, file:PATH, exec:COMMAND"},
         {"", "stdout:, file:PATH, exec:COMMAND"},

@@ -653,6 +653,65 @@ static void careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_bur
     assert_int_equal(g->n_seen, 3);
 }
 
+static const char *last_error(struct rig *g, char text[256])
+{
+    struct arena a;
+    arena_init(&a, 0);
+    struct consumer_info c = rig_info(g, &a);
+    snprintf(text, 256, "%s", c.last_error ? c.last_error : "");
+    arena_release(&a);
+    return text;
+}
+
+static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void **state)
+{
+    char text[256];
+    static const int64_t want[] = {2, 1, 3, 4, 5};
+    struct rig *g = *state;
+    struct error err;
+    const char *keys[] = {"a", "b", "a", "c", "b"};
+    for (size_t i = 0; i < 5; i++) rig_emit(g, keys[i]);
+    g->capacity = 2;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 2); /* 1 of a, 2 of b */
+    rig_end(g, 0, 0, SINK_PAUSE);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1); /* nothing new is started */
+    assert_true(info(g).paused);
+    assert_non_null(strstr(g->last_log, "paused: "));
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    rig_pass(g, 100000);
+    rig_step(g, 0);
+    assert_string_equal(last_error(g, text), "paused: scripted"); /* also after a delivery that was still in flight */
+    assert_int_equal(w->sk->n, 0);
+    assert_int_equal(info(g).inflight, 0);
+    assert_int_equal(g->n_seen, 1);
+    w->sk->hold = false;
+    assert_int_equal(g->st->ops->consumer_pause(g->st, "c", false, &err), 0);
+    pipeline_ring(w->p);
+    assert_true(rig_run(g, 0, 10000));
+    assert_seqs(g, 5, want);
+    for (size_t i = 0; i < 5; i++) assert_int_equal(g->seen[i].attempt, 1);
+    assert_string_equal(last_error(g, text), "");
+}
+
+static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 600; i++) rig_emit(g, NULL);
+    struct worker *w = rig_worker(g, 0, "batch=40", "concurrency=30", "order=none", NULL);
+    w->sk->hold = true;
+    while (g->n_seen < 600) { /* each takes two seconds: a reason to claim less, but not less than that */
+        rig_step(g, 0);
+        rig_pass(g, 2000);
+        while (w->sk->n > 0) rig_end(g, 0, 0, SINK_DELIVERED);
+    }
+    assert_in_range(pipeline_stats(w->p)->claims, 600 / 40, 600 / 30);
+}
+
 static void removed_consumer_fails_its_pipeline(void **state)
 {
     struct rig *g = *state;
@@ -798,6 +857,8 @@ int main(void)
         ON_A_RIG(settling_again_and_again_takes_no_more_memory),
         ON_A_RIG(of_two_consumers_only_one_delivers_a_careful_event_at_a_time),
         ON_A_RIG(careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried),
+        ON_A_RIG(sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing),
+        ON_A_RIG(batch_is_large_enough_for_what_may_be_in_flight),
         ON_A_RIG(removed_consumer_fails_its_pipeline),
         ON_A_RIG(consumer_given_another_filter_lets_what_is_in_flight_end_and_stops),
         ON_A_RIG(draining_is_not_cut_short_by_another_filter),

@@ -12,6 +12,7 @@ from support import BIN, ROOT, TIMEOUT, Case, clean_env
 BUILD = pathlib.Path(BIN).parent
 README = ROOT / "README.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
+WEBHOOKS = ROOT / "docs" / "webhooks.md"
 CONFORMANCE = ROOT / "docs" / "conformance.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 ROWS = {"C0": 7, "C1": 10, "C2": 13, "C3": 11, "C4": 10}  # how many rows each part of the contract has
@@ -103,6 +104,9 @@ class Examples(Case):
 
     def test_examples_of_operations_print_what_it_shows(self):
         self.run_blocks(OPERATIONS)
+
+    def test_examples_of_webhooks_print_what_it_shows(self):
+        self.run_blocks(WEBHOOKS)
 
     def compile_and_run(self, text):
         source, program, lib = self.path("app.c"), self.path("app"), BUILD / "src"

@@ -1,0 +1,279 @@
+"""Webhooks to endpoints that misbehave: each failure has its fate, nothing is lost, keys keep their order."""
+import socket
+import threading
+import time
+
+from endpoint import Endpoint, answer
+from support import Case, wait_until
+
+QUICK = "base=20ms,cap=50ms,attempts=1000"
+
+
+class WebhookCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def endpoint(self, behave=None):
+        endpoint = Endpoint(behave).start()
+        self.addCleanup(endpoint.stop)
+        return endpoint
+
+    def hook(self, endpoint, *more, retry=QUICK):
+        return ["--consumer", "hook", "--sink", endpoint.url, "--retry", retry, *more]
+
+    def number(self, *numbers, key="1"):
+        self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": key, "payload": n} for n in numbers])
+
+    def consumer(self):
+        return self.json("consumers", "show", "hook")
+
+    def wait_delivered(self, n, relay=None):
+        def delivered():
+            rows = self.sql("SELECT delivered FROM outbox_consumer WHERE name = 'hook'")
+            return rows and rows[0][0] >= n
+        wait_until(delivered, what=lambda: (self.consumer(), relay.output()[-3000:] if relay else ""))
+
+    def attempts(self, seq=1):
+        for delivery in self.json("events", "show", seq)["deliveries"]: return delivery["attempts"]
+
+    def believed(self, endpoint):
+        """What a receiver knows: payloads by the first request of each event that it answered."""
+        seen, order = set(), []
+        for request in endpoint.requests:
+            if request.answered and request.id not in seen: order.append(int(request.body))
+            if request.answered: seen.add(request.id)
+        return order
+
+
+class Away(WebhookCase):
+    def test_a_dead_endpoint_burns_no_attempts_and_gets_all_when_it_comes(self):
+        endpoint = self.endpoint()
+        endpoint.stop()
+        self.number(1, 2, 3)
+        with self.relay(*self.hook(endpoint)) as relay:
+            wait_until(lambda: "sink is down" in relay.output())
+            self.assertEqual(self.attempts(), 0)
+            self.assertIn("sink is down: http://127.0.0.1", self.consumer()["last_error"])
+            endpoint.start()
+            self.wait_delivered(3, relay)
+            self.assertIn("sink is back", relay.output())
+            self.assertEqual(self.believed(endpoint), [1, 2, 3])
+            self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
+
+    def test_an_endpoint_restarted_under_load_loses_and_reorders_nothing(self):
+        endpoint = self.endpoint()
+        keys, each = 10, 60
+        self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(key), "payload": key * 1000 + n}
+                        for n in range(each) for key in range(keys)])
+        with self.relay(*self.hook(endpoint, "--concurrency", "16")) as relay:
+            for count in (50, 200, 350):
+                wait_until(lambda: len(endpoint.requests) >= count, what=relay.output)
+                endpoint.stop()
+                endpoint.start()
+            self.wait_delivered(keys * each, relay)
+        order = self.believed(endpoint)
+        for key in range(keys):
+            self.assertEqual([n for n in order if n // 1000 == key], [key * 1000 + n for n in range(each)])
+        self.assertEqual(self.consumer()["dead"], 0)
+
+    def test_a_connection_closed_between_requests_is_no_failure(self):
+        endpoint = self.endpoint()
+        with self.relay(*self.hook(endpoint)) as relay:
+            for n in range(1, 6):
+                self.number(n)
+                self.wait_delivered(n, relay)
+                endpoint.hang_up()
+            self.assertNotIn("failed", relay.output())
+            self.assertNotIn("down", relay.output())
+        self.assertEqual(len(endpoint.requests), 5)
+
+    def test_one_that_always_closes_after_its_answer_is_fine(self):
+        endpoint = self.endpoint(lambda request: answer(200, close=True))
+        self.number(*range(20))
+        self.drain(*self.hook(endpoint))
+        self.assertEqual(self.believed(endpoint), list(range(20)))
+
+    def test_a_relay_killed_in_the_middle_repeats_with_the_same_ids(self):
+        def slow(request):
+            time.sleep(0.005)
+            return answer()
+        endpoint = self.endpoint(slow)
+        self.number(*range(100))
+        relay = self.relay(*self.hook(endpoint, "--lease", "300ms"))
+        wait_until(lambda: len(endpoint.requests) >= 20)
+        relay.kill()
+        with self.relay(*self.hook(endpoint, "--lease", "300ms")) as relay: self.wait_delivered(100, relay)
+        ids = {}
+        for request in endpoint.requests: ids.setdefault(int(request.body), set()).add(request.id)
+        self.assertEqual(sorted(ids), list(range(100)))
+        self.assertTrue(all(len(seen) == 1 for seen in ids.values()))
+        self.assertEqual(self.believed(endpoint), list(range(100)))
+
+
+class Limits(WebhookCase):
+    def test_a_connection_that_nobody_takes_ends_at_its_limit(self):
+        # A queue of one that is full: what else comes is not answered at all.
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for sock in (first, second):
+                sock.setblocking(False)
+                sock.connect_ex(full.getsockname())
+            self.number(1)
+            start = time.monotonic()
+            with self.relay("--consumer", "hook", "--sink", f"http://127.0.0.1:{full.getsockname()[1]}/",
+                            "--webhook-connect-timeout", "200ms") as relay:
+                wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
+                self.assertLess(time.monotonic() - start, 10)
+                self.assertEqual(self.attempts(), 0)
+                self.assertRegex(relay.output(), "sink is down: .*Timeout was reached")
+
+    def test_a_transfer_that_stands_still_ends_at_its_limit(self):
+        done = threading.Event()
+        self.addCleanup(done.set)
+
+        def stall(request):
+            yield b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
+            done.wait(60)
+        endpoint = self.endpoint(stall)
+        self.number(1)
+        start = time.monotonic()
+        with self.relay(*self.hook(endpoint, "--webhook-idle-timeout", "1s")) as relay:
+            wait_until(lambda: "failed, attempt 1" in relay.output(), timeout=20, what=relay.output)
+            self.assertGreaterEqual(time.monotonic() - start, 0.9)
+            endpoint.behave = lambda request: answer()
+            self.wait_delivered(1, relay)
+
+    def test_a_rate_is_kept(self):
+        endpoint = self.endpoint()
+        self.emit_many([{"type": "a", "payload": n} for n in range(60)])
+        self.drain(*self.hook(endpoint, "--webhook-rate", "50", "--concurrency", "20"))
+        times = [r.at for r in endpoint.requests]
+        self.assertEqual(len(times), 60)
+        self.assertGreaterEqual(times[-1] - times[0], 0.98 * (60 - 6) / 50)
+
+
+class Answers(WebhookCase):
+    def failing_first(self, *misbehaved):
+        """An endpoint that misbehaves these ways, one request each, and then is good."""
+        left = list(misbehaved)
+        return self.endpoint(lambda request: left.pop(0)(request) if left else answer())
+
+    def test_each_way_to_fail_is_an_attempt_and_the_event_comes_again(self):
+        stuck = {"n": 0}
+
+        def hang(request):
+            stuck["n"] += 1
+            time.sleep(2)
+            return None
+
+        def drip(request):
+            for byte in answer(200, body=b"x" * 1000):
+                time.sleep(0.05)
+                yield bytes([byte])
+        ways = {
+            "no whole answer within 300ms": hang,
+            "no whole answer within": drip,
+            "empty reply": lambda request: None,
+            "HTTP 500: oh no": lambda request: answer(500, body=b"oh no"),
+            "HTTP 404": lambda request: answer(404),
+            "transfer closed": lambda request: iter_once(answer(200, {"Content-Length": "100"}, b"half")),
+            "HTTP 302; redirects are not followed": lambda request: answer(302, {"Location": "http://10.0.0.1/"}),
+            "HTTP/0.9": lambda request: iter_once(b"what?\r\n\r\n"),
+        }
+
+        def iter_once(data):
+            yield data
+            raise OSError("and hangs up")
+        endpoint = self.failing_first(*ways.values())
+        self.number(1, 2)
+        with self.relay(*self.hook(endpoint, "--timeout", "300ms")) as relay: self.wait_delivered(2, relay)
+        log = relay.output()
+        for said in ways: self.assertIn(said, log)
+        self.assertEqual(log.count("failed, attempt"), len(ways))
+        first = [r for r in endpoint.requests if r.body == b"1"]
+        self.assertEqual(len({r.id for r in first}), 1)
+        self.assertEqual([r.headers["outbox-attempt"] for r in first], [str(n + 1) for n in range(len(ways) + 1)])
+        self.assertEqual([r.body for r in endpoint.requests][-2:], [b"1", b"2"])
+
+    def test_4xx_is_a_dead_letter_at_once_where_that_is_set(self):
+        endpoint = self.endpoint(lambda request: answer(422, body=b"bad total") if request.body == b"1" else answer())
+        self.number(1, key="a")
+        self.number(2, key="b")
+        self.drain(*self.hook(endpoint, "--webhook-client-errors", "reject"))
+        self.assertEqual(len(endpoint.requests), 2)
+        self.assertIn("HTTP 422: bad total", self.outbox("dead", "list", "--consumer", "hook", "--json").stdout)
+        self.assertEqual(self.consumer()["dead"], 1)
+
+    def test_retry_after_is_waited_for_without_burning_attempts(self):
+        endpoint = self.failing_first(lambda request: answer(429, {"Retry-After": "1"}),
+                                      lambda request: answer(503, {"Retry-After": "1"}))
+        self.number(1, 2)
+        with self.relay(*self.hook(endpoint)) as relay: self.wait_delivered(2, relay)
+        first, second, third, _ = endpoint.requests
+        self.assertGreaterEqual(second.at - first.at, 0.99)
+        self.assertGreaterEqual(third.at - second.at, 0.99)
+        self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
+        self.assertIn("HTTP 429", relay.output())
+
+    def test_410_pauses_the_consumer_and_says_so(self):
+        gone = {"is": True}
+        endpoint = self.endpoint(lambda request: answer(410 if gone["is"] else 204))
+        for key in range(50): self.number(key, key=str(key))
+        with self.relay(*self.hook(endpoint, "--concurrency", "4")) as relay:
+            wait_until(lambda: "paused: http://127.0.0.1" in relay.output(), what=relay.output)
+            wait_until(lambda: self.consumer()["state"] == "paused" and self.consumer()["in_flight"] == 0,
+                       what=lambda: (self.consumer(), relay.output()))
+            self.assertIn("HTTP 410", self.consumer()["last_error"])
+            asked = len(endpoint.requests)
+            self.assertLess(asked, 20)
+            self.number(99, key="late")
+            gone["is"] = False
+            self.assertEqual(len(endpoint.requests), asked)
+            self.outbox("consumers", "resume", "hook")
+            self.wait_delivered(51, relay)
+            wait_until(lambda: not self.consumer()["last_error"], what=self.consumer)
+        self.assertEqual(sorted(int(r.body) for r in endpoint.requests[asked:]), [*range(50), 99])
+        self.assertEqual(relay.output().count("paused:"), 1)
+        self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
+
+    def test_a_redirect_leads_nowhere(self):
+        inside = self.endpoint()
+        endpoint = self.failing_first(lambda request: answer(307, {"Location": inside.url}),
+                                      lambda request: answer(301, {"Location": "http://169.254.169.254/latest"}))
+        self.number(1)
+        self.drain(*self.hook(endpoint))
+        self.assertEqual((inside.connections, len(endpoint.requests)), (0, 3))
+
+    def test_an_endless_answer_is_cut_and_memory_stays_flat(self):
+        def endless(request):
+            yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            while True: yield b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        endpoint = self.endpoint(endless)
+        self.number(*range(30))
+        with self.relay(*self.hook(endpoint)) as relay:
+            self.wait_delivered(30, relay)
+            self.assertNotIn("xxxx", relay.output())
+        self.assertEqual([int(r.body) for r in endpoint.requests], list(range(30)))
+
+    def test_a_name_that_leads_inside_is_not_connected_to(self):
+        inside = self.endpoint()
+        url = inside.url.replace("127.0.0.1", "internal.localhost")
+        self.number(1)
+        with self.relay("--consumer", "hook", "--sink", url) as relay:
+            wait_until(lambda: "will not connect to" in relay.output(), what=relay.output)
+            self.assertEqual((inside.connections, self.attempts()), (0, 0))
+        self.drain("--consumer", "hook", "--sink", url, "--webhook-allow", "127.0.0.0/8,::1")
+        self.assertEqual(len(inside.requests), 1)
+
+    def test_one_dead_endpoint_among_ten_delays_no_other(self):
+        endpoints = [self.endpoint() for _ in range(10)]
+        endpoints[3].stop()
+        args = []
+        for i, endpoint in enumerate(endpoints): args += ["--consumer", f"c{i}", "--sink", endpoint.url]
+        with self.relay(*args) as relay:
+            self.number(*range(200))
+            others = [e for i, e in enumerate(endpoints) if i != 3]
+            wait_until(lambda: all(len(e.requests) == 200 for e in others), what=relay.output)
+            self.assertTrue(all(self.believed(e) == list(range(200)) for e in others))
