@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 
+import on_redis
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program,
                      ratio, remove, run_ns, timed, wait_until, wakeup_rows)
 
@@ -416,9 +417,21 @@ def section_idle(b):
     b.row("  queries in 5 s", queries * 5 / seconds, "queries", "", None, "<= 1", queries * 5 / seconds <= 1)
 
 
+def section_redis(b):
+    n, small = b.backlog, backlog(b, 10_000)
+    db = backlog(b, n)
+
+    def queue(redis):
+        def run():
+            psql(b, db, QUEUE.format(rows=n // 5))
+            return on_redis.bare(b, redis, "skip-locked", url_of(b, db), n // 5)()
+        return run
+    on_redis.section(b, url_of(b, db), "postgres", url_of(b, db), (url_of(b, small), url_of(b, small)), queue)
+
+
 SECTIONS = {"drain": section_drain, "consumers": section_consumers, "kept": section_kept, "held": section_held,
             "emit": section_emit, "doorbell": section_doorbell, "tpcb": section_tpcb, "memory": section_memory,
-            "wakeup": section_wakeup, "idle": section_idle}
+            "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis}
 
 
 def facts(b):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import on_redis
 from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program,
                      ratio, remove, run_ns, timed, wait_until, wakeup_rows)
 
@@ -248,6 +249,11 @@ def system_calls(pid, seconds):
     return sum(1 for line in log.splitlines() if "(" in line and not any(word in line for word in waiting))
 
 
+def section_redis(b):
+    db, small = backlog(b, b.backlog), backlog(b, 10_000)
+    on_redis.section(b, url_of(db), "sqlite", db, (url_of(small), small))
+
+
 SECTIONS = {"drain": section_drain, "orders": section_orders, "filter": section_filter, "consumers": section_consumers,
             "emit": section_emit, "draining": section_draining, "memory": section_memory, "wakeup": section_wakeup,
-            "idle": section_idle}
+            "idle": section_idle, "redis": section_redis}

@@ -405,6 +405,54 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 OUTBOX_API void outbox_wake(outbox *ob);
 
 /*
+** CAPI: High-water marks
+**
+** outbox_hwm gives the last id that was written to a stream and recorded, "1748100000000-0", by any consumer of this outbox.
+** What the stream has up to it was committed before: rows read afterwards hold it. OUTBOX_NOTFOUND: nothing was written.
+** To have it exact, read it in one transaction with your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, table
+** outbox_mark in SQLite. From any thread.
+*/
+#define OUTBOX_HWM_SIZE 48
+
+OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE], outbox_error *err);
+
+/*
+** CAPI: Reading a stream
+**
+** outbox_consume is the other end of a Redis stream that a relay writes: it joins a consumer group and calls the handler for
+** each event, in the order of the stream, until outbox_stop, or with OUTBOX_UNTIL_THROUGH until nothing is left. The handle
+** is that of the reader's own database, where the outbox's tables are.
+**
+** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg), which begins with a
+** record that `group` has handled the event's id. Returning 0 commits both; then the entry is acknowledged. Anything else
+** rolls back, and the event is tried again, after a while and before those behind it. An event that was handled before is
+** acknowledged without a call. So what the handler writes through that connection takes effect exactly once, whatever is
+** killed. The handler may also emit, with outbox_emit.
+**
+** Entries that another member of the group has left lying for claim_ms are taken over. Several members share the work of a
+** group, and then keep no order. A Redis that is away is waited for. Returns -1 when it cannot go on: a wrong URL, or no
+** Redis built in (OUTBOX_CONFIG). One call at a time per handle, and not beside outbox_run.
+*/
+typedef struct outbox_stream {
+    size_t size;       /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
+    const char *url;   /* redis://HOST:PORT/DB?stream=NAME, or several names with commas between; see docs/redis.md */
+    const char *group; /* the consumer group, and the name under which events are remembered as handled */
+    const char *name;  /* of this member, the same after a restart; NULL: the host's name */
+    const char *from;  /* where a new group starts: NULL the beginning, "$" the end, or behind this id */
+    int64_t claim_ms;  /* 0: 60000 */
+    int flags;         /* OUTBOX_UNTIL_THROUGH */
+    int (*handler)(outbox *ob, const outbox_event *ev, void *ctx);
+    void *ctx;
+} outbox_stream;
+
+#define OUTBOX_STREAM_INIT \
+    { \
+        sizeof(outbox_stream), 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
+
+OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *stream, outbox_error *err);
+
+/*
 ** CAPI: Claiming rows of any table
 **
 ** What outboxes, job queues and sweeps have in common: take up to `limit` rows that match some criteria, mark them as

@@ -184,6 +184,18 @@ CREATE TABLE @schema@.receipt (
 CREATE INDEX receipt_at ON @schema@.receipt (at);
 COMMENT ON TABLE @schema@.receipt IS 'optional record of deliveries';
 
+-- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo. Read it in the same
+-- snapshot as your rows (see hwm), and those hold everything that is in the stream up to it.
+CREATE TABLE @schema@.mark (
+    stream   text NOT NULL,
+    consumer text NOT NULL,
+    hi       bigint NOT NULL,
+    lo       bigint NOT NULL,
+    at       timestamptz NOT NULL,
+    PRIMARY KEY (stream, consumer)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
+
 -- Tenants: a connection that says which tenant it works for (SET outbox.tenant) has to do with that tenant's events
 -- alone, and with that tenant's consumers; one that says nothing is the platform's, which has to do with all. Not so for
 -- a role above row-level security: the owner of the tables, a superuser.
@@ -204,11 +216,13 @@ ALTER TABLE @schema@.claim ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.parked ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.dead ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.receipt ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.mark ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.lane USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.claim USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.parked USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.dead USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 CREATE POLICY tenant ON @schema@.receipt USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.mark USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 
 -- Dead letters are an operator's to send back and to drop, which is who may delete events. A consumer's own part is to
 -- bury, and to delete those that were sent back and delivered.

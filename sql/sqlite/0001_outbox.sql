@@ -139,6 +139,17 @@ CREATE TABLE outbox_receipt (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_receipt_at ON outbox_receipt (at);
 
+-- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo. Read it in the same
+-- transaction as your rows, and those hold everything that is in the stream up to it.
+CREATE TABLE outbox_mark (
+    stream   TEXT NOT NULL,
+    consumer TEXT NOT NULL,
+    hi       INTEGER NOT NULL,
+    lo       INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (stream, consumer)
+) WITHOUT ROWID;
+
 -- The state of every kept event for every consumer whose type patterns match it. The payload predicate is not looked at:
 -- an event it excludes shows as delivered once the position is past it. With several lanes an event shows as pending
 -- until all lanes are past it. `outbox events` is exact in both.

@@ -330,6 +330,26 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     return r;
 }
 
+static int furthest(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    (void)consumer, (void)at;
+    snprintf(ctx, OUTBOX_HWM_SIZE, "%lld-%lld", (long long)m->hi, (long long)m->lo);
+    return 1; /* it comes first */
+}
+
+OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE], outbox_error *err)
+{
+    char id[OUTBOX_HWM_SIZE] = "";
+    if (!stream) return err_set(err_of(err), ERR_MISUSE, "which stream?");
+    pthread_mutex_lock(&ob->lock);
+    int r = ob->st->ops->marks(ob->st, stream, furthest, id, err_of(err));
+    pthread_mutex_unlock(&ob->lock);
+    if (r != 0) return -1;
+    if (!id[0]) return err_set(err_of(err), ERR_NOTFOUND, "nothing has been written to a stream \"%s\" yet", stream);
+    memcpy(ret, id, sizeof id);
+    return 0;
+}
+
 OUTBOX_API void outbox_wake(outbox *ob)
 {
     pthread_mutex_lock(&ob->crew.lock);

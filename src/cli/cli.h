@@ -69,7 +69,9 @@ struct args {
     bool undo;
     int tool; /* of migrate gen */
     const char *service;
-    int state; /* enum delivery_state + 1; 0: not given */
+    int state;                                           /* enum delivery_state + 1; 0: not given */
+    const char *group, *exec, *member, *from, *snapshot; /* of consume */
+    int64_t claim_ms;
     struct webhook_args webhook;
 
     const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
@@ -101,8 +103,8 @@ struct command {
 
 /* Each ends with name == NULL. */
 extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[],
-    cmd_doctor[], cmd_events[], cmd_dead[], cmd_trim[], cmd_grant[], cmd_revoke[], cmd_adopt[], cmd_config[],
-    cmd_webhook[], cmd_version[], cmd_help[];
+    cmd_doctor[], cmd_events[], cmd_dead[], cmd_hwm[], cmd_trim[], cmd_grant[], cmd_revoke[], cmd_adopt[], cmd_config[],
+    cmd_consume[], cmd_webhook[], cmd_version[], cmd_help[];
 
 extern const struct command *const commands_all[]; /* ends with NULL */
 

@@ -70,7 +70,9 @@ static void print_sinks(void)
 {
     puts("\nSinks:");
     for (size_t i = 0; sink_kinds[i]; i++)
-        printf("      %-*s%s\n", COLUMN - 6, sink_kinds[i]->synopsis, sink_kinds[i]->help);
+        printf("      %-*s%s%*s%s\n", COLUMN - 6, sink_kinds[i]->synopsis,
+               strlen(sink_kinds[i]->synopsis) >= COLUMN - 6 ? "\n" : "",
+               strlen(sink_kinds[i]->synopsis) >= COLUMN - 6 ? COLUMN : 0, "", sink_kinds[i]->help);
 }
 
 /* print_row prints one form of a command and its options. Of several with the same options, the last has them. */

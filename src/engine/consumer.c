@@ -156,7 +156,8 @@ HTTP_SETTER(allow)
 HTTP_SETTER(proxy)
 
 const struct option_def consumer_options[] = {
-    {"sink", "URL", NULL, "where to deliver: stdout:, file:PATH, exec:COMMAND or https://HOST/PATH", set_sink},
+    {"sink", "URL", NULL,
+     "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME or https://HOST/PATH", set_sink},
     {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
      set_events},
     {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)",

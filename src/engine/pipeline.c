@@ -46,6 +46,8 @@ struct handler_guard pipeline_guard(struct pipeline *p)
 void pipeline_attach(struct pipeline *p, struct sink *sk)
 {
     p->sk = sk;
+    const char *caution = sk->ops->caution ? sk->ops->caution(sk) : NULL;
+    if (caution) log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
 }
 
 void pipeline_free(struct pipeline *p)
@@ -112,12 +114,21 @@ static bool drain_turn(struct pipeline *p)
     return true;
 }
 
+/* give_back: it is another's turn to deliver, who can have what was not started. */
+static void give_back(struct pipeline *p)
+{
+    for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
+    ready_init(&p->ready);
+    p->requeue = false;
+}
+
 bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED) return false;
     deliver_report(p);
     if (!effects_resolve(p)) return false;
-    if (p->flying > 0) p->sk->ops->drive(p->sk);
+    if (p->flying > 0 || pipeline_leased(p)) p->sk->ops->drive(p->sk);
+    if (!pipeline_our_turn(p)) give_back(p);
     if (p->requeue) deliver_queue(p);
     turn_keep_leases(p);
     if (p->state == PIPELINE_DRAINING) return drain_turn(p);
@@ -155,7 +166,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     int64_t now = pipeline_now(p), at = CLOCK_NEVER;
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED) return 0;
-    if (p->flying > 0) {
+    if (p->flying > 0 || pipeline_leased(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
         at = sooner(at, p->sk->ops->deadline(p->sk));
     }

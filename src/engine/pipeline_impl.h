@@ -66,6 +66,18 @@ static inline void pipeline_frozen(struct pipeline *p, bool frozen)
     if (p->cfg.pulse && (p->cfg.st->caps & STORE_ONE_WRITER)) atomic_store(&p->cfg.pulse->frozen, frozen);
 }
 
+/* pipeline_leased: the sink takes turns with others, and wants to be driven when idle, too. pipeline_our_turn: it is ours. */
+static inline const struct sink_lease *pipeline_leased(const struct pipeline *p)
+{
+    return p->sk->ops->lease ? p->sk->ops->lease(p->sk) : NULL;
+}
+
+static inline bool pipeline_our_turn(const struct pipeline *p)
+{
+    const struct sink_lease *l = pipeline_leased(p);
+    return !l || l->held;
+}
+
 /* pipeline_half_lease: when the claim wants to be extended. */
 static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct live *l)
 {

@@ -93,7 +93,7 @@ static struct live *spare(struct pipeline *p)
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t live = p->n_live - settling;
-    if (p->state != PIPELINE_RUNNING || p->ready.head) return false;
+    if (p->state != PIPELINE_RUNNING || p->ready.head || !pipeline_our_turn(p)) return false;
     if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
     if (live > 0 && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
@@ -212,18 +212,21 @@ static void superseded(struct pipeline *p)
 
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l)
 {
-    return (struct settlement){.consumer = p->c->name,
-                               .owner = p->cfg.owner,
-                               .order = p->c->order,
-                               .b = &l->b,
-                               .out = l->out,
-                               .n = l->n_out,
-                               .release_from = l->release_from};
+    struct settlement s = {.consumer = p->c->name,
+                           .owner = p->cfg.owner,
+                           .order = p->c->order,
+                           .b = &l->b,
+                           .out = l->out,
+                           .n = l->n_out,
+                           .release_from = l->release_from};
+    if (p->sk->ops->marks) s.n_marks = p->sk->ops->marks(p->sk, &s.marks);
+    return s;
 }
 
 /* turn_settled forgets a batch whose settlement was handed in. */
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
+    if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
     struct live *l = p->live[i];
     if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
     tune(p, l);

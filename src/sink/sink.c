@@ -10,6 +10,12 @@ const struct sink_ops *const sink_kinds[] = {
     &file_stdout_ops,
     &file_ops,
     &exec_ops,
+#ifdef OUTBOX_REDIS
+    &redis_ops,
+    &redis_tls_ops,
+    &redis_unix_ops,
+    &redis_plus_unix_ops,
+#endif
 #ifdef OUTBOX_HTTP
     &https_ops,
     &http_ops,
@@ -23,8 +29,14 @@ const struct sink_ops *const sink_kinds[] = {
 static const struct {
     const char *scheme, *sink, *package; /* what it needs to be built; NULL: there is none yet */
 } absent[] = {
-    {"redis", "redis", NULL},   {"rediss", "redis", NULL}, {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
-    {"kafka", "kafka", NULL},   {"nats", "nats", NULL},    {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
+    {"redis", "redis", "libhiredis-dev and libssl-dev"},
+    {"rediss", "redis", "libhiredis-dev and libssl-dev"},
+    {"redis+unix", "redis", "libhiredis-dev and libssl-dev"},
+    {"unix", "redis", "libhiredis-dev and libssl-dev"},
+    {"http", "http", "libcurl4-openssl-dev and libssl-dev"},
+    {"kafka", "kafka", NULL},
+    {"nats", "nats", NULL},
+    {"https", "http", "libcurl4-openssl-dev and libssl-dev"},
     {"amqp", "rabbitmq", NULL},
 };
 
@@ -54,7 +66,7 @@ static int unknown(const char *scheme, const char *list, struct error *err)
 
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
-    char scheme[32], list[256];
+    char scheme[32], list[400];
     list_kinds(list, sizeof list);
     const char *colon = strchr(url, ':');
     /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */

@@ -6,12 +6,14 @@
 #define SINK_SINK_H
 
 #include <poll.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "event/event.h"
+#include "event/hwm.h"
 
 /* One event on its way. The engine owns it; the sink may keep the pointer until it has called done. */
 struct delivery {
@@ -63,6 +65,13 @@ struct sink_config {
     void *done_ctx;
 };
 
+/* A lease on delivering, and what a sink counts about it, for metrics. */
+struct sink_lease {
+    bool held;
+    int64_t acquired, renewed, lost; /* lost: it ran out, or another one has it */
+    int64_t unanswered;              /* a renewal that got no answer */
+};
+
 struct sink_ops {
     const char *scheme;   /* "exec": what stands before the colon of the URL */
     const char *synopsis; /* "exec:COMMAND" */
@@ -92,6 +101,19 @@ struct sink_ops {
 
     /* cancel ends everything in flight now: done(SINK_CANCELLED) for each, or its real end if that is known. */
     void (*cancel)(struct sink *sk);
+
+    /* The rest may be NULL. */
+
+    /* lease says whose turn it is, where several take turns; NULL: it is always ours. While it is not held nothing is
+     * claimed, and what was not submitted is given back. A sink with a lease is driven (drive, fds, deadline) with nothing in
+     * flight, too. */
+    const struct sink_lease *(*lease)(struct sink *sk);
+    /* marks lists the high-water marks that moved since marks_kept, which says that the list is recorded. Borrowed until
+     * the next call of the sink. */
+    size_t (*marks)(struct sink *sk, const struct hwm **ret);
+    void (*marks_kept)(struct sink *sk);
+    /* caution is a line for operators about how it is set up; NULL: nothing to say. */
+    const char *(*caution)(struct sink *sk);
 };
 
 /* Base of every sink; comes first in the backend's own struct. */

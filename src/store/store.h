@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "event/event.h"
 #include "event/filter.h"
+#include "event/hwm.h"
 
 enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 
@@ -135,6 +136,10 @@ struct settlement {
     /* Events of a fresh batch from this seq on were never tried: give them back by moving the position, where no later
      * claim stands behind this one (then they are parked, as OUTCOME_BEHIND). 0: none. No outcome names them. */
     int64_t release_from;
+    /* How far streams on the other side have come. Kept if further than what is there, whether or not the claim is lost: it
+     * is what happened over there. */
+    const struct hwm *marks;
+    size_t n_marks;
 };
 
 /* ---- what operators see ---- */
@@ -232,6 +237,9 @@ struct dead_query {
     size_t limit;         /* 0: all */
 };
 typedef int dead_visit(void *ctx, const struct dead_letter *d);
+
+/* One consumer's high-water mark of a stream; borrowed for the call. */
+typedef int mark_visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at);
 
 struct trim_request {
     int64_t older_than_ms;
@@ -425,6 +433,9 @@ struct store_ops {
     int (*dead_retry)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
     int (*dead_drop)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
     int (*trim)(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+    /* marks visits the high-water marks of a stream (NULL: of all), the furthest of each stream first. */
+    int (*marks)(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 
     /* grant gives a role its part, or takes it away. *ret_changed: false, there was nothing to take. ERR_NOTFOUND: no such
      * role. NULL: this store has no roles. */

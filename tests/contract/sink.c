@@ -78,6 +78,7 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     it->retry_after_ms = r->retry_after_ms;
     it->has_text = r->text != NULL;
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
+    snprintf(it->receipt, sizeof it->receipt, "%s", r->receipt ? r->receipt : "");
 }
 
 void sink_rig_init(struct sink_rig *rig)

@@ -66,7 +66,7 @@ struct sink_item {
     int native;
     bool has_text;
     int64_t retry_after_ms;
-    char text[768];
+    char text[768], receipt[64];
 };
 
 /* A sink with an engine in front of it that does just what the contract says.

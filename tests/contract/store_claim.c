@@ -704,6 +704,66 @@ static void receipts_can_be_kept(void **state)
     assert_int_equal(look(g, "c").delivered, 1);
 }
 
+struct marks_seen {
+    char text[256];
+};
+
+static int see_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct marks_seen *seen = ctx;
+    size_t n = strlen(seen->text);
+    assert_true(at > 0);
+    snprintf(seen->text + n, sizeof seen->text - n, "%s/%.*s=%lld-%lld ", consumer, (int)m->stream.n, m->stream.p,
+             (long long)m->hi, (long long)m->lo);
+    return 0;
+}
+
+static void assert_marks(struct store_rig *g, const char *stream, const char *want)
+{
+    struct marks_seen seen = {""};
+    struct error err;
+    must(g->st->ops->marks(g->st, stream, see_mark, &seen, &err), &err);
+    assert_string_equal(seen.text, want);
+}
+
+static bool settle_with(struct store_rig *g, const char *consumer, const char *owner, const struct hwm *marks, size_t n)
+{
+    struct error err;
+    bool lost;
+    struct settlement s = {
+        .consumer = consumer, .owner = owner, .order = ORDER_KEY, .b = &g->b, .marks = marks, .n_marks = n};
+    must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    return !lost;
+}
+
+static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    put(g->st, "d");
+    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    assert_marks(g, NULL, "");
+    assert_int_equal(claim(g, "c"), 3);
+    const struct hwm two[] = {{STR("a \"'\\"), 5, 7}, {STR("b"), 5, 1}};
+    assert_true(settle_with(g, "c", "me", two, 2));
+    assert_marks(g, NULL, "c/a \"'\\=5-7 c/b=5-1 ");
+    assert_marks(g, "b", "c/b=5-1 ");
+    assert_marks(g, "none", "");
+
+    /* Also by a claim that is lost: it was written over there. But never back. */
+    assert_int_equal(claim(g, "d"), 3);
+    const struct hwm further[] = {{STR("b"), 5, 3}};
+    assert_false(settle_with(g, "d", "another", further, 1));
+    assert_marks(g, "b", "d/b=5-3 c/b=5-1 ");
+    const struct hwm back[] = {{STR("b"), 4, 9}};
+    assert_true(settle_with(g, "d", "me", back, 1));
+    assert_marks(g, "b", "d/b=5-3 c/b=5-1 ");
+
+    struct error err;
+    must(g->st->ops->consumer_remove(g->st, "d", false, &err), &err);
+    assert_marks(g, "b", "c/b=5-1 ");
+}
+
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(claimed_events_are_out_of_everyone_elses_reach),
     ON_A_STORE(without_order_owners_share_a_lane),
@@ -740,6 +800,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
     ON_A_STORE(receipts_can_be_kept),
+    ON_A_STORE(marks_are_kept_with_the_settlement_and_never_go_back),
 };
 
 const struct store_tests store_claim_tests = STORE_TESTS(tests);

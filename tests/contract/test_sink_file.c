@@ -366,7 +366,7 @@ static void unknown_kind_of_sink_is_explained(void **state)
         const char *url, *says;
     } cases[] = {
         {"fiel:/x", "did you mean 'file:'?"},
-        {"redis://user:secret@cache:6379", "the redis sink is not part of this build"},
+        {"kafka://user:secret@broker:9092", "the kafka sink is not part of this build"},
         {"amqp://example.org/", "the rabbitmq sink is not part of this build"},
         {"gopher://x", "exec:COMMAND"},
         {"events.ndjson", "stdout:, file:PATH, exec:COMMAND"},

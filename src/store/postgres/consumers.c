@@ -63,6 +63,7 @@ int pg_consumer_remove(struct store *base, const char *name, bool force, struct 
         pg_exec(st, err, NULL, "DELETE FROM @schema@.parked WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.dead WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.receipt WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.mark WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.consumer WHERE name = $1", "s", name) == 0)
         return pg_commit(base, err);
     pg_rollback(base);

@@ -254,3 +254,19 @@ int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n,
         "d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0))",
         "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
 }
+
+int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)
+{
+    PGresult *r = pg_query(
+        pg_of(base), err,
+        "SELECT stream, consumer, hi, lo, floor(extract(epoch FROM at) * 1000)::bigint FROM @schema@.mark "
+        "WHERE $1::text IS NULL OR stream = $1 ORDER BY stream COLLATE \"C\", hi DESC, lo DESC, consumer",
+        "s", stream);
+    if (!r) return -1;
+    for (int i = 0; i < PQntuples(r); i++) {
+        struct hwm m = {str_of(pg_str(r, i, 0)), pg_int(r, i, 2), pg_int(r, i, 3)};
+        if (visit(ctx, pg_str(r, i, 1), &m, pg_int(r, i, 4)) != 0) break;
+    }
+    PQclear(r);
+    return 0;
+}

@@ -61,6 +61,19 @@ static int outcomes_json(const struct settlement *s, struct buf *b, struct error
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
+static int marks_json(const struct settlement *s, struct buf *b, struct error *err)
+{
+    buf_addc(b, '[');
+    for (size_t i = 0; s && i < s->n_marks; i++) {
+        const struct hwm *m = &s->marks[i];
+        buf_adds(b, i ? ",{\"stream\":" : "{\"stream\":");
+        json_quote(b, m->stream);
+        buf_addf(b, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
+    }
+    buf_addc(b, ']');
+    return buf_cstr(b) ? 0 : err_nomem(err);
+}
+
 static void known_array(const struct claim_request *req, struct buf *b)
 {
     buf_addc(b, '{');
@@ -95,10 +108,18 @@ enum {
     C_TO,
     C_END
 };
-static const char turn_sql[] =
-    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane, n, "
-    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::jsonb, $6, $7, "
-    "$8, $9, $10, $11, $12, $13, $14::bigint[], $15, $16, $17, $18, $19, $20, $21, $22, $23)";
+#define TURN_SQL \
+    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane, n, " \
+    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::jsonb, $6, " \
+    "$7, $8, $9, $10, $11, $12, $13, $14::bigint[], $15, $16, $17, $18, $19, $20, $21, $22, $23)"
+#define TURN_TYPES "ssiisiiiiibbississisiii"
+static const char turn_sql[] = TURN_SQL;
+/* What is written in a WITH that nobody reads is done after the rest: under the lock that turn takes. */
+static const char turn_marks_sql[] =
+    "WITH kept AS (INSERT INTO @schema@.mark AS k (stream, consumer, hi, lo, at) SELECT m.stream, $1, m.hi, m.lo, "
+    "@schema@.clock() FROM jsonb_to_recordset($24::jsonb) AS m (stream text, hi bigint, lo bigint) ON CONFLICT "
+    "(stream, consumer) DO UPDATE SET hi = excluded.hi, lo = excluded.lo, at = excluded.at WHERE (excluded.hi, excluded.lo) "
+    "> (k.hi, k.lo)) " TURN_SQL;
 
 /* pull_next: what is parked was just looked at for times that a wrong clock made. */
 static void pull_next(struct pg_store *st, int64_t wait_ms)
@@ -114,25 +135,23 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     struct pg_store *st = t->st;
     const char *consumer = req ? req->consumer : s->consumer, *owner = req ? req->owner : s->owner;
     const struct claim_request *q = req ? req : &nothing;
-    struct buf out, known;
-    bool use = req && t->have;
+    struct buf out, known, marks;
+    bool use = req && t->have, marked = s && s->n_marks > 0;
     int bad = -1;
     buf_init(&out, SETTLE_BYTES);
     buf_init(&known, 1 << 12);
+    buf_init(&marks, SETTLE_BYTES);
     known_array(req, &known);
-    if (outcomes_json(s, &out, err) == 0 && buf_cstr(&known))
-        bad = pg_start(st, err, turn_sql,
-                       "ss"
-                       "iisi"
-                       "iiiibb"
-                       "ississ"
-                       "isiii",
-                       consumer, owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
+    if (outcomes_json(s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
+        bad = pg_start(st, err, marked ? turn_marks_sql : turn_sql, marked ? TURN_TYPES "s" : TURN_TYPES, consumer,
+                       owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
                        (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
                        q->parked_first, clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
                        req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
                        q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
-                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0));
+                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0),
+                       marks.p);
+    buf_release(&marks);
     buf_release(&out);
     buf_release(&known);
     if (bad) return NULL;

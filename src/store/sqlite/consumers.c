@@ -116,6 +116,7 @@ static int remove_rows(struct sqlite_store *st, const char *name, struct error *
                    sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_receipt WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_mark WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_consumer WHERE name = ?", "s", name)
                ? -1
                : 0;

@@ -310,3 +310,21 @@ int sqlite_dead_drop(struct store *base, const struct dead_query *query, int64_t
 {
     return for_picked(base, query, ret_n, drop_one, err);
 }
+
+int sqlite_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    sqlite3_stmt *q = sqlite_query(
+        st, err,
+        "SELECT stream, consumer, hi, lo, at FROM outbox_mark WHERE ?1 IS NULL OR stream = ?1 "
+        "ORDER BY stream, hi DESC, lo DESC, consumer",
+        "s", stream);
+    int rc = q ? 1 : -1;
+    while (rc == 1 && (rc = sqlite_step(st, q, err)) == 1) {
+        struct hwm m = {sqlite_text(q, 0), sqlite3_column_int64(q, 2), sqlite3_column_int64(q, 3)};
+        if (visit(ctx, sqlite_text(q, 1).p, &m, sqlite3_column_int64(q, 4)) == 0) continue;
+        sqlite3_reset(q);
+        return 0;
+    }
+    return rc;
+}

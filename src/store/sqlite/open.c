@@ -77,10 +77,12 @@ static int sqlite_schema_status(struct store *base, struct schema_status *ret, s
 static int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, migrations[i]);
-    buf_adds(req->down, "DROP VIEW outbox_delivery;\nDROP TABLE outbox_receipt;\nDROP TABLE outbox_handled;\n"
-                        "DROP TABLE outbox_dead;\nDROP TABLE outbox_parked;\nDROP TABLE outbox_claim;\n"
-                        "DROP TABLE outbox_lane;\nDROP TABLE outbox_consumer;\nDROP TABLE outbox_idempotency;\n"
-                        "DROP TABLE outbox_event;\nDROP TABLE outbox_meta;\n");
+    buf_adds(
+        req->down,
+        "DROP VIEW outbox_delivery;\nDROP TABLE outbox_mark;\nDROP TABLE outbox_receipt;\nDROP TABLE outbox_handled;\n"
+        "DROP TABLE outbox_dead;\nDROP TABLE outbox_parked;\nDROP TABLE outbox_claim;\n"
+        "DROP TABLE outbox_lane;\nDROP TABLE outbox_consumer;\nDROP TABLE outbox_idempotency;\n"
+        "DROP TABLE outbox_event;\nDROP TABLE outbox_meta;\n");
     return req->up->failed || req->down->failed ? err_nomem(err) : 0;
 }
 
@@ -325,6 +327,7 @@ const struct store_ops store_sqlite = {
     .dead_retry = sqlite_dead_retry,
     .dead_drop = sqlite_dead_drop,
     .trim = sqlite_trim,
+    .marks = sqlite_marks,
 };
 
 struct sqlite3 *sqlite_handle(struct store *st)

@@ -146,9 +146,24 @@ static int finish_parked(struct sqlite_store *st, const struct settlement *s, st
     return 0;
 }
 
+static int keep_marks(struct sqlite_store *st, const struct settlement *s, struct error *err)
+{
+    for (size_t i = 0; i < s->n_marks; i++) {
+        const struct hwm *m = &s->marks[i];
+        if (sqlite_exec(
+                st, err,
+                "INSERT INTO outbox_mark (stream, consumer, hi, lo, at) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT "
+                "(stream, consumer) DO UPDATE SET hi = ?3, lo = ?4, at = ?5 WHERE (?3, ?4) > (hi, lo)",
+                "tsiii", m->stream, s->consumer, m->hi, m->lo, sqlite_now(st)) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost, struct error *err)
 {
     int64_t alive = 0, released, failed = 0;
+    if (keep_marks(st, s, err) != 0) return -1;
     if (sqlite_number(st, err, &alive,
                       "SELECT 1 FROM outbox_claim WHERE consumer = ? AND epoch = ? AND owner = ? AND locked_until > ?",
                       "sisi", s->consumer, s->b->epoch, s->owner, sqlite_now(st)) != 0)

@@ -1,0 +1,315 @@
+/* redis_drain MODE SOURCE SOCKET STREAM: ceilings for a relay that drains to a Redis stream, with none of our code. Batches of
+ * 1,000; each event is an XADD with the envelope that the relay writes; a batch's position is recorded once Redis has answered
+ * for all of it.
+ *   postgres     seq > position from outbox.event; the next batch is read, and the position of the last one committed, while
+ *                Redis is at work on this one. It would lose what commits late, has no leases, no retries, no key order to
+ *                keep after a failure, and no second reader in mind
+ *   sqlite       the same from a SQLite file, in one thread
+ *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and marks them done */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "pg.h"
+
+#define BATCH 1000
+#define EPOCH_2000_US INT64_C(946684800000000)
+#define COLUMNS "seq, id, type, aggregate_type, aggregate_id, version, payload, created_at"
+
+struct field {
+    const char *p;
+    size_t n;
+};
+
+struct row {
+    struct field id, type, kind, key, payload;
+    char version[24];
+    int64_t at_ms;
+};
+
+struct out {
+    char *p;
+    size_t n, cap;
+    const char *stream;
+    int fd, ahead; /* ahead: lines read of the next batch's answers */
+    char envelope[8192];
+};
+
+static void add(struct out *o, const char *p, size_t n)
+{
+    if (n > o->cap - o->n) {
+        o->cap = 2 * (o->n + n);
+        o->p = realloc(o->p, o->cap);
+        if (!o->p) bench_die("out of memory");
+    }
+    memcpy(o->p + o->n, p, n);
+    o->n += n;
+}
+
+static char *put(char *to, struct field f)
+{
+    memcpy(to, f.p, f.n);
+    return to + f.n;
+}
+
+#define PUT(to, literal) put(to, (struct field){literal, sizeof(literal) - 1})
+
+/* put_time: the date is made anew only when the day changes. */
+static char *put_time(char *to, int64_t ms)
+{
+    static int64_t day = -1;
+    static char date[12];
+    int64_t s = ms / 1000, today = s / 86400, t = s % 86400;
+    if (today != day) {
+        time_t when = (time_t)s;
+        struct tm tm;
+        gmtime_r(&when, &tm);
+        strftime(date, sizeof date, "%Y-%m-%dT", &tm);
+        day = today;
+    }
+    to = put(to, (struct field){date, 11});
+    int parts[] = {(int)(t / 3600), (int)(t / 60 % 60), (int)(t % 60)};
+    for (int i = 0; i < 3; i++) {
+        *to++ = (char)('0' + parts[i] / 10);
+        *to++ = (char)('0' + parts[i] % 10);
+        *to++ = i < 2 ? ':' : '.';
+    }
+    int frac = (int)(ms % 1000);
+    *to++ = (char)('0' + frac / 100);
+    *to++ = (char)('0' + frac / 10 % 10);
+    *to++ = (char)('0' + frac % 10);
+    *to++ = 'Z';
+    return to;
+}
+
+static void add_row(struct out *o, const struct row *r)
+{
+    char head[160], *e = o->envelope;
+    e = put(PUT(e, "{\"event_id\":\""), r->id);
+    e = put(PUT(e, "\",\"topic\":\""), r->type);
+    e = put(PUT(e, "\",\"aggregate_kind\":\""), r->kind);
+    e = put(PUT(e, "\",\"aggregate_id\":\""), r->key);
+    e = put(PUT(e, "\",\"entity_version\":"), (struct field){r->version, strlen(r->version)});
+    e = put(PUT(e, ",\"payload\":"), r->payload);
+    e = put(PUT(e, ",\"stream_id\":\""), (struct field){o->stream, strlen(o->stream)});
+    e = put_time(PUT(e, "\",\"committed_at\":\""), r->at_ms);
+    e = PUT(e, "\"}");
+    size_t n = (size_t)(e - o->envelope);
+    int k = snprintf(head, sizeof head, "*5\r\n$4\r\nXADD\r\n$%zu\r\n%s\r\n$1\r\n*\r\n$5\r\nevent\r\n$%zu\r\n",
+                     strlen(o->stream), o->stream, n);
+    add(o, head, (size_t)k);
+    add(o, o->envelope, n);
+    add(o, "\r\n", 2);
+}
+
+/* send_all: Redis takes commands whether or not we read its answers, so this cannot get stuck. */
+static void send_all(struct out *o)
+{
+    for (size_t at = 0; at < o->n;) {
+        ssize_t k = send(o->fd, o->p + at, o->n - at, MSG_NOSIGNAL);
+        if (k <= 0) bench_die("redis is gone");
+        at += (size_t)k;
+    }
+    o->n = 0;
+}
+
+/* take_answers waits for n ids: two lines each. What comes beyond them is of the next batch. */
+static void take_answers(struct out *o, int n)
+{
+    char chunk[65536];
+    int lines = 2 * n - o->ahead;
+    while (lines > 0) {
+        ssize_t k = recv(o->fd, chunk, sizeof chunk, 0);
+        if (k <= 0 || memchr(chunk, 'E', (size_t)k)) bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
+        for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++) lines--;
+    }
+    o->ahead = -lines;
+}
+
+static void out_open(struct out *o, const char *path, const char *stream)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+    *o = (struct out){.stream = stream, .fd = socket(AF_UNIX, SOCK_STREAM, 0)};
+    if (connect(o->fd, (struct sockaddr *)&sa, sizeof sa) != 0) bench_die("no redis at %s", path);
+}
+
+/* PostgreSQL */
+
+static struct field field(const PGresult *r, int row, int column)
+{
+    return (struct field){PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column)};
+}
+
+static void add_result(struct out *o, const PGresult *r)
+{
+    static const char hex[] = "0123456789abcdef";
+    for (int i = 0; i < PQntuples(r); i++) {
+        char id[36];
+        const unsigned char *u = (const unsigned char *)PQgetvalue(r, i, 1);
+        for (int k = 0, at = 0; k < 16; k++) {
+            if (k == 4 || k == 6 || k == 8 || k == 10) id[at++] = '-';
+            id[at++] = hex[u[k] >> 4];
+            id[at++] = hex[u[k] & 15];
+        }
+        struct row row = {{id, 36}, field(r, i, 2), field(r, i, 3), field(r, i, 4), field(r, i, 6), "null", 0};
+        if (!PQgetisnull(r, i, 5)) snprintf(row.version, sizeof row.version, "%" PRId64, pg_int8(r, i, 5));
+        row.at_ms = (pg_int8(r, i, 7) + EPOCH_2000_US) / 1000;
+        add_row(o, &row);
+    }
+}
+
+static void start_read(PGconn *db, int64_t seq)
+{
+    char text[24];
+    const char *params[] = {text};
+    snprintf(text, sizeof text, "%" PRId64, seq);
+    pg_send(db, "read", params, 1);
+}
+
+static size_t drain_postgres(const char *url, struct out *o, struct bench_timing *t)
+{
+    PGconn *reader = pg_open(url), *writer = pg_open(url);
+    char text[24];
+    const char *params[] = {text, "bench"};
+    size_t events = 0;
+    int64_t seq = 0, sent_seq = 0;
+    int sent = 0;
+    bool writing = false;
+    pg_sql(reader, "SET plan_cache_mode = force_generic_plan");
+    pg_sql(writer, "INSERT INTO bench_position VALUES ('bench', 0) ON CONFLICT (consumer) DO UPDATE SET position = 0");
+    pg_prepare(writer, "position", "UPDATE bench_position SET position = $1 WHERE consumer = $2");
+    pg_prepare(reader, "read", "SELECT " COLUMNS " FROM outbox.event WHERE seq > $1 ORDER BY seq LIMIT 1000");
+    bench_start(t, 1 << 20);
+    start_read(reader, 0);
+    for (int n = BATCH; n == BATCH || sent;) {
+        int64_t from = bench_now();
+        PGresult *r = n == BATCH ? pg_take(reader) : NULL;
+        n = r ? PQntuples(r) : 0;
+        if (n > 0) seq = pg_int8(r, n - 1, 0);
+        if (n == BATCH) start_read(reader, seq);
+        if (n > 0) add_result(o, r);
+        PQclear(r);
+        send_all(o);
+        if (sent) { /* the batch before this one */
+            take_answers(o, sent);
+            if (writing) PQclear(pg_take(writer));
+            snprintf(text, sizeof text, "%" PRId64, sent_seq);
+            pg_send(writer, "position", params, 2);
+            writing = true;
+        }
+        sent = n;
+        sent_seq = seq;
+        events += (size_t)n;
+        bench_lap(t, from);
+    }
+    if (writing) PQclear(pg_take(writer));
+    return events;
+}
+
+static size_t drain_queue(const char *url, struct out *o, struct bench_timing *t)
+{
+    PGconn *db = pg_open(url);
+    size_t events = 0;
+    char *list = malloc(BATCH * 24);
+    const char *params[] = {list};
+    if (!list) bench_die("out of memory");
+    pg_prepare(
+        db, "claim",
+        "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = 'pending' ORDER BY q.seq LIMIT "
+        "1000 FOR UPDATE SKIP LOCKED) UPDATE bench_queue SET status = 'processing', locked_until = now() + interval "
+        "'30 s' FROM next WHERE bench_queue.seq = next.seq RETURNING bench_queue.seq, id, type, aggregate_type, "
+        "aggregate_id, version, payload, created_at");
+    pg_prepare(db, "done",
+               "UPDATE bench_queue SET status = 'done', locked_until = NULL WHERE seq = ANY ($1::bigint[])");
+    bench_start(t, 1 << 20);
+    for (int n = BATCH; n == BATCH; events += (size_t)n) {
+        int64_t from = bench_now();
+        pg_send(db, "claim", NULL, 0);
+        PGresult *r = pg_take(db);
+        char *to = list;
+        n = PQntuples(r);
+        add_result(o, r);
+        send_all(o);
+        take_answers(o, n);
+        for (int i = 0; i < n; i++) to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
+        strcpy(to, "}");
+        if (n > 0) pg_run(db, "done", params, 1);
+        PQclear(r);
+        bench_lap(t, from);
+    }
+    return events;
+}
+
+/* SQLite */
+
+static struct field column(sqlite3_stmt *q, int i)
+{
+    const char *p = (const char *)sqlite3_column_text(q, i);
+    return (struct field){p ? p : "", (size_t)sqlite3_column_bytes(q, i)};
+}
+
+static int read_batch(sqlite3_stmt *q, struct out *o, int64_t *seq)
+{
+    int n = 0;
+    sqlite3_bind_int64(q, 1, *seq);
+    for (; sqlite3_step(q) == SQLITE_ROW; n++) {
+        struct row row = {column(q, 1), column(q, 2), column(q, 3), column(q, 4), column(q, 6), "null", 0};
+        if (sqlite3_column_type(q, 5) != SQLITE_NULL)
+            snprintf(row.version, sizeof row.version, "%lld", (long long)sqlite3_column_int64(q, 5));
+        row.at_ms = sqlite3_column_int64(q, 7);
+        *seq = sqlite3_column_int64(q, 0);
+        add_row(o, &row);
+    }
+    sqlite3_reset(q);
+    return n;
+}
+
+static size_t drain_sqlite(const char *path, struct out *o, struct bench_timing *t)
+{
+    sqlite3 *db = bench_open(path);
+    size_t events = 0;
+    int64_t seq = 0, sent_seq = 0;
+    int sent = 0;
+    bench_sql(db, "CREATE TABLE IF NOT EXISTS bench_position (position INTEGER)");
+    bench_sql(db, "DELETE FROM bench_position");
+    bench_sql(db, "INSERT INTO bench_position VALUES (0)");
+    sqlite3_stmt *q = bench_prepare(db, "SELECT " COLUMNS " FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
+    sqlite3_stmt *position = bench_prepare(db, "UPDATE bench_position SET position = ?");
+    bench_start(t, 1 << 20);
+    for (int n = BATCH; n == BATCH || sent;) {
+        int64_t from = bench_now();
+        n = n == BATCH ? read_batch(q, o, &seq) : 0;
+        if (sent) take_answers(o, sent); /* while this batch was read, Redis was at work on the one before */
+        send_all(o);
+        if (sent) {
+            sqlite3_bind_int64(position, 1, sent_seq);
+            bench_step(db, position);
+        }
+        sent = n;
+        sent_seq = seq;
+        events += (size_t)n;
+        bench_lap(t, from);
+    }
+    return events;
+}
+
+int main(int argc, char **argv)
+{
+    struct out o;
+    struct bench_timing t;
+    if (argc != 5) bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SOCKET STREAM", argv[0]);
+    out_open(&o, argv[3], argv[4]);
+    size_t events = strcmp(argv[1], "sqlite") == 0     ? drain_sqlite(argv[2], &o, &t)
+                    : strcmp(argv[1], "postgres") == 0 ? drain_postgres(argv[2], &o, &t)
+                                                       : drain_queue(argv[2], &o, &t);
+    bench_report(&t, events);
+    return 0;
+}

@@ -1,0 +1,65 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
+
+struct listing {
+    const struct cli *cli;
+    struct buf b;
+    bool any;
+    struct str last; /* stream: the furthest mark of each comes first */
+    char last_text[1024];
+};
+
+static int show(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct listing *l = ctx;
+    char id[48];
+    snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
+    bool one = l->cli->args.n_pos > 0, first = !l->any || !str_eq(l->last, m->stream);
+    l->any = true;
+    snprintf(l->last_text, sizeof l->last_text, "%.*s", (int)m->stream.n, m->stream.p);
+    l->last = str_of(l->last_text);
+    if (l->cli->args.json) {
+        buf_addc(&l->b, '{');
+        output_string(&l->b, "stream", l->last_text);
+        output_string(&l->b, "id", id);
+        output_string(&l->b, "consumer", consumer);
+        output_stamp(&l->b, "at", at);
+        buf_adds(&l->b, "}\n");
+    } else if (one && first) {
+        buf_addf(&l->b, "%s\n", id);
+    } else if (!one) {
+        buf_addf(&l->b, "%-24s %-32s %s\n", id, l->last_text, consumer);
+    }
+    return 0;
+}
+
+static int run(struct cli *cli, struct error *err)
+{
+    struct listing l = {.cli = cli};
+    const char *stream = cli->args.n_pos ? cli->args.pos[0] : NULL;
+    struct store *st;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&l.b, (size_t)64 << 20);
+    int r = st->ops->marks(st, stream, show, &l, err);
+    if (r == 0 && stream && !l.any)
+        r = err_set(err, ERR_NOTFOUND,
+                    "nothing has been written to a stream \"%s\" yet; `outbox hwm` lists those there are", stream);
+    if (r == 0) r = output_flush(&l.b, err);
+    buf_release(&l.b);
+    store_close(st);
+    return r;
+}
+
+const struct command cmd_hwm[] = {
+    {.name = "hwm",
+     .args = "[STREAM]",
+     .help = "the last id written to a stream: its high-water mark",
+     .options = options,
+     .max = 1,
+     .run = run},
+    {.name = NULL},
+};

@@ -1,0 +1,170 @@
+#include "event/envelope.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+
+/* What an envelope takes beside its strings: keys, punctuation, numbers, the time. */
+#define OVERHEAD 320
+
+#define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
+
+static void add_string(struct buf *b, struct str s)
+{
+    if (s.p) json_quote(b, s);
+    else ADD(b, "null");
+}
+
+static bool blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* has_telemetry: a member of that name is there already. Looking costs a parse, so only where the word, or an escape that
+ * may hide it, stands in the text. */
+static bool has_telemetry(struct str payload)
+{
+    struct json object, found;
+    if (!memmem(payload.p, payload.n, "_telemetry", 10) && !memmem(payload.p, payload.n, "\\u", 2)) return false;
+    if (json_parse(payload, &object, NULL, NULL) != 0) return true;
+    return json_get(object, STR("_telemetry"), &found);
+}
+
+/* add_payload embeds the payload, and puts the headers before its last brace. */
+static void add_payload(struct buf *b, const struct event *ev)
+{
+    struct str p = ev->payload, h = ev->headers;
+    size_t first = 0, last = p.n;
+    if (!p.p) {
+        ADD(b, "null");
+        return;
+    }
+    while (first < p.n && blank(p.p[first])) first++;
+    while (last > first && p.p[last - 1] != '}') last--; /* only blanks can follow the brace of an object */
+    if (!h.p || str_is(h, "{}") || first == p.n || p.p[first] != '{' || has_telemetry(p)) {
+        buf_addstr(b, p);
+        return;
+    }
+    size_t inner = last - 1;
+    while (blank(p.p[inner - 1])) inner--;
+    buf_add(b, p.p, last - 1);
+    if (inner - 1 != first) ADD(b, ",");
+    ADD(b, "\"_telemetry\":");
+    buf_addstr(b, h);
+    buf_add(b, p.p + last - 1, p.n - (last - 1));
+}
+
+static void make_room(struct buf *b, const struct event *ev, struct str stream)
+{
+    size_t n = ev->id.n + ev->type.n + ev->aggregate_type.n + ev->aggregate_id.n + ev->payload.n + ev->headers.n +
+               stream.n + OVERHEAD;
+    if (b->n <= b->max && n <= b->max - b->n) (void)buf_reserve(b, n);
+}
+
+void envelope_write(struct buf *b, const struct event *ev, struct str stream)
+{
+    char at[CLOCK_RFC3339_SIZE];
+    make_room(b, ev, stream);
+    ADD(b, "{\"event_id\":");
+    add_string(b, ev->id);
+    ADD(b, ",\"topic\":");
+    add_string(b, ev->type);
+    ADD(b, ",\"aggregate_kind\":");
+    add_string(b, ev->aggregate_type);
+    ADD(b, ",\"aggregate_id\":");
+    add_string(b, ev->aggregate_id);
+    ADD(b, ",\"entity_version\":");
+    if (ev->has_version) buf_addi64(b, ev->version);
+    else ADD(b, "null");
+    ADD(b, ",\"payload\":");
+    add_payload(b, ev);
+    ADD(b, ",\"stream_id\":");
+    add_string(b, stream);
+    ADD(b, ",\"committed_at\":\"");
+    buf_add(b, at, clock_rfc3339(ev->created_at, at));
+    ADD(b, "\"}");
+}
+
+/* Reading */
+
+static const struct {
+    const char *name;
+    size_t offset;
+    bool required;
+} strings[] = {
+    {"event_id", offsetof(struct event, id), true},
+    {"topic", offsetof(struct event, type), true},
+    {"aggregate_kind", offsetof(struct event, aggregate_type), false},
+    {"aggregate_id", offsetof(struct event, aggregate_id), false},
+};
+
+/* unescape appends the characters and a NUL. The buffer has room for all of them, so that it does not move. */
+static struct str unescape(struct str raw, struct buf *text)
+{
+    size_t at = text->n;
+    json_unescape(raw, text);
+    size_t n = text->n - at;
+    buf_addc(text, '\0');
+    return (struct str){text->p + at, n};
+}
+
+static int read_strings(struct json o, struct buf *text, struct event *ret, struct error *err)
+{
+    for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
+        struct json v;
+        struct str s = {0};
+        bool there = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
+        if (!there && strings[i].required) return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
+        if (there && v.type != JSON_STRING) return err_set(err, ERR_INVALID, "its %s is no string", strings[i].name);
+        if (there) s = unescape(v.raw, text);
+        memcpy((char *)ret + strings[i].offset, &s, sizeof s);
+    }
+    return 0;
+}
+
+/* copy appends bytes and a NUL, as unescape does. */
+static struct str copy(struct str raw, struct buf *text)
+{
+    size_t at = text->n;
+    buf_addstr(text, raw);
+    buf_addc(text, '\0');
+    return (struct str){text->p + at, raw.n};
+}
+
+/* time_of reads what clock_rfc3339 writes; 0: it is something else. */
+static int64_t time_of(struct json v)
+{
+    struct tm tm = {0};
+    char text[CLOCK_RFC3339_SIZE + 1] = "";
+    int ms = 0, end = 0;
+    if (v.type != JSON_STRING || v.raw.n - 2 >= sizeof text) return 0;
+    memcpy(text, v.raw.p + 1, v.raw.n - 2);
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min,
+               &tm.tm_sec, &ms, &end) != 7 ||
+        text[end])
+        return 0;
+    tm.tm_year -= 1900;
+    tm.tm_mon -= 1;
+    return (int64_t)timegm(&tm) * 1000 + ms;
+}
+
+int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
+{
+    struct json o, v;
+    const char *why;
+    *ret = (struct event){0};
+    buf_clear(text);
+    if (json_parse(envelope, &o, &why, NULL) != 0) return err_set(err, ERR_INVALID, "it is no JSON: %s", why);
+    if (o.type != JSON_OBJECT) return err_set(err, ERR_INVALID, "it is no JSON object");
+    if (!buf_reserve(text, 2 * envelope.n + 16)) return err_nomem(err);
+    if (read_strings(o, text, ret, err) != 0) return -1;
+    if (json_get(o, STR("committed_at"), &v)) ret->created_at = time_of(v);
+    ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
+    if (!json_get(o, STR("payload"), &v)) return err_set(err, ERR_INVALID, "it has no payload");
+    ret->payload = copy(v.raw, text);
+    if (json_get(v, STR("_telemetry"), &v)) ret->headers = copy(v.raw, text);
+    ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
+    return text->failed ? err_nomem(err) : 0;
+}

@@ -1,0 +1,15 @@
+/* hwm.h: a high-water mark: how far a stream on the other side has been written. */
+#ifndef EVENT_HWM_H
+#define EVENT_HWM_H
+
+#include <stdint.h>
+
+#include "base/str.h"
+
+/* The last id in a stream, as two numbers that grow: Redis writes them hi-lo. */
+struct hwm {
+    struct str stream;
+    int64_t hi, lo;
+};
+
+#endif

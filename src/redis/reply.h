@@ -1,0 +1,33 @@
+/* reply.h: what a Redis's answers mean. */
+#ifndef REDIS_REPLY_H
+#define REDIS_REPLY_H
+
+#include <hiredis/hiredis.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What an error reply is about. */
+enum redis_fault {
+    REDIS_FAULT_EVENT,    /* this command: another one may pass */
+    REDIS_FAULT_KEY,      /* this key: another one may pass (WRONGTYPE, an ACL on keys) */
+    REDIS_FAULT_AWAY,     /* the server, for now: LOADING, OOM, READONLY, ... */
+    REDIS_FAULT_LOGIN,    /* who we are: NOAUTH, WRONGPASS, an ACL on commands */
+    REDIS_FAULT_PROTOCOL, /* this command can never pass, and the connection is about to end */
+    REDIS_FAULT_SETUP,    /* no waiting helps: a cluster, a server that does not know the command */
+    REDIS_FAULT_SCRIPT,   /* NOSCRIPT: send the text of the script */
+};
+
+/* redis_fault_of reads the text of an error reply; redis_advice_of says what to do about it, NULL if nothing comes to mind. */
+enum redis_fault redis_fault_of(const char *text);
+const char *redis_advice_of(const char *text);
+/* redis_reconnects: another connection may fare better, because it may lead to another server, or log in anew. */
+bool redis_reconnects(const char *text);
+
+#define REDIS_TEXT 256
+/* redis_text copies the text of a reply, made fit to print: one line, valid UTF-8. */
+void redis_text(const redisReply *r, char out[REDIS_TEXT]);
+
+/* redis_id reads a stream's id, "1748100000000-0". */
+bool redis_id(const char *s, int64_t *hi, int64_t *lo);
+
+#endif

@@ -1,0 +1,341 @@
+"""Redis Streams from end to end, through the CLI: the envelope, high-water marks, a lease, reading with a group."""
+import json
+import signal
+import sqlite3
+import sys
+import time
+
+import servers
+from support import BIN, Case, PgCase, wait_until
+
+
+class Redis:
+    """What the cases share: a Redis for all of them, empty for each."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.redis = servers.Redis().start()
+        cls.addClassCleanup(cls.redis.close)
+
+    def setUp(self):
+        super().setUp()
+        self.redis("FLUSHALL")
+        self.outbox("init")
+
+    def to(self, stream, *more, name="out"):
+        return ["--consumer", name, "--sink", self.redis.url(f"stream={stream}"), *more]
+
+
+class OnSqlite(Redis, Case):
+    def test_event_arrives_in_the_envelope_of_the_contract(self):
+        event = self.emit("tenant.user_membership.added", "user/7", None, "--payload", '{"a": 1.50}', "--version", "3",
+                          "--header", "traceparent=00-ab-cd-01")
+        self.drain(*self.to("tenant.{type[1]}", "--receipts"))
+        (entry, (name, text)), = self.redis("XRANGE", "tenant.user_membership", "-", "+")
+        self.assertEqual(name, "event")
+        at = json.loads(text)["committed_at"]
+        self.assertRegex(at, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        self.assertEqual(text, '{"event_id":"%s","topic":"tenant.user_membership.added","aggregate_kind":"user",'
+                         '"aggregate_id":"7","entity_version":3,"payload":{"a": 1.50,"_telemetry":'
+                         '{"traceparent":"00-ab-cd-01"}},"stream_id":"tenant.user_membership","committed_at":"%s"}'
+                         % (event, at))
+        self.assertEqual(self.sql("SELECT event_id, sink_id FROM outbox_receipt"), [(event, entry)])
+
+    def test_hwm_is_the_last_id_of_each_stream(self):
+        self.outbox("hwm", "a.s", status=65)
+        for i in range(30): self.emit("a.x" if i % 3 else "b.x", f"k/{i}", i)
+        self.drain(*self.to("{type[0]}.s"))
+        for stream in ("a.s", "b.s"):
+            last = self.redis("XREVRANGE", stream, "+", "-", "COUNT", 1)[0][0]
+            self.assertEqual(self.outbox("hwm", stream).stdout, last + "\n")
+            self.assertEqual(self.json("hwm", stream)["id"], last)
+        self.assertIn("a.s", self.outbox("hwm").stdout)
+        self.assertIn("b.s", self.outbox("hwm").stdout)
+        self.outbox("consumers", "remove", "out")
+        self.outbox("hwm", "a.s", status=65)
+
+    def test_odd_bytes_inject_nothing(self):
+        odd = 'x\r\n*1\r\n$8\r\nFLUSHALL\r\n"\\\' \u2603\u0001'
+        key = '"\\\' {} $8 \u2603'  # control characters are refused in a key
+        line = {"type": "a.b", "aggregate_type": key, "aggregate_id": key, "payload": {"a": odd}, "headers": {"h": odd}}
+        self.redis("SET", "canary", "sings")
+        self.emit_many([line])
+        self.drain(*self.to("s.{aggregate_type}"))
+        (_, got), = self.redis.entries("s." + key)
+        self.assertEqual((got["aggregate_kind"], got["aggregate_id"], got["payload"]["a"]), (key, key, odd))
+        self.assertEqual(got["payload"]["_telemetry"], {"h": odd})
+        self.assertEqual(self.redis("GET", "canary"), "sings")
+
+    def test_order_of_a_key_is_kept_and_nothing_is_missing(self):
+        self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": str(i % 7), "payload": i} for i in range(3000))
+        self.drain(*self.to("s"))
+        got = [e["payload"] for _, e in self.redis.entries("s")]
+        self.assertEqual(sorted(got), list(range(3000)))
+        for key in range(7): self.assertEqual([n for n in got if n % 7 == key], list(range(key, 3000, 7)))
+
+    def test_attempts_used_up_make_a_dead_letter_and_others_pass(self):
+        self.redis("SET", "bad", "x")
+        bad = self.emit("t", "bad/1", {"n": 1})
+        self.emit("t", "good/1", {"n": 2})
+        self.drain(*self.to("{aggregate_type}", "--retry", "base=1ms,cap=2ms,attempts=8,jitter=none"))
+        self.assertEqual(len(self.redis.entries("good")), 1)
+        dead = self.json("dead", "list")
+        dead = dead[0] if isinstance(dead, list) else dead
+        self.assertEqual((dead["id"], dead["attempts"]), (bad, 8))
+        self.assertIn("WRONGTYPE", dead["error"])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_parked"), [(0,)])
+
+    def test_trimming_is_warned_of(self):
+        log = self.drain("--consumer", "out", "--sink", self.redis.url("stream=s&maxlen=10")).stderr
+        self.assertIn("maxlen lets Redis drop entries that nobody may have read yet", log)
+        self.assertNotIn("drop entries", self.drain(*self.to("s")).stderr)
+
+    def test_secrets_are_nowhere_to_be_seen(self):
+        secret = "h0rse-Battery"
+        self.redis("ACL", "SETUSER", "relay", "on", f">{secret}", "~*", "+@all")
+        self.addCleanup(self.redis, "ACL", "DELUSER", "relay")
+        path = self.path("password")
+        path.write_text(secret + "\n")
+        self.emit("t", "k/1", {})
+        args = ["--consumer", "out", "--sink", self.redis.url(f"stream=s&user=relay&password-file={path}")]
+        with self.relay(*args, "--log-level", "debug") as relay:
+            wait_until(lambda: self.redis.entries("s"))
+            self.assertNotIn(secret.encode(), open(f"/proc/{relay.pid}/cmdline", "rb").read())
+            self.redis("ACL", "SETUSER", "relay", "resetpass", ">another")
+            self.redis("CLIENT", "KILL", "USER", "relay")
+            self.emit("t", "k/2", {})
+            wait_until(lambda: "WRONGPASS" in relay.output(), what=relay.output)
+            self.redis("ACL", "SETUSER", "relay", f">{secret}")
+            wait_until(lambda: len(self.redis.entries("s")) == 2, what=relay.output)
+        said = relay.output() + self.outbox("config", "show", *args, status=None).stdout
+        said += self.outbox("status").stdout + self.outbox("consumers", "show", "out", status=None).stdout
+        self.assertNotIn(secret, said)
+        # In a URL it is refused, without being repeated, and masked where the configuration is shown.
+        url = f"redis://relay:{secret}@127.0.0.1:1?stream=s"
+        done = self.outbox("relay", "--consumer", "x", "--sink", url, "--drain", status=78)
+        self.assertIn("password-file=FILE", done.stderr)
+        self.assertNotIn(secret, done.stdout + done.stderr)
+        self.path("ob.ini").write_text(f"[consumer x]\nsink = {url}\n")
+        self.assertNotIn(secret, self.outbox("-c", self.path("ob.ini"), "config", "show", status=None).stdout)
+
+    def arrived(self):
+        """arrived counts events: what a killed relay had not settled comes twice."""
+        return len({event["event_id"] for _, event in self.redis.entries("s")})
+
+    def test_lease_lets_one_relay_work_and_another_take_over(self):
+        url = self.redis.url("stream=s&lease=lock:outbox:shop&lease-ttl=1s")
+        one = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
+        self.emit("t", "k/1", 1)
+        wait_until(lambda: self.arrived() == 1, what=one.output)
+        two = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
+        for i in range(2, 12): self.emit("t", f"k/{i}", i)
+        wait_until(lambda: self.arrived() == 11, what=one.output)
+        token = self.redis("GET", "lock:outbox:shop")
+        one.kill()
+        self.emit("t", "k/12", 12)
+        wait_until(lambda: self.arrived() == 12, what=two.output)
+        self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
+        # Somebody takes it away: no new work, until it is free again; and nobody's lease is released but one's own.
+        self.redis("SET", "lock:outbox:shop", "thief")
+        wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)])
+        wait_until(lambda: self.redis("GET", "lock:outbox:shop") == "thief")
+        self.assertTrue(self.stays_quiet_for_a_renewal(two))
+        self.redis("DEL", "lock:outbox:shop")
+        wait_until(lambda: self.arrived() == 13, what=two.output)
+        two.stop()
+        self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
+
+    def test_relay_that_lost_its_lease_gives_back_what_it_had_not_sent(self):
+        relay = self.relay("--consumer", "out", "--sink", self.redis.url("stream=s&lease=lock&lease-ttl=1s"), "--timeout",
+                           "500ms")
+        self.emit("t", "k/1", 0)
+        wait_until(lambda: self.arrived() == 1, what=relay.output)
+        self.redis.popen.send_signal(signal.SIGSTOP)
+        try:
+            self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": "1", "payload": i} for i in range(1, 20))
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") != [(0,)], what=relay.output)
+            # Another relay could have them, if it had the lease: they are not kept until Redis is back.
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)], what=relay.output)
+        finally:
+            self.redis.popen.send_signal(signal.SIGCONT)
+        wait_until(lambda: self.arrived() == 20, what=relay.output)
+        order = [event["payload"] for _, event in self.redis.entries("s")]
+        self.assertEqual(list(dict.fromkeys(order)), list(range(20)))
+        relay.stop()
+
+    def stays_quiet_for_a_renewal(self, relay):
+        """After its next renewal has failed, what is emitted stays where it is."""
+        time.sleep(1.1)  # the lease's whole time: whatever the relay believed is over
+        self.emit("t", "k/13", 13)
+        time.sleep(0.3)
+        return self.arrived() == 12
+
+
+class OnPostgres(Redis, PgCase):
+    def test_hwm_is_a_function_in_sql(self):
+        self.emit("t", "k/1", 1)
+        self.drain(*self.to("s"))
+        last = self.redis("XREVRANGE", "s", "+", "-", "COUNT", 1)[0][0]
+        self.assertEqual(self.sql("SELECT outbox.hwm('s')"), [(last,)])
+        self.assertEqual(self.sql("SELECT outbox.hwm('none')"), [(None,)])
+        self.assertEqual(self.outbox("hwm", "s").stdout, last + "\n")
+
+    def test_marks_never_go_back(self):
+        self.emit("t", "k/1", 1)
+        self.drain(*self.to("s"))
+        self.sql("UPDATE outbox.mark SET hi = 9000000000000")
+        self.emit("t", "k/1", 2)
+        self.drain(*self.to("s"))
+        self.assertTrue(self.sql("SELECT outbox.hwm('s')")[0][0].startswith("9000000000000-"))
+
+    def test_consumer_role_is_enough(self):
+        self.emit("t", "k/1", 1)
+        store, self.store = self.store, self.role("consumer")
+        try:
+            self.drain(*self.to("s"))
+        finally:
+            self.store = store
+        self.assertEqual(len(self.redis.entries("s")), 1)
+        self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
+
+
+class Consuming(Redis, Case):
+    """Two databases: A with the relay, B with the reader."""
+
+    def setUp(self):
+        super().setUp()
+        self.b = self.path("b.db")
+        self.outbox("init", "--store", f"sqlite:{self.b}")
+
+    def consume(self, *args, **kw):
+        return self.outbox("consume", self.redis.url("stream=s"), "--store", f"sqlite:{self.b}", *args, **kw)
+
+    def got(self):
+        try:
+            return self.path("got").read_text().split()
+        except FileNotFoundError:
+            return []
+
+    def test_each_event_is_handled_once_though_it_comes_twice(self):
+        for i in range(5): self.emit("t", "k/1", i)
+        self.drain(*self.to("s"))
+        for _, event in self.redis.entries("s"): self.redis("XADD", "s", "*", "event", json.dumps(event))
+        said = self.consume("--group", "g", "--exec", 'cat >> all; echo "$OUTBOX_ID" >> got', "--drain").stderr
+        self.assertEqual(len(self.got()), 5)
+        self.assertIn("10 handled", said)
+        self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
+        lines = [json.loads(line) for line in self.path("all").read_text().splitlines()]
+        self.assertEqual([line["payload"] for line in lines], [0, 1, 2, 3, 4])
+        self.assertEqual(self.redis("XLEN", "s"), 10)
+
+    def test_failed_event_is_tried_again_before_the_next(self):
+        for i in range(3): self.emit("t", "k/1", i)
+        self.drain(*self.to("s"))
+        self.consume("--group", "g", "--drain", "--exec",
+                     'read -r x; echo "$x" | grep -q \'"payload":1,\' && [ ! -e once ] && touch once && exit 75; '
+                     'echo "$OUTBOX_ID" >> got')
+        self.assertEqual(self.got(), [e["event_id"] for _, e in self.redis.entries("s")])
+
+    def test_what_another_member_left_lying_is_taken_over(self):
+        self.emit("t", "k/1", 1)
+        self.drain(*self.to("s"))
+        self.redis("XGROUP", "CREATE", "s", "g", "0")
+        self.redis("XREADGROUP", "GROUP", "g", "gone", "STREAMS", "s", ">")
+        said = self.consume("--group", "g", "--claim-after", "1ms", "--exec", 'echo "$OUTBOX_ID" >> got', "--drain").stderr
+        self.assertEqual(len(self.got()), 1)
+        self.assertIn("1 taken over", said)
+        self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
+
+    def test_entries_of_others_are_skipped_with_a_word(self):
+        self.redis("XADD", "s", "*", "other", "x")
+        self.redis("XADD", "s", "*", "event", "{}")
+        said = self.consume("--group", "g", "--exec", "exit 1", "--drain").stderr
+        self.assertIn("it has no field named event", said)
+        self.assertIn("it has no event_id", said)
+        self.assertIn("2 skipped", said)
+
+    def test_stops_on_sigterm_and_goes_on_later(self):
+        child = self.spawn(BIN, "consume", self.redis.url("stream=s"), "--store", f"sqlite:{self.b}", "--group", "g", "--exec",
+                           'echo "$OUTBOX_ID" >> got', log="consume.log")
+        with self.relay(*self.to("s")):
+            self.emit("t", "k/1", 1)
+            wait_until(lambda: len(self.got()) == 1, what=child.output)
+            self.redis("CLIENT", "KILL", "TYPE", "normal")
+            self.emit("t", "k/1", 2)
+            wait_until(lambda: len(self.got()) == 2, what=child.output)
+            child.stop()
+            self.emit("t", "k/1", 3)
+            wait_until(lambda: len(self.redis.entries("s")) == 3)
+        self.consume("--group", "g", "--exec", 'echo "$OUTBOX_ID" >> got', "--drain")
+        self.assertEqual(self.got(), [e["event_id"] for _, e in self.redis.entries("s")])
+
+    def test_snapshot_and_stream_are_stitched_without_gap_or_repeat(self):
+        """Rows keep changing while a reader takes its first copy of them and then goes on with the stream. Each change
+        that its copy does not have arrives, and none that it has is made again: versions tell."""
+        self.sql("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
+        self.sql("INSERT INTO account VALUES (1, 0, 0), (2, 0, 0)")
+        copy = sqlite3.connect(self.b)
+        copy.execute("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
+        copy.execute("CREATE TABLE applied (id INTEGER, version INTEGER, PRIMARY KEY (id, version))")
+        copy.commit()
+        copy.close()
+
+        def change(i):
+            key, amount = i % 2 + 1, i
+            db = sqlite3.connect(self.db, timeout=60, isolation_level=None)
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("UPDATE account SET version = version + 1, total = total + ? WHERE id = ?", (amount, key))
+            version, = db.execute("SELECT version FROM account WHERE id = ?", (key,)).fetchone()
+            db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload) VALUES "
+                       "('account.changed', 'account', ?, ?, ?)", (str(key), version, json.dumps({"add": amount})))
+            db.execute("COMMIT")
+            db.close()
+
+        snapshot = self.path("snapshot.py")
+        snapshot.write_text(f"""
+import os, sqlite3
+rows = sqlite3.connect({str(self.db)!r}).execute("SELECT id, version, total FROM account").fetchall()
+b = sqlite3.connect({str(self.b)!r}, timeout=60)
+b.execute("DELETE FROM account")
+b.executemany("INSERT INTO account VALUES (?, ?, ?)", rows)
+b.commit()
+open({str(self.path("hwm"))!r}, "w").write(os.environ["OUTBOX_STREAM"] + " " + os.environ["OUTBOX_HWM"])
+""")
+        apply = self.path("apply.py")
+        apply.write_text(f"""
+import json, sqlite3, sys
+e = json.load(sys.stdin)
+b = sqlite3.connect({str(self.b)!r}, timeout=60)
+key, version, add = int(e["aggregate_id"]), e["version"], e["payload"]["add"]
+done = b.execute("UPDATE account SET total = total + ?, version = ? WHERE id = ? AND version = ?",
+                 (add, version, key, version - 1)).rowcount
+if done: b.execute("INSERT INTO applied VALUES (?, ?)", (key, version))
+b.commit()
+""")
+        python = sys.executable
+        with self.relay(*self.to("s")):
+            for i in range(10): change(i)
+            wait_until(lambda: self.redis("XLEN", "s") == 10)
+            hwm = self.redis("XREVRANGE", "s", "+", "-", "COUNT", 1)[0][0]
+            with self.relay("--consumer", "pace", "--sink", f"file:{self.path('pace')}"):
+                reader = self.spawn(BIN, "consume", self.redis.url("stream=s"), "--store", f"sqlite:{self.b}", "--group", "g",
+                                    "--snapshot", f"{python} {snapshot}", "--exec", f"{python} {apply}", log="consume.log")
+                for i in range(10, 40): change(i)
+                want = self.sql("SELECT id, version, total FROM account ORDER BY id")
+
+                def rows():
+                    b = sqlite3.connect(self.b, timeout=60)
+                    try:
+                        return b.execute("SELECT id, version, total FROM account ORDER BY id").fetchall()
+                    finally:
+                        b.close()
+                wait_until(lambda: rows() == want, what=lambda: f"{rows()} {want} {reader.output()}")
+                reader.stop()
+        stream, taken = self.path("hwm").read_text().split()
+        self.assertEqual(stream, "s")
+        self.assertGreaterEqual([int(x) for x in taken.split("-")], [int(x) for x in hwm.split("-")])
+        # A second start finds its group: no second snapshot.
+        self.path("hwm").unlink()
+        self.consume("--group", "g", "--snapshot", f"{python} {snapshot}", "--exec", f"{python} {apply}", "--drain")
+        self.assertFalse(self.path("hwm").exists())
+        self.assertEqual(rows(), want)
