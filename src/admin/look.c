@@ -54,6 +54,17 @@ static void look_at(struct look *l, const struct admin_config *cfg, struct store
     l->m.ready = l->m.ready && c->health.ready;
 }
 
+static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct look *l = ctx;
+    char *name = arena_bytes(&l->arena, consumer, strlen(consumer)),
+         *stream = arena_bytes(&l->arena, m->stream.p, m->stream.n);
+    (void)at;
+    if (!name || !stream) return 1;
+    l->m.mark[l->m.n_marks++] = (struct metrics_mark){name, stream, m->hi};
+    return l->m.n_marks == METRICS_MARKS;
+}
+
 int look_take(struct look *l, const struct admin_config *cfg, struct store *st, struct error *err)
 {
     struct runner_view *v;
@@ -69,6 +80,7 @@ int look_take(struct look *l, const struct admin_config *cfg, struct store *st, 
         look_at(l, cfg, st, &l->consumer[i]);
     }
     free(v);
+    if (st && st->ops->marks(st, NULL, keep_mark, l, err) != 0) l->m.store_up = false;
     l->m.consumer = l->consumer;
     l->m.n_consumers = n;
     if (l->consumer) return 0;

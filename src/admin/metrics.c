@@ -258,6 +258,32 @@ static void renewals(struct buf *b, const char *name, const struct metrics *m)
         add_int(b, name, LABELS2(c, "result", results[i]), c->view.stats.meter.renewals[i]);
 }
 
+static void sink_lease_held(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c) if (c->view.leased) add_int(b, name, LABELS(c), c->view.lease.held);
+}
+
+static void sink_lease_renewals(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct sink_lease *l = &c->view.lease;
+        if (!c->view.leased) continue;
+        add_int(b, name, LABELS2(c, "result", "acquired"), l->acquired);
+        add_int(b, name, LABELS2(c, "result", "ok"), l->renewed);
+        add_int(b, name, LABELS2(c, "result", "lost"), l->lost);
+        add_int(b, name, LABELS2(c, "result", "error"), l->unanswered);
+    }
+}
+
+static void marks(struct buf *b, const char *name, const struct metrics *m)
+{
+    for (size_t i = 0; i < m->n_marks; i++)
+        add_seconds(b, name,
+                    (struct label[]){{"consumer", m->mark[i].consumer}, {"stream", m->mark[i].stream}, {NULL, NULL}},
+                    (double)m->mark[i].ms / 1000);
+}
+
 static void circuit(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.down);
@@ -304,6 +330,9 @@ static const struct {
     {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.", lost},
     {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.", crashed},
     {"outbox_lease_renewals_total", "counter", "Leases renewed, by result.", renewals},
+    {"outbox_sink_lease_held", "gauge", "Whether this relay's turn it is, where relays take turns.", sink_lease_held},
+    {"outbox_sink_lease_renewals_total", "counter", "Renewals of that lease, by result.", sink_lease_renewals},
+    {"outbox_stream_hwm_timestamp_seconds", "gauge", "Time in the id of the last entry of a stream.", marks},
     {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
     {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
     {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},

@@ -13,6 +13,14 @@ struct metrics_consumer {
     struct consumer_gauge gauge;
 };
 
+#define METRICS_MARKS 100 /* streams whose high-water mark is shown */
+
+/* One consumer's high-water mark of a stream. Strings live as long as the look. */
+struct metrics_mark {
+    const char *consumer, *stream;
+    int64_t ms; /* the time in the entry's id */
+};
+
 /* Everything a scrape is made of. */
 struct metrics {
     const char *store; /* its kind: "sqlite" */
@@ -21,6 +29,8 @@ struct metrics {
     int64_t reloads[2]; /* of the configuration: ok, failed */
     const struct metrics_consumer *consumer;
     size_t n_consumers;
+    struct metrics_mark mark[METRICS_MARKS];
+    size_t n_marks;
 };
 
 /* metrics_add appends the whole page. */

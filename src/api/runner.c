@@ -107,7 +107,10 @@ static void show(struct runner *r)
     struct pipeline_held held = pipeline_held(r->p);
     struct runner_view *v = &r->view;
     v->state = pipeline_state(r->p);
+    const struct sink_lease *lease = pipeline_sink_lease(r->p);
     v->stats = *pipeline_stats(r->p);
+    v->leased = lease != NULL;
+    if (lease) v->lease = *lease;
     v->held = (int64_t)held.n;
     v->held_oldest_at = held.oldest_at;
     snprintf(v->held_type, sizeof v->held_type, "%s",

@@ -36,6 +36,8 @@ struct runner_view {
     char consumer[STORE_NAME_MAX + 1];
     enum pipeline_state state;
     struct pipeline_stats stats;
+    bool leased; /* its sink takes turns with others: */
+    struct sink_lease lease;
     int64_t held, held_oldest_at;                /* see pipeline_held */
     char held_type[METER_NAME];                  /* "" if its name is longer */
     int64_t timeout_ms;                          /* of one delivery */

@@ -221,6 +221,11 @@ struct pipeline_held pipeline_held(const struct pipeline *p)
     return h;
 }
 
+const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
+{
+    return pipeline_leased(p);
+}
+
 const struct error *pipeline_store_error(const struct pipeline *p)
 {
     return &p->store_error;

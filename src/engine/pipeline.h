@@ -95,6 +95,8 @@ struct pipeline_held {
     struct str type;   /* of that event; borrowed until the next step */
 };
 struct pipeline_held pipeline_held(const struct pipeline *p);
+/* pipeline_sink_lease: whose turn it is, for a sink that takes turns; NULL for others. */
+const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
 /* pipeline_store_error: why the last turn with the store failed; code 0 when it went well. */
 const struct error *pipeline_store_error(const struct pipeline *p);
 /* pipeline_failure: how the last event that failed did, "type: why"; "" when none has. */

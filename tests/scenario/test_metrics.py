@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 
 from proxy import Proxy
+import servers
 from support import ROOT, Case, PgCase, wait_until
 
 UNAVAILABLE, USAGE = 69, 64
@@ -94,8 +95,15 @@ class Measured(OutsideCase):
         rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
         documented = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
         self.emit("order.paid", "order/1", 1)
-        with self.serve(*self.file_sink()) as relay:
+        redis = servers.Redis().start()
+        self.addCleanup(redis.close)
+        with self.serve(*self.file_sink(), "--consumer", "redis", "--sink", redis.url("stream=orders&lease=turn")) as relay:
+            self.wait_metric(relay, 1, "outbox_dispatched_total", consumer="redis")
             page = self.metrics(relay)
+            self.assertEqual(page.get("outbox_sink_lease_held", consumer="redis"), 1)
+            self.assertEqual(page.get("outbox_sink_lease_renewals_total", consumer="redis", result="acquired"), 1)
+            at = int(self.outbox("hwm", "orders").stdout.split("-")[0]) / 1000
+            self.assertEqual(page.get("outbox_stream_hwm_timestamp_seconds", consumer="redis", stream="orders"), at)
         self.assertEqual({name: (kind, page.labels(name)) for name, kind in page.types.items()}, documented)
         self.assertEqual(set(page.helps), set(page.types))
         self.assertEqual([name for name in page.types if not name.startswith(("outbox_", "process_"))], [])
@@ -367,7 +375,7 @@ class OnPostgres(Outside, PgCase):
             for path in ("/livez", "/readyz", "/readyz?verbose"): self.assertEqual(self.fetch(relay, path)[0], 200)
             self.assertEqual(proxy.asked - before, 0)
             self.metrics(relay)
-            self.assertLessEqual(proxy.asked - before, 2, "one consumer: its state, and its types")
+            self.assertLessEqual(proxy.asked - before, 3, "one consumer: its state and its types; and the high-water marks")
 
     def test_numbers_are_those_of_the_database(self):
         self.drain(*self.file_sink())
