@@ -88,6 +88,12 @@ static void emit(outbox *ob, int n)
     OK(outbox_commit(ob, &err));
 }
 
+static void nap(int64_t ms)
+{
+    struct timespec ts = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&ts, NULL);
+}
+
 static int number_of(const outbox_event *ev)
 {
     return atoi(outbox_event_payload(ev, NULL));
@@ -362,7 +368,30 @@ static void inbox_of_the_callers_connection_goes_with_its_transaction(void **sta
     exact("queue", 2, -1);
 }
 
-/* ---- which events ---- */
+/* ---- which reasons, which events ---- */
+
+static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    char text[32];
+    (void)ctx;
+    snprintf(text, sizeof text, "reason %d", outbox_event_attempt(ev));
+    return outbox_fail(tx, OUTBOX_RETRY, text);
+}
+
+static void only_the_latest_reason_is_kept(void **state)
+{
+    outbox_consumer *c = consumer(*state, "c");
+    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none", &err));
+    OK(outbox_add_handler(c, "h", "e", complain, NULL, 0, &err));
+    emit(*state, 1);
+    for (int i = 1; i <= 3; i++) {
+        char sql[128];
+        while (outbox_step(*state, NULL, &err) == 0) nap(5); /* until it was due, and failed */
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'", i < 3 ? "parked" : "dead", i);
+        assert_int_equal(db_number(sql), 1);
+        assert_int_equal(db_number("SELECT (SELECT count(*) FROM @parked) + (SELECT count(*) FROM @dead)"), 1);
+    }
+}
 
 static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **state)
 {
@@ -574,12 +603,6 @@ struct slow {
     bool tx;
 };
 
-static void nap(int64_t ms)
-{
-    struct timespec ts = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&ts, NULL);
-}
-
 static outbox_verdict take_long(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct slow *s = ctx;
@@ -787,6 +810,7 @@ int main(void)
         ON(what_a_handler_emits_exists_if_it_takes_effect),
         ON(inbox_says_first_duplicate_or_conflict),
         ON(inbox_of_the_callers_connection_goes_with_its_transaction),
+        ON(only_the_latest_reason_is_kept),
         ON(each_handler_gets_what_its_pattern_and_the_predicate_say),
         ON(both_names_are_recorded_and_redelivery_changes_nothing),
         ON(broken_handler_blocks_nobody),
