@@ -59,7 +59,7 @@ static int sql_pg(PGconn *db, const char *text, const char *const *values, int n
     return ok ? rows > 0 : -1;
 }
 
-/* sql runs a statement with values for $1, $2, ...; returns 1 and the number it gave, 0 if it gave none, -1 if it failed. */
+/* sql runs a statement with values for $1, $2, ...; returns 1 and the number it gave, 0 if none, -1 if it failed. */
 static int sql(struct db db, const char *text, const char *const *values, int n, long *ret)
 {
     return db.lite ? sql_lite(db.lite, text, values, n, ret) : sql_pg(db.pg, text, values, n, ret);
@@ -90,7 +90,7 @@ static void open_shop(outbox *ob)
     must(outbox_commit(ob, &err), "commit");
 }
 
-/* order writes an order and its event in one transaction: both are there, or neither. Returns whether it is a new one. */
+/* order writes an order and its event in one transaction: both are there, or neither. Returns whether it is new. */
 static int order(outbox *ob, long id, int second_thoughts)
 {
     static const char *const things[] = {"apple", "pear", "plum"};
@@ -130,7 +130,7 @@ static outbox_verdict stock(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return rows == 1 ? OUTBOX_DONE : outbox_fail(tx, OUTBOX_REJECT, "there is no such thing in this shop");
 }
 
-/* mail acts outside of the database; that it did is recorded right after. The event's id tells a letter that comes twice. */
+/* mail acts outside of the database; that it did is recorded right after. The id tells a letter that comes twice. */
 static outbox_verdict mail(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     FILE *letters = ctx;
