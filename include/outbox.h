@@ -105,8 +105,9 @@ typedef struct outbox_error {
 **
 ** outbox_open connects to the outbox in a database.
 **
-**     sqlite:PATH        a SQLite file; your own tables may live in it too
-**     sqlite::memory:    in this process only, created at once; for tests
+**     sqlite:PATH                    a SQLite file; your own tables may live in it too
+**     sqlite::memory:                in this process only, created at once; for tests
+**     postgres://USER@HOST/DATABASE  as libpq takes it, and ?schema=NAME for another schema than outbox
 **
 ** With options->create the tables are made if they are not there, and brought up to this version if they are older.
 ** On success the caller owns *ret and releases it with outbox_close. Thread-safe.
@@ -120,8 +121,8 @@ typedef struct outbox_options {
     int create;          /* make the tables */
     int64_t busy_ms;     /* how long to wait for a locked database; 0: 5000 */
     int64_t payload_max; /* largest payload in bytes; 0: 1 MiB */
-    /* Called with what the engine decides, from the thread that runs the consumer; level 0 debug, 1 info, 2 warning,
-    ** 3 error; consumer may be NULL. NULL: silent. */
+    /* Called with what the engine decides, from the threads that run consumers, maybe by several at once; level 0 debug,
+    ** 1 info, 2 warning, 3 error; consumer may be NULL. NULL: silent. */
     void (*log)(void *ctx, int level, const char *consumer, const char *text);
     void *log_ctx;
     int log_level; /* the least level that is passed on */
@@ -246,7 +247,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
 ** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
-** batch, receipts, webhook-*.
+** batch, receipts, webhook-*. And two that only handlers have: workers and fate, see below.
 **
 ** A consumer has handlers or a sink, not both.
 **
@@ -265,16 +266,21 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a payment. It has no
 ** transaction; that it acted is recorded right after it returns OUTBOX_DONE. If the process dies between, it is called
-** again, for the same event id: pass that on as the idempotency key.
+** again, for the same event id: pass that on as the idempotency key. Among handlers with a shared fate it makes each call
+** of the others a transaction of its own.
 **
-** outbox_on adds a plain handler, without a name, a transaction or a record: at least once, and as fast as it gets.
+** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at least once, and as fast
+** as it gets.
 ** Plain handlers that match the same event run in the order they were added, and one that does not return OUTBOX_DONE
-** ends the attempt. A consumer has handlers of one sort only. With them and no `events` option, it asks for the union of
-** their patterns.
+** ends the attempt. A consumer has plain handlers or ones with names. It asks for the union of their patterns, unless
+** `events` was set; handlers with names and a fate of their own take their patterns only, and no `events`.
 **
-** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the option `timeout`. After
-** that the event goes to another worker, and what the handler still does through its transaction comes to nothing. In SQLite
-** nobody else can write while such a handler works in its transaction, so it should not take long there.
+** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the option `timeout`.
+** After that the event goes to another worker, and what the handler still does through its transaction comes to
+** nothing. Nothing ends the call: its thread, and outbox_run, wait for it. In SQLite nobody else can write while a
+** handler works in its transaction, nor can its event go to another worker; so it should not take long there.
+**
+** docs/handlers.md says what happens when the process dies at each step.
 **
 ** What a consumer is registered with counts for all processes: one that runs it with another order, number of lanes or
 ** filter (older patterns, in a rolling deploy) stops it there, with an error.
@@ -297,7 +303,8 @@ typedef outbox_verdict (*outbox_handler)(const outbox_event *ev, outbox_tx *tx, 
 
 OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret, outbox_error *err);
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err);
-#define OUTBOX_EXTERNAL 1
+
+#define OUTBOX_EXTERNAL 1 /* for flags */
 
 OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern, outbox_handler handler,
                                   void *ctx, int flags, outbox_error *err);
@@ -310,9 +317,12 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 ** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes.
 ** outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so many milliseconds until the next attempt.
 **
-** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where there is none, or the
-** store is of another kind. The handler must not commit or roll back (savepoints are its own): if it does, the event
-** becomes a dead letter that says so. A handler whose statements failed returns OUTBOX_RETRY.
+** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where there is none, or
+** the store is of another kind. The handler must not commit or roll back (savepoints are its own): if it does, the event
+** becomes a dead letter that says so. In SQLite its COMMIT is refused; in PostgreSQL what it committed stays, with what
+** the calls before it in the same transaction did, and those are made again. A handler whose statements failed returns
+** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and not emit by outbox_emit: in SQLite that waits
+** for the lock which the handler's own transaction holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes effect.
 */
@@ -325,10 +335,11 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 /*
 ** CAPI: The inbox
 **
-** outbox_handle_once records in a handler's transaction that `handler` takes effect for `key`, which is anything that tells
-** one effect from another: *ret_first becomes 1 the first time, and 0 if it was recorded before. With another payload than
-** then it fails with OUTBOX_CONFLICT. size is the payload's; 0 means strlen, and NULL none. Handlers added with a name need
-** this only for effects of their own choosing, not for the event.
+** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing, takes effect for `key`,
+** which is anything that tells one effect from another: *ret_first becomes 1 the first time, and 0 if it was recorded
+** before. With another payload than then it fails with OUTBOX_CONFLICT, which in PostgreSQL fails the transaction, too.
+** size is the payload's; 0 means strlen, and NULL none. Handlers added with a name need this only for effects of their
+** own choosing, not for the event.
 **
 ** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the caller's own connection,
 ** for what arrives by other ways than a handler, such as a message queue.
@@ -350,14 +361,14 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** every consumer is past are deleted, looked at every hour while outbox_run is at work, "0s" for never;
 ** "inbox-retention" (720h), the age at which the inbox forgets. Before outbox_run.
 **
-** outbox_run delivers until outbox_stop: a thread per consumer, each with a connection of its own; the calling thread
-** waits. A consumer that cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after
+** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own, and per worker), each
+** with connections of its own; the calling thread waits. A consumer that cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after
 ** an orderly stop; -1 if a consumer could not be started (then none was), or had to stop by itself. flags:
 ** OUTBOX_UNTIL_THROUGH returns 0 as soon as every consumer has delivered or buried everything that is there; events
 ** whose not_before lies ahead, and paused consumers, are not waited for.
 **
 ** outbox_stop makes outbox_run return after what is in flight has ended, at most the drain deadline; what did not end is
-** delivered again later. Any thread, and a signal handler. A stop before outbox_run counts for it.
+** delivered again later. Only the call of a handler is waited for however long it takes. Any thread, and a signal handler. A stop before outbox_run counts for it.
 **
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this handle delivers what is
 ** due now, including what handlers emit meanwhile; nothing is slept for, except that sinks outside the process are
@@ -372,6 +383,14 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
 ** to sqlite::memory: through a connection other than the handle's own.
 */
+#define OUTBOX_UNTIL_THROUGH 1
+
+OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err);
+OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err);
+OUTBOX_API void outbox_stop(outbox *ob);
+OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err);
+OUTBOX_API void outbox_wake(outbox *ob);
+
 /*
 ** CAPI: Counting
 **
@@ -395,14 +414,6 @@ typedef struct outbox_stats {
     }
 
 OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err);
-
-#define OUTBOX_UNTIL_THROUGH 1
-
-OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err);
-OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err);
-OUTBOX_API void outbox_stop(outbox *ob);
-OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err);
-OUTBOX_API void outbox_wake(outbox *ob);
 
 /*
 ** CAPI: High-water marks

@@ -19,4 +19,9 @@ long db_number(const char *sql);
 /* The same through a handler's transaction; -1: it failed. */
 int db_tx(outbox_tx *tx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* db_once is an application that got a message otherwise: on a connection of its own it asks the inbox, makes an effect if
+ * it is the first, and commits if told to. db_once_bare asks without a transaction. */
+int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first, outbox_error *err);
+int db_once_bare(outbox *ob, const char *key, int *ret_first, outbox_error *err);
+
 #endif

@@ -80,3 +80,23 @@ int db_tx(outbox_tx *tx, const char *fmt, ...)
     PQclear(r);
     return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK ? 0 : -1;
 }
+
+int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first, outbox_error *err)
+{
+    PGconn *db = pg_connect();
+    pg_do(db, "BEGIN");
+    int r = outbox_handle_once_pg(ob, db, "queue", key, payload, 0, ret_first, err);
+    if (r == 0 && *ret_first)
+        pg_do(db, "INSERT INTO %s.effect (handler, key) VALUES ('queue', '%s')", pg_schema(), key);
+    pg_do(db, "%s", r == 0 && keep ? "COMMIT" : "ROLLBACK");
+    PQfinish(db);
+    return r;
+}
+
+int db_once_bare(outbox *ob, const char *key, int *ret_first, outbox_error *err)
+{
+    PGconn *db = pg_connect();
+    int r = outbox_handle_once_pg(ob, db, "queue", key, NULL, 0, ret_first, err);
+    PQfinish(db);
+    return r;
+}

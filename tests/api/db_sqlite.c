@@ -100,3 +100,24 @@ int db_tx(outbox_tx *tx, const char *fmt, ...)
     if (!outbox_tx_sqlite(tx)) give_up(sql, "no transaction");
     return sqlite3_exec(outbox_tx_sqlite(tx), expand(sql, text, sizeof text), NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
 }
+
+int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first, outbox_error *err)
+{
+    char sql[200];
+    sqlite3 *db = connect_db();
+    snprintf(sql, sizeof sql, "INSERT INTO effect (handler, key) VALUES ('queue', '%s')", key);
+    sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    int r = outbox_handle_once_sqlite(ob, db, "queue", key, payload, 0, ret_first, err);
+    if (r == 0 && *ret_first && sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) give_up(sql, sqlite3_errmsg(db));
+    sqlite3_exec(db, r == 0 && keep ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
+    sqlite3_close(db);
+    return r;
+}
+
+int db_once_bare(outbox *ob, const char *key, int *ret_first, outbox_error *err)
+{
+    sqlite3 *db = connect_db();
+    int r = outbox_handle_once_sqlite(ob, db, "queue", key, NULL, 0, ret_first, err);
+    sqlite3_close(db);
+    return r;
+}

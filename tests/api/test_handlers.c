@@ -88,6 +88,12 @@ static void emit(outbox *ob, int n)
     OK(outbox_commit(ob, &err));
 }
 
+static void nap(int64_t ms)
+{
+    struct timespec ts = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&ts, NULL);
+}
+
 static int number_of(const outbox_event *ev)
 {
     return atoi(outbox_event_payload(ev, NULL));
@@ -341,6 +347,79 @@ static void inbox_says_first_duplicate_or_conflict(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @dead WHERE error LIKE '%another payload%'"), 1);
 }
 
+/* What comes by another way than a handler: a message queue, a webhook. */
+static void inbox_of_the_callers_connection_goes_with_its_transaction(void **state)
+{
+    int first = -1;
+    OK(db_once(*state, "m1", "a", false, &first, &err));
+    assert_int_equal(first, 1);
+    OK(db_once(*state, "m1", "a", true, &first, &err)); /* what was rolled back was never handled */
+    assert_int_equal(first, 1);
+    OK(db_once(*state, "m1", "a", true, &first, &err));
+    assert_int_equal(first, 0);
+    OK(db_once(*state, "m2", "a", true, &first, &err));
+    assert_int_equal(first, 1);
+    assert_int_equal(db_once(*state, "m1", "b", true, &first, &err), -1);
+    assert_int_equal(err.code, OUTBOX_CONFLICT);
+    assert_int_equal(db_once_bare(*state, "m3", &first, &err), -1);
+    assert_int_equal(err.code, OUTBOX_MISUSE);
+    assert_int_equal(db_once(*state, "", "a", true, &first, &err), -1);
+    assert_int_equal(err.code, OUTBOX_INVALID);
+    exact("queue", 2, -1);
+}
+
+/* ---- which reasons, which events ---- */
+
+static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    char text[32];
+    (void)ctx;
+    snprintf(text, sizeof text, "reason %d", outbox_event_attempt(ev));
+    return outbox_fail(tx, OUTBOX_RETRY, text);
+}
+
+static void only_the_latest_reason_is_kept(void **state)
+{
+    outbox_consumer *c = consumer(*state, "c");
+    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none", &err));
+    OK(outbox_add_handler(c, "h", "e", complain, NULL, 0, &err));
+    emit(*state, 1);
+    for (int i = 1; i <= 3; i++) {
+        char sql[128];
+        while (outbox_step(*state, NULL, &err) == 0) nap(5); /* until it was due, and failed */
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'", i < 3 ? "parked" : "dead", i);
+        assert_int_equal(db_number(sql), 1);
+        assert_int_equal(db_number("SELECT (SELECT count(*) FROM @parked) + (SELECT count(*) FROM @dead)"), 1);
+    }
+}
+
+static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **state)
+{
+    static const struct {
+        const char *pattern;
+        int calls;
+    } cases[] = {{"order.placed", 1}, {"order.*", 2}, {"order.paid,user.*", 2}, {"*", 3}, {"parcel.*", 0}};
+    static const char *const fates[] = {"own", "shared"};
+    struct script s[2][5];
+    for (int f = 0; f < 2; f++) {
+        outbox_consumer *c = consumer(*state, fates[f]);
+        OK(outbox_consumer_set(c, "fate", fates[f], &err));
+        OK(outbox_consumer_set(c, "where", "by = \"user\"", &err));
+        for (int i = 0; i < 5; i++) {
+            static const char *const names[] = {"a", "b", "c", "d", "e"};
+            s[f][i] = (struct script){.name = names[i], .at = -1};
+            OK(outbox_add_handler(c, names[i], cases[i].pattern, play, &s[f][i], 0, &err));
+        }
+    }
+    emit_one(*state, "order.placed", "1", "{\"by\":\"user\"}");
+    emit_one(*state, "order.paid", "1", "{\"by\":\"user\"}");
+    emit_one(*state, "user.left", "2", "{\"by\":\"user\"}");
+    emit_one(*state, "order.placed", "3", "{\"by\":\"robot\"}");
+    through(*state);
+    for (int f = 0; f < 2; f++)
+        for (int i = 0; i < 5; i++) assert_int_equal(s[f][i].calls, cases[i].calls);
+}
+
 /* ---- several handlers ---- */
 
 static void both_names_are_recorded_and_redelivery_changes_nothing(void **state)
@@ -523,12 +602,6 @@ struct slow {
     int64_t ms;
     bool tx;
 };
-
-static void nap(int64_t ms)
-{
-    struct timespec ts = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&ts, NULL);
-}
 
 static outbox_verdict take_long(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
@@ -736,6 +809,9 @@ int main(void)
         ON(sink_that_is_down_costs_no_attempt_and_keeps_what_was_done),
         ON(what_a_handler_emits_exists_if_it_takes_effect),
         ON(inbox_says_first_duplicate_or_conflict),
+        ON(inbox_of_the_callers_connection_goes_with_its_transaction),
+        ON(only_the_latest_reason_is_kept),
+        ON(each_handler_gets_what_its_pattern_and_the_predicate_say),
         ON(both_names_are_recorded_and_redelivery_changes_nothing),
         ON(broken_handler_blocks_nobody),
         ON(with_shared_fate_the_others_are_not_called_again),

@@ -119,9 +119,17 @@ class Examples(Case):
         return done.stdout
 
     def test_programs_of_the_readme_compile_and_run(self):
-        programs = [text for language, text, _ in blocks(README) if language == "c"]
+        programs = [text for language, text, _ in blocks(README) if language == "c" and "int main(" in text]
         printed = [self.compile_and_run(text) for text in programs]
         self.assertEqual(printed, ["", 'order.paid {"total":99}\n'])
+
+
+class Quotes(unittest.TestCase):
+    def test_code_of_the_readme_that_is_no_program_stands_in_an_example(self):
+        examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
+        quotes = [text for language, text, _ in blocks(README) if language == "c" and "int main(" not in text]
+        self.assertTrue(quotes)
+        for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"in no example:\n{quote}")
 
 
 class Conformance(unittest.TestCase):

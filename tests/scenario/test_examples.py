@@ -2,15 +2,17 @@
 # build: plain
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import unittest
 import urllib.parse
 
-from support import ROOT, TIMEOUT, PgCase, clean_env, wait_until
+from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
 
 EXAMPLES = ROOT / "examples"
+SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
 NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), "/usr/share/nodejs"]))  # where Debian puts modules
 
 
@@ -197,6 +199,70 @@ class Together(ExampleCase):
         for worker in workers: worker.wait()
         self.assertEqual(sum(self.revenue().values()), 1000 * 1001 // 2)
         self.assertEqual((self.status("delivered"), self.status("parked")), (1000, 0))
+
+
+class Shop:
+    """The shop in C, on either store."""
+
+    def shop(self, count):
+        done = subprocess.run([SHOP, self.store, str(count)], cwd=self.dir, env=self.env(), capture_output=True,
+                              text=True, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 0, f"{done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
+
+    def letters(self):
+        return [line.split()[0] for line in self.path("mail.txt").read_text().splitlines()]
+
+    def count(self, what):
+        return self.sql(f"SELECT count(*) FROM {what}")[0][0]
+
+    def exact(self, count):
+        """exact: everything that was ordered has left the shelf, once, and everybody was told."""
+        kept = [i for i in range(1, count + 1) if i % 7]
+        self.assertEqual(self.sql("SELECT id FROM orders ORDER BY id"), [(i,) for i in kept])
+        for k, item in enumerate(("apple", "pear", "plum")):
+            left = 100000 - sum(1 + i % 5 for i in kept if i % 3 == k)
+            self.assertEqual(self.sql(f"SELECT quantity FROM stock WHERE item = '{item}'"), [(left,)], item)
+        for name in "shop.stock", "shop.mail":
+            self.assertEqual(self.count(f"{self.PREFIX}handled WHERE handler = '{name}'"), len(kept), name)
+        self.assertEqual(set(self.letters()), {str(i) for (i,) in self.sql(f"SELECT id FROM {self.PREFIX}event")})
+        self.assertEqual(len(set(self.letters())), len(kept))
+        self.assertEqual(self.count(f"{self.PREFIX}dead"), 0)
+
+    def test_orders_take_effect_once_and_a_second_run_does_nothing(self):
+        said = {"placed": 26, "orders": 26, "ordered": sum(1 + i % 5 for i in range(1, 31) if i % 7)}
+        said["taken"] = said["ordered"]
+        self.assertEqual(self.shop(30), said)
+        self.exact(30)
+        self.assertEqual(self.shop(30), {**said, "placed": 0})
+        self.exact(30)
+        self.assertEqual(len(self.letters()), 26)
+
+    def test_a_shop_killed_again_and_again_is_exact_in_the_end(self):
+        killed_at = (lambda: self.count("orders") > 50,
+                     lambda: self.count("stock WHERE quantity < 100000") > 0,
+                     lambda: len(self.letters()) > 250)
+        for ready in killed_at:
+            shop = self.spawn(SHOP, self.store, "700")
+
+            def now():
+                try: return ready()
+                except Exception: return False  # no table, no file, or locked just now
+
+            wait_until(lambda: now() or not shop.running(), what=shop.output)
+            self.assertEqual(shop.kill(), -9, shop.output())
+        said = self.shop(700)
+        self.assertEqual(said["ordered"], said["taken"])
+        self.exact(700)
+        self.assertLessEqual(len(self.letters()), 600 + len(killed_at))  # of those in the moment of each kill, at most
+
+
+class ShopOnSqlite(Shop, Case):
+    PREFIX = "outbox_"
+
+
+class ShopOnPostgres(Shop, PgCase):
+    PREFIX = "outbox."
 
 
 class Reference(ExampleCase):

@@ -1,0 +1,121 @@
+"""Handlers that die at each step, and connections cut in the middle of what they do: the crash table of docs/handlers.md.
+What a handler does in its transaction takes effect once; what one does outside may come twice, where the table says so."""
+import pathlib
+import signal
+
+from proxy import ANSWERED, SENT, TORN, UNSENT, Proxy
+from support import BIN, Case, PgCase
+
+BUILD = pathlib.Path(BIN).parent
+HANDLERS, SHOP = BUILD / "tests" / "fault" / "fault_handlers", BUILD / "examples" / "shop"
+EVENTS = 10
+
+
+class Dying:
+    """A program that is started again until it comes to its end."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.sql("CREATE TABLE effect (handler text, key int)")
+        self.emit_many([{"type": "e", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i}
+                        for i in range(EVENTS)])
+
+    def run_until_through(self, step, deaths, by=signal.SIGKILL):
+        for _ in range(deaths):
+            self.spawn(HANDLERS, self.store, self.path("out"), step).wait(-by)
+        self.spawn(HANDLERS, self.store, self.path("out"), step).wait()
+
+    def effects(self, handler):
+        return [n for n, in self.sql(f"SELECT key FROM effect WHERE handler = '{handler}' ORDER BY key")]
+
+    def letters(self):
+        return sorted(int(line.split()[1]) for line in self.path("out").read_text().splitlines())
+
+    def handled(self, handler):
+        return self.sql(f"SELECT count(*) FROM {self.PREFIX}handled WHERE handler = 'c.{handler}'")[0][0]
+
+    def test_death_before_the_effect_leaves_it_to_be_done_once(self):
+        self.run_until_through("before", 1)
+        self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
+
+    def test_death_between_effect_and_commit_leaves_it_to_be_done_once(self):
+        self.run_until_through("after", 1)
+        self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
+
+    def test_a_handler_that_always_dies_ends_as_a_dead_letter_alone(self):
+        self.run_until_through("always", 4, signal.SIGABRT)  # one with its neighbours, then its three attempts
+        self.assertEqual(self.effects("h"), [n for n in range(EVENTS) if n != 5])
+        self.assertEqual(self.handled("h"), EVENTS - 1)
+        self.assertEqual(self.sql(f"SELECT CAST(payload AS text) FROM {self.PREFIX}dead"), [("5",)])
+
+    def test_death_before_acting_outside_repeats_nothing(self):
+        self.run_until_through("out-before", 1)
+        self.assertEqual((self.letters(), self.handled("mail")), (list(range(EVENTS)), EVENTS))
+
+    def test_death_between_acting_outside_and_its_record_repeats_that_one(self):
+        self.run_until_through("out-after", 1)
+        self.assertEqual((self.letters(), self.handled("mail")), (sorted([*range(EVENTS), 5]), EVENTS))
+
+    def test_death_between_the_records_and_the_settlement_repeats_neither(self):
+        self.run_until_through("between", 1)
+        self.assertEqual(self.letters(), list(range(EVENTS)))
+        for name in "stock", "last":
+            self.assertEqual((self.effects(name), self.handled(name)), (list(range(EVENTS)), EVENTS))
+
+
+class DyingOnSqlite(Dying, Case):
+    PREFIX = "outbox_"
+
+
+class DyingOnPostgres(Dying, PgCase):
+    PREFIX = "outbox."
+
+
+def effect(request):
+    return "UPDATE stock" in request.text and bool(request.params)
+
+
+def recording(request):
+    return "handled (handler" in request.text and any(b"shop.stock" in (value or b"") for value in request.params)
+
+
+class Cut(PgCase):
+    """The connection in which a handler works breaks, and what the server did then is for us to find out."""
+
+    COUNT = 30
+
+    def cut(self, match, when):
+        """cut runs the shop through a proxy that breaks one request, and then checks every number."""
+        self.sql("DROP TABLE IF EXISTS orders, stock; DROP SCHEMA IF EXISTS outbox CASCADE")
+        with Proxy(self.store) as proxy:
+            rule = proxy.cut(match, when)
+            self.spawn(SHOP, proxy.url, self.COUNT).wait()
+            self.assertTrue(rule.done(), "nothing was cut")
+        kept = [i for i in range(1, self.COUNT + 1) if i % 7]
+        self.assertEqual(self.sql("SELECT 300000 - sum(quantity)::int FROM stock"), [(sum(1 + i % 5 for i in kept),)])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.handled WHERE handler = 'shop.stock'"), [(len(kept),)])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
+
+    def cut_everywhere(self, match):
+        for when in UNSENT, SENT, ANSWERED, TORN:
+            with self.subTest(when): self.cut(match(), when)
+
+    def test_a_handlers_own_statement_cut_off_at_any_point_takes_effect_once(self):
+        self.cut_everywhere(lambda: effect)
+
+    def test_the_record_cut_off_at_any_point_takes_effect_once(self):
+        self.cut_everywhere(lambda: recording)
+
+    def test_a_commit_whose_answer_is_lost_takes_effect_once(self):
+        def committing():
+            before = []
+
+            def match(request):
+                after_settling = bool(before) and "turn(" in before[-1] and request.text == "COMMIT"
+                before.append(request.text)
+                return after_settling
+
+            return match
+
+        self.cut_everywhere(committing)
