@@ -26,10 +26,11 @@ UNCOMMITTED = "uncommitted"  # the same, and it is not
 
 
 class Request:
-    """text is the statement; params are its parameters as they were sent, None for NULL."""
+    """text is the statement; params are its parameters as they were sent, None for NULL; before is the statement that went
+    before it through the same connection."""
 
     def __init__(self, text="", params=()):
-        self.text, self.params = text, list(params)
+        self.text, self.params, self.before = text, list(params), ""
 
 
 class Rule:
@@ -124,6 +125,7 @@ class Link(threading.Thread):
         return self.read(self.server, (b"Z",))
 
     def note(self, sent):
+        before = self.request.text
         for kind, message in messages(sent)[0]:
             if kind == b"Q":
                 self.request = Request(text_at(message, 5)[0])
@@ -134,6 +136,7 @@ class Link(threading.Thread):
             elif kind == b"B":
                 name, params = bound(message)
                 self.request = Request(self.texts.get(name, ""), params)
+        self.request.before = before
 
     def turn(self):
         """turn passes on one request and its answer, or what the server says unasked."""

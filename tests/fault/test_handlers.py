@@ -99,23 +99,13 @@ class Cut(PgCase):
 
     def cut_everywhere(self, match):
         for when in UNSENT, SENT, ANSWERED, TORN:
-            with self.subTest(when): self.cut(match(), when)
+            with self.subTest(when): self.cut(match, when)
 
     def test_a_handlers_own_statement_cut_off_at_any_point_takes_effect_once(self):
-        self.cut_everywhere(lambda: effect)
+        self.cut_everywhere(effect)
 
     def test_the_record_cut_off_at_any_point_takes_effect_once(self):
-        self.cut_everywhere(lambda: recording)
+        self.cut_everywhere(recording)
 
     def test_a_commit_whose_answer_is_lost_takes_effect_once(self):
-        def committing():
-            before = []
-
-            def match(request):
-                after_settling = bool(before) and "turn(" in before[-1] and request.text == "COMMIT"
-                before.append(request.text)
-                return after_settling
-
-            return match
-
-        self.cut_everywhere(committing)
+        self.cut_everywhere(lambda request: request.text == "COMMIT" and "turn(" in request.before)
