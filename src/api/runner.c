@@ -74,7 +74,8 @@ int runner_open(struct runner *r, struct error *err)
     rng_seed_os(&r->rng);
     make_owner(r);
     if (w->st->ops->dup(w->st, &r->st, err) != 0) return -1;
-    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 || r->work->ops->lend(r->work, err) != 0)) {
+    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 ||
+                     r->work->ops->lend(r->work, r->consumer->timeout_ms, err) != 0)) {
         runner_close(r);
         return -1;
     }
