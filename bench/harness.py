@@ -152,6 +152,34 @@ def wakeup_rows(b, found):
         b.row(f"commit started -> line readable, {key}", found["started"][f"{key}_us"] / 1e3, "ms")
 
 
+def handler_rows(b, url, rest, least=None):
+    """Handlers that insert a row each, beside a loop that inserts the same rows and reads nothing, of whose speed they
+    should have `least`; rest() comes before each turn."""
+    n, few, batch = (20_000, 1_000, 1_000) if b.quick else (100_000, 3_000, 1_000)
+
+    def run(count, size, bare):
+        def turn():
+            rest()
+            found = program(b, "handlers", url, count, size, "-" if bare else b.name("h"))
+            return {"rate": count / found["seconds"]}
+        return turn
+    m = compete(b, {"ours": run(n, batch, False), "bare": run(n, batch, True), "ours, 1": run(few, 1, False),
+                    "bare, 1": run(few, 1, True)})
+    b.row("handlers, batches of 1,000", median(m["ours"], "rate"), "events/s")
+    share = ratio(m["ours"], m["bare"], "rate")
+    b.row("bare inserts, 1,000 to a transaction", median(m["bare"], "rate"), "rows/s", "handlers / bare", share,
+          f">= {least:.2f}" if least else "", share >= least if least else None)
+    for name, what in (("ours, 1", "handlers, batches of 1"), ("bare, 1", "bare inserts, each by itself")):
+        times = ratio(m["ours"], m[name], "rate")
+        b.row(what, median(m[name], "rate"), "events/s", "batches / it", times, ">= 10", times >= 10)
+    found = program(b, "handlers", url, 400 if b.quick else 2_000, "latency")
+    done, seen = found["done"], found["seen"]
+    b.row("commit -> handler done, 200/s, p50", done["p50_us"] / 1e3, "ms", "", None, "< 3", done["p50_us"] < 3_000)
+    b.row("  p99", done["p99_us"] / 1e3, "ms")
+    b.row("commit -> its row is visible, p50", seen["p50_us"] / 1e3, "ms")
+    b.row("  p99", seen["p99_us"] / 1e3, "ms")
+
+
 def shown(value, unit):
     if unit.endswith("/s") or unit in ("calls", "queries"): return f"{value:,.0f}"
     return f"{value:.4f}" if unit == "%" else f"{value:.3f}" if unit == "ms" else f"{value:.1f}"

@@ -8,8 +8,8 @@ import tempfile
 import time
 
 import on_redis
-from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program,
-                     ratio, remove, run_ns, timed, wait_until, wakeup_rows)
+from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows, median, outbox, outbox_argv,
+                     peak_mib, program, ratio, remove, run_ns, timed, wait_until, wakeup_rows)
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 import servers  # noqa: E402
@@ -429,9 +429,16 @@ def section_redis(b):
     on_redis.section(b, url_of(b, db), "postgres", url_of(b, db), (url_of(b, small), url_of(b, small)), queue)
 
 
+def section_handlers(b):
+    db = backlog(b, 100_000)
+    psql(b, db, "DROP TABLE IF EXISTS bench_effect; CREATE TABLE bench_effect (id bigint GENERATED ALWAYS AS IDENTITY "
+                "PRIMARY KEY, event uuid NOT NULL, note text NOT NULL)")
+    handler_rows(b, url_of(b, db), lambda: psql(b, db, "CHECKPOINT"), least=0.60)
+
+
 SECTIONS = {"drain": section_drain, "consumers": section_consumers, "kept": section_kept, "held": section_held,
             "emit": section_emit, "doorbell": section_doorbell, "tpcb": section_tpcb, "memory": section_memory,
-            "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis}
+            "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis, "handlers": section_handlers}
 
 
 def facts(b):

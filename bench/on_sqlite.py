@@ -1,4 +1,5 @@
 """on_sqlite: the sections of bench/run for the store in a SQLite file."""
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -7,8 +8,8 @@ import sys
 import time
 
 import on_redis
-from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program,
-                     ratio, remove, run_ns, timed, wait_until, wakeup_rows)
+from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows, median, outbox, outbox_argv, peak_mib,
+                     program, ratio, remove, run_ns, timed, wait_until, wakeup_rows)
 
 
 def url_of(db):
@@ -254,6 +255,14 @@ def section_redis(b):
     on_redis.section(b, url_of(db), "sqlite", db, (url_of(small), small))
 
 
+def section_handlers(b):
+    db = backlog(b, 100_000)
+    with contextlib.closing(sqlite3.connect(db)) as own:
+        own.execute("DROP TABLE IF EXISTS bench_effect")
+        own.execute("CREATE TABLE bench_effect (id INTEGER PRIMARY KEY, event TEXT NOT NULL, note TEXT NOT NULL)")
+    handler_rows(b, url_of(db), lambda: None)
+
+
 SECTIONS = {"drain": section_drain, "orders": section_orders, "filter": section_filter, "consumers": section_consumers,
             "emit": section_emit, "draining": section_draining, "memory": section_memory, "wakeup": section_wakeup,
-            "idle": section_idle, "redis": section_redis}
+            "idle": section_idle, "redis": section_redis, "handlers": section_handlers}

@@ -44,9 +44,7 @@ struct outbox {
 
     bool eager;            /* deliver right after each commit */
     pthread_mutex_t turns; /* held by outbox_run and outbox_step */
-    atomic_bool at_work;   /* by `worker` */
-    atomic_bool running;   /* outbox_run is */
-    pthread_t worker;
+    atomic_bool running;   /* outbox_run is at work */
 };
 
 static inline struct error *err_of(outbox_error *err)

@@ -158,7 +158,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret, struct error *err)
+static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret, bool *ret_in_tx,
+                struct error *err)
 {
     struct new_event ev;
     char id[UUID_TEXT + 1];
@@ -168,16 +169,11 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     if (own)
         pthread_mutex_lock(&ob->lock); /* SQLite also for a foreign connection: ids come from the handle's generator */
     int r = ob->st->ops->emit(ob->st, foreign, &ev, id, &duplicate, err);
+    if (ret_in_tx) *ret_in_tx = ob->in_tx; /* under the lock: afterwards it may be another thread's */
     if (own) pthread_mutex_unlock(&ob->lock);
     if (r != 0) return -1;
     api_receipt(ret, id, duplicate);
     return 0;
-}
-
-/* work_is_mine: the calling thread is inside outbox_step or outbox_run: it is a handler, in a step. */
-static bool work_is_mine(outbox *ob)
-{
-    return atomic_load(&ob->at_work) && pthread_equal(ob->worker, pthread_self());
 }
 
 /* committed wakes our own consumers where the store has no bell to do it. In eager mode they deliver here and now, unless
@@ -185,7 +181,7 @@ static bool work_is_mine(outbox *ob)
 static int committed(outbox *ob, struct error *err)
 {
     if (!(ob->st->caps & STORE_DOORBELL)) outbox_wake(ob);
-    if (!ob->eager || !ob->consumers || work_is_mine(ob) || ob->running) return 0;
+    if (!ob->eager || !ob->consumers || crew_mine(&ob->crew) || ob->running) return 0;
     if (outbox_step(ob, NULL, (outbox_error *)err) == 0) return 0;
     if (err) err->code = ERR_UNDELIVERED;
     return err_prefix(err, "committed, but not delivered");
@@ -193,8 +189,9 @@ static int committed(outbox *ob, struct error *err)
 
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err)
 {
-    if (emit(ob, NULL, m, ret, err_of(err)) != 0) return -1;
-    return ob->in_tx ? 0 : committed(ob, err_of(err));
+    bool in_tx;
+    if (emit(ob, NULL, m, ret, &in_tx, err_of(err)) != 0) return -1;
+    return in_tx ? 0 : committed(ob, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m, outbox_receipt *ret,
@@ -202,7 +199,7 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 {
     if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
     if (!outbox_sqlite(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
-    return emit(ob, db, m, ret, err_of(err));
+    return emit(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m, outbox_receipt *ret,
@@ -210,7 +207,7 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
 {
     if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
     if (!outbox_pg(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
-    return emit(ob, db, m, ret, err_of(err));
+    return emit(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
@@ -284,14 +281,11 @@ OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, out
 static void work_begin(outbox *ob, bool running)
 {
     pthread_mutex_lock(&ob->turns);
-    ob->worker = pthread_self();
     atomic_store(&ob->running, running);
-    atomic_store(&ob->at_work, true);
 }
 
 static void work_end(outbox *ob)
 {
-    atomic_store(&ob->at_work, false);
     atomic_store(&ob->running, false);
     pthread_mutex_unlock(&ob->turns);
 }
@@ -299,7 +293,7 @@ static void work_end(outbox *ob)
 OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 {
     size_t n;
-    if (work_is_mine(ob)) return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
+    if (crew_mine(&ob->crew)) return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
     work_begin(ob, true);
     struct runner **list = api_crew(ob, &n, err_of(err));
     int r = list ? crew_run(&ob->crew, list, n, (flags & OUTBOX_UNTIL_THROUGH) != 0, err_of(err)) : -1;
@@ -321,7 +315,7 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 {
     size_t n;
     if (ret_delivered) *ret_delivered = 0;
-    if (work_is_mine(ob)) return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
+    if (crew_mine(&ob->crew)) return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
     work_begin(ob, false);
     struct runner **list = api_crew(ob, &n, err_of(err));
     int r = list ? crew_step(&ob->crew, list, n, ret_delivered, err_of(err)) : -1;

@@ -14,6 +14,31 @@
 #define SHOW_EVERY (100 * MS_NS) /* how often one that does not come to rest shows what it does */
 #define TRIM_PAUSE_MS 10         /* between small batches, so that producers get in */
 
+/* Which crews the thread is at work for: a handler of one may step another. */
+struct duty {
+    const struct crew *crew;
+    struct duty *outer;
+};
+static _Thread_local struct duty *on_duty;
+
+static void duty_begin(struct duty *d, const struct crew *w)
+{
+    *d = (struct duty){w, on_duty};
+    on_duty = d;
+}
+
+static void duty_end(const struct duty *d)
+{
+    on_duty = d->outer;
+}
+
+bool crew_mine(const struct crew *w)
+{
+    for (const struct duty *d = on_duty; d; d = d->outer)
+        if (d->crew == w) return true;
+    return false;
+}
+
 static void make_owner(struct runner *r)
 {
     char host[65] = "";
@@ -49,7 +74,8 @@ int runner_open(struct runner *r, struct error *err)
     rng_seed_os(&r->rng);
     make_owner(r);
     if (w->st->ops->dup(w->st, &r->st, err) != 0) return -1;
-    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 || r->work->ops->lend(r->work, err) != 0)) {
+    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 ||
+                     r->work->ops->lend(r->work, r->consumer->timeout_ms, err) != 0)) {
         runner_close(r);
         return -1;
     }
@@ -172,6 +198,8 @@ static void *runner_main(void *arg)
     struct pollfd *fds = calloc(FDS_MAX + 2, sizeof *fds);
     struct pollfd few[8];
     uint64_t round = 0;
+    struct duty duty;
+    duty_begin(&duty, w);
     while (pipeline_state(r->p) < PIPELINE_STOPPED) {
         int64_t now = clock_mono(w->clock);
         atomic_store_explicit(&r->step_since, now, memory_order_relaxed);
@@ -191,6 +219,7 @@ static void *runner_main(void *arg)
     }
     publish(r, round);
     atomic_store(&r->step_since, 0);
+    duty_end(&duty);
     free(fds);
     return NULL;
 }
@@ -491,8 +520,10 @@ static void step_all(struct runner *const *r, size_t n, struct pollfd *fds)
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err)
 {
     struct heart heart;
+    struct duty duty;
     struct pollfd *fds = calloc(FDS_MAX, sizeof *fds);
     int result = fds ? 0 : err_nomem(err);
+    duty_begin(&duty, w);
     for (size_t i = 0; result == 0 && i < n; i++) {
         if (!r[i]->p) result = runner_open(r[i], err);
         if (result == 0) r[i]->failures = failures_of(r[i]);
@@ -513,6 +544,7 @@ int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_del
             leave(r[i], err, &result);
         }
     }
+    duty_end(&duty);
     free(fds);
     return result;
 }

@@ -98,6 +98,9 @@ int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct e
 /* crew_step is one synchronous turn of all; see outbox_step. */
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
 
+/* crew_mine: the calling thread is at work for w, so it is a handler that calls. */
+bool crew_mine(const struct crew *w);
+
 /* The heart keeps the claims of handlers alive that take long, up to their time limit, while the crew is at work. heart_start
  * does nothing where there are no handlers. */
 struct heart {

@@ -239,6 +239,8 @@ bool deliver_submit(struct pipeline *p)
 {
     bool any = false;
     int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
+    if (p->effects.st && now < p->store_retry_at)
+        return false; /* what they did would be undone, and again, and again */
     for (; p->ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
         if (p->effects.open ? !effects_pending(p, now) : now >= until) break;
         if (!lease_allows(p, p->ready.head->live, now)) break;

@@ -1,6 +1,7 @@
 #include "engine/effects.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/pipeline_impl.h"
 
@@ -32,6 +33,22 @@ static enum handler_entry refuse(const struct effects *e, size_t handler, struct
     return HANDLER_REFUSE;
 }
 
+/* over: what became of a call is known since an earlier transaction. HANDLER_RUN: it is not. */
+static enum handler_entry over(const struct effects *e, size_t handler, size_t at, struct handler_call *call)
+{
+    if (e->ended[at]) return refuse(e, handler, call);
+    if (!e->failure[at]) return HANDLER_RUN;
+    say(call, e->failure[at]);
+    return HANDLER_FAIL;
+}
+
+/* fail_next: the transaction cannot go on, so the batch is done again, and there the call counts as failed without being
+ * made. Out of memory it is made again, instead. */
+static void fail_next(struct effects *e, struct live *l, size_t at, const char *why)
+{
+    e->failure[at] = arena_bytes(&l->a, why, strlen(why));
+}
+
 /* prepare lists what is called for whom. Once per batch: what is known of it outlives a transaction that is undone. */
 static int prepare(struct effects *e, struct live *l, struct error *err)
 {
@@ -42,22 +59,27 @@ static int prepare(struct effects *e, struct live *l, struct error *err)
     e->undone = arena_zalloc(&l->a, n, sizeof *e->undone);
     e->alone = arena_zalloc(&l->a, n, sizeof *e->alone);
     e->ended = arena_zalloc(&l->a, n, sizeof *e->ended);
-    if (!e->key || !e->before || !e->undone || !e->alone || !e->ended) return err_nomem(err);
+    e->lost = arena_zalloc(&l->a, n, sizeof *e->lost);
+    e->failure = arena_zalloc(&l->a, n, sizeof *e->failure);
+    if (!e->key || !e->before || !e->undone || !e->alone || !e->ended || !e->lost || !e->failure) return err_nomem(err);
     for (size_t h = 0; h < e->n; h++)
         for (size_t i = 0; i < l->b.n; i++)
             e->key[h * l->b.n + i] = (struct inbox_key){str_of(e->h[h].name), l->b.ev[i].id};
     e->epoch = l->b.epoch;
     e->undone_times = 0;
+    e->lone = false;
     return 0;
 }
 
 /* ---- the transaction of a batch ---- */
 
-/* uncount: what was delivered in a transaction that is undone was not. */
+/* uncount: what was delivered in a transaction that came to nothing was not. */
 static void uncount(struct pipeline *p, const struct live *l)
 {
-    for (size_t i = 0; i < l->b.n; i++)
-        if (l->items[i].state == ITEM_ENDED && l->items[i].out.kind == OUTCOME_DELIVERED) p->stats.delivered--;
+    for (size_t i = 0; i < l->b.n; i++) {
+        const struct item *it = &l->items[i];
+        if (it->state == ITEM_ENDED && !it->released && it->out.kind == OUTCOME_DELIVERED) p->stats.delivered--;
+    }
 }
 
 /* undo takes back what the transaction did; the batch starts again. */
@@ -84,7 +106,8 @@ static int open_tx(struct pipeline *p, struct live *l, struct error *err)
     if (prepare(e, l, err) != 0 || e->st->ops->begin(e->st, err) != 0) return -1;
     e->open = l;
     e->opened_at = pipeline_now(p);
-    e->broken = e->failed = false;
+    e->broken = e->failed = e->called = false;
+    e->trouble.code = 0;
     e->single = e->single_left > 0 || l->b.n == 1;
     pipeline_frozen(p, true);
     for (size_t i = 0; i < n; i++) e->undone[i] = true;
@@ -106,11 +129,12 @@ static enum handler_entry enter_single(struct effects *e, size_t at, struct erro
 static enum handler_entry enter_batch(struct pipeline *p, struct item *it, size_t handler, struct handler_call *call)
 {
     struct effects *e = &p->effects;
-    struct error err;
+    struct error err = {.text = "the transaction has to be undone first"};
     size_t at = place_of(handler, it);
     enum handler_entry entry = HANDLER_WAIT;
-    if (e->open || open_tx(p, it->live, &err) == 0) {
-        if (e->ended[at]) return refuse(e, handler, call);
+    if (e->open ? !e->broken : open_tx(p, it->live, &err) == 0) {
+        entry = over(e, handler, at, call);
+        if (entry != HANDLER_RUN) return entry;
         entry = e->single || e->alone[at] ? enter_single(e, at, &err) : e->before[at] ? HANDLER_SKIP : HANDLER_RUN;
     }
     if (entry != HANDLER_WAIT) return entry;
@@ -119,54 +143,88 @@ static enum handler_entry enter_batch(struct pipeline *p, struct item *it, size_
     return HANDLER_WAIT;
 }
 
-/* ended_it: who ends the transaction takes the others' effects with it, or leaves them without a settlement. The batch is
- * done again without it: what was committed is found in the inbox. */
-static enum sink_status ended_it(struct effects *e, size_t at)
+static enum sink_status again(struct effects *e)
 {
-    e->ended[at] = true;
     e->broken = true;
     return SINK_CANCELLED;
 }
 
+/* ended_it: who ends the transaction takes the others' effects with it, or leaves them without a settlement. The batch is
+ * done again without it: what was committed is found in the inbox. If the handler had failed, it was the database that gave
+ * the transaction up (SQLite does, when the disk is full), and that counts as a failure like any other. */
+static enum sink_status ended_it(struct effects *e, size_t at, enum sink_status said, const struct handler_call *call)
+{
+    if (said == SINK_DELIVERED || said == SINK_REJECT) e->ended[at] = true;
+    else fail_next(e, e->open, at, call->text[0] ? call->text : "the database gave up the handler's transaction");
+    return again(e);
+}
+
+/* lost_it: if the connection is lost twice in the same call, it is the call that does it. */
+static enum sink_status lost_it(struct effects *e, size_t at)
+{
+    if (e->lost[at]) fail_next(e, e->open, at, "the connection was lost while the handler was at work");
+    e->lost[at] = true;
+    return again(e);
+}
+
+/* checked_first: if there was a record already, and none is left now that the call is undone, the call had made it. */
+static int checked_first(struct effects *e, size_t at, bool *ret_own, struct error *err)
+{
+    bool there;
+    if (e->st->ops->handled(e->st, &e->key[at], 1, &there, err) != 0) return -1;
+    *ret_own = !there;
+    return 0;
+}
+
 /* keep_single records the call and keeps what it did; if another worker was first, that one's effect counts. */
-static int keep_single(struct effects *e, size_t at, struct error *err)
+static int keep_single(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     static const bool none = false;
     bool first;
     if (e->st->ops->handled_put(e->st, &e->key[at], &none, 1, &first, err) != 0) return -1;
-    return e->st->ops->savepoint(e->st, first ? SAVEPOINT_RELEASE : SAVEPOINT_UNDO, err);
+    if (e->st->ops->savepoint(e->st, first ? SAVEPOINT_RELEASE : SAVEPOINT_UNDO, err) != 0) return -1;
+    return first ? 0 : checked_first(e, at, ret_own, err);
 }
+
+static const char silent[] = "a statement of the handler failed, and it did not say so";
+static const char own_record[] =
+    "the handler has recorded itself in the inbox, under the name and key that its own record has: leave that to us";
 
 static enum sink_status leave_single(struct effects *e, size_t at, enum sink_status said, struct handler_call *call)
 {
     struct error err = {0};
+    bool own = false;
     enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE) return ended_it(e, at);
+    if (state == TX_GONE) return ended_it(e, at, said, call);
+    if (state == TX_LOST) return lost_it(e, at);
     if (state == TX_FAILED && said == SINK_DELIVERED) {
         said = SINK_RETRY;
-        say(call, "a statement of the handler failed, and it did not say so");
+        say(call, silent);
     }
-    if (state != TX_LOST) {
-        int bad = said == SINK_DELIVERED ? keep_single(e, at, &err)
-                                         : e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, &err);
-        e->failed = e->failed || (said != SINK_DELIVERED && e->open->b.n > 1);
-        if (!bad) return said;
-        if (err.code == ERR_MISUSE) return ended_it(e, at);
+    int bad = said == SINK_DELIVERED ? keep_single(e, at, &own, &err)
+                                     : e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, &err);
+    if (own) {
+        said = SINK_RETRY;
+        say(call, own_record);
     }
-    e->broken = true;
-    return SINK_CANCELLED;
+    e->failed = e->failed || (said != SINK_DELIVERED && e->open->b.n > 1);
+    if (!bad) return said;
+    if (err.code == ERR_MISUSE) return ended_it(e, at, SINK_DELIVERED, call);
+    e->trouble = err;
+    return again(e);
 }
 
 static enum sink_status leave_batch(struct effects *e, size_t at, enum sink_status said, struct handler_call *call)
 {
+    e->called = true;
+    e->last = at % e->open->b.n;
     if (e->single || e->alone[at]) return leave_single(e, at, said, call);
     if (said == SINK_DELIVERED && e->st->ops->tx_state(e->st) == TX_OPEN) {
         e->undone[at] = false;
         return said;
     }
     e->alone[at] = true;
-    e->broken = true;
-    return SINK_CANCELLED;
+    return again(e);
 }
 
 /* ---- a transaction for each call ---- */
@@ -178,7 +236,8 @@ static enum handler_entry enter_each(struct pipeline *p, struct item *it, size_t
     size_t at = place_of(handler, it);
     bool done = false, in_tx = !e->h[handler].external;
     if (prepare(e, it->live, &err) != 0) goto wait;
-    if (e->ended[at]) return refuse(e, handler, call);
+    enum handler_entry known = over(e, handler, at, call);
+    if (known != HANDLER_RUN) return known;
     if (e->st->ops->handled(e->st, &e->key[at], 1, &done, &err) != 0) goto wait;
     if (done) return HANDLER_SKIP;
     if (in_tx && e->st->ops->begin(e->st, &err) != 0) goto wait;
@@ -204,8 +263,19 @@ static void record(struct pipeline *p, size_t at)
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not record that a handler acted, it may act again: %s", err.text);
 }
 
+/* refused: the database answered, and will not have what handlers did: a deferred constraint, say. Else the answer got
+ * lost, or it is not about them. */
+static bool refused(struct effects *e, const struct error *err)
+{
+    switch (err->code) {
+    case ERR_INVALID:
+    case ERR_INTERNAL: return e->st->ops->tx_state(e->st) != TX_LOST;
+    default: return false;
+    }
+}
+
 /* keep_each commits what a call did, with the record of it, if the claim is still ours. */
-static int keep_each(struct pipeline *p, const struct live *l, size_t at, struct error *err)
+static int keep_each(struct pipeline *p, const struct live *l, size_t at, bool *ret_own, struct error *err)
 {
     struct effects *e = &p->effects;
     static const bool none = false;
@@ -213,7 +283,7 @@ static int keep_each(struct pipeline *p, const struct live *l, size_t at, struct
     if (e->st->ops->handled_put(e->st, &e->key[at], &none, 1, &first, err) != 0) return -1;
     if (!first) {
         e->st->ops->rollback(e->st); /* another worker's effect counts */
-        return 0;
+        return checked_first(e, at, ret_own, err);
     }
     if (e->st->ops->extend(e->st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, err) != 0) return -1;
     if (lost) return err_set(err, ERR_LOST, "the claim was lost meanwhile");
@@ -224,22 +294,26 @@ static enum sink_status leave_each(struct pipeline *p, const struct live *l, siz
                                    enum sink_status said, struct handler_call *call)
 {
     struct effects *e = &p->effects;
-    struct error err;
+    struct error err = {.text = "?"};
+    bool own = false;
     if (e->h[handler].external) {
         if (said == SINK_DELIVERED) record(p, at);
         return said;
     }
     enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE) {
+    if (said == SINK_DELIVERED && state == TX_GONE) {
         e->ended[at] = true;
         refuse(e, handler, call);
         said = SINK_REJECT;
-    } else if (state == TX_FAILED && said == SINK_DELIVERED) {
-        say(call, "a statement of the handler failed, and it did not say so");
+    } else if (said == SINK_DELIVERED && state != TX_OPEN) {
+        say(call, silent);
         said = SINK_RETRY;
-    } else if (said == SINK_DELIVERED && keep_each(p, l, at, &err) != 0) {
+    } else if (said == SINK_DELIVERED && keep_each(p, l, at, &own, &err) != 0) {
         say(call, err.text);
-        said = SINK_DOWN;
+        said = refused(e, &err) ? SINK_RETRY : SINK_DOWN;
+    } else if (own) {
+        say(call, own_record);
+        said = SINK_RETRY;
     }
     if (said != SINK_DELIVERED) e->st->ops->rollback(e->st);
     pipeline_frozen(p, false);
@@ -277,7 +351,7 @@ struct handler_guard effects_guard(struct pipeline *p)
 bool effects_pending(const struct pipeline *p, int64_t now)
 {
     const struct effects *e = &p->effects;
-    return e->open && !e->broken && now - e->opened_at < SLICE;
+    return e->open && !e->broken && !(e->lone && e->called) && now - e->opened_at < SLICE;
 }
 
 /* seal records what was done and that it was: all that is left is the commit. */
@@ -295,19 +369,33 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
+/* isolate: something in this transaction cannot be committed, and only its commit tells. So the batch is done again with one
+ * event to a transaction; if it was one already, that event has failed. */
+static void isolate(struct pipeline *p, struct live *l, const struct error *err)
+{
+    struct effects *e = &p->effects;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s", err->text);
+    if (e->called && (e->lone || l->b.n == 1))
+        for (size_t h = 0; h < e->n; h++) fail_next(e, l, h * l->b.n + e->last, err->text);
+    e->lone = true;
+    p->batch_size = 1;
+    undo(p);
+}
+
 static void commit(struct pipeline *p, struct live *l, bool lost)
 {
     struct effects *e = &p->effects;
     struct error err;
     int bad = 0;
-    if (lost) {
-        e->st->ops->rollback(e->st);
-        uncount(p, l);
-    } else {
-        bad = e->st->ops->commit(e->st, &err);
+    if (lost) e->st->ops->rollback(e->st);
+    else bad = e->st->ops->commit(e->st, &err);
+    if (bad && refused(e, &err)) {
+        isolate(p, l, &err);
+        return;
     }
     e->open = NULL;
     pipeline_frozen(p, false);
+    if (lost) uncount(p, l);
     if (bad) {
         e->unsure = l;
         turn_store_failed(p, &err);
@@ -337,15 +425,16 @@ void effects_finish(struct pipeline *p)
     }
     /* Somebody was first with one of them, or ended the transaction: done again, one by one, that will be seen. */
     bool unseen = !e->broken && !e->single && (err.code == ERR_CONFLICT || err.code == ERR_MISUSE);
-    bool ours = e->broken || unseen;
+    if (e->broken) err = e->trouble;
     if (unseen) e->undone_times = UNDO_MAX;
     undo(p);
-    if (!ours) turn_store_failed(p, &err);
+    if (err.code && !unseen) turn_store_failed(p, &err);
 }
 
 void effects_drop(struct pipeline *p, const struct live *l)
 {
     struct effects *e = &p->effects;
+    if (e->epoch == l->b.epoch) e->epoch = 0; /* what is known of it goes with its arena */
     if (e->unsure == l) e->unsure = NULL;
     if (e->open != l) return;
     e->st->ops->rollback(e->st);

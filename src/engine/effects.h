@@ -3,7 +3,8 @@
  * What the handlers of a batch do, that they did it (the inbox) and how the batch ended (its settlement) are one
  * transaction, on a handle of its own. It is opened by the first handler called and ended before the step is over, so
  * nothing waits for the network or a retry inside it. All events of a batch share it. If a call fails it is undone, and the
- * batch done again with a savepoint around that call; if that happens more often, around each of them.
+ * batch done again with a savepoint around that call; if that happens more often, around each of them. If it is the commit
+ * that the database refuses, one event gets a transaction, and the rest is given back.
  *
  * A handler that acts outside (external) is called without a transaction and recorded afterwards; where there is one, each
  * call of the others is a transaction of its own, which asks whether the claim still holds before it commits. */
@@ -27,15 +28,21 @@ struct effects {
     int undone_times;  /* of this batch */
     bool broken;       /* it must be undone, and the batch done again */
     bool failed;       /* a call among several did */
-    int single_left;   /* batches until all events share a transaction again */
+    bool called;       /* in this transaction; the last one for event `last` */
+    size_t last;
+    bool lone;            /* one event to a transaction, until this batch is over */
+    struct error trouble; /* what the store said, where that is why it is broken; code 0: nothing */
+    int single_left;      /* batches until all events share a transaction again */
 
     /* Of the batch with this epoch, by handler and event; they live in its arena. */
     int64_t epoch;
     struct inbox_key *key;
-    bool *before; /* was recorded before */
-    bool *undone; /* did not take effect in this transaction */
-    bool *alone;  /* failed: with a savepoint around it */
-    bool *ended;  /* ended the transaction by itself: never again */
+    bool *before;         /* was recorded before */
+    bool *undone;         /* did not take effect in this transaction */
+    bool *alone;          /* failed: with a savepoint around it */
+    bool *ended;          /* ended the transaction by itself: never again */
+    bool *lost;           /* lost the connection once */
+    const char **failure; /* failed, for this reason, in a way that took the transaction along: not called again */
 
     struct live *unsure; /* the answer to its commit got lost */
 };

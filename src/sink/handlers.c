@@ -32,6 +32,7 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     if (!hs->guarded) return sane(h->fn(call, d, h->ctx));
     switch (hs->guard.enter(hs->guard.ctx, i, d, call)) {
     case HANDLER_SKIP: return SINK_DELIVERED;
+    case HANDLER_FAIL: return SINK_RETRY;
     case HANDLER_REFUSE: return SINK_REJECT;
     case HANDLER_WAIT: return SINK_DOWN;
     case HANDLER_RUN: break;

@@ -404,8 +404,9 @@ struct store_ops {
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 
     /* lend: from now on the application's code works on this handle's connection between begin and commit. The session is
-     * as it expects it, and nothing it may do there (DISCARD ALL, SET) breaks the handle. */
-    int (*lend)(struct store *st, struct error *err);
+     * as it expects it, and nothing it may do there (DISCARD ALL, SET) breaks the handle. A transaction in which nothing is
+     * asked for idle_ms is ended where the server can: what a process holds that stands still would keep others waiting. */
+    int (*lend)(struct store *st, int64_t idle_ms, struct error *err);
     /* savepoint, inside begin and commit; one may stand within another. UNDO goes back to the last and releases it.
      * ERR_MISUSE: it is gone, so the transaction is another one. */
     int (*savepoint)(struct store *st, enum savepoint what, struct error *err);

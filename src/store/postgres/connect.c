@@ -176,7 +176,7 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
                 "SET plan_cache_mode = force_generic_plan",
                 NULL, err) != 0)
         return -1;
-    if (st->lent && pg_lend(&st->base, err) != 0) return -1;
+    if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0) return -1;
     return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
 }
 
@@ -414,9 +414,13 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
 
 int pg_begin(struct store *base, struct error *err)
 {
+    static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED";
     struct pg_store *st = pg_of(base);
+    char text[160];
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
-    if (pg_ready(st, err) != 0 || pg_simple(st, "BEGIN ISOLATION LEVEL READ COMMITTED", err) != 0) return -1;
+    snprintf(text, sizeof text, "%s; SET LOCAL idle_in_transaction_session_timeout = %lld", begin,
+             (long long)st->idle_ms);
+    if (pg_ready(st, err) != 0 || pg_simple(st, st->lent && st->idle_ms ? text : begin, err) != 0) return -1;
     st->in_tx = true;
     return 0;
 }

@@ -6,10 +6,11 @@
 
 /* What set_up sets for our own statements is nothing for those of others. And nothing is prepared from here on: DISCARD
  * ALL would take it away. */
-int pg_lend(struct store *base, struct error *err)
+int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->lent = true;
+    st->idle_ms = idle_ms;
     if (st->pooled) return 0;
     return pg_simple(st,
                      "RESET client_min_messages; RESET enable_seqscan; RESET enable_bitmapscan; RESET jit; RESET "

@@ -69,8 +69,9 @@ struct pg_store {
     char *tenant;   /* NULL: the platform's */
     struct store_options opt;
     bool in_tx;
-    bool lent;   /* see effects.c */
-    bool pooled; /* another process stands between: nothing of a session can be relied on */
+    bool lent;       /* see effects.c */
+    int64_t idle_ms; /* of a transaction, if lent */
+    bool pooled;     /* another process stands between: nothing of a session can be relied on */
     struct uuid7 uuid;
     struct rng rng;
     struct {
@@ -166,7 +167,7 @@ int pg_handle_once(struct store *st, void *foreign, struct str handler, struct s
                    bool *ret_first, struct error *err);
 
 /* effects.c */
-int pg_lend(struct store *st, struct error *err);
+int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
 int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state pg_tx_state(struct store *st);
 int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);

@@ -10,10 +10,10 @@ static int refuse_commit(void *ctx)
     return st->in_tx && !st->committing;
 }
 
-int sqlite_lend(struct store *base, struct error *err)
+int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    (void)err;
+    (void)idle_ms, (void)err; /* the lock is the process's own: nobody can take it away */
     sqlite3_commit_hook(st->db, refuse_commit, st);
     return 0;
 }

@@ -96,7 +96,7 @@ int sqlite_handle_once(struct store *st, void *foreign, struct str handler, stru
                        bool *ret_first, struct error *err);
 
 /* effects.c */
-int sqlite_lend(struct store *st, struct error *err);
+int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
 int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
 int sqlite_settle_here(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);

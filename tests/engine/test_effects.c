@@ -1,0 +1,520 @@
+/* Seeded chaos for handlers that work in the store's database: they fail, hang, end their transaction, lose its connection;
+ * each operation of the store may fail, and a commit say so although it happened; workers crash, and come too late. Then
+ * all heals, and what took effect must be exact: once for each handler and event, in the order of each key, and for a dead
+ * letter only what was committed before. OUTBOX_SEED=N replays one seed. */
+#include "rig.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/sqlite/handle.h"
+
+#define KEYS 4
+#define HANDLERS 3
+#define SPIN 3000 /* steps without time passing: more is a loop that does not wait */
+
+struct hand {
+    struct rig *g;
+    int worker, handler;
+};
+
+/* One worker as a process has it: a pipeline, and the handle its handlers work on. */
+struct smith {
+    struct consumer c;
+    struct store *st, *work;
+    sqlite3 *db; /* of work */
+    bool lost;   /* the connection of work is gone, until it is asked to begin */
+    struct pipeline *p;
+    struct sink *sk;
+    struct pulse pulse;
+    struct hand hands[HANDLERS];
+    struct handler h[HANDLERS];
+    char owner[16];
+};
+
+enum op { BEGIN, COMMIT, SAVEPOINT, SETTLE, HANDLED, PUT, EXTEND, TURN, OPS };
+
+static struct smith smiths[RIG_PIPELINES];
+static const char *const names[HANDLERS] = {"c.a", "c.b", "c.x"};
+
+static struct plan {
+    uint64_t seed;
+    const char *order, *lanes, *batch;
+    size_t handlers; /* the third is external */
+    bool healed;
+} plan;
+
+static struct {
+    struct rig *g;
+    int chance;   /* one of so many operations fails; 0: none */
+    int fail_for; /* this many operations to come fail */
+    int64_t away; /* monotonic: until then one kind of operation, which one is below, always fails */
+    enum op which;
+    int calls; /* of handlers, since time last passed */
+    bool late; /* before the next transaction begins, its claim runs out and another worker works */
+    int external[RIG_SEEN];
+    int disturbed;
+} mood;
+
+static int64_t number(const char *sql)
+{
+    sqlite3_stmt *q;
+    sqlite3 *db = sqlite_handle(mood.g->st);
+    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK || sqlite3_step(q) != SQLITE_ROW)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    int64_t n = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return n;
+}
+
+/* ---- a store that fails ---- */
+
+static struct store_ops moody_work, moody_main;
+static const struct store_ops *real;
+
+static struct smith *smith_of(struct store *st)
+{
+    for (int i = 0; i < RIG_PIPELINES; i++)
+        if (smiths[i].work == st) return &smiths[i];
+    return NULL;
+}
+
+static int scripted(struct error *err)
+{
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted");
+}
+
+/* fails says whether this operation shall, and sometimes takes the connection with it. */
+static bool fails(struct store *st, enum op op)
+{
+    struct smith *s = smith_of(st);
+    if (s && s->lost) return true;
+    if (op == mood.which && mood.g->mono < mood.away) return true;
+    bool now = mood.fail_for > 0 || (mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0);
+    if (mood.fail_for > 0) mood.fail_for--;
+    if (now && s && rng_below(&mood.g->rng, 3) == 0) {
+        real->rollback(st);
+        s->lost = true;
+    }
+    return now;
+}
+
+static void work_late(struct store *st);
+
+static int moody_begin(struct store *st, struct error *err)
+{
+    if (mood.late) work_late(st);
+    smith_of(st)->lost = false;
+    return fails(st, BEGIN) ? scripted(err) : real->begin(st, err);
+}
+
+static int moody_commit(struct store *st, struct error *err)
+{
+    if (fails(st, COMMIT)) {
+        real->rollback(st);
+        return scripted(err);
+    }
+    bool lies = mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0;
+    if (real->commit(st, err) != 0) return -1;
+    smith_of(st)->lost = lies;
+    return lies ? err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: done, but the answer was lost") : 0;
+}
+
+static int moody_savepoint(struct store *st, enum savepoint what, struct error *err)
+{
+    return fails(st, SAVEPOINT) ? scripted(err) : real->savepoint(st, what, err);
+}
+
+static enum tx_state moody_state(struct store *st)
+{
+    return smith_of(st)->lost ? TX_LOST : real->tx_state(st);
+}
+
+static int moody_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err)
+{
+    return fails(st, SETTLE) ? scripted(err) : real->settle(st, s, ret_lost, err);
+}
+
+static int moody_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+{
+    return fails(st, HANDLED) ? scripted(err) : real->handled(st, k, n, ret, err);
+}
+
+static int moody_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
+                     struct error *err)
+{
+    return fails(st, PUT) ? scripted(err) : real->handled_put(st, k, skip, n, ret_all, err);
+}
+
+static int moody_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
+                        int64_t lease_ms, bool *ret_lost, struct error *err)
+{
+    return fails(st, EXTEND) ? scripted(err) : real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
+}
+
+static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
+                      struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+{
+    return fails(st, TURN) ? scripted(err) : real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+}
+
+static void make_moody(void)
+{
+    real = mood.g->st->ops;
+    moody_main = moody_work = *real;
+    moody_main.turn = moody_turn;
+    moody_main.extend = moody_work.extend = moody_extend;
+    moody_work.begin = moody_begin;
+    moody_work.commit = moody_commit;
+    moody_work.savepoint = moody_savepoint;
+    moody_work.tx_state = moody_state;
+    moody_work.settle = moody_settle;
+    moody_work.handled = moody_handled;
+    moody_work.handled_put = moody_put;
+}
+
+/* ---- handlers ---- */
+
+static void take_effect(sqlite3 *db, int handler, const struct event *ev)
+{
+    char sql[160];
+    snprintf(sql, sizeof sql, "INSERT INTO effect (handler, seq, key) VALUES (%d, %lld, '%.*s')", handler,
+             (long long)ev->seq, (int)ev->aggregate_id.n, ev->aggregate_id.p ? ev->aggregate_id.p : "");
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+}
+
+/* Events that no attempt helps, by what is wrong with them. */
+static bool poison(const struct event *ev, int handler)
+{
+    return ev->seq % 17 == 5 && handler == 0;
+}
+
+static enum sink_status misbehave(struct smith *s, struct handler_call *call)
+{
+    static const enum sink_status said[] = {SINK_RETRY, SINK_DOWN, SINK_NOT_MINE, SINK_REJECT};
+    struct rng *r = &mood.g->rng;
+    uint64_t n = rng_below(r, 40);
+    snprintf(call->text, sizeof call->text, "told to");
+    if (n < 24) return said[n % 8 < 4 ? 0 : n % 8 < 6 ? 1 : n % 8 < 7 || n > 8 ? 2 : 3];
+    if (n < 30) rig_pass(mood.g, (int64_t)rng_below(r, 2500)), mood.disturbed++;
+    else if (n < 34 && call->tx) real->rollback(s->work), s->lost = true; /* and it does not notice */
+    else if (n < 35 && call->tx) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    else if (n < 36 && call->tx) sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
+    return SINK_DELIVERED;
+}
+
+static enum sink_status act(struct handler_call *call, const struct delivery *d, void *ctx)
+{
+    struct hand *hand = ctx;
+    struct smith *s = &smiths[hand->worker];
+    if (++mood.calls > SPIN) fail_msg("seed %llu: handlers are called in a loop", (unsigned long long)plan.seed);
+    if (call->tx) take_effect(s->db, hand->handler, d->ev);
+    if (poison(d->ev, hand->handler)) return snprintf(call->text, sizeof call->text, "poison"), SINK_RETRY;
+    enum sink_status said = plan.healed || rng_below(&mood.g->rng, 8) ? SINK_DELIVERED : misbehave(s, call);
+    if (!call->tx && said == SINK_DELIVERED) mood.external[d->ev->seq]++;
+    return said;
+}
+
+/* ---- workers ---- */
+
+static void begin_work(int i)
+{
+    struct rig *g = mood.g;
+    struct smith *s = &smiths[i];
+    struct error err;
+    static unsigned long starts;
+    snprintf(s->owner, sizeof s->owner, "s%d.%lu", i, starts++);
+    assert_int_equal(g->st->ops->dup(g->st, &s->st, &err), 0);
+    assert_int_equal(g->st->ops->dup(g->st, &s->work, &err), 0);
+    assert_int_equal(s->work->ops->lend(s->work, 0, &err), 0);
+    s->db = sqlite_handle(s->work);
+    s->lost = false;
+    s->st->ops = &moody_main;
+    s->work->ops = &moody_work;
+    for (int k = 0; k < HANDLERS; k++) {
+        s->hands[k] = (struct hand){g, i, k};
+        s->h[k] = (struct handler){
+            .name = names[k], .pattern = "*", .external = k == 2, .fn = act, .ctx = &s->hands[k]};
+    }
+    struct pipeline_config cfg = {.consumer = &s->c,
+                                  .owner = s->owner,
+                                  .st = s->st,
+                                  .work = s->work,
+                                  .handlers = s->h,
+                                  .n_handlers = plan.handlers,
+                                  .pulse = &s->pulse,
+                                  .clock = &g->clock,
+                                  .rng = &g->rng,
+                                  .log = &g->log,
+                                  .careful = &g->careful,
+                                  .poll_ms = 20};
+    if (pipeline_new(&cfg, &s->p, &err) != 0) fail_msg("%s", err.text);
+    struct handler_guard guard = pipeline_guard(s->p);
+    struct sink_config sink = {.consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = s->p};
+    if (handlers_open(&sink, s->h, plan.handlers, &guard, &s->sk, &err) != 0) fail_msg("%s", err.text);
+    pipeline_attach(s->p, s->sk);
+}
+
+/* vanish is kill -9: whatever is open comes to nothing. */
+static void vanish(int i)
+{
+    struct smith *s = &smiths[i];
+    if (!s->p) return;
+    s->sk->ops->close(s->sk);
+    pipeline_free(s->p);
+    s->work->ops = s->st->ops = real;
+    if (s->work->ops->tx_state(s->work) == TX_OPEN) fail_msg("a transaction was left open between two steps");
+    store_close(s->work);
+    store_close(s->st);
+    s->p = NULL;
+    s->work = s->st = NULL;
+}
+
+static void step(int i)
+{
+    int turns = 0;
+    mood.calls = 0;
+    while (smiths[i].p && pipeline_step(smiths[i].p))
+        if (++turns > SPIN)
+            fail_msg("seed %llu: the pipeline spins: %s", (unsigned long long)plan.seed, mood.g->last_log);
+    if (smiths[i].p && real->tx_state(smiths[i].work) == TX_OPEN)
+        fail_msg("seed %llu: a transaction stays open", (unsigned long long)plan.seed);
+    if (smiths[i].p && pipeline_stats(smiths[i].p)->delivered < 0)
+        fail_msg("seed %llu: %lld events delivered", (unsigned long long)plan.seed,
+                 (long long)pipeline_stats(smiths[i].p)->delivered);
+    if (smiths[i].p && pipeline_state(smiths[i].p) >= PIPELINE_STOPPED) {
+        if (pipeline_error(smiths[i].p)->code)
+            fail_msg("seed %llu: it stopped: %s", (unsigned long long)plan.seed, pipeline_error(smiths[i].p)->text);
+        vanish(i);
+    }
+}
+
+/* work_late: between the claim and the transaction of worker st its lease runs out, and all others do what they can. */
+static void work_late(struct store *st)
+{
+    mood.late = false;
+    mood.disturbed++;
+    rig_pass(mood.g, 2500);
+    for (int i = 0; i < RIG_PIPELINES; i++)
+        if (smiths[i].p && smiths[i].work != st) pipeline_ring(smiths[i].p), step(i);
+}
+
+/* run_through steps worker i until nothing is left, moving the clock to when it wants to be called. */
+static bool run_through(int i, int64_t ms)
+{
+    struct pollfd fds[8];
+    int64_t deadline, end = mood.g->mono + ms * MS_NS;
+    while (mood.g->mono <= end) {
+        step(i);
+        const struct pipeline_stats *s = pipeline_stats(smiths[i].p);
+        if (s->through && !pipeline_busy(smiths[i].p)) return true;
+        pipeline_wait(smiths[i].p, fds, 8, &deadline);
+        int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - mood.g->mono;
+        rig_pass(mood.g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
+    }
+    return false;
+}
+
+static void one_thing(struct rig *g, int *emitted)
+{
+    char key[8];
+    struct error err;
+    int i = (int)rng_below(&g->rng, RIG_PIPELINES);
+    struct smith *s = &smiths[i];
+    switch (rng_below(&g->rng, 16)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+        for (uint64_t n = 1 + rng_below(&g->rng, 6); n; n--, ++*emitted) {
+            snprintf(key, sizeof key, "%llu", (unsigned long long)rng_below(&g->rng, KEYS));
+            rig_emit_at(g, rng_below(&g->rng, 8) ? key : NULL, rng_below(&g->rng, 20) ? 0 : g->wall + 300);
+        }
+        break;
+    case 4:
+        if (!s->p) begin_work(i);
+        break;
+    case 5:
+        if (s->p && rng_below(&g->rng, 6) == 0) vanish(i), mood.disturbed++;
+        break;
+    case 6:
+        if (rng_below(&g->rng, 6) == 0) rig_pass(g, 2500), mood.disturbed++;
+        break;
+    case 7:
+        if (s->p && rng_below(&g->rng, 8) == 0) pipeline_drain(s->p, g->mono + 100 * MS_NS), mood.disturbed++;
+        break;
+    case 8: mood.chance = rng_below(&g->rng, 3) ? 0 : 4 + (int)rng_below(&g->rng, 40); break;
+    case 9:
+        if (rng_below(&g->rng, 4) == 0) mood.fail_for = (int)rng_below(&g->rng, 8);
+        mood.which = (enum op)rng_below(&g->rng, OPS);
+        mood.away = g->mono + (int64_t)rng_below(&g->rng, 3000) * MS_NS;
+        break;
+    case 10:
+        if (rng_below(&g->rng, 3) == 0) mood.late = true;
+        break;
+    case 11: g->st->ops->consumer_pause(g->st, "c", rng_below(&g->rng, 4) == 0, &err); break;
+    default:
+        rig_pass(g, (int64_t)rng_below(&g->rng, 120));
+        if (s->p && rng_below(&g->rng, 4) == 0) pipeline_ring(s->p);
+        step(i);
+    }
+}
+
+static int note_dead(void *ctx, const struct dead_letter *d)
+{
+    ((bool *)ctx)[d->ev.seq] = true;
+    return 0;
+}
+
+static void check(struct rig *g, int emitted)
+{
+    bool dead[RIG_SEEN] = {false};
+    struct error err;
+    struct arena a;
+    char sql[200];
+    size_t in_tx = plan.handlers < 2 ? plan.handlers : 2;
+    if (g->st->ops->dead(g->st, &(struct dead_query){0}, note_dead, dead, &err) != 0) fail_msg("%s", err.text);
+    for (int seq = 1; seq <= emitted; seq++) {
+        for (size_t h = 0; h < in_tx; h++) {
+            snprintf(sql, sizeof sql, "SELECT count(*) FROM effect WHERE handler = %zu AND seq = %d", h, seq);
+            int64_t n = number(sql);
+            if (n > 1 || (n == 0 && !dead[seq]))
+                fail_msg("seed %llu: event %d took effect %lld times for %s", (unsigned long long)plan.seed, seq,
+                         (long long)n, names[h]);
+        }
+        if (plan.handlers > 2 && !mood.external[seq] && !dead[seq])
+            fail_msg("seed %llu: %s did not act for event %d", (unsigned long long)plan.seed, names[2], seq);
+        if (dead[seq] != (seq % 17 == 5) && dead[seq] && !mood.disturbed)
+            fail_msg("seed %llu: event %d is a dead letter", (unsigned long long)plan.seed, seq);
+    }
+    int64_t pairs = number("SELECT count(*) FROM effect e JOIN outbox_handled h ON h.handler = CASE e.handler WHEN 0 "
+                           "THEN 'c.a' ELSE 'c.b' END AND h.key = (SELECT id FROM outbox_event v WHERE v.seq = e.seq)");
+    if (pairs != number("SELECT count(*) FROM effect"))
+        fail_msg("seed %llu: effects without a record", (unsigned long long)plan.seed);
+    if (number("SELECT count(*) FROM outbox_handled WHERE handler <> 'c.x'") != pairs)
+        fail_msg("seed %llu: records without an effect", (unsigned long long)plan.seed);
+    if (strcmp(plan.order, "none") != 0 &&
+        number(
+            "SELECT count(*) FROM effect x JOIN effect y ON x.handler = y.handler AND x.key = y.key AND x.key <> '' AND "
+            "x.at < y.at AND x.seq > y.seq WHERE x.seq NOT IN (SELECT seq FROM outbox_dead) AND y.seq NOT IN (SELECT "
+            "seq FROM outbox_dead)"))
+        fail_msg("seed %llu: effects of a key are out of order", (unsigned long long)plan.seed);
+    arena_init(&a, 0);
+    struct consumer_info c = rig_info(g, &a);
+    if (c.parked || c.inflight || c.behind)
+        fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld", (unsigned long long)plan.seed,
+                 (long long)c.parked, (long long)c.inflight, (long long)c.behind);
+    arena_release(&a);
+}
+
+static void describe(struct consumer *c)
+{
+    struct error err;
+    const char *const set[][2] = {{"order", plan.order},
+                                  {"lanes", plan.lanes},
+                                  {"batch", plan.batch},
+                                  {"lease", "2s"},
+                                  {"retry", "base=50ms,cap=200ms,attempts=6"}};
+    assert_int_equal(consumer_init(c, "c", &err), 0);
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        if (option_set(consumer_options, c, set[i][0], set[i][1], &err) != 0) fail_msg("%s", err.text);
+}
+
+static void run(struct rig *g)
+{
+    int emitted = 0;
+    struct error err;
+    rng_seed(&g->rng, plan.seed);
+    memset(&mood, 0, sizeof mood);
+    mood.g = g;
+    make_moody();
+    if (sqlite3_exec(
+            sqlite_handle(g->st),
+            "CREATE TABLE effect (handler INTEGER, seq INTEGER, key TEXT, at INTEGER PRIMARY KEY AUTOINCREMENT)", NULL,
+            NULL, NULL) != SQLITE_OK)
+        fail_msg("no table");
+    for (int i = 0; i < RIG_PIPELINES; i++) describe(&smiths[i].c), begin_work(i);
+    for (int i = 0; i < 400; i++) one_thing(g, &emitted);
+    for (int i = 0; i < RIG_PIPELINES; i++) vanish(i);
+    mood.chance = mood.fail_for = 0;
+    mood.away = 0;
+    mood.late = false;
+    plan.healed = true;
+    if (g->st->ops->consumer_pause(g->st, "c", false, &err) != 0) fail_msg("%s", err.text);
+    begin_work(0);
+    rig_pass(g, 2500);
+    bool through = false;
+    for (int i = 0; i < 4 && !through; i++) {
+        run_through(0, 120000);
+        rig_pass(g, 400);
+        pipeline_ring(smiths[0].p);
+        through = run_through(0, 120000);
+    }
+    if (!through) fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
+    check(g, emitted);
+    for (int i = 0; i < RIG_PIPELINES; i++) vanish(i), consumer_release(&smiths[i].c);
+}
+
+static void seeds(const char *order, const char *lanes, const char *batch, size_t handlers)
+{
+    const char *one = getenv("OUTBOX_SEED"), *soak = getenv("OUTBOX_SOAK");
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 5000 : 20;
+    for (uint64_t s = first; s < first + n; s++) {
+        void *state;
+        plan = (struct plan){s, order, lanes, batch, handlers, false};
+        assert_int_equal(rig_setup(&state), 0);
+        run(state);
+        rig_teardown(&state);
+    }
+}
+
+static void one_handler_is_exact(void **state)
+{
+    (void)state;
+    seeds("key", "1", "5", 1);
+}
+
+static void one_handler_in_large_batches_on_three_lanes_is_exact(void **state)
+{
+    (void)state;
+    seeds("key", "3", "40", 1);
+}
+
+static void handlers_that_share_their_fate_are_exact(void **state)
+{
+    (void)state;
+    seeds("key", "1", "8", 2);
+}
+
+static void handlers_beside_an_external_one_are_exact(void **state)
+{
+    (void)state;
+    seeds("key", "1", "6", 3);
+}
+
+static void handlers_without_order_are_exact(void **state)
+{
+    (void)state;
+    seeds("none", "1", "8", 2);
+}
+
+static void handlers_in_global_order_are_exact(void **state)
+{
+    (void)state;
+    seeds("global", "1", "8", 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_handler_is_exact),
+        cmocka_unit_test(one_handler_in_large_batches_on_three_lanes_is_exact),
+        cmocka_unit_test(handlers_that_share_their_fate_are_exact),
+        cmocka_unit_test(handlers_beside_an_external_one_are_exact),
+        cmocka_unit_test(handlers_without_order_are_exact),
+        cmocka_unit_test(handlers_in_global_order_are_exact),
+    };
+    return cmocka_run_group_tests_name("effects", tests, NULL, NULL);
+}
