@@ -163,8 +163,8 @@ COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
 -- The inbox: what a handler has taken effect for.
 CREATE TABLE @schema@.handled (
-    handler text NOT NULL,
-    key     text NOT NULL,
+    handler text COLLATE "C" NOT NULL,
+    key     text COLLATE "C" NOT NULL,
     hash    bigint NOT NULL,
     at      timestamptz NOT NULL DEFAULT @schema@.clock(),
     PRIMARY KEY (handler, key)

@@ -7,6 +7,7 @@
 
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
 #define UNDO_MAX 3          /* times a batch is undone before each call gets a savepoint */
+#define FRESH_MIN 4         /* batches in which nothing was recorded before, and then nobody looks */
 #define SINGLE_FOR 4        /* batches that start so after one that came to that */
 
 void effects_init(struct effects *e, struct store *st, const struct handler *h, size_t n)
@@ -99,6 +100,19 @@ static void undo(struct pipeline *p)
         turn_drop(p, 0); /* out of memory: its lease will run out */
 }
 
+/* look_first finds out who was called before. What comes for the first time was not, and where that has been so for a while it
+ * is not looked for: if it was after all, recording it will tell, and the batch is done again. */
+static int look_first(struct effects *e, const struct live *l, size_t n, struct error *err)
+{
+    memset(e->before, 0, n * sizeof *e->before);
+    if (!l->b.parked && e->fresh >= FRESH_MIN) return 0;
+    if (e->st->ops->handled(e->st, e->key, n, e->before, err) != 0) return -1;
+    e->fresh++;
+    for (size_t i = 0; i < n; i++)
+        if (e->before[i]) e->fresh = 0;
+    return 0;
+}
+
 static int open_tx(struct pipeline *p, struct live *l, struct error *err)
 {
     struct effects *e = &p->effects;
@@ -112,7 +126,7 @@ static int open_tx(struct pipeline *p, struct live *l, struct error *err)
     pipeline_frozen(p, true);
     for (size_t i = 0; i < n; i++) e->undone[i] = true;
     if (e->single) return 0;
-    if (e->st->ops->handled(e->st, e->key, n, e->before, err) != 0) return -1;
+    if (look_first(e, l, n, err) != 0) return -1;
     return e->st->ops->savepoint(e->st, SAVEPOINT_SET, err);
 }
 
@@ -426,7 +440,10 @@ void effects_finish(struct pipeline *p)
     /* Somebody was first with one of them, or ended the transaction: done again, one by one, that will be seen. */
     bool unseen = !e->broken && !e->single && (err.code == ERR_CONFLICT || err.code == ERR_MISUSE);
     if (e->broken) err = e->trouble;
-    if (unseen) e->undone_times = UNDO_MAX;
+    if (unseen) {
+        e->undone_times = UNDO_MAX;
+        e->fresh = 0;
+    }
     undo(p);
     if (err.code && !unseen) turn_store_failed(p, &err);
 }

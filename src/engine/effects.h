@@ -33,6 +33,7 @@ struct effects {
     bool lone;            /* one event to a transaction, until this batch is over */
     struct error trouble; /* what the store said, where that is why it is broken; code 0: nothing */
     int single_left;      /* batches until all events share a transaction again */
+    int fresh;            /* batches in a row of which nothing was recorded before */
 
     /* Of the batch with this epoch, by handler and event; they live in its arena. */
     int64_t epoch;

@@ -77,7 +77,7 @@ def effect(request):
 
 
 def recording(request):
-    return "handled (handler" in request.text and any(b"shop.stock" in (value or b"") for value in request.params)
+    return "handle_all(" in request.text and any(b"shop.stock" in (value or b"") for value in request.params)
 
 
 class Cut(PgCase):

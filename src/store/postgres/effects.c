@@ -108,15 +108,15 @@ int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *sk
 {
     struct pg_store *st = pg_of(base);
     struct arrays a;
-    int64_t put = 0;
-    int r = arrays_of(&a, k, skip, n, err);
-    if (r == 0 && a.n > 0)
-        r = pg_exec(
-            st, err, &put,
-            "INSERT INTO @schema@.handled (handler, key, hash) SELECT x.handler, x.key, hashtextextended('', 0) "
-            "FROM unnest($1::text[], $2::text[]) AS x (handler, key) ON CONFLICT DO NOTHING",
-            "ss", a.handlers.p, a.keys.p);
+    PGresult *r = NULL;
+    int bad = arrays_of(&a, k, skip, n, err);
+    *ret_all = true;
+    if (!bad && a.n > 0) {
+        r = pg_query(st, err, "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p, a.keys.p);
+        bad = r ? 0 : -1;
+    }
     arrays_release(&a);
-    if (r == 0) *ret_all = put == (int64_t)a.n;
-    return r;
+    if (r) *ret_all = pg_true(r, 0, 0);
+    PQclear(r);
+    return bad;
 }
