@@ -10,6 +10,13 @@ static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t
     if (now - started < r->consumer->timeout_ms * MS_NS) return false;
     if (r->hung_since == started) return true;
     r->hung_since = started;
+    if (atomic_load(&r->pulse.frozen)) { /* its claim cannot change hands: what it does will count, however late */
+        log_at(h->crew->log, LOG_ERROR_, r->consumer->name,
+               "a handler is at work for %lld ms, which is its time limit, and nobody else can write to the database "
+               "meanwhile",
+               (long long)((now - started) / MS_NS));
+        return true;
+    }
     atomic_fetch_add(&r->hung, 1);
     log_at(
         h->crew->log, LOG_ERROR_, r->consumer->name,
