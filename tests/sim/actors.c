@@ -36,7 +36,9 @@ static void told(struct sim *w, struct producer *p, enum told what)
         f->ended = w->tick;
         if (!w->postgres && what == TOLD_COMMITTED) f->seq = w->next_seq++;
     }
-    if (p->n) sim_trace(w, "events %d..%d are %s", p->ev[0], p->ev[p->n - 1], what == TOLD_COMMITTED ? "committed" : "rolled back");
+    if (p->n)
+        sim_trace(w, "events %d..%d are %s", p->ev[0], p->ev[p->n - 1],
+                  what == TOLD_COMMITTED ? "committed" : "rolled back");
     p->n = 0;
     p->open = false;
 }
@@ -181,10 +183,12 @@ static void change(struct sim *w, struct subject *s)
 {
     static const enum order orders[] = {ORDER_KEY, ORDER_GLOBAL, ORDER_NONE};
     if (sim_one_in(w, 2)) s->want.filter = (int)sim_below(w, 4);
-    else s->want.order = orders[sim_below(w, 3)], s->want.lanes = s->want.order != ORDER_GLOBAL && sim_one_in(w, 2) ? 3 : 1;
+    else
+        s->want.order = orders[sim_below(w, 3)],
+        s->want.lanes = s->want.order != ORDER_GLOBAL && sim_one_in(w, 2) ? 3 : 1;
     s->want.batch = 1 + (int)sim_below(w, SIM_BATCH);
-    sim_trace(w, "%s shall have order %s, lanes %d, filter %d", s->name, store_order_names[s->want.order], s->want.lanes,
-              s->want.filter);
+    sim_trace(w, "%s shall have order %s, lanes %d, filter %d", s->name, store_order_names[s->want.order],
+              s->want.lanes, s->want.filter);
 }
 
 static void operate(struct sim *w)

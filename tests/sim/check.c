@@ -25,7 +25,8 @@ int check_number(struct sim *w, const struct event *ev)
 {
     char payload[64];
     int n = number_of(ev);
-    if (n < 0 || n >= w->n_facts) sim_fail(w, "phantom: an event with the payload %.*s", (int)ev->payload.n, ev->payload.p);
+    if (n < 0 || n >= w->n_facts)
+        sim_fail(w, "phantom: an event with the payload %.*s", (int)ev->payload.n, ev->payload.p);
     const struct fact *f = &w->fact[n];
     if (f->told != TOLD_COMMITTED) sim_fail(w, "phantom: event %d, which was not committed", n);
     snprintf(payload, sizeof payload, "{\"n\":%d,\"k\":%d}", n, f->key);
@@ -143,8 +144,8 @@ static void taken_over(struct sim *w, const struct claim *now, int n)
     if (!t->holder) return;
     struct claim *k = holder(w, now->consumer, t->holder);
     if (k->state == CLAIM_LIVE && w->wall < k->until_least)
-        sim_fail(w, "stolen: %s event %d is handed out, while claim %lld has it for another %lld ms", name_of(w, k->consumer),
-                 n, (long long)k->epoch, (long long)(k->until_least - w->wall));
+        sim_fail(w, "stolen: %s event %d is handed out, while claim %lld has it for another %lld ms",
+                 name_of(w, k->consumer), n, (long long)k->epoch, (long long)(k->until_least - w->wall));
     k->state = CLAIM_SUPERSEDED;
     if (!now->careful)
         sim_fail(w, "%s event %d was in flight when its worker vanished, and is not handed out carefully",
@@ -177,7 +178,8 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
     if (w->n_claims == SIM_CLAIMS) sim_fail(w, "too many claims for this simulator");
     if (s->paused) sim_fail(w, "%s is paused and is handed events", s->name);
     if (b->n > (size_t)SIM_BATCH) sim_fail(w, "%s is handed %zu events at once", s->name, b->n);
-    if (b->epoch <= s->epoch) sim_fail(w, "%s: epoch %lld after %lld", s->name, (long long)b->epoch, (long long)s->epoch);
+    if (b->epoch <= s->epoch)
+        sim_fail(w, "%s: epoch %lld after %lld", s->name, (long long)b->epoch, (long long)s->epoch);
     if (b->careful && b->n != 1) sim_fail(w, "%s: %zu events in a careful batch", s->name, b->n);
     s->epoch = b->epoch;
     struct claim *k = &w->claim[w->n_claims++];
@@ -192,8 +194,8 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
                         .mono_until = w->mono + SIM_LEASE * MS_NS};
     for (size_t i = 0; i < b->n; i++) claimed_event(w, k, b, &b->ev[i]);
     w->totals->claims++;
-    sim_trace(w, "relay %d claims %s epoch %lld: events %d..%d (%zu)%s%s", by->r->id, s->name, (long long)b->epoch, k->ev[0],
-              k->ev[k->n - 1], k->n, b->parked ? " parked" : "", b->careful ? " careful" : "");
+    sim_trace(w, "relay %d claims %s epoch %lld: events %d..%d (%zu)%s%s", by->r->id, s->name, (long long)b->epoch,
+              k->ev[0], k->ev[k->n - 1], k->n, b->parked ? " parked" : "", b->careful ? " careful" : "");
 }
 
 /* honoured: the store let the holder of a claim do something. Then it must be that one's, and alive; and if it did not, it
@@ -210,7 +212,8 @@ static bool honoured(struct sim *w, const struct deed *by, const struct claim *k
         return false;
     }
     if (!current) sim_fail(w, "zombie: claim %lld was %s, of a %s that is no more", (long long)k->epoch, what, s->name);
-    if (k->state != CLAIM_LIVE) sim_fail(w, "zombie: claim %lld of %s is over, and was %s", (long long)k->epoch, s->name, what);
+    if (k->state != CLAIM_LIVE)
+        sim_fail(w, "zombie: claim %lld of %s is over, and was %s", (long long)k->epoch, s->name, what);
     if (by->wall >= k->until_most)
         sim_fail(w, "zombie: claim %lld of %s ran out %lld ms ago, and was %s", (long long)k->epoch, s->name,
                  (long long)(by->wall - k->until_most), what);
@@ -259,7 +262,8 @@ static void delivered(struct sim *w, struct claim *k, size_t i)
     struct subject *s = &w->subject[k->consumer];
     struct track *t = &s->t[k->ev[i]];
     bool calls = s->kind == KIND_EFFECTS || s->kind == KIND_EACH; /* may be in the inbox, then nobody is called */
-    if (!calls && !k->delivered[i]) sim_fail(w, "%s event %d is recorded as delivered, and the sink said no such thing", s->name, k->ev[i]);
+    if (!calls && !k->delivered[i])
+        sim_fail(w, "%s event %d is recorded as delivered, and the sink said no such thing", s->name, k->ev[i]);
     if (s->kind == KIND_EFFECTS) check_arrived(w, k, k->consumer, k->ev[i], s->reg.order);
     t->settled = true;
     s->delivered++;
@@ -286,8 +290,8 @@ void check_settled(struct sim *w, struct settled *s)
         case OUTCOME_DEAD: died(w, t); break;
         case OUTCOME_RETRY:
             if (k->failed[i] && s->e[i].attempts != t->attempts + 1 - k->careful)
-                sim_fail(w, "%s event %d failed, and its attempts are %d after %d", c->name, s->e[i].ev, s->e[i].attempts,
-                         t->attempts);
+                sim_fail(w, "%s event %d failed, and its attempts are %d after %d", c->name, s->e[i].ev,
+                         s->e[i].attempts, t->attempts);
             break;
         default: break;
         }
@@ -310,7 +314,8 @@ static int buried(void *ctx, const struct dead_letter *d)
     struct track *t = &b->w->subject[b->c].t[n];
     if (d->retrying || t->dead) return 0;
     if (t->attempts < SIM_ATTEMPTS)
-        sim_fail(b->w, "%s event %d is buried for killing its worker, after %d attempts", name_of(b->w, b->c), n, t->attempts);
+        sim_fail(b->w, "%s event %d is buried for killing its worker, after %d attempts", name_of(b->w, b->c), n,
+                 t->attempts);
     if (t->holder) holder(b->w, b->c, t->holder)->state = CLAIM_SUPERSEDED;
     t->holder = 0;
     died(b->w, t);
@@ -323,7 +328,8 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n)
 {
     struct burying b = {w, c, 0};
     struct error err;
-    if (st->ops->dead(st, &(struct dead_query){.consumer = name_of(w, c)}, buried, &b, &err) != 0) sim_fail(w, "%s", err.text);
+    if (st->ops->dead(st, &(struct dead_query){.consumer = name_of(w, c)}, buried, &b, &err) != 0)
+        sim_fail(w, "%s", err.text);
     if (b.n != n) sim_fail(w, "%s: %zu events were buried, %zu are new dead letters", name_of(w, c), n, b.n);
 }
 
@@ -349,7 +355,10 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
 {
     struct subject *s = &w->subject[c];
     w->totals->arrivals++;
-    if (k->life != s->life || !s->there) return; /* of a consumer that is gone: nobody minds */
+    if (k->life != s->life || !s->there) { /* of a consumer that is gone: nobody minds, but for the inbox */
+        if (s->kind == KIND_EACH && !s->t[n].first) s->t[n].first = ++w->arrivals;
+        return;
+    }
     sim_trace(w, "%s gets event %d%s", s->name, n, s->t[n].first ? " again" : "");
     if (s->t[n].first) {
         w->totals->repeats++;
@@ -378,7 +387,8 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
     if (k->careful && m->n > 0) sim_fail(w, "%s careful event %d is submitted beside others", s->name, n);
     for (size_t i = 0; i < m->n; i++) {
         int a = number_of(m->d[i]->ev);
-        if (check_claim_of(w, m->r, m->c, a)->careful) sim_fail(w, "%s event %d is submitted beside careful event %d", s->name, n, a);
+        if (check_claim_of(w, m->r, m->c, a)->careful)
+            sim_fail(w, "%s event %d is submitted beside careful event %d", s->name, n, a);
         if (s->kind != KIND_FAILSTOP && same_order(s, &w->fact[a], &w->fact[n], order))
             sim_fail(w, "%s event %d is submitted while event %d of its key is in flight", s->name, n, a);
     }
@@ -448,7 +458,8 @@ void check_info(struct sim *w, int c, const struct consumer_info *i)
         sim_fail(w, "%s: the store counts %lld delivered, the checker %lld", s->name, (long long)i->delivered,
                  (long long)s->delivered);
     if (w->postgres) return; /* there, an event below the floor may still commit */
-    if (i->floor < s->floor) sim_fail(w, "%s: its floor went back from %lld to %lld", s->name, (long long)s->floor, (long long)i->floor);
+    if (i->floor < s->floor)
+        sim_fail(w, "%s: its floor went back from %lld to %lld", s->name, (long long)s->floor, (long long)i->floor);
     s->floor = i->floor;
     for (int n = 0; n < w->n_facts; n++) {
         const struct track *t = &s->t[n];
@@ -476,7 +487,8 @@ static void check_effects(struct sim *w, int c)
         for (int h = 0; h < SIM_HANDLERS; h++) {
             bool outside = s->kind == KIND_EACH && h == 1;
             int times = outside ? s->outside[n] : took_effect[h][c][n];
-            if (times > 1 && !outside) sim_fail(w, "%s handler %d took effect %d times for event %d", s->name, h, times, n);
+            if (times > 1 && !outside)
+                sim_fail(w, "%s handler %d took effect %d times for event %d", s->name, h, times, n);
             if (times == 0 && s->t[n].settled) sim_fail(w, "%s handler %d took no effect for event %d", s->name, h, n);
         }
 }
@@ -491,8 +503,10 @@ void check_end(struct sim *w, int c, const struct consumer_info *i)
     for (int n = 0; n < w->n_facts; n++) {
         const struct track *t = &s->t[n];
         dead += t->dead;
-        if (check_required(w, c, n) && !t->settled && !t->dead && !t->dropped) sim_fail(w, "lost: %s never got event %d", s->name, n);
+        if (check_required(w, c, n) && !t->settled && !t->dead && !t->dropped)
+            sim_fail(w, "lost: %s never got event %d", s->name, n);
     }
-    if (dead != i->dead) sim_fail(w, "%s has %lld dead letters, the checker counts %lld", s->name, (long long)i->dead, (long long)dead);
+    if (dead != i->dead)
+        sim_fail(w, "%s has %lld dead letters, the checker counts %lld", s->name, (long long)i->dead, (long long)dead);
     if (s->kind == KIND_EFFECTS || s->kind == KIND_EACH) check_effects(w, c);
 }

@@ -20,9 +20,10 @@ static int run(struct sim *w, struct store *st, const char *sql)
 
 void effect_init(struct sim *w)
 {
-    const char *sql = w->postgres ? "DROP TABLE IF EXISTS effect; CREATE TABLE effect (at bigserial PRIMARY KEY, handler int, "
-                                    "consumer int, n int)"
-                                  : "CREATE TABLE effect (at INTEGER PRIMARY KEY AUTOINCREMENT, handler, consumer, n)";
+    const char *sql = w->postgres
+                          ? "DROP TABLE IF EXISTS effect; CREATE TABLE effect (at bigserial PRIMARY KEY, handler int, "
+                            "consumer int, n int)"
+                          : "CREATE TABLE effect (at INTEGER PRIMARY KEY AUTOINCREMENT, handler, consumer, n)";
     if (run(w, w->st, sql) != 0) sim_fail(w, "the application's table cannot be made");
 }
 

@@ -141,7 +141,8 @@ bool relay_up(struct sim *w, struct relay *r, int c)
     s->reg = q->as;
     check_version(w, c, q->as.filter);
     sim_trace(w, "relay %d starts %s%s: kind %d, order %s, lanes %d, batch %d, filter %d", r->id, s->name,
-              was_there ? "" : " (new)", s->kind, store_order_names[q->as.order], q->as.lanes, q->as.batch, q->as.filter);
+              was_there ? "" : " (new)", s->kind, store_order_names[q->as.order], q->as.lanes, q->as.batch,
+              q->as.filter);
     return true;
 }
 

@@ -59,8 +59,8 @@ struct claim {
     bool careful;
     size_t n;
     int ev[SIM_BATCH];
-    bool delivered[SIM_BATCH]; /* the sink said so */
-    int failed[SIM_BATCH];     /* how often it said retry or reject */
+    bool delivered[SIM_BATCH];       /* the sink said so */
+    int failed[SIM_BATCH];           /* how often it said retry or reject */
     int64_t until_least, until_most; /* wall ms: when the store lets it go; jumps of the clock make it uncertain */
     int64_t mono_until;              /* what the relay may go by at most */
 };
@@ -126,9 +126,9 @@ struct pipe {
     struct pipeline *p;
     struct model *model;
     struct sink *sk;
-    struct settled tx;     /* of `work` */
-    int64_t began;         /* wall: when its transaction was */
-    bool gone;             /* its transaction was lost with the connection */
+    struct settled tx; /* of `work` */
+    int64_t began;     /* wall: when its transaction was */
+    bool gone;         /* its transaction was lost with the connection */
     struct handler h[SIM_HANDLERS];
     struct handler_ctx {
         struct sim *w;
@@ -162,8 +162,18 @@ struct plan {
 };
 
 enum fault {
-    FAULT_CRASH, FAULT_BUSY, FAULT_LOST, FAULT_SLOW, FAULT_GONE, FAULT_JUMP, FAULT_OOM, FAULT_POISON, FAULT_UNKNOWN,
-    FAULT_ZOMBIE, FAULT_SINK, FAULTS
+    FAULT_CRASH,
+    FAULT_BUSY,
+    FAULT_LOST,
+    FAULT_SLOW,
+    FAULT_GONE,
+    FAULT_JUMP,
+    FAULT_OOM,
+    FAULT_POISON,
+    FAULT_UNKNOWN,
+    FAULT_ZOMBIE,
+    FAULT_SINK,
+    FAULTS
 };
 extern const char *const sim_faults[FAULTS];
 

@@ -7,7 +7,8 @@
 
 static enum sink_status verdict(struct sim *w, int c, bool failstop)
 {
-    static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY, SINK_DOWN, SINK_DOWN, SINK_NOT_MINE};
+    static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY,
+                                                SINK_DOWN,  SINK_DOWN,  SINK_NOT_MINE};
     enum mood mood = w->subject[c].mood;
     if (mood == MOOD_GOOD || (mood == MOOD_FLAKY && !sim_one_in(w, 4))) return SINK_DELIVERED;
     sim_fault(w, FAULT_SINK);

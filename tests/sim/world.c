@@ -10,8 +10,9 @@
 
 const char *const sim_types[3] = {"t.a", "t.b", "u.c"};
 const struct sim_filter sim_filters[4] = {{"", ""}, {"t.*", ""}, {"", "k != 1"}, {"t.a, u.*", "k != 2"}};
-const char *const sim_faults[FAULTS] = {"crash", "store busy", "answer lost", "slow call", "connection lost", "clock jump",
-                                        "out of memory", "poison", "unknown commit", "lease slept through", "sink failure"};
+const char *const sim_faults[FAULTS] = {"crash",           "store busy",          "answer lost",   "slow call",
+                                        "connection lost", "clock jump",          "out of memory", "poison",
+                                        "unknown commit",  "lease slept through", "sink failure"};
 
 void sim_fail(struct sim *w, const char *fmt, ...)
 {
@@ -182,7 +183,8 @@ static void settle_down(struct sim *w, int c)
 static void drain_one(struct sim *w, int c)
 {
     struct error err;
-    if (!relay_up(w, &w->relay[0], c) && !relay_up(w, &w->relay[0], c)) sim_fail(w, "consumer %d cannot be made: %s", c, w->why);
+    if (!relay_up(w, &w->relay[0], c) && !relay_up(w, &w->relay[0], c))
+        sim_fail(w, "consumer %d cannot be made: %s", c, w->why);
     w->subject[c].mood = MOOD_GOOD;
     w->subject[c].paused = false;
     if (w->st->ops->consumer_pause(w->st, w->subject[c].name, false, &err) != 0) sim_fail(w, "%s", err.text);
