@@ -8,7 +8,7 @@
 
 static void emit(struct sim *w, struct producer *p)
 {
-    char payload[64], key[8], id[UUID_TEXT + 1];
+    char payload[SIM_PAYLOAD], key[8], id[UUID_TEXT + 1];
     struct error err;
     bool duplicate;
     int n = w->n_facts;
@@ -17,10 +17,11 @@ static void emit(struct sim *w, struct producer *p)
     *f = (struct fact){.key = sim_one_in(w, 8) ? -1 : (int)sim_below(w, SIM_KEYS),
                        .type = (int)sim_below(w, 3),
                        .poison = w->plan.poison && sim_one_in(w, 25),
+                       .big = w->plan.big && sim_one_in(w, 3),
                        .inserted = w->tick};
-    snprintf(payload, sizeof payload, "{\"n\":%d,\"k\":%d}", n, f->key);
+    size_t size = check_payload(n, f, payload);
     snprintf(key, sizeof key, "%d", f->key);
-    struct new_event ev = {.type = str_of(sim_types[f->type]), .payload = str_of(payload)};
+    struct new_event ev = {.type = str_of(sim_types[f->type]), .payload = {payload, size}};
     if (f->key >= 0) ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
     if (sim_one_in(w, 16)) ev.not_before = w->wall + (int64_t)sim_below(w, 1500);
     if (p->st->ops->emit(p->st, NULL, &ev, id, &duplicate, &err) != 0) sim_fail(w, "emit: %s", err.text);
@@ -201,7 +202,7 @@ static void operate(struct sim *w)
     case 1: pause_or_not(w, s); break;
     case 2: letters(w, c); break;
     case 3:
-        if (w->plan.changes && sim_one_in(w, 4)) remove_it(w, s);
+        if (w->plan.changes && sim_one_in(w, 2)) remove_it(w, s);
         break;
     case 4:
         if (w->plan.changes) change(w, s);

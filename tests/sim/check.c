@@ -20,17 +20,25 @@ static int number_of(const struct event *ev)
     return strncmp(ev->payload.p, "{\"n\":", 5) == 0 ? atoi(ev->payload.p + 5) : -1;
 }
 
+size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD])
+{
+    int size = snprintf(out, SIM_PAYLOAD, "{\"n\":%d,\"k\":%d", n, f->key);
+    if (f->big) size += snprintf(out + size, SIM_PAYLOAD - (size_t)size, ",\"big\":\"%0*d\"", SIM_BIG, n);
+    return (size_t)(size + snprintf(out + size, SIM_PAYLOAD - (size_t)size, "}"));
+}
+
 /* check_number finds the event in the log: it must have been committed, and be what it was (G1, G13). */
 int check_number(struct sim *w, const struct event *ev)
 {
-    char payload[64];
+    char payload[SIM_PAYLOAD];
     int n = number_of(ev);
     if (n < 0 || n >= w->n_facts)
         sim_fail(w, "phantom: an event with the payload %.*s", (int)ev->payload.n, ev->payload.p);
     const struct fact *f = &w->fact[n];
     if (f->told != TOLD_COMMITTED) sim_fail(w, "phantom: event %d, which was not committed", n);
-    snprintf(payload, sizeof payload, "{\"n\":%d,\"k\":%d}", n, f->key);
-    if (!str_is(ev->payload, payload) || !str_is(ev->type, sim_types[f->type]) || (f->seq && f->seq != ev->seq))
+    size_t size = check_payload(n, f, payload);
+    if (ev->payload.n != size || memcmp(ev->payload.p, payload, size) != 0 || !str_is(ev->type, sim_types[f->type]) ||
+        (f->seq && f->seq != ev->seq))
         sim_fail(w, "event %d is not what was emitted", n);
     return n;
 }
@@ -48,7 +56,9 @@ bool check_matches(int filter, const struct fact *f)
 static bool there(const struct sim *w, int c, int n)
 {
     const struct fact *f = &w->fact[n];
-    return f->told == TOLD_COMMITTED && (f->ended > w->subject[c].created || w->subject[c].t[n].present);
+    const struct subject *s = &w->subject[c];
+    if (f->told != TOLD_COMMITTED || (s->start == START_SEQ && f->seq < s->start_seq)) return false;
+    return f->ended > s->created || s->t[n].present;
 }
 
 /* matching says how many of the filters that were in force since the event was there it passes. */
@@ -88,7 +98,7 @@ void check_created(struct sim *w, int c)
         const struct fact *f = &w->fact[n];
         s->t[n].first = s->kind == KIND_EACH && s->outside[n]; /* the inbox knows, and it will not be called again */
         if (f->told != TOLD_COMMITTED || f->trimmed) continue;
-        s->t[n].present = s->start == START_BEGINNING || (s->start == START_SEQ && f->seq >= s->start_seq);
+        s->t[n].present = s->start != START_END;
     }
 }
 
@@ -138,21 +148,22 @@ struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, int n)
 }
 
 /* taken_over: what another claim has may be handed out again only when that one has run out, and then carefully (G5, G9). */
-static void taken_over(struct sim *w, const struct claim *now, int n)
+static void taken_over(struct sim *w, const struct deed *by, const struct claim *now, int n)
 {
     struct track *t = &w->subject[now->consumer].t[n];
     if (!t->holder) return;
     struct claim *k = holder(w, now->consumer, t->holder);
-    if (k->state == CLAIM_LIVE && w->wall < k->until_least)
+    if (k->state == CLAIM_LIVE && by->wall_most < k->until_least)
         sim_fail(w, "stolen: %s event %d is handed out, while claim %lld has it for another %lld ms",
-                 name_of(w, k->consumer), n, (long long)k->epoch, (long long)(k->until_least - w->wall));
+                 name_of(w, k->consumer), n, (long long)k->epoch, (long long)(k->until_least - by->wall_most));
     k->state = CLAIM_SUPERSEDED;
     if (!now->careful)
         sim_fail(w, "%s event %d was in flight when its worker vanished, and is not handed out carefully",
                  name_of(w, k->consumer), n);
 }
 
-static void claimed_event(struct sim *w, struct claim *k, const struct batch *b, const struct event *ev)
+static void claimed_event(struct sim *w, const struct deed *by, struct claim *k, const struct batch *b,
+                          const struct event *ev)
 {
     struct subject *s = &w->subject[k->consumer];
     int n = check_number(w, ev), of;
@@ -163,7 +174,7 @@ static void claimed_event(struct sim *w, struct claim *k, const struct batch *b,
         sim_fail(w, "%s is handed event %d, which its filter excludes", s->name, n);
     if (t->settled) sim_fail(w, "duplicate: %s is handed event %d, whose delivery was recorded", s->name, n);
     if (t->dead || t->dropped) sim_fail(w, "%s is handed event %d, which is a dead letter", s->name, n);
-    taken_over(w, k, n);
+    taken_over(w, by, k, n);
     if (ev->attempts != t->attempts)
         sim_fail(w, "%s event %d comes with %d attempts, it has had %d", s->name, n, ev->attempts, t->attempts);
     if (ev->attempts >= SIM_ATTEMPTS) sim_fail(w, "%s event %d has had all its attempts, and lives", s->name, n);
@@ -190,9 +201,9 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
                         .epoch = b->epoch,
                         .careful = b->careful,
                         .until_least = by->wall + SIM_LEASE,
-                        .until_most = w->wall + SIM_LEASE,
+                        .until_most = by->wall_most + SIM_LEASE,
                         .mono_until = w->mono + SIM_LEASE * MS_NS};
-    for (size_t i = 0; i < b->n; i++) claimed_event(w, k, b, &b->ev[i]);
+    for (size_t i = 0; i < b->n; i++) claimed_event(w, by, k, b, &b->ev[i]);
     w->totals->claims++;
     sim_trace(w, "relay %d claims %s epoch %lld: events %d..%d (%zu)%s%s", by->r->id, s->name, (long long)b->epoch,
               k->ev[0], k->ev[k->n - 1], k->n, b->parked ? " parked" : "", b->careful ? " careful" : "");
@@ -206,9 +217,9 @@ static bool honoured(struct sim *w, const struct deed *by, const struct claim *k
     bool current = s->there && k->life == s->life;
     if (lost) {
         w->totals->lost_claims++;
-        if (current && k->state == CLAIM_LIVE && w->wall < k->until_least)
+        if (current && k->state == CLAIM_LIVE && by->wall_most < k->until_least)
             sim_fail(w, "claim %lld of %s is alive for another %lld ms, and was refused to be %s", (long long)k->epoch,
-                     s->name, (long long)(k->until_least - w->wall), what);
+                     s->name, (long long)(k->until_least - by->wall_most), what);
         return false;
     }
     if (!current) sim_fail(w, "zombie: claim %lld was %s, of a %s that is no more", (long long)k->epoch, what, s->name);
@@ -224,7 +235,7 @@ void check_extended(struct sim *w, const struct deed *by, const struct batch *b,
 {
     struct claim *k = find(w, by->r, by->c, b->epoch);
     if (!honoured(w, by, k, lost, "extended")) return;
-    k->until_most = w->wall + SIM_LEASE;
+    k->until_most = by->wall_most + SIM_LEASE;
     k->mono_until = w->mono + SIM_LEASE * MS_NS;
     if (!by->in_tx) k->until_least = by->wall + SIM_LEASE; /* else it counts only once that is committed */
 }
@@ -250,7 +261,7 @@ static void keep_outcomes(struct sim *w, const struct settlement *s, struct sett
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost, struct settled *ret)
 {
     struct claim *k = find(w, by->r, by->c, s->b->epoch);
-    *ret = (struct settled){.k = k, .n = k->n};
+    *ret = (struct settled){.k = k, .n = k->n, .lost = lost};
     sim_trace(w, "relay %d settles %s epoch %lld: %s", by->r->id, name_of(w, by->c), (long long)k->epoch,
               lost ? "lost" : "recorded");
     ret->any = honoured(w, by, k, lost, "settled");

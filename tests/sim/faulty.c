@@ -1,6 +1,9 @@
 /* faulty.c: the store as relays see it: calls fail, take their time, get no answer, or are the last thing a process does. The
  * checker is told what really happened. */
+#include <string.h>
+
 #include "sim.h"
+#include "store/sqlite/sqlite.h"
 
 static struct sim *world; /* operations are not told whose they are */
 static const struct store_ops *real;
@@ -50,11 +53,17 @@ static int enter(struct from *f, struct store *st, struct error *err)
     relay_call(world, f->r);
     if (others_write(f, st)) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: locked by another process");
     if (fault(world, FAULT_BUSY)) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: busy");
-    f->deed.mono = world->mono;
-    f->deed.wall = world->wall;
     f->deed.in_tx = world->writer == f->q && st == f->q->work;
-    if (f->deed.in_tx) f->deed.wall = f->q->began;
+    f->deed.wall = f->deed.wall_most = f->deed.in_tx ? f->q->began : world->wall;
     return 0;
+}
+
+/* done is told when the store has done it: the clock may have gone on, or back. */
+static const struct deed *done(struct from *f)
+{
+    if (world->wall < f->deed.wall && !f->deed.in_tx) f->deed.wall = world->wall;
+    if (world->wall > f->deed.wall_most) f->deed.wall_most = world->wall;
+    return &f->deed;
 }
 
 /* leave comes after: what it returns is what the caller gets to know. */
@@ -75,10 +84,10 @@ static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_l
     if (enter(&f, st, err) != 0) return -1;
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0) {
-        if (s) check_settling(world, &f.deed, s, *ret_lost, &settled);
+        if (s) check_settling(world, done(&f), s, *ret_lost, &settled);
         if (s) check_settled(world, &settled);
         if (ret_hint->buried) check_buried(world, st, f.deed.c, ret_hint->buried);
-        if (ret_batch->n) check_claimed(world, &f.deed, ret_batch);
+        if (ret_batch->n) check_claimed(world, done(&f), ret_batch);
     }
     return leave(&f, r, err);
 }
@@ -87,9 +96,10 @@ static int faulty_extend(struct store *st, const char *consumer, const char *own
                          int64_t lease_ms, bool *ret_lost, struct error *err)
 {
     struct from f;
+    if (!world->healing && world->plan.calls && sim_one_in(world, 6)) relay_meanwhile(world, from(st).r);
     if (enter(&f, st, err) != 0) return -1;
     int r = real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
-    if (r == 0) check_extended(world, &f.deed, b, *ret_lost);
+    if (r == 0) check_extended(world, done(&f), b, *ret_lost);
     return leave(&f, r, err);
 }
 
@@ -104,7 +114,7 @@ static int faulty_report(struct store *st, const char *name, const char *text, s
 static void over(struct pipe *q)
 {
     if (world->writer == q) world->writer = NULL;
-    q->tx.any = false;
+    q->tx = (struct settled){0};
 }
 
 /* cut: the connection is lost, and the transaction with it. */
@@ -132,7 +142,7 @@ static int faulty_begin(struct store *st, struct error *err)
     if (real->begin(st, err) != 0) return -1;
     world->writer = f.q;
     f.q->began = world->wall;
-    f.q->tx.any = false;
+    f.q->tx = (struct settled){0};
     return 0;
 }
 
@@ -145,6 +155,7 @@ static int faulty_commit(struct store *st, struct error *err)
         return -1;
     }
     int r = real->commit(st, err);
+    if (r == 0 && f.q->tx.lost) sim_fail(world, "zombie: effects of %s are committed without a claim", f.q->c.name);
     if (r == 0) check_settled(world, &f.q->tx);
     over(f.q);
     return leave(&f, r, err);
@@ -174,7 +185,7 @@ static int faulty_settle(struct store *st, const struct settlement *s, bool *ret
     struct from f;
     if (enter_tx(&f, st, err) != 0) return -1;
     int r = real->settle(st, s, ret_lost, err);
-    if (r == 0) check_settling(world, &f.deed, s, *ret_lost, &f.q->tx);
+    if (r == 0) check_settling(world, done(&f), s, *ret_lost, &f.q->tx);
     return r;
 }
 
@@ -189,6 +200,16 @@ static int faulty_handled_put(struct store *st, const struct inbox_key *k, const
 {
     struct from f;
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled_put(st, k, skip, n, ret_all, err);
+}
+
+/* before_lock: inside a turn, between what it reads ahead and the write lock, the world goes on, too. */
+static int before_lock(unsigned event, void *ctx, void *statement, void *sql)
+{
+    (void)event, (void)statement;
+    if (strcmp(sql, "BEGIN IMMEDIATE") != 0 || world->healing) return 0;
+    struct from f = from(ctx);
+    if (f.r->crash && fault(world, FAULT_SLOW)) relay_meanwhile(world, f.r);
+    return 0;
 }
 
 void faulty_wrap(struct sim *w, struct store *st)
@@ -208,4 +229,5 @@ void faulty_wrap(struct sim *w, struct store *st)
     faulty.handled = faulty_handled;
     faulty.handled_put = faulty_handled_put;
     st->ops = &faulty;
+    if (!w->postgres) sqlite3_trace_v2(sqlite_of(st)->db, SQLITE_TRACE_STMT, before_lock, st);
 }

@@ -179,8 +179,7 @@ void relay_die(struct sim *w, struct relay *r)
 
 /* ---- at work ---- */
 
-/* meanwhile: the call takes its time, and the world does not wait. */
-static void meanwhile(struct sim *w, struct relay *r)
+void relay_meanwhile(struct sim *w, struct relay *r)
 {
     bool long_one = sim_one_in(w, 3);
     sim_fault(w, long_one ? FAULT_ZOMBIE : FAULT_SLOW);
@@ -196,7 +195,7 @@ void relay_call(struct sim *w, struct relay *r)
 {
     if (w->healing || !sim_one_in(w, w->plan.calls)) return;
     if (!w->plan.crashes || !sim_one_in(w, 2)) {
-        meanwhile(w, r);
+        relay_meanwhile(w, r);
         return;
     }
     sim_fault(w, FAULT_CRASH);

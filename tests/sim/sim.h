@@ -25,6 +25,8 @@
 #define SIM_HANDLERS 2
 #define SIM_LEASE 2000 /* ms */
 #define SIM_ATTEMPTS 4
+#define SIM_BIG 30000
+#define SIM_PAYLOAD (SIM_BIG + 100)
 #define SIM_TX 6 /* events in a producer's transaction */
 
 /* What a producer knows of an event. */
@@ -34,6 +36,7 @@ struct fact {
     int key;  /* -1: none */
     int type; /* of sim_types */
     bool poison;
+    bool big; /* more than fits into one block of memory with others */
     bool trimmed;
     int inserted, ended; /* ticks */
     int64_t seq;
@@ -158,7 +161,7 @@ struct producer {
 /* Which troubles this seed has. */
 struct plan {
     uint64_t calls; /* 1 in so many calls of a store or sink goes wrong; 0: none */
-    bool jumps, oom, operators, poison, ticking, crashes, changes;
+    bool jumps, oom, big, operators, poison, ticking, crashes, changes;
 };
 
 enum fault {
@@ -245,6 +248,8 @@ bool relay_step(struct sim *w, struct relay *r, int c);
 void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
 /* relay_call is what may go wrong in a call that leaves the process: time passes, others act, the process dies. */
 void relay_call(struct sim *w, struct relay *r);
+/* relay_meanwhile: the call takes its time, and the world does not wait. */
+void relay_meanwhile(struct sim *w, struct relay *r);
 void faulty_wrap(struct sim *w, struct store *st);
 
 /* sink.c */
@@ -261,16 +266,18 @@ int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n
 void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n));
 
 /* check.c: the checker. Each is told of something that has happened, whoever knows of it. */
+/* check_payload writes what the payload of an event is; returns its length. */
+size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD]);
 int check_number(struct sim *w, const struct event *ev);
 bool check_matches(int filter, const struct fact *f);
 bool check_required(const struct sim *w, int c, int n);
 void check_created(struct sim *w, int c);
 void check_version(struct sim *w, int c, int filter);
-/* Who did it, for which consumer, and when it was at the earliest: the store's clock was between this and now. */
+/* Who did it, for which consumer, and when: the store's clock was between these two. */
 struct deed {
     const struct relay *r;
     int c;
-    int64_t mono, wall;
+    int64_t wall, wall_most; /* in a transaction: as it was when that began */
     bool in_tx;
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);

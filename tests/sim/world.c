@@ -98,10 +98,11 @@ struct store *(*sim_open)(const struct store_options *opt) = open_memory;
 
 static void make_plan(struct sim *w)
 {
-    static const uint64_t calls[] = {0, 200, 60, 25};
+    static const uint64_t calls[] = {0, 100, 40, 15};
     w->plan = (struct plan){.calls = calls[sim_below(w, 4)],
                             .jumps = sim_one_in(w, 3),
                             .oom = sim_one_in(w, 4),
+                            .big = sim_one_in(w, 8),
                             .operators = sim_one_in(w, 2),
                             .poison = sim_one_in(w, 4),
                             .ticking = sim_one_in(w, 4),

@@ -537,9 +537,8 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
     k.now = st->turn_now = sqlite_now(st); /* one for all of it: a claim is alive for all its parts, or for none */
     if (req && check_consumer(&k, err) != 0) goto fail;
-    if (BUG(SETTLED_BEFORE_TAKE_OVER) && s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
     if (req && !hint.changed && take_over(&k, err) != 0) goto fail;
-    if (!BUG(SETTLED_BEFORE_TAKE_OVER) && s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
+    if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
     if (claiming && !hint.changed && claim_next(&k, &ahead, err) != 0) goto fail;
     st->turn_now = 0;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
