@@ -16,7 +16,7 @@ static void emit(struct sim *w, struct producer *p)
     struct fact *f = &w->fact[n];
     *f = (struct fact){.key = sim_one_in(w, 8) ? -1 : (int)sim_below(w, SIM_KEYS),
                        .type = (int)sim_below(w, 3),
-                       .poison = w->plan.poison && sim_one_in(w, 25),
+                       .poison = w->plan.poison && sim_one_in(w, 60),
                        .big = w->plan.big && sim_one_in(w, 3),
                        .inserted = w->tick};
     size_t size = check_payload(n, f, payload);

@@ -20,33 +20,33 @@ static int run(struct sim *w, struct store *st, const char *sql)
 
 void effect_init(struct sim *w)
 {
-    const char *sql = w->postgres
-                          ? "DROP TABLE IF EXISTS effect; CREATE TABLE effect (at bigserial PRIMARY KEY, handler int, "
-                            "consumer int, n int)"
-                          : "CREATE TABLE effect (at INTEGER PRIMARY KEY AUTOINCREMENT, handler, consumer, n)";
+    char sql[256];
+    snprintf(sql, sizeof sql, "DROP TABLE IF EXISTS %s; CREATE TABLE %s (at %s, handler int, consumer int, n int)",
+             w->effects, w->effects, w->postgres ? "bigserial" : "INTEGER PRIMARY KEY AUTOINCREMENT");
     if (run(w, w->st, sql) != 0) sim_fail(w, "the application's table cannot be made");
 }
 
 int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n)
 {
-    char sql[128];
-    snprintf(sql, sizeof sql, "INSERT INTO effect (handler, consumer, n) VALUES (%d, %d, %d)", handler, consumer, n);
+    char sql[200];
+    snprintf(sql, sizeof sql, "INSERT INTO %s (handler, consumer, n) VALUES (%d, %d, %d)", w->effects, handler,
+             consumer, n);
     return run(w, tx, sql);
 }
 
-static const char each_sql[] = "SELECT handler, consumer, n FROM effect ORDER BY at";
-
 void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n))
 {
+    char sql[160];
+    snprintf(sql, sizeof sql, "SELECT handler, consumer, n FROM %s ORDER BY at", w->effects);
     if (w->postgres) {
-        PGresult *r = PQexec(pg_of(w->st)->db, each_sql);
+        PGresult *r = PQexec(pg_of(w->st)->db, sql);
         for (int i = 0; i < PQntuples(r); i++)
             visit(w, atoi(PQgetvalue(r, i, 0)), atoi(PQgetvalue(r, i, 1)), atoi(PQgetvalue(r, i, 2)));
         PQclear(r);
         return;
     }
     sqlite3_stmt *q;
-    if (sqlite3_prepare_v2(sqlite_of(w->st)->db, each_sql, -1, &q, NULL) != SQLITE_OK)
+    if (sqlite3_prepare_v2(sqlite_of(w->st)->db, sql, -1, &q, NULL) != SQLITE_OK)
         sim_fail(w, "the application's table cannot be read");
     while (sqlite3_step(q) == SQLITE_ROW)
         visit(w, sqlite3_column_int(q, 0), sqlite3_column_int(q, 1), sqlite3_column_int(q, 2));

@@ -1,25 +1,34 @@
-/* main.c: sim [--seed N] [--seeds N] [--steps N] [--trace] [--bug NAME]: runs seeds, and says which one failed, and how.
- * --bug, where it is built with deliberate bugs, turns one of them on. */
+/* main.c: sim [--seed N] [--seeds N] [--steps N] [--trace] [--postgres]: runs seeds, and says which one failed, and how. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/bug.h"
+#include "../contract/pg.h"
+#include "../contract/store.h"
 #include "sim.h"
 
 #define STEPS 600
 
 static struct sim world;
-static const char *bug = "";
 
-#ifdef OUTBOX_BUGS
-bool bug_is(const char *name)
+/* ---- on PostgreSQL, whose clock is moved by hand, too ---- */
+
+static struct test_clock own_clock;
+struct test_clock *store_now_at = &own_clock;
+
+static struct store *open_postgres(const struct store_options *opt)
 {
-    return strcmp(bug, name) == 0;
+    struct store *st = pg_again(opt, true);
+    snprintf(world.effects, sizeof world.effects, "%s.sim_effect", pg_schema());
+    return st;
 }
-#endif
+
+static void tick_postgres(const struct sim *w)
+{
+    store_now = (struct test_clock){w->mono, w->wall};
+}
 
 struct run {
     uint64_t first, n;
@@ -53,8 +62,8 @@ static int run(const struct run *o)
     double start = seconds();
     for (uint64_t s = o->first; s < o->first + o->n; s++) {
         if (sim_run(&world, s, o->steps, &totals)) continue;
-        printf("not ok 1 - sim\n# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s%s\n", world.tick,
-               world.why, (unsigned long long)s, o->steps, *bug ? " --bug " : "", bug);
+        printf("not ok 1 - sim\n# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s\n", world.tick,
+               world.why, (unsigned long long)s, o->steps, world.postgres ? " --postgres" : "");
         return 1;
     }
     tell(&totals, seconds() - start);
@@ -64,18 +73,25 @@ static int run(const struct run *o)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"seed", 1, NULL, 's'},  {"seeds", 1, NULL, 'n'}, {"steps", 1, NULL, 't'},
-                                            {"trace", 0, NULL, 'v'}, {"bug", 1, NULL, 'b'},   {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},
+                                            {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
+                                            {"postgres", 0, NULL, 'p'}, {NULL, 0, NULL, 0}};
     struct run o = {1, getenv("OUTBOX_SOAK") ? 100000 : 1000, STEPS};
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) switch (c) {
         case 's': o.first = strtoull(optarg, NULL, 10), o.n = 1; break;
         case 'n': o.n = strtoull(optarg, NULL, 10); break;
         case 't': o.steps = atoi(optarg); break;
-        case 'b': bug = optarg; break;
+        case 'p':
+            world.postgres = true;
+            sim_open = open_postgres;
+            sim_tick = tick_postgres;
+            break;
         case 'v': world.trace = true; break;
         default: return 2;
         }
     printf("1..1\n");
-    return run(&o);
+    int failed = run(&o);
+    if (world.postgres) pg_clean();
+    return failed;
 }

@@ -189,6 +189,7 @@ struct sim {
     uint64_t seed;
     int steps;
     bool trace, postgres;
+    char effects[80]; /* the application's table */
     struct rng rng;
     struct plan plan;
     int tick;  /* counts what happens */

@@ -127,6 +127,7 @@ static bool begin(struct sim *w)
 {
     struct error err;
     rng_seed(&w->rng, w->seed);
+    snprintf(w->effects, sizeof w->effects, "effect");
     w->mono = 1000 * MS_NS;
     w->wall = 1700000000000;
     w->clock = (struct clock){read_mono, read_wall, w};
