@@ -148,7 +148,7 @@ static void trim(struct sim *w)
     if (w->st->ops->trim(w->st, &req, &t, &err) != 0) sim_fail(w, "trim: %s", err.text);
     if (w->st->ops->info(w->st, &i, &err) != 0) sim_fail(w, "%s", err.text);
     if (t.events) sim_trace(w, "%lld events are trimmed", (long long)t.events);
-    if (!w->postgres) check_trimmed(w, i.tail);
+    check_trimmed(w, i.tail);
 }
 
 static void pause_or_not(struct sim *w, struct subject *s)
