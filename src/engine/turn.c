@@ -319,9 +319,11 @@ static void hear_bell(struct pipeline *p, int64_t now)
     if (now < p->look_at && now >= p->deaf_until && fd.fd >= 0 && poll(&fd, 1, 0) == 1) p->look_at = 0;
 }
 
+/* turn_store: while it is not known whether a batch's effects were committed, nothing is settled: see effects_resolve. */
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
+    if (p->effects.unsure) return false;
     if (now < p->store_retry_at) return false;
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)

@@ -89,7 +89,6 @@ void check_created(struct sim *w, int c)
     s->paused = false;
     s->life++;
     s->created = w->tick;
-    s->epoch = 0;
     s->floor = -1;
     s->delivered = 0;
     s->n_versions = 0;

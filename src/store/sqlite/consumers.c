@@ -20,16 +20,20 @@ static int make_lanes(struct sqlite_store *st, const char *name, int lanes, int6
     return 0;
 }
 
+/* create: epochs go on where those of a consumer that was removed ended, or a claim of that one would be taken for one of
+ * this by a worker that lived through both. */
 static int create(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t position = 0;
     if (c->start == START_END && head_of(st, &position, err) != 0) return -1;
     if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
-    if (sqlite_exec(st, err,
-                    "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
-                    sqlite_now(st)) != 0)
+    if (sqlite_exec(
+            st, err,
+            "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, epoch) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = "
+            "'epoch'), 0))",
+            "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
+            sqlite_now(st)) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
@@ -112,7 +116,13 @@ int sqlite_consumer_report(struct store *base, const char *name, const char *tex
 
 static int remove_rows(struct sqlite_store *st, const char *name, struct error *err)
 {
-    return sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
+    return sqlite_exec(
+               st, err,
+               "INSERT INTO outbox_meta (name, value) SELECT 'epoch', epoch FROM outbox_consumer WHERE name = ?1 "
+               "ON CONFLICT (name) DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
+               "INTEGER))",
+               "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
