@@ -464,10 +464,12 @@ void check_trimmed(struct sim *w, int64_t tail)
 void check_info(struct sim *w, int c, const struct consumer_info *i)
 {
     struct subject *s = &w->subject[c];
+    /* On PostgreSQL an event below the floor may still commit, and what is given back is counted with what the predicate
+     * excludes. */
+    if (w->postgres) return;
     if (i->delivered != s->delivered)
         sim_fail(w, "%s: the store counts %lld delivered, the checker %lld", s->name, (long long)i->delivered,
                  (long long)s->delivered);
-    if (w->postgres) return; /* there, an event below the floor may still commit */
     if (i->floor < s->floor)
         sim_fail(w, "%s: its floor went back from %lld to %lld", s->name, (long long)s->floor, (long long)i->floor);
     s->floor = i->floor;
