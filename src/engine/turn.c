@@ -323,7 +323,7 @@ static void hear_bell(struct pipeline *p, int64_t now)
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (p->effects.unsure) return false;
+    if (p->effects.unsure && !BUG(UNSURE_IS_SETTLED)) return false;
     if (now < p->store_retry_at) return false;
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)

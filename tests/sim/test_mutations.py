@@ -26,6 +26,7 @@ SIMULATOR = {
     "NO_EPOCH": "a settlement is not held against the claim's epoch and owner",
     "EXPIRED_CLAIM_SETTLES": "a claim that ran out settles",
     "EXPIRED_CLAIM_EXTENDS": "a claim that ran out is extended",
+    "EPOCHS_BEGIN_AGAIN": "a consumer made anew begins with epochs that were used",
     "OLD_SETTINGS_GO_ON": "a worker goes on with a filter that was replaced",
     "PAUSE_IGNORED": "a paused consumer is handed events",
     "NO_MEMORY_NO_EVENT": "an event there is no memory for is skipped",
@@ -54,6 +55,7 @@ SIMULATOR = {
     "EFFECT_NOT_RECORDED": "what a handler did is not in the inbox",
     "FAILED_EFFECT_KEPT": "what a handler did before it failed is kept",
     "EFFECTS_WITHOUT_SETTLEMENT": "effects are committed without their settlement",
+    "UNSURE_IS_SETTLED": "a batch is settled though its effects may not have been committed",
     "LOST_EFFECTS_KEPT": "effects are committed although the claim was lost",
 }
 # On PostgreSQL: SQLite has one writer at a time, so nothing commits late there.

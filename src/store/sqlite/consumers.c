@@ -114,15 +114,21 @@ int sqlite_consumer_report(struct store *base, const char *name, const char *tex
                        "sis", text, sqlite_now(st), name);
 }
 
+/* keep_epoch: see create. */
+static int keep_epoch(struct sqlite_store *st, const char *name, struct error *err)
+{
+    if (BUG(EPOCHS_BEGIN_AGAIN)) return 0;
+    return sqlite_exec(
+        st, err,
+        "INSERT INTO outbox_meta (name, value) SELECT 'epoch', epoch FROM outbox_consumer WHERE name = ? "
+        "ON CONFLICT (name) DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
+        "INTEGER))",
+        "s", name);
+}
+
 static int remove_rows(struct sqlite_store *st, const char *name, struct error *err)
 {
-    return sqlite_exec(
-               st, err,
-               "INSERT INTO outbox_meta (name, value) SELECT 'epoch', epoch FROM outbox_consumer WHERE name = ?1 "
-               "ON CONFLICT (name) DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
-               "INTEGER))",
-               "s", name) ||
-                   sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
+    return keep_epoch(st, name, err) || sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
