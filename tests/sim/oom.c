@@ -21,8 +21,10 @@ void oom_arm(int n)
 
 bool oom_disarm(void)
 {
+    bool did = failed;
     left = 0;
-    return failed;
+    failed = false;
+    return did;
 }
 
 static bool fails(void)

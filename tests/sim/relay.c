@@ -164,7 +164,7 @@ void relay_down(struct sim *w, struct relay *r)
         struct model *m = r->pipe[c].model;
         for (size_t i = 0; !w->why[0] && m && i < m->n && sim_one_in(w, 2); i++) {
             int n = check_number(w, m->d[i]->ev);
-            check_arrived(w, check_claim_of(w, r, c, n), c, n, r->pipe[c].as.order);
+            check_arrived(w, m->k[i], c, n, r->pipe[c].as.order);
         }
         if (r->pipe[c].up) close_pipe(w, &r->pipe[c]);
     }
@@ -217,7 +217,7 @@ bool relay_step(struct sim *w, struct relay *r, int c)
         return false;
     }
     r->crash = &here;
-    if (w->plan.oom && !w->healing && sim_one_in(w, 40)) oom_arm(1 + (int)sim_below(w, 4));
+    if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, 4));
     bool again = pipeline_step(q->p);
     if (oom_disarm()) sim_fault(w, FAULT_OOM);
     r->crash = NULL;

@@ -107,6 +107,7 @@ struct model {
     int c;
     size_t n, capacity;
     struct delivery *d[64];
+    struct claim *k[64]; /* of which claim: an event may be in flight for an old one, too */
 };
 
 struct settled { /* what a settlement said, kept until its transaction is over */

@@ -25,8 +25,10 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
     struct sim *w = m->w;
     struct delivery *d = m->d[k];
     int n = check_number(w, d->ev);
-    struct claim *claim = check_claim_of(w, m->r, m->c, n);
-    memmove(&m->d[k], &m->d[k + 1], (--m->n - k) * sizeof m->d[0]);
+    struct claim *claim = m->k[k];
+    m->n--;
+    memmove(&m->d[k], &m->d[k + 1], (m->n - k) * sizeof m->d[0]);
+    memmove(&m->k[k], &m->k[k + 1], (m->n - k) * sizeof m->k[0]);
     if (arrives) check_arrived(w, claim, m->c, n, m->r->pipe[m->c].as.order);
     check_answered(w, claim, n, said);
     sink_done(&m->base, d, &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
@@ -51,12 +53,13 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
     size_t k = 0;
     while (k < n && m->n < m->capacity) {
         int number = check_number(m->w, d[k]->ev);
-        check_submitted(m->w, m, d[k]);
+        struct claim *claim = check_submitted(m->w, m, d[k]);
         if (m->w->fact[number].poison) {
             sim_fault(m->w, FAULT_POISON);
             sim_trace(m->w, "relay %d dies of event %d", m->r->id, number);
             relay_die(m->w, m->r);
         }
+        m->k[m->n] = claim;
         m->d[m->n++] = d[k++];
     }
     relay_call(m->w, m->r);

@@ -108,6 +108,7 @@ static void make_plan(struct sim *w)
                             .ticking = sim_one_in(w, 4),
                             .crashes = !sim_one_in(w, 3),
                             .changes = sim_one_in(w, 4)};
+    w->plan.oom = w->plan.oom || w->plan.big;
 }
 
 static void make_subject(struct sim *w, int c)
