@@ -345,9 +345,8 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n)
 
 /* ---- the sinks ---- */
 
-static bool same_order(const struct subject *s, const struct fact *a, const struct fact *b, enum order order)
+static bool same_order(const struct fact *a, const struct fact *b, enum order order)
 {
-    (void)s;
     if (order == ORDER_NONE) return false;
     return order == ORDER_GLOBAL || (a->key >= 0 && a->key == b->key);
 }
@@ -378,7 +377,7 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
     if (s->t[n].was_dead) return; /* sent back, or by a zombie: out of turn */
     for (int a = 0; a < w->n_facts; a++) {
         const struct track *t = &s->t[a];
-        if (a == n || t->first || t->was_dead || !same_order(s, &w->fact[a], &w->fact[n], order)) continue;
+        if (a == n || t->first || t->was_dead || !same_order(&w->fact[a], &w->fact[n], order)) continue;
         if (check_required(w, c, a) && precedes(w, a, n))
             sim_fail(w, "order: %s gets event %d before event %d of the same key (%d)", s->name, n, a, w->fact[n].key);
     }
@@ -398,7 +397,8 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
     for (size_t i = 0; i < m->n; i++) {
         int a = number_of(m->d[i]->ev);
         if (m->k[i]->careful) sim_fail(w, "%s event %d is submitted beside careful event %d", s->name, n, a);
-        if (s->kind != KIND_FAILSTOP && same_order(s, &w->fact[a], &w->fact[n], order))
+        if (m->k[i]->state == CLAIM_SUPERSEDED) continue; /* a zombie's: it may arrive, as a repeat */
+        if (s->kind != KIND_FAILSTOP && same_order(&w->fact[a], &w->fact[n], order))
             sim_fail(w, "%s event %d is submitted while event %d of its key is in flight", s->name, n, a);
     }
     return k;

@@ -69,10 +69,21 @@ static int open_sink(struct sim *w, struct relay *r, int c, struct error *err)
     return 0;
 }
 
+/* slow_log: whoever reads the log does not keep up, and the process waits for it. */
+static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
+{
+    struct sim *w = ctx;
+    (void)level, (void)text;
+    if (w->healing || !sim_one_in(w, w->plan.calls / 8 + (w->plan.calls > 0))) return;
+    sim_trace(w, "the log of %s blocks", consumer);
+    sim_pass(w, (int64_t)sim_below(w, 300));
+}
+
 static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
 {
     struct pipe *q = &r->pipe[c];
     bool handlers = is_handlers(w->subject[c].kind);
+    w->log = (struct log){slow_log, w, LOG_DEBUG_};
     if (w->st->ops->dup(w->st, &q->st, err) != 0) return -1;
     faulty_wrap(w, q->st);
     if (handlers) {
@@ -85,6 +96,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .st = q->st,
                                   .clock = &w->clock,
                                   .rng = &r->rng,
+                                  .log = &w->log,
                                   .careful = &r->careful,
                                   .work = q->work,
                                   .handlers = handlers ? q->h : NULL,

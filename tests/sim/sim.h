@@ -198,6 +198,7 @@ struct sim {
     bool healing;
     int64_t mono, wall;
     struct clock clock;
+    struct log log;
     struct store *st;          /* of operators */
     const struct pipe *writer; /* whose transaction is open, where there is one writer */
     struct producer producer[SIM_PRODUCERS];
