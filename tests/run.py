@@ -274,10 +274,29 @@ def run_trees(args):
     return done
 
 
+def simulate(args):
+    """simulate runs the simulator alone, as the line that a failing seed prints has it."""
+    done = build("build", ["tests/sim/sim"])
+    if done.failed: return 1
+    argv = [str(ROOT / "build/tests/sim/sim")]
+    for name in ("seed", "seeds", "steps"):
+        if getattr(args, name) is not None: argv += [f"--{name}", str(getattr(args, name))]
+    for name in ("trace", "postgres"):
+        if getattr(args, name): argv.append(f"--{name}")
+    return subprocess.run(argv, cwd=ROOT).returncode
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
     parser.add_argument("--quick", action="store_true", help="without the sanitizers")
     parser.add_argument("--soak", action="store_true", help="let the crash tests run for longer")
+    sim = parser.add_argument_group("the simulator alone")
+    sim.add_argument("--sim", action="store_true", help="run it, for 1,000 seeds; with --soak for 100,000")
+    sim.add_argument("--seed", type=int, metavar="N", help="this seed")
+    sim.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
+    sim.add_argument("--steps", type=int, metavar="N", help="so many steps in each, before all heals")
+    sim.add_argument("--trace", action="store_true", help="tell what happens")
+    sim.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of in memory")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "
                         "their name; without the sanitizers")
     args = parser.parse_args()
@@ -286,6 +305,7 @@ def main():
 
     with servers.Postgres() as postgres:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
+        if args.sim: return simulate(args)
         done = run_trees(args)
     return total(done)
 

@@ -1,6 +1,7 @@
 /* deliver.c: events to the sink, and its answers back. */
 #include <stdio.h>
 
+#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define OFFER 256
@@ -68,7 +69,7 @@ static void retry(struct pipeline *p, struct item *it, int attempts, const char 
 
 static void event_failed(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
-    int attempts = it->d.ev->attempts + 1;
+    int attempts = it->d.ev->attempts + !BUG(ATTEMPTS_NOT_COUNTED);
     const char *text = r->text ? r->text : "no reason given";
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
     if (r->status == SINK_REJECT || attempts >= p->c->retry.attempts) bury(p, it, attempts, text);
@@ -231,7 +232,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
  * first: handlers take their time inside submit. */
 static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
 {
-    if (p->effects.open && (p->cfg.st->caps & STORE_ONE_WRITER)) return true;
+    if ((p->effects.open && (p->cfg.st->caps & STORE_ONE_WRITER)) || BUG(SUBMITTED_PAST_LEASE)) return true;
     return now < l->deadline && (now < pipeline_half_lease(p, l) || now < p->store_retry_at);
 }
 

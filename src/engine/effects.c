@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
@@ -195,6 +196,7 @@ static int keep_single(struct effects *e, size_t at, bool *ret_own, struct error
 {
     static const bool none = false;
     bool first;
+    if (BUG(EFFECT_NOT_RECORDED)) return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
     if (e->st->ops->handled_put(e->st, &e->key[at], &none, 1, &first, err) != 0) return -1;
     if (e->st->ops->savepoint(e->st, first ? SAVEPOINT_RELEASE : SAVEPOINT_UNDO, err) != 0) return -1;
     return first ? 0 : checked_first(e, at, ret_own, err);
@@ -215,8 +217,9 @@ static enum sink_status leave_single(struct effects *e, size_t at, enum sink_sta
         said = SINK_RETRY;
         say(call, silent);
     }
-    int bad = said == SINK_DELIVERED ? keep_single(e, at, &own, &err)
-                                     : e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, &err);
+    int bad = said == SINK_DELIVERED
+                  ? keep_single(e, at, &own, &err)
+                  : e->st->ops->savepoint(e->st, BUG(FAILED_EFFECT_KEPT) ? SAVEPOINT_RELEASE : SAVEPOINT_UNDO, &err);
     if (own) {
         said = SINK_RETRY;
         say(call, own_record);
@@ -380,6 +383,7 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
         if (!all) return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
         if (e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err) != 0) return -1;
     }
+    if (BUG(EFFECTS_WITHOUT_SETTLEMENT)) return *ret_lost = false;
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
@@ -401,7 +405,7 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     struct effects *e = &p->effects;
     struct error err;
     int bad = 0;
-    if (lost) e->st->ops->rollback(e->st);
+    if (lost && !BUG(LOST_EFFECTS_KEPT)) e->st->ops->rollback(e->st);
     else bad = e->st->ops->commit(e->st, &err);
     if (bad && refused(e, &err)) {
         isolate(p, l, &err);
@@ -453,6 +457,7 @@ void effects_drop(struct pipeline *p, const struct live *l)
     struct effects *e = &p->effects;
     if (e->epoch == l->b.epoch) e->epoch = 0; /* what is known of it goes with its arena */
     if (e->unsure == l) e->unsure = NULL;
+    if (e->epoch == l->b.epoch) e->epoch = 0; /* what is known of it goes with its arena */
     if (e->open != l) return;
     e->st->ops->rollback(e->st);
     e->open = NULL;

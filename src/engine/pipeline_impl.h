@@ -3,6 +3,7 @@
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
+#include "base/bug.h"
 #include "engine/circuit.h"
 #include "engine/effects.h"
 #include "engine/live.h"
@@ -52,6 +53,7 @@ struct pipeline {
 
 static inline int64_t pipeline_now(const struct pipeline *p)
 {
+    if (BUG(WALL_CLOCK)) return clock_wall(p->cfg.clock) * MS_NS;
     return clock_mono(p->cfg.clock);
 }
 

@@ -1,6 +1,7 @@
 /* turn.c: what a pipeline does with its store: claims, extends, settles. */
 #include <stdio.h>
 
+#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
@@ -38,7 +39,7 @@ static void extend_all(struct pipeline *p)
             return;
         }
         p->stats.meter.renewals[lost ? RENEWAL_LOST : RENEWAL_OK]++;
-        if (lost) abandon(p, l, "another worker has taken it over");
+        if (lost && !BUG(LOST_CLAIM_GOES_ON)) abandon(p, l, "another worker has taken it over");
         else l->deadline = now + p->c->lease_ms * MS_NS;
     }
 }
@@ -68,6 +69,7 @@ static bool careful_take(struct pipeline *p)
 
 static void careful_leave(struct pipeline *p)
 {
+    if (BUG(CAREFUL_KEPT)) return;
     if (p->careful_held) atomic_flag_clear(p->cfg.careful);
     p->careful_held = false;
 }
@@ -95,7 +97,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     size_t live = p->n_live - settling;
     if (p->state != PIPELINE_RUNNING || p->ready.head || !pipeline_our_turn(p)) return false;
     if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
-    if (live > 0 && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
+    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
 
@@ -317,11 +319,15 @@ static void hear_bell(struct pipeline *p, int64_t now)
     if (now < p->look_at && now >= p->deaf_until && fd.fd >= 0 && poll(&fd, 1, 0) == 1) p->look_at = 0;
 }
 
+/* turn_store: while it is not known whether a batch's effects were committed, nothing is settled: see effects_resolve. */
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
+    if (p->effects.unsure && !BUG(UNSURE_IS_SETTLED)) return false;
     if (now < p->store_retry_at) return false;
     turn_drop_lost(p);
+    for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)
+        if (p->live[i]->open == 0) return turn_settle(p, (int)i);
     if (p->n_live > 0 && p->live[0]->open == 0) return turn_settle(p, 0);
     hear_bell(p, now);
     return wants_work(p, now, 0) && turn_settle(p, -1);

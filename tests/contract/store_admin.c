@@ -241,6 +241,28 @@ static void consumer_with_something_to_lose_is_removed_only_by_force(void **stat
     assert_int_equal(claim(g, "c"), 1);
 }
 
+static void claim_of_a_removed_consumer_is_none_of_the_one_made_anew(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct batch old = g->b;
+    must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
+    put(g->st, "c");
+    struct arena before = g->a; /* the old batch lives in it */
+    arena_init(&g->a, 0);
+    assert_int_equal(claim(g, "c"), 1); /* by the same worker, which has not noticed */
+    assert_true(g->b.epoch > old.epoch);
+    struct batch now = g->b;
+    g->b = old;
+    assert_false(settle(g, "c", NULL, 0));
+    g->b = now;
+    assert_true(settle(g, "c", NULL, 0));
+    arena_release(&before);
+}
+
 static void bad_consumer_names_are_refused(void **state)
 {
     struct store_rig *g = *state;
@@ -529,6 +551,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(start_ahead_of_the_head_survives_a_change_of_lanes),
     ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
     ON_A_STORE(consumer_with_something_to_lose_is_removed_only_by_force),
+    ON_A_STORE(claim_of_a_removed_consumer_is_none_of_the_one_made_anew),
     ON_A_STORE(bad_consumer_names_are_refused),
     ON_A_STORE(report_is_shown_until_cleared),
     ON_A_STORE(trim_takes_old_events_that_everyone_is_past),

@@ -108,19 +108,9 @@ static void rig_log(void *ctx, enum log_level level, const char *consumer, const
     snprintf(g->last_log, sizeof g->last_log, "%s", text);
 }
 
-static struct store *open_memory(const struct store_options *opt)
-{
-    struct store *st;
-    struct error err;
-    if (store_open("sqlite::memory:", opt, &st, &err) != 0) return print_error("%s\n", err.text), NULL;
-    return st;
-}
-
-struct store *(*rig_open)(const struct store_options *opt) = open_memory;
-void (*rig_tick)(const struct rig *g);
-
 int rig_setup(void **state)
 {
+    struct error err;
     struct rig *g = calloc(1, sizeof *g);
     g->mono = 1000 * MS_NS;
     g->wall = 1700000000000;
@@ -129,9 +119,7 @@ int rig_setup(void **state)
     g->log = (struct log){rig_log, g, LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);
     rng_seed(&g->rng, 42);
-    if (rig_tick) rig_tick(g);
-    g->st = rig_open(&(struct store_options){.clock = &g->clock});
-    if (!g->st) return -1;
+    if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) != 0) return -1;
     *state = g;
     return 0;
 }
@@ -206,7 +194,6 @@ void rig_pass(struct rig *g, int64_t ms)
 {
     g->mono += ms * MS_NS;
     g->wall += ms;
-    if (rig_tick) rig_tick(g);
 }
 
 void rig_emit_at(struct rig *g, const char *key, int64_t not_before)

@@ -60,10 +60,6 @@ struct rig {
     char last_log[1024];
 };
 
-/* Where the outbox is: in memory, unless rig_open says otherwise. rig_tick is told of every move of the clock. */
-extern struct store *(*rig_open)(const struct store_options *opt);
-extern void (*rig_tick)(const struct rig *g);
-
 int rig_setup(void **state);
 int rig_teardown(void **state);
 #define ON_A_RIG(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)

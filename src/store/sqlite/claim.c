@@ -1,4 +1,5 @@
 /* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
+#include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 #define PULL_EVERY (10000 * MS_NS)
@@ -49,6 +50,7 @@ static int read_rows(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, 
         c->scanned++;
         if (!wanted(q, k->req, lane)) continue;
         if (!sqlite_event_row(q, k->a, &c->ev[c->n])) {
+            if (BUG(NO_MEMORY_NO_EVENT)) continue;
             sqlite3_reset(q);
             return err_nomem(err);
         }
@@ -89,6 +91,7 @@ static int prefetch(struct claiming *k, struct chunk *c, struct error *err)
 static int record_claim(struct claiming *k, struct error *err)
 {
     k->b->epoch = ++k->epoch;
+    if (BUG(POSITION_WITHOUT_CLAIM) && !k->b->parked) return 0;
     if (sqlite_exec(k->st, err, "UPDATE outbox_consumer SET epoch = ? WHERE name = ?", "is", k->epoch,
                     k->req->consumer) != 0)
         return -1;
@@ -132,7 +135,7 @@ static int park_range(struct claiming *k, int lane, int64_t from, int64_t to, st
                                               .ev = &c.ev[i],
                                               .due_at = c.ev[i].not_before > k->now ? c.ev[i].not_before : 0,
                                               .delayed = c.ev[i].not_before > k->now,
-                                              .careful = true},
+                                              .careful = !BUG(TAKE_OVER_NOT_CAREFUL)},
                             err);
         from = c.scanned ? c.to : to;
         arena_reset(&a);
@@ -165,7 +168,7 @@ static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 
 static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
 {
-    if (bury_poison(k, epoch, err) != 0) return -1;
+    if (!BUG(POISON_LIVES) && bury_poison(k, epoch, err) != 0) return -1;
     if (sqlite_exec(k->st, err, "UPDATE outbox_parked SET claim = NULL, careful = 1 WHERE consumer = ? AND claim = ?",
                     "si", k->req->consumer, epoch) != 0)
         return -1;
@@ -190,7 +193,7 @@ static int take_over(struct claiming *k, struct error *err)
             "locked_until <= ?2 AND (parked OR ?3 OR NOT EXISTS (SELECT 1 FROM outbox_claim e WHERE "
             "e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < c.epoch AND e.locked_until "
             "> ?2)) ORDER BY epoch LIMIT 1",
-            "sii", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE));
+            "sii", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE || BUG(TAKE_OVER_OVERTAKES)));
         if (!q) return -1;
         int r = sqlite_step(k->st, q, err);
         if (r <= 0) return r;
@@ -198,6 +201,7 @@ static int take_over(struct claiming *k, struct error *err)
         int lane = sqlite3_column_int(q, 1);
         bool parked = sqlite3_column_int(q, 2) != 0;
         sqlite3_reset(q);
+        if (BUG(TAKE_OVER_FORGETS) && !parked) from = to;
         if ((parked ? unpark_claim(k, epoch, err) : park_range(k, lane, from, to, err)) != 0) return -1;
         if (sqlite_exec(k->st, err, "DELETE FROM outbox_claim WHERE consumer = ? AND epoch = ?", "si", k->req->consumer,
                         epoch) != 0)
@@ -383,7 +387,7 @@ static int mark_held(struct claiming *k, struct error *err)
 {
     int64_t any = 0;
     for (size_t i = 0; i < k->b->n; i++) k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
-    if (k->req->order != ORDER_KEY) return 0;
+    if (k->req->order != ORDER_KEY || BUG(PARKED_KEY_FORGOTTEN)) return 0;
     if (sqlite_number(k->st, err, &any, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
                       k->req->consumer) != 0)
         return -1;
@@ -402,7 +406,7 @@ static bool is_known(const struct claim_request *req, int64_t epoch)
 {
     for (size_t i = 0; i < req->n_known; i++)
         if (req->known[i] == epoch) return true;
-    return false;
+    return BUG(LOST_ANSWER_OVERTAKEN);
 }
 
 /* lane_free says whether the caller may take fresh events of the lane now. With an order to keep, a lane belongs to one
@@ -413,7 +417,7 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     int64_t parked = 0;
     int r;
     *ret = true;
-    if (k->req->order == ORDER_NONE) return 0;
+    if (k->req->order == ORDER_NONE || BUG(LANE_SHARED)) return 0;
     sqlite3_stmt *q = sqlite_query(
         k->st, err, "SELECT epoch, locked_until FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0", "si",
         k->req->consumer, (int64_t)lane);
@@ -442,9 +446,10 @@ static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct 
     if (lane_free(k, lane, &ours, err) != 0) return -1;
     if (!ours) return 0;
     if (lane_position(k, lane, &position, err) != 0) return -1;
-    if (ahead && ahead->scanned && ahead->from == position) c = *ahead;
+    if (ahead && ahead->scanned && (ahead->from == position || BUG(STALE_PREFETCH))) c = *ahead;
     else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
     if (c.scanned == 0) return 0;
+    if (BUG(WINDOW_EDGE)) c.to++;
     if (sqlite_exec(k->st, err, "UPDATE outbox_lane SET position = ? WHERE consumer = ? AND lane = ?", "isi", c.to,
                     k->req->consumer, (int64_t)lane) != 0)
         return -1;
@@ -502,12 +507,13 @@ static int check_consumer(struct claiming *k, struct error *err)
                        !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
                        !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");
     sqlite3_reset(q);
+    if (BUG(OLD_SETTINGS_GO_ON)) k->hint->changed = false;
     return 0;
 }
 
 static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err)
 {
-    if (k->hint->paused) return 0;
+    if (k->hint->paused && !BUG(PAUSE_IGNORED)) return 0;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
     bool wait = k->hint->careful && k->req->careful == CAREFUL_WAIT;
     if (k->b->n == 0 && !wait && claim_fresh(k, ahead, err) != 0) return -1;
@@ -554,6 +560,7 @@ int sqlite_extend(struct store *base, const char *consumer, const char *owner, c
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t now = sqlite_now(st), alive_at = st->in_tx ? st->began : now; /* see sqlite_settle_here */
+    if (BUG(EXPIRED_CLAIM_EXTENDS)) alive_at = 0;
     if (sqlite_exec(
             st, err,
             "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND owner "

@@ -1,6 +1,7 @@
 /* consumers.c: registering consumers and telling how they are. */
 #include <stdio.h>
 
+#include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
@@ -19,16 +20,20 @@ static int make_lanes(struct sqlite_store *st, const char *name, int lanes, int6
     return 0;
 }
 
+/* create: epochs go on where those of a consumer that was removed ended, or a claim of that one would be taken for one of
+ * this by a worker that lived through both. */
 static int create(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t position = 0;
     if (c->start == START_END && head_of(st, &position, err) != 0) return -1;
     if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
-    if (sqlite_exec(st, err,
-                    "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
-                    sqlite_now(st)) != 0)
+    if (sqlite_exec(
+            st, err,
+            "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, epoch) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = "
+            "'epoch'), 0))",
+            "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
+            sqlite_now(st)) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
@@ -109,9 +114,21 @@ int sqlite_consumer_report(struct store *base, const char *name, const char *tex
                        "sis", text, sqlite_now(st), name);
 }
 
+/* keep_epoch: see create. */
+static int keep_epoch(struct sqlite_store *st, const char *name, struct error *err)
+{
+    if (BUG(EPOCHS_BEGIN_AGAIN)) return 0;
+    return sqlite_exec(
+        st, err,
+        "INSERT INTO outbox_meta (name, value) SELECT 'epoch', epoch FROM outbox_consumer WHERE name = ? "
+        "ON CONFLICT (name) DO UPDATE SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS "
+        "INTEGER))",
+        "s", name);
+}
+
 static int remove_rows(struct sqlite_store *st, const char *name, struct error *err)
 {
-    return sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
+    return keep_epoch(st, name, err) || sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
@@ -217,7 +234,7 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
     c->floor = c->position;
     c->floor_pin = "position";
     if (claim < c->floor) c->floor = claim, c->floor_pin = "claim";
-    if (parked < c->floor) c->floor = parked, c->floor_pin = "parked";
+    if (parked < c->floor && !BUG(RETENTION_FORGETS_PARKED)) c->floor = parked, c->floor_pin = "parked";
     return 0;
 }
 

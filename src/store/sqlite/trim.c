@@ -1,6 +1,7 @@
 /* trim.c: deleting what is old and needed by nobody, a little at a time. */
 #include <stdio.h>
 
+#include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 #define TRIM_ROWS 1000
@@ -99,7 +100,7 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, in
 {
     int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS, seq, n;
     if (old_end(st, cutoff, max, &seq, &n, err) != 0) return -1;
-    int64_t last = seq < floor ? seq : floor;
+    int64_t last = seq < floor ? seq : floor + BUG(RETENTION_EDGE);
     if (n > 0 && sqlite_exec(st, err, "DELETE FROM outbox_event WHERE seq <= ?", "i", last) != 0) return -1;
     t->events = n > 0 ? sqlite3_changes(st->db) : 0;
     t->kept_for_pin = n - t->events;

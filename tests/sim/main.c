@@ -1,0 +1,102 @@
+/* main.c: sim [--seed N] [--seeds N] [--steps N] [--trace] [--postgres]: runs seeds, and says which one failed, and how. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../contract/pg.h"
+#include "../contract/store.h"
+#include "sim.h"
+
+#define STEPS 600
+#define SEEDS 1000
+#define SOAK_SEEDS 100000
+
+static struct sim world;
+
+/* ---- on PostgreSQL, whose clock is moved by hand, too ---- */
+
+static struct test_clock own_clock;
+struct test_clock *store_now_at = &own_clock;
+
+static struct store *open_postgres(const struct store_options *opt)
+{
+    struct store *st = pg_again(opt, true);
+    snprintf(world.effects, sizeof world.effects, "%s.sim_effect", pg_schema());
+    return st;
+}
+
+static void tick_postgres(const struct sim *w)
+{
+    store_now = (struct test_clock){w->mono, w->wall};
+}
+
+static struct {
+    uint64_t first, n;
+    int steps;
+} asked;
+
+static double seconds(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static void tell(const struct totals *t, double took)
+{
+    printf("# %llu seeds, %llu steps, %.0f steps/s\n", (unsigned long long)t->seeds, (unsigned long long)t->steps,
+           (double)t->steps / took);
+    printf(
+        "# %llu events, %llu claims (%llu lost), %llu settled, %llu arrivals (%llu repeats), %llu dead letters, %llu "
+        "effects\n# faults:",
+        (unsigned long long)t->events, (unsigned long long)t->claims, (unsigned long long)t->lost_claims,
+        (unsigned long long)t->settled, (unsigned long long)t->arrivals, (unsigned long long)t->repeats,
+        (unsigned long long)t->dead, (unsigned long long)t->effects);
+    for (int i = 0; i < FAULTS; i++) printf("%s %llu %s", i ? "," : "", (unsigned long long)t->fault[i], sim_faults[i]);
+    printf("\n");
+}
+
+/* Every seed is a history of everything going wrong; then all heals. A failure prints the line that replays it. */
+static void histories_break_no_guarantee(void **state)
+{
+    struct totals totals = {0};
+    double start = seconds();
+    (void)state;
+    for (uint64_t s = asked.first; s < asked.first + asked.n; s++) {
+        if (sim_run(&world, s, asked.steps, &totals)) continue;
+        printf("# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s\n", world.tick, world.why,
+               (unsigned long long)s, asked.steps, world.postgres ? " --postgres" : "");
+        fail();
+    }
+    tell(&totals, seconds() - start);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},
+                                            {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
+                                            {"postgres", 0, NULL, 'p'}, {NULL, 0, NULL, 0}};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(histories_break_no_guarantee)};
+    uint64_t seeds = 0;
+    int c;
+    asked.first = asked.n = 1;
+    asked.steps = STEPS;
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) switch (c) {
+        case 's': asked.first = strtoull(optarg, NULL, 10), seeds = seeds ? seeds : 1; break;
+        case 'n': seeds = strtoull(optarg, NULL, 10); break;
+        case 't': asked.steps = atoi(optarg); break;
+        case 'v': world.trace = true; break;
+        case 'p':
+            world.postgres = true;
+            sim_open = open_postgres;
+            sim_tick = tick_postgres;
+            break;
+        default: return 2;
+        }
+    asked.n = seeds ? seeds : getenv("OUTBOX_SOAK") ? SOAK_SEEDS : SEEDS;
+    int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);
+    if (world.postgres) pg_clean();
+    return failed;
+}

@@ -1,0 +1,238 @@
+/* relay.c: processes that deliver: each has a pipeline for each consumer. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+/* ---- up ---- */
+
+static bool is_handlers(enum kind k)
+{
+    return k == KIND_EFFECTS || k == KIND_EACH;
+}
+
+static void set(struct sim *w, struct consumer *c, const char *name, const char *value)
+{
+    struct error err;
+    if (option_set(consumer_options, c, name, value, &err) != 0) sim_fail(w, "%s", err.text);
+}
+
+static void configure(struct sim *w, struct pipe *q, const struct subject *s)
+{
+    struct error err;
+    char text[64];
+    if (consumer_init(&q->c, s->name, &err) != 0) sim_fail(w, "%s", err.text);
+    set(w, &q->c, "events", sim_filters[q->as.filter].events);
+    set(w, &q->c, "where", sim_filters[q->as.filter].where);
+    set(w, &q->c, "order", store_order_names[q->as.order]);
+    snprintf(text, sizeof text, "%d", q->as.lanes);
+    set(w, &q->c, "lanes", text);
+    snprintf(text, sizeof text, "%d", q->as.batch);
+    set(w, &q->c, "batch", text);
+    snprintf(text, sizeof text, "base=50ms,cap=200ms,attempts=%d", SIM_ATTEMPTS);
+    set(w, &q->c, "retry", text);
+    snprintf(text, sizeof text, "%dms", SIM_LEASE);
+    set(w, &q->c, "lease", text);
+    q->c.start = s->start;
+    q->c.start_seq = s->start_seq;
+}
+
+/* handlers: the second acts outside, if the kind is `each`. Their names are what the inbox goes by. */
+static void make_handlers(struct sim *w, struct relay *r, int c)
+{
+    static char names[SIM_CONSUMERS][SIM_HANDLERS][8];
+    struct pipe *q = &r->pipe[c];
+    for (int i = 0; i < SIM_HANDLERS; i++) {
+        snprintf(names[c][i], sizeof names[c][i], "h%d.%d", c, i);
+        q->ctx[i] = (struct handler_ctx){w, r, c, i};
+        q->h[i] = (struct handler){.name = names[c][i],
+                                   .pattern = "*",
+                                   .external = w->subject[c].kind == KIND_EACH && i == 1,
+                                   .fn = handler_act,
+                                   .ctx = &q->ctx[i]};
+    }
+}
+
+static int open_sink(struct sim *w, struct relay *r, int c, struct error *err)
+{
+    struct pipe *q = &r->pipe[c];
+    if (!is_handlers(w->subject[c].kind)) {
+        q->model = model_new(w, r, c);
+        q->sk = &q->model->base;
+    } else {
+        struct handler_guard guard = pipeline_guard(q->p);
+        struct sink_config cfg = {.consumer = q->c.name, .clock = &w->clock, .done = pipeline_done, .done_ctx = q->p};
+        if (handlers_open(&cfg, q->h, SIM_HANDLERS, &guard, &q->sk, err) != 0) return -1;
+    }
+    pipeline_attach(q->p, q->sk);
+    return 0;
+}
+
+/* slow_log: whoever reads the log does not keep up, and the process waits for it. */
+static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
+{
+    struct sim *w = ctx;
+    (void)level, (void)text;
+    if (w->healing || !sim_one_in(w, w->plan.calls / 8 + (w->plan.calls > 0))) return;
+    sim_trace(w, "the log of %s blocks", consumer);
+    sim_pass(w, (int64_t)sim_below(w, 300));
+}
+
+static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
+{
+    struct pipe *q = &r->pipe[c];
+    bool handlers = is_handlers(w->subject[c].kind);
+    w->log = (struct log){slow_log, w, LOG_DEBUG_};
+    if (w->st->ops->dup(w->st, &q->st, err) != 0) return -1;
+    faulty_wrap(w, q->st);
+    if (handlers) {
+        make_handlers(w, r, c);
+        if (w->st->ops->dup(w->st, &q->work, err) != 0 || q->work->ops->lend(q->work, 60000, err) != 0) return -1;
+        faulty_wrap(w, q->work);
+    }
+    struct pipeline_config cfg = {.consumer = &q->c,
+                                  .owner = r->owner,
+                                  .st = q->st,
+                                  .clock = &w->clock,
+                                  .rng = &r->rng,
+                                  .log = &w->log,
+                                  .careful = &r->careful,
+                                  .work = q->work,
+                                  .handlers = handlers ? q->h : NULL,
+                                  .n_handlers = handlers ? SIM_HANDLERS : 0,
+                                  .poll_ms = 20};
+    if (pipeline_new(&cfg, &q->p, err) != 0) return -1;
+    return open_sink(w, r, c, err);
+}
+
+static void close_pipe(struct sim *w, struct pipe *q)
+{
+    if (w->writer == q) w->writer = NULL;
+    pipeline_free(q->p);
+    if (q->model) free(q->model);
+    else if (q->sk) q->sk->ops->close(q->sk);
+    store_close(q->work);
+    store_close(q->st);
+    consumer_release(&q->c);
+    struct settings as = q->as;
+    memset(q, 0, sizeof *q);
+    q->as = as;
+}
+
+static void process_up(struct relay *r)
+{
+    if (r->up) return;
+    r->up = true;
+    r->start++;
+    atomic_flag_clear(&r->careful);
+    snprintf(r->owner, sizeof r->owner, "relay%d.%u", r->id, r->start);
+}
+
+bool relay_up(struct sim *w, struct relay *r, int c)
+{
+    struct pipe *q = &r->pipe[c];
+    struct subject *s = &w->subject[c];
+    struct error err = {0};
+    if (q->up) return true;
+    if (!sim_free(w)) return snprintf(w->why, sizeof w->why, "the store is busy"), false;
+    process_up(r);
+    bool old = w->plan.changes && !w->healing && q->as.batch && sim_one_in(w, 8); /* a host that has the old settings */
+    if (!old) q->as = s->want;
+    if (!s->there) s->start_seq = (int64_t)sim_below(w, (uint64_t)w->next_seq + 3);
+    configure(w, q, s);
+    bool was_there = s->there;
+    if (open_pipe(w, r, c, &err) != 0) {
+        close_pipe(w, q);
+        snprintf(w->why, sizeof w->why, "%s", err.text);
+        if (err.code == ERR_CONFLICT) s->want.order = s->reg.order, s->want.lanes = s->reg.lanes;
+        return false;
+    }
+    q->up = true;
+    if (!was_there) check_created(w, c);
+    s->reg = q->as;
+    check_version(w, c, q->as.filter);
+    sim_trace(w, "relay %d starts %s%s: kind %d, order %s, lanes %d, batch %d, filter %d", r->id, s->name,
+              was_there ? "" : " (new)", s->kind, store_order_names[q->as.order], q->as.lanes, q->as.batch,
+              q->as.filter);
+    return true;
+}
+
+/* ---- down ---- */
+
+void relay_stop(struct sim *w, struct relay *r, int c)
+{
+    if (!r->pipe[c].up) return;
+    sim_trace(w, "relay %d: %s is stopped", r->id, w->subject[c].name);
+    close_pipe(w, &r->pipe[c]);
+}
+
+/* relay_down is what kill -9 does. What was with a sink may still have its effect there. */
+void relay_down(struct sim *w, struct relay *r)
+{
+    if (!r->up) return;
+    sim_trace(w, "relay %d is gone", r->id);
+    for (int c = 0; c < SIM_CONSUMERS; c++) {
+        struct model *m = r->pipe[c].model;
+        for (size_t i = 0; !w->why[0] && m && i < m->n && sim_one_in(w, 2); i++) {
+            int n = check_number(w, m->d[i]->ev);
+            check_arrived(w, m->k[i], c, n, r->pipe[c].as.order);
+        }
+        if (r->pipe[c].up) close_pipe(w, &r->pipe[c]);
+    }
+    r->up = false;
+}
+
+void relay_die(struct sim *w, struct relay *r)
+{
+    if (!r->crash) sim_fail(w, "relay %d is asked to die while it does nothing", r->id);
+    longjmp(*r->crash, 1);
+}
+
+/* ---- at work ---- */
+
+void relay_meanwhile(struct sim *w, struct relay *r)
+{
+    bool long_one = sim_one_in(w, 3);
+    sim_fault(w, long_one ? FAULT_ZOMBIE : FAULT_SLOW);
+    sim_pass(w, (int64_t)sim_below(w, long_one ? SIM_LEASE + 600 : 200));
+    oom_disarm();
+    if (w->depth >= 2) return;
+    w->depth++;
+    for (uint64_t i = sim_below(w, 8); i > 0; i--) actors_act(w, r);
+    w->depth--;
+}
+
+void relay_call(struct sim *w, struct relay *r)
+{
+    if (w->healing || !sim_one_in(w, w->plan.calls)) return;
+    if (!w->plan.crashes || !sim_one_in(w, 2)) {
+        relay_meanwhile(w, r);
+        return;
+    }
+    sim_fault(w, FAULT_CRASH);
+    sim_trace(w, "relay %d dies in a call", r->id);
+    relay_die(w, r);
+}
+
+bool relay_step(struct sim *w, struct relay *r, int c)
+{
+    struct pipe *q = &r->pipe[c];
+    jmp_buf here;
+    const int depth = w->depth;
+    if (!q->up) return false;
+    if (setjmp(here) != 0) {
+        oom_disarm();
+        r->crash = NULL;
+        w->depth = depth;
+        relay_down(w, r);
+        return false;
+    }
+    r->crash = &here;
+    if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, 4));
+    bool again = pipeline_step(q->p);
+    if (oom_disarm()) sim_fault(w, FAULT_OOM);
+    r->crash = NULL;
+    if (pipeline_state(q->p) >= PIPELINE_STOPPED) relay_stop(w, r, c);
+    return again;
+}

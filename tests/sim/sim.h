@@ -1,0 +1,308 @@
+/* sim.h: a world of producers, relays, operators and sinks around the real engine and the real store, where time is a
+ * number and everything that happens, happens because of a seed. docs/testing.md tells what it proves.
+ *
+ * Events are known by their number in the producers' log (`n`, which is in the payload). All that is random comes from one
+ * generator, in the order of what happens; nothing depends on addresses, ids or the machine's clock. So a seed and a number
+ * of steps are a whole history. */
+#ifndef TESTS_SIM_SIM_H
+#define TESTS_SIM_SIM_H
+
+#include <setjmp.h>
+#include <stdatomic.h>
+
+#include "engine/pipeline.h"
+#include "sink/handlers.h"
+#include "store/store.h"
+
+#define SIM_EVENTS 512
+#define SIM_CONSUMERS 3
+#define SIM_RELAYS 3
+#define SIM_PRODUCERS 3
+#define SIM_BATCH 8
+#define SIM_CLAIMS 8192
+#define SIM_VERSIONS 64
+#define SIM_KEYS 4
+#define SIM_HANDLERS 2
+#define SIM_LEASE 2000 /* ms */
+#define SIM_ATTEMPTS 4
+#define SIM_BIG 30000
+#define SIM_PAYLOAD (SIM_BIG + 100)
+#define SIM_TX 6 /* events in a producer's transaction */
+
+/* What a producer knows of an event. */
+enum told { TOLD_OPEN, TOLD_COMMITTED, TOLD_NOTHING };
+struct fact {
+    enum told told;
+    int key;  /* -1: none */
+    int type; /* of sim_types */
+    bool poison;
+    bool big; /* more than fits into one block of memory with others */
+    bool trimmed;
+    int inserted, ended; /* ticks */
+    int64_t seq;
+};
+
+/* What the checker knows of an event and a consumer. (1) holder != 0: the claim that has it, not settled. */
+struct track {
+    int first;    /* of all arrivals, which was the first; 0: none */
+    int attempts; /* it must come with so many next time */
+    int64_t holder;
+    bool present; /* was there when the consumer was made, and is to be delivered */
+    bool settled; /* as delivered */
+    bool dead, was_dead, dropped;
+};
+
+enum claim_state { CLAIM_LIVE, CLAIM_SETTLED, CLAIM_SUPERSEDED };
+struct claim {
+    int consumer, life; /* which, and which of that name */
+    int relay;
+    unsigned start; /* of the relay */
+    int64_t epoch;
+    enum claim_state state;
+    bool careful;
+    size_t n;
+    int ev[SIM_BATCH];
+    bool delivered[SIM_BATCH];       /* the sink said so */
+    int failed[SIM_BATCH];           /* how often it said retry or reject */
+    int64_t until_least, until_most; /* wall ms: when the store lets it go; jumps of the clock make it uncertain */
+    int64_t mono_until;              /* what the relay may go by at most */
+};
+
+enum kind { KIND_ASYNC, KIND_FAILSTOP, KIND_EFFECTS, KIND_EACH, KINDS };
+enum mood { MOOD_GOOD, MOOD_FLAKY, MOOD_DOWN, MOOD_REJECTS, MOODS };
+
+struct settings {
+    enum order order;
+    int lanes, batch, filter;
+};
+
+struct subject { /* a consumer */
+    char name[8];
+    enum kind kind;
+    enum mood mood;
+    bool there, paused;
+    int life;             /* how often it was made */
+    struct settings want; /* what the next relay starts it with */
+    struct settings reg;  /* what is registered */
+    enum start start;
+    int64_t start_seq;
+    int created; /* tick */
+    struct {
+        int filter, since;
+    } version[SIM_VERSIONS];
+    int n_versions;
+    int64_t epoch, floor, delivered;
+    struct track t[SIM_EVENTS];
+    int outside[SIM_EVENTS]; /* how often its external handler acted */
+};
+
+struct sim;
+struct relay;
+
+/* A sink that keeps what it takes until the scheduler ends it. */
+struct model {
+    struct sink base;
+    struct sim *w;
+    struct relay *r;
+    int c;
+    size_t n, capacity;
+    struct delivery *d[64];
+    struct claim *k[64]; /* of which claim: an event may be in flight for an old one, too */
+};
+
+struct settled { /* what a settlement said, kept until its transaction is over */
+    bool any, lost;
+    struct claim *k;
+    size_t n;
+    struct {
+        int ev;
+        enum outcome_kind kind;
+        int attempts;
+        bool released;
+    } e[SIM_BATCH];
+};
+
+struct pipe {
+    bool up;
+    struct settings as; /* what it was started with */
+    struct consumer c;
+    struct store *st, *work;
+    struct pipeline *p;
+    struct model *model;
+    struct sink *sk;
+    struct settled tx; /* of `work` */
+    int64_t began;     /* wall: when its transaction was */
+    bool gone;         /* its transaction was lost with the connection */
+    struct handler h[SIM_HANDLERS];
+    struct handler_ctx {
+        struct sim *w;
+        struct relay *r;
+        int c, i;
+    } ctx[SIM_HANDLERS];
+};
+
+struct relay {
+    int id;
+    bool up;
+    unsigned start;
+    char owner[24];
+    atomic_flag careful;
+    struct rng rng;
+    jmp_buf *crash; /* while it is in a step: where dying leads to */
+    struct pipe pipe[SIM_CONSUMERS];
+};
+
+struct producer {
+    struct store *st;
+    bool open;
+    size_t n;
+    int ev[SIM_TX];
+};
+
+/* Which troubles this seed has. */
+struct plan {
+    uint64_t calls; /* 1 in so many calls of a store or sink goes wrong; 0: none */
+    bool jumps, oom, big, operators, poison, ticking, crashes, changes;
+};
+
+enum fault {
+    FAULT_CRASH,
+    FAULT_BUSY,
+    FAULT_LOST,
+    FAULT_SLOW,
+    FAULT_GONE,
+    FAULT_JUMP,
+    FAULT_OOM,
+    FAULT_POISON,
+    FAULT_UNKNOWN,
+    FAULT_ZOMBIE,
+    FAULT_SINK,
+    FAULTS
+};
+extern const char *const sim_faults[FAULTS];
+
+struct totals {
+    uint64_t seeds, steps, events, claims, settled, arrivals, repeats, lost_claims, dead, effects;
+    uint64_t fault[FAULTS];
+};
+
+struct sim {
+    uint64_t seed;
+    int steps;
+    bool trace, postgres;
+    char effects[80]; /* the application's table */
+    struct rng rng;
+    struct plan plan;
+    int tick;  /* counts what happens */
+    int depth; /* of calls that take their time */
+    bool healing;
+    int64_t mono, wall;
+    struct clock clock;
+    struct log log;
+    struct store *st;          /* of operators */
+    const struct pipe *writer; /* whose transaction is open, where there is one writer */
+    struct producer producer[SIM_PRODUCERS];
+    struct relay relay[SIM_RELAYS];
+    struct subject subject[SIM_CONSUMERS];
+    struct fact fact[SIM_EVENTS];
+    int n_facts;
+    int64_t next_seq;
+    struct claim claim[SIM_CLAIMS];
+    size_t n_claims;
+    int arrivals;
+    struct totals *totals;
+    jmp_buf failed;
+    char why[512];
+};
+
+extern const char *const sim_types[3];
+extern const struct sim_filter {
+    const char *events, *where;
+} sim_filters[4];
+
+/* world.c. sim_run runs one seed; returns false with w->why. The caller frees nothing. */
+bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals);
+/* sim_fail ends the run: the checker saw what must not be. */
+void sim_fail(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
+void sim_trace(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_pass(struct sim *w, int64_t ms);
+uint64_t sim_below(struct sim *w, uint64_t n);
+/* sim_one_in: true once in n; never for 0. */
+bool sim_one_in(struct sim *w, uint64_t n);
+void sim_fault(struct sim *w, enum fault f);
+/* sim_free: nobody's transaction keeps others from writing. */
+bool sim_free(const struct sim *w);
+extern struct store *(*sim_open)(const struct store_options *opt);
+extern void (*sim_tick)(const struct sim *w);
+
+/* actors.c: one thing happens; not by relay `except`, which is in a call. */
+void actors_act(struct sim *w, const struct relay *except);
+void actors_end_producers(struct sim *w);
+void actors_audit(struct sim *w);
+
+/* relay.c, and faulty.c: the store as relays see it */
+/* relay_up starts c in r, if it is not there. Returns false if that cannot be now; w->why says why. */
+bool relay_up(struct sim *w, struct relay *r, int c);
+void relay_down(struct sim *w, struct relay *r);
+void relay_stop(struct sim *w, struct relay *r, int c);
+/* relay_step returns whether it is worth calling again at once. */
+bool relay_step(struct sim *w, struct relay *r, int c);
+/* relay_die is a crash in the middle of what r is doing. */
+void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
+/* relay_call is what may go wrong in a call that leaves the process: time passes, others act, the process dies. */
+void relay_call(struct sim *w, struct relay *r);
+/* relay_meanwhile: the call takes its time, and the world does not wait. */
+void relay_meanwhile(struct sim *w, struct relay *r);
+void faulty_wrap(struct sim *w, struct store *st);
+
+/* sink.c */
+struct model *model_new(struct sim *w, struct relay *r, int c);
+/* model_end ends the k-th delivery as the sink's mood has it. */
+void model_end(struct model *m, size_t k);
+void model_end_all(struct model *m);
+enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx);
+
+/* effect.c: the application's own table, which handlers write to. */
+void effect_init(struct sim *w);
+int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n);
+/* effect_each calls back in the order in which they took effect. */
+void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n));
+
+/* check.c: the checker. Each is told of something that has happened, whoever knows of it. */
+/* check_payload writes what the payload of an event is; returns its length. */
+size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD]);
+int check_number(struct sim *w, const struct event *ev);
+bool check_matches(int filter, const struct fact *f);
+bool check_required(const struct sim *w, int c, int n);
+void check_created(struct sim *w, int c);
+void check_version(struct sim *w, int c, int filter);
+/* Who did it, for which consumer, and when: the store's clock was between these two. */
+struct deed {
+    const struct relay *r;
+    int c;
+    int64_t wall, wall_most; /* in a transaction: as it was when that began */
+    bool in_tx;
+};
+void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
+void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost);
+/* check_settling looks at a settlement; what it says counts from check_settled on. */
+void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost, struct settled *ret);
+void check_settled(struct sim *w, struct settled *s);
+void check_buried(struct sim *w, struct store *st, int c, size_t n);
+struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
+struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, int n);
+void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s);
+void check_jumped(struct sim *w, int64_t back_ms);
+void check_redriven(struct sim *w, int c);
+void check_dropped(struct sim *w, int c);
+void check_trimmed(struct sim *w, int64_t tail);
+void check_info(struct sim *w, int c, const struct consumer_info *i);
+/* check_end: c is through, and nobody does anything any more. */
+void check_end(struct sim *w, int c, const struct consumer_info *i);
+
+/* oom.c: the n-th allocation from now on fails; 0: none does. Returns whether it has. */
+void oom_arm(int n);
+bool oom_disarm(void);
+
+#endif

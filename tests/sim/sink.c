@@ -1,0 +1,137 @@
+/* sink.c: where events go: a sink that keeps what it takes until the scheduler ends it, with or without SINK_FAILSTOP; and
+ * handlers that write to the application's table. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+static enum sink_status verdict(struct sim *w, int c, bool failstop)
+{
+    static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY,
+                                                SINK_DOWN,  SINK_DOWN,  SINK_NOT_MINE};
+    enum mood mood = w->subject[c].mood;
+    if (mood == MOOD_GOOD || (mood == MOOD_FLAKY && !sim_one_in(w, 4))) return SINK_DELIVERED;
+    sim_fault(w, FAULT_SINK);
+    if (sim_one_in(w, 60)) return SINK_FATAL;
+    if (mood == MOOD_DOWN || failstop) return SINK_DOWN;
+    if (mood == MOOD_REJECTS || sim_one_in(w, 12)) return sim_one_in(w, 2) ? SINK_REJECT : SINK_DELIVERED;
+    return failures[sim_below(w, 6)];
+}
+
+/* ---- the model sink ---- */
+
+static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
+{
+    struct sim *w = m->w;
+    struct delivery *d = m->d[k];
+    int n = check_number(w, d->ev);
+    struct claim *claim = m->k[k];
+    m->n--;
+    memmove(&m->d[k], &m->d[k + 1], (m->n - k) * sizeof m->d[0]);
+    memmove(&m->k[k], &m->k[k + 1], (m->n - k) * sizeof m->k[0]);
+    if (arrives) check_arrived(w, claim, m->c, n, m->r->pipe[m->c].as.order);
+    check_answered(w, claim, n, said);
+    sink_done(&m->base, d, &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
+}
+
+/* model_end: what was not delivered may have arrived all the same: its answer got lost. */
+void model_end(struct model *m, size_t k)
+{
+    bool failstop = m->base.ops->caps & SINK_FAILSTOP;
+    enum sink_status said = verdict(m->w, m->c, failstop);
+    bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
+    end(m, failstop ? 0 : k, said, arrives);
+    while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
+        arrives = arrives && sim_one_in(m->w, 2);
+        end(m, 0, said, arrives);
+    }
+}
+
+static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
+{
+    struct model *m = (struct model *)sk;
+    size_t k = 0;
+    while (k < n && m->n < m->capacity) {
+        int number = check_number(m->w, d[k]->ev);
+        struct claim *claim = check_submitted(m->w, m, d[k]);
+        if (m->w->fact[number].poison) {
+            sim_fault(m->w, FAULT_POISON);
+            sim_trace(m->w, "relay %d dies of event %d", m->r->id, number);
+            relay_die(m->w, m->r);
+        }
+        m->k[m->n] = claim;
+        m->d[m->n++] = d[k++];
+    }
+    relay_call(m->w, m->r);
+    return k;
+}
+
+static void model_drive(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    while (m->w->healing && m->n) model_end(m, 0);
+}
+
+static size_t model_fds(struct sink *sk, struct pollfd *out, size_t max)
+{
+    (void)sk, (void)out, (void)max;
+    return 0;
+}
+
+static int64_t model_deadline(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    return m->w->healing && m->n ? 0 : CLOCK_NEVER;
+}
+
+static void model_cancel(struct sink *sk)
+{
+    struct model *m = (struct model *)sk;
+    while (m->n) end(m, 0, SINK_CANCELLED, false);
+}
+
+#define MODEL(flags) \
+    { \
+        .scheme = "model", .caps = flags, .submit = model_submit, .drive = model_drive, .fds = model_fds, \
+        .deadline = model_deadline, .cancel = model_cancel \
+    }
+static const struct sink_ops async_ops = MODEL(0), failstop_ops = MODEL(SINK_FAILSTOP);
+
+struct model *model_new(struct sim *w, struct relay *r, int c)
+{
+    struct model *m = calloc(1, sizeof *m);
+    if (!m) sim_fail(w, "out of memory");
+    m->base.ops = w->subject[c].kind == KIND_FAILSTOP ? &failstop_ops : &async_ops;
+    m->base.cfg = (struct sink_config){.clock = &w->clock, .done = pipeline_done, .done_ctx = r->pipe[c].p};
+    m->w = w;
+    m->r = r;
+    m->c = c;
+    m->capacity = 1 + sim_below(w, 8);
+    return m;
+}
+
+/* ---- handlers ---- */
+
+/* handler_act does its work first, and then says that it failed: what it did must be undone. */
+enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx)
+{
+    struct handler_ctx *h = ctx;
+    struct sim *w = h->w;
+    int n = check_number(w, d->ev);
+    bool outside = call->tx == NULL;
+    relay_call(w, h->r);
+    if (w->fact[n].poison) {
+        sim_fault(w, FAULT_POISON);
+        relay_die(w, h->r);
+    }
+    enum sink_status said = verdict(w, h->c, false);
+    if (said == SINK_FATAL) said = SINK_DOWN;
+    if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0)) return SINK_RETRY;
+    if (outside && (said == SINK_DELIVERED || sim_one_in(w, 4))) {
+        w->subject[h->c].outside[n]++;
+        check_arrived(w, check_claim_of(w, h->r, h->c, n), h->c, n, h->r->pipe[h->c].as.order);
+    }
+    sim_trace(w, "handler %d of %s acts on event %d: %d", h->i, w->subject[h->c].name, n, (int)said);
+    relay_call(w, h->r);
+    return said;
+}
