@@ -457,7 +457,6 @@ void effects_drop(struct pipeline *p, const struct live *l)
     struct effects *e = &p->effects;
     if (e->epoch == l->b.epoch) e->epoch = 0; /* what is known of it goes with its arena */
     if (e->unsure == l) e->unsure = NULL;
-    if (e->epoch == l->b.epoch) e->epoch = 0; /* what is known of it goes with its arena */
     if (e->open != l) return;
     e->st->ops->rollback(e->st);
     e->open = NULL;
