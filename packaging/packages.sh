@@ -12,6 +12,8 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3
 # they cannot be.
 packages_extra=(nodejs node-pg nghttp2-server)
 packages_metrics=(prometheus) # for promtool
+packages_model=(spin)         # for tests/model
+packages_fuzz=(clang libclang-rt-14-dev) # for ./test --soak
 
 packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -33,6 +33,7 @@ TREES = {
     "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1"],
     "build-tsan": ["-Db_sanitize=thread", "-Db_lundef=false", "-Doptimization=1"],
 }
+COVERAGE = {"build-coverage": ["-Db_coverage=true", "-Doptimization=0"]}
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -215,7 +216,7 @@ def run_all(jobs, limit):
 def build(tree, targets=None):
     """build compiles a tree and gives the job that stands for it, which failed if that did."""
     env = {"BUILD_TARGETS": " ".join(targets)} if targets else {}
-    job = run(Job(tree, "build", ["scripts/build", tree, *TREES[tree]], env, tap=False), SOAK_LIMIT)
+    job = run(Job(tree, "build", ["scripts/build", tree, *{**TREES, **COVERAGE}[tree]], env, tap=False), SOAK_LIMIT)
     report(job)
     return job
 
@@ -252,8 +253,7 @@ def tree_jobs(tree):
     if done.failed: return [done]
     tests = c_jobs(tree)
     if not tests: return [refuse(done, "meson knows of no test: was cmocka there when it was configured?")]
-    plain = tree == "build"
-    return [done, *python_jobs(tree, plain), *(lint_jobs(tree) if plain else []), *tests]
+    return [done, *python_jobs(tree, tree != "build-asan"), *(lint_jobs(tree) if tree == "build" else []), *tests]
 
 
 def total(jobs):
@@ -265,7 +265,7 @@ def total(jobs):
 
 def run_trees(args):
     done = []
-    for tree in ["build"] if args.quick or args.names else TREES:
+    for tree in COVERAGE if args.coverage else ["build"] if args.quick or args.names else TREES:
         jobs = tree_jobs(tree)
         tests = select(jobs[1:], args.names) if args.names else jobs[1:]
         run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
@@ -297,16 +297,19 @@ def main():
     sim.add_argument("--steps", type=int, metavar="N", help="so many steps in each, before all heals")
     sim.add_argument("--trace", action="store_true", help="tell what happens")
     sim.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of in memory")
+    parser.add_argument("--coverage", action="store_true", help="say which share of lines and branches the tests go through")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "
                         "their name; without the sanitizers")
     args = parser.parse_args()
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
+    if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     with servers.Postgres() as postgres:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
         if args.sim: return simulate(args)
         done = run_trees(args)
+    if args.coverage: subprocess.run([PYTHON, ROOT / "tests" / "coverage.py", ROOT / "build-coverage"], check=True)
     return total(done)
 
 

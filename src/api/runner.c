@@ -178,17 +178,27 @@ static uint64_t round_of(struct crew *w)
     return round;
 }
 
-/* wait_turn sleeps until there is something to do; returns whether it was woken by name. */
+static bool woken(struct runner *r)
+{
+    uint64_t count;
+    return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
+}
+
+/* wait_turn sleeps until there is something to do; returns whether it was woken by name. Without memory for the list of
+ * descriptors (fds == NULL) it looks every 10 ms. */
 static bool wait_turn(struct runner *r, struct pollfd *fds)
 {
     int64_t deadline;
-    uint64_t count;
+    if (!fds) {
+        sleep_until(r->crew->clock, NULL, 0, clock_mono(r->crew->clock) + 10 * MS_NS);
+        return woken(r);
+    }
     bool stopping = pipeline_state(r->p) != PIPELINE_RUNNING;
     size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
     fds[n] = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
     fds[n + 1] = (struct pollfd){.fd = stopping ? -1 : r->crew->stop_fd, .events = POLLIN};
     sleep_until(r->crew->clock, fds, n + 2, deadline);
-    return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
+    return woken(r);
 }
 
 static void *runner_main(void *arg)
@@ -196,7 +206,6 @@ static void *runner_main(void *arg)
     struct runner *r = arg;
     struct crew *w = r->crew;
     struct pollfd *fds = calloc(FDS_MAX + 2, sizeof *fds);
-    struct pollfd few[8];
     uint64_t round = 0;
     struct duty duty;
     duty_begin(&duty, w);
@@ -212,7 +221,7 @@ static void *runner_main(void *arg)
         publish(r, round);
         atomic_store_explicit(&r->step_since, 0, memory_order_relaxed);
         if (pipeline_state(r->p) >= PIPELINE_STOPPED) break;
-        if (fds ? wait_turn(r, fds) : (sleep_until(w->clock, few, 0, clock_mono(w->clock) + 10 * MS_NS), false)) {
+        if (wait_turn(r, fds)) {
             round = round_of(w); /* before looking, so that what is found belongs to the round */
             pipeline_ring(r->p);
         }

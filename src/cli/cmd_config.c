@@ -58,7 +58,7 @@ static int show_one(struct shown *s, const char *consumer, const struct option_d
     if (value) config_mask(&masked, value);
     if (value) value = buf_cstr(&masked);
     const char *cells[] = {section, o->name, value ? value : "-", origin_of(g)};
-    int r = s->tb ? output_row(s->tb, cells, err) : show_json(s, section, o, g, value);
+    int r = masked.failed ? err_nomem(err) : s->tb ? output_row(s->tb, cells, err) : show_json(s, section, o, g, value);
     buf_release(&masked);
     return r;
 }

@@ -61,7 +61,7 @@ static int visit_row(void *ctx, const struct dead_letter *d)
                            output_time(d->dead_at, at),
                            d->retrying ? "yes" : "no",
                            d->error};
-    l->failed = output_row(l->tb, cells, l->err) != 0;
+    l->failed = (key.failed ? err_nomem(l->err) : output_row(l->tb, cells, l->err)) != 0;
     l->seen++;
     buf_release(&key);
     return l->failed;

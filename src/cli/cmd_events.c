@@ -110,7 +110,7 @@ static int add_row(struct listing *l, const struct event *ev, const struct deliv
                            or_dash(&key),
                            or_dash(&states),
                            output_time(ev->created_at, created)};
-    int r = output_row(l->tb, cells, l->err);
+    int r = key.failed || states.failed ? err_nomem(l->err) : output_row(l->tb, cells, l->err);
     buf_release(&key);
     buf_release(&states);
     return r;

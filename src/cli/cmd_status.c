@@ -201,6 +201,7 @@ static void add_store(struct buf *b, const struct look *l)
     buf_init(&url, 4096);
     config_mask(&url, l->cli->settings.store);
     output_string(b, "url", buf_cstr(&url));
+    if (url.failed) b->failed = true;
     buf_release(&url);
     output_number(b, "schema_version", i->schema_version);
     output_number(b, "events", i->events);

@@ -128,6 +128,7 @@ static void add_store(struct buf *b, const struct cli *cli, const struct texts *
     if (t->schema.n && !strstr(given, "?schema=") && !strstr(given, "&schema="))
         buf_addf(b, "%cschema=%s_outbox", strchr(given, '?') ? '&' : '?', cli->args.service);
     buf_addc(b, '\n');
+    if (url.failed) b->failed = true;
     buf_release(&url);
 }
 

@@ -250,7 +250,7 @@ int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct
         {"created", output_time(ev->created_at, created)},
         {"not before", output_time(ev->not_before, due)},
     };
-    int r = 0;
+    int r = key.failed ? err_nomem(err) : 0;
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs) && r == 0; i++) {
         r = output_pair(tb, pairs[i][0], pairs[i][1], err);
     }

@@ -212,14 +212,16 @@ static int last_line(int fd, off_t size, off_t *ret)
     return 0;
 }
 
-/* is_torn says whether what stands at `start` is the beginning of a line of ours, or the zeros that some filesystems
+/* find_torn says whether what stands at `start` is the beginning of a line of ours, or the zeros that some filesystems
  * leave after a power cut, rather than the last line of somebody who does not end lines. */
-static bool is_torn(int fd, off_t start)
+static int find_torn(int fd, off_t start, bool *ret)
 {
     static const char head[] = "{\"id\":\"";
     char got[sizeof head - 1];
     ssize_t n = pread(fd, got, sizeof got, start);
-    return n > 0 && (got[0] == '\0' || memcmp(got, head, (size_t)n) == 0);
+    if (n < 0) return -1;
+    *ret = n > 0 && (got[0] == '\0' || memcmp(got, head, (size_t)n) == 0);
+    return 0;
 }
 
 /* mend makes the file end with a line feed, so that our first line does not grow onto a torn one. The torn one is cut
@@ -227,9 +229,11 @@ static bool is_torn(int fd, off_t start)
 static int mend(struct file *f, off_t *size)
 {
     off_t start;
+    bool torn;
     if (last_line(f->fd, *size, &start) != 0) return -1;
     if (start == *size) return 0;
-    if (is_torn(f->fd, start)) {
+    if (find_torn(f->fd, start, &torn) != 0) return -1;
+    if (torn) {
         if (ftruncate(f->fd, start) != 0) return -1;
         *size = start;
         return 0;

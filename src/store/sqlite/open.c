@@ -232,6 +232,7 @@ int sqlite_begin(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (!sqlite_query(st, err, rollback_sql, "")) return -1; /* while there is memory for it: it must not fail later */
     if (sqlite_exec(st, err, begin_sql, "") != 0) return -1;
     st->in_tx = true;
     st->began = clock_wall(st->opt.clock);

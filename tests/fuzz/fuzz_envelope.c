@@ -1,0 +1,70 @@
+/* Envelopes: of strangers they are read or refused; what we write of an event is JSON, keeps the payload byte for byte, and
+ * no attribute of a CloudEvent can end its header line. The input is an envelope, and as a line of NDJSON an event. */
+#include "base/json.h"
+#include "event/cloudevents.h"
+#include "event/envelope.h"
+#include "event/ndjson.h"
+#include "fuzz.h"
+
+static struct str whole(const struct buf *b)
+{
+    return (struct str){b->p ? b->p : "", b->n};
+}
+
+static void stream_entry(const struct event *ev)
+{
+    struct buf b, text;
+    struct event back = {0};
+    struct error err = {0};
+    buf_init(&b, 1 << 24);
+    buf_init(&text, 1 << 24);
+    envelope_write(&b, ev, STR("orders"));
+    MUST(!b.failed && json_parse(whole(&b), NULL, NULL, NULL) == 0);
+    MUST(envelope_read(whole(&b), &text, &back, &err) == 0);
+    MUST(str_eq(back.type, ev->type) && str_eq(back.aggregate_id, ev->aggregate_id));
+    buf_release(&b);
+    buf_release(&text);
+}
+
+static void webhook(const struct event *ev)
+{
+    struct buf b;
+    buf_init(&b, 1 << 24);
+    cloudevents_structured(&b, ev, STR("/shop"));
+    MUST(!b.failed && json_parse(whole(&b), NULL, NULL, NULL) == 0);
+    MUST(memmem(b.p, b.n, ev->payload.p, ev->payload.n));
+    buf_clear(&b);
+    cloudevents_binary(&b, ev, STR("/shop"));
+    cloudevents_trace(&b, ev);
+    MUST(!b.failed);
+    for (size_t i = 0; i < b.n; i++) MUST(b.p[i] != '\r' && b.p[i] != '\n');
+    buf_release(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    struct str input = {data ? (const char *)data : "", n};
+    struct new_event in = {0};
+    struct event ev = {0};
+    struct error err = {0};
+    struct arena a;
+    struct buf text;
+    buf_init(&text, 1 << 24);
+    if (envelope_read(input, &text, &ev, &err) != 0) MUST(err.code == ERR_INVALID && err.text[0]);
+    buf_release(&text);
+    arena_init(&a, 1 << 24);
+    if (ndjson_read(input, 1700000000000, &a, &in, &err) == 0 && event_check(&in, EVENT_PAYLOAD_MAX, &err) == 0) {
+        ev = (struct event){.seq = 1,
+                            .id = STR("01890a5d-ac96-774b-bcce-b302099a8057"),
+                            .type = in.type,
+                            .aggregate_type = in.aggregate_type,
+                            .aggregate_id = in.aggregate_id,
+                            .payload = in.payload.p ? in.payload : STR("null"),
+                            .headers = in.headers,
+                            .tenant = in.tenant};
+        stream_entry(&ev);
+        webhook(&ev);
+    }
+    arena_release(&a);
+    return 0;
+}

@@ -1,0 +1,22 @@
+/* The reader of config files by itself: every name and value it hands out stands in the text. */
+#include "base/ini.h"
+#include "base/text.h"
+#include "fuzz.h"
+
+static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+{
+    size_t *n = ctx;
+    MUST(section && (!name || (*name && value)));
+    MUST(strlen(section) + (name ? strlen(name) + strlen(value) : 0) <= *n);
+    (void)err;
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    struct error err = {0};
+    size_t most = 2 * n;
+    if (ini_parse(data ? (const char *)data : "", n, "f", visit, &most, &err) != 0)
+        MUST(err.code == ERR_CONFIG && strncmp(err.text, "f", 1) == 0);
+    return 0;
+}

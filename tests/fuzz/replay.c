@@ -1,0 +1,42 @@
+/* replay.c: a fuzz target over the files of its corpus, as one TAP test: replay DIRECTORY. */
+#include <dirent.h>
+#include <limits.h>
+
+#include "fuzz.h"
+
+#define INPUT_MAX (1 << 20)
+
+static void replay(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char *data = malloc(INPUT_MAX);
+    if (!f || !data) abort();
+    size_t n = fread(data, 1, INPUT_MAX, f);
+    fclose(f);
+    /* A copy of just that size, so that AddressSanitizer sees a byte too far. */
+    uint8_t *exact = malloc(n ? n : 1);
+    if (!exact) abort();
+    memcpy(exact, data, n);
+    free(data);
+    fprintf(stderr, "%s\n", path); /* the last one is the one that did it */
+    LLVMFuzzerTestOneInput(exact, n);
+    free(exact);
+}
+
+int main(int argc, char **argv)
+{
+    int n = 0;
+    struct dirent *entry;
+    DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
+    if (!dir) return fprintf(stderr, "usage: replay DIRECTORY\n"), 64;
+    while ((entry = readdir(dir))) {
+        char path[PATH_MAX];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
+        replay(path);
+        n++;
+    }
+    closedir(dir);
+    printf("%s 1 - holds for %d inputs\n1..1\n", n ? "ok" : "not ok", n);
+    return n ? 0 : 1;
+}

@@ -1,0 +1,40 @@
+"""A minute of libFuzzer for each target, starting from its corpus; only in a soak, and only where there is clang. In every run
+the corpora themselves are gone through, by the C tests fuzz_*."""
+# build: plain
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from support import ROOT, SOAK
+
+HERE = pathlib.Path(__file__).parent
+TREE = ROOT / "build-fuzz"
+SECONDS = int(os.environ.get("OUTBOX_FUZZ_SECONDS", "60"))
+CLANG = shutil.which("clang")
+
+
+@unittest.skipUnless(SOAK, "a minute for each target: ./test --soak")
+@unittest.skipUnless(CLANG, "clang is not installed (Debian packages clang and libclang-rt-14-dev)")
+class Fuzz(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not (TREE / "build.ninja").exists():
+            subprocess.run(["meson", "setup", TREE, "-Dfuzz=true", "-Db_sanitize=address,undefined", "-Db_lundef=false",
+                            "-Doptimization=1"], cwd=ROOT, check=True, env={**os.environ, "CC": CLANG}, capture_output=True)
+        targets = [f"tests/fuzz/{path.stem}" for path in HERE.glob("fuzz_*.c")]
+        subprocess.run(["ninja", "-C", TREE, *targets], check=True, capture_output=True)
+
+    def test_nothing_breaks_a_parser(self):
+        for source in sorted(HERE.glob("fuzz_*.c")):
+            name = source.stem.removeprefix("fuzz_")
+            with self.subTest(name), tempfile.TemporaryDirectory() as found:
+                done = subprocess.run([TREE / "tests" / "fuzz" / source.stem, f"-max_total_time={SECONDS}", "-max_len=4096",
+                                       "-timeout=10", "-print_final_stats=1", f"-artifact_prefix={found}/broken-", found,
+                                       HERE / "corpus" / name], capture_output=True, text=True, errors="replace")
+                broken = [path.read_bytes() for path in pathlib.Path(found).glob("broken-*")]
+                self.assertEqual(done.returncode, 0, f"the input, for corpus/{name}: {broken}\n{done.stderr[-4000:]}")
+                runs = [line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line]
+                print(f"fuzz {name}: {runs[0]} inputs in {SECONDS} s")

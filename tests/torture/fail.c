@@ -1,0 +1,146 @@
+#include "fail.h"
+
+#include <errno.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define LASTING_NS 50000000
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+char *__wrap_strdup(const char *s);
+void __wrap_free(void *p);
+
+static atomic_uint armed;
+static atomic_long calls, at, blocks, until;
+static atomic_bool hit;
+static enum fail_mode mode;
+static sqlite3_mem_methods sqlite;
+
+static long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* fails counts a call and says whether it is to fail. */
+static bool fails(unsigned kind)
+{
+    if (!(atomic_load(&armed) & kind)) return false;
+    long n = atomic_fetch_add(&calls, 1) + 1, first = atomic_load(&at);
+    if (!first || n < first || (n > first && mode == FAIL_ONCE)) return false;
+    if (n == first) atomic_store(&until, now_ns() + LASTING_NS);
+    else if (now_ns() > atomic_load(&until)) return false;
+    atomic_store(&hit, true);
+    errno = ENOMEM;
+    return true;
+}
+
+static void *counted(void *p)
+{
+    if (p) atomic_fetch_add(&blocks, 1);
+    return p;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return fails(FAIL_OURS) ? NULL : counted(__real_malloc(n));
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails(FAIL_OURS) ? NULL : counted(__real_calloc(n, size));
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    if (fails(FAIL_OURS)) return NULL;
+    void *grown = __real_realloc(p, n);
+    return p ? grown : counted(grown);
+}
+
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+    if (size && n > SIZE_MAX / size) return NULL;
+    return __wrap_realloc(p, n * size);
+}
+
+char *__wrap_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = __wrap_malloc(n);
+    return copy ? memcpy(copy, s, n) : NULL;
+}
+
+void __wrap_free(void *p)
+{
+    if (p) atomic_fetch_sub(&blocks, 1);
+    __real_free(p);
+}
+
+/* ---- SQLite ---- */
+
+static void *sqlite_malloc(int n)
+{
+    return fails(FAIL_SQLITE) ? NULL : counted(sqlite.xMalloc(n));
+}
+
+static void *sqlite_realloc(void *p, int n)
+{
+    return fails(FAIL_SQLITE) ? NULL : sqlite.xRealloc(p, n);
+}
+
+static void sqlite_free(void *p)
+{
+    if (p) atomic_fetch_sub(&blocks, 1);
+    sqlite.xFree(p);
+}
+
+void fail_setup(void)
+{
+    sqlite3_config(SQLITE_CONFIG_GETMALLOC, &sqlite);
+    sqlite3_mem_methods ours = sqlite;
+    ours.xMalloc = sqlite_malloc;
+    ours.xRealloc = sqlite_realloc;
+    ours.xFree = sqlite_free;
+    sqlite3_config(SQLITE_CONFIG_MALLOC, &ours);
+    sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0);
+    sqlite3_initialize();
+}
+
+/* ---- the test's side ---- */
+
+void fail_arm(unsigned kinds, long n, enum fail_mode how)
+{
+    atomic_store(&calls, 0);
+    atomic_store(&at, n);
+    atomic_store(&hit, false);
+    mode = how;
+    atomic_store(&armed, kinds);
+}
+
+bool fail_disarm(void)
+{
+    atomic_store(&armed, 0);
+    return atomic_load(&hit);
+}
+
+long fail_count(void)
+{
+    return atomic_load(&calls);
+}
+
+long fail_blocks(void)
+{
+    return atomic_load(&blocks);
+}

@@ -1,0 +1,32 @@
+/* fail.h: makes the n-th allocation, or the n-th call on a file, fail.
+ *
+ * The linker sends every malloc, calloc, realloc, reallocarray, strdup and free of the library and of the test through
+ * fail.c (-Wl,--wrap); SQLite, which we only link to, is given an allocator of its own. Any thread. */
+#ifndef TESTS_TORTURE_FAIL_H
+#define TESTS_TORTURE_FAIL_H
+
+#include <stdbool.h>
+
+enum {
+    FAIL_OURS = 1,   /* the library's own allocations */
+    FAIL_SQLITE = 2, /* and SQLite's, without its cache of small ones */
+};
+
+enum fail_mode {
+    FAIL_ONCE,    /* the n-th, and no other */
+    FAIL_LASTING, /* the n-th and all that follow, for 50 ms: memory is short for a while */
+};
+
+/* fail_setup hooks SQLite's allocator. Before anything else of SQLite is called. */
+void fail_setup(void);
+
+/* fail_arm: from now on calls are counted, and the at-th of them (from 1; 0: none) fails. */
+void fail_arm(unsigned kinds, long at, enum fail_mode mode);
+/* fail_disarm stops that; says whether any call failed. */
+bool fail_disarm(void);
+/* fail_count: calls since fail_arm. */
+long fail_count(void);
+/* fail_blocks: allocations, ours and SQLite's, that have not been given back. */
+long fail_blocks(void);
+
+#endif

@@ -1,0 +1,22 @@
+/* io.h: makes calls on files fail: open, write, fsync, ftruncate, pread, fstat, flock of the library (-Wl,--wrap). */
+#ifndef TESTS_TORTURE_IO_H
+#define TESTS_TORTURE_IO_H
+
+#include <stdbool.h>
+
+enum io_fault {
+    IO_EIO,
+    IO_ENOSPC,
+    IO_EINTR,
+    IO_SHORT, /* a write takes half of what it is given; everything else fails with EIO */
+    IO_FAULTS
+};
+
+extern const char *const io_fault_names[IO_FAULTS];
+
+/* io_arm: the at-th call (from 1) from now on fails, and with `lasting` the two that follow it. */
+void io_arm(long at, enum io_fault fault, bool lasting);
+/* io_disarm says whether any call failed. */
+bool io_disarm(void);
+
+#endif

@@ -1,0 +1,431 @@
+/* Every allocation of a scenario fails once in turn, and then again with all that follow it. Whatever fails, the library
+ * says so in words or goes on without; nothing leaks, what was emitted is there and nothing else, and afterwards
+ * everything is delivered, each effect once, byte for byte. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/handle.h"
+#include "fail.h"
+#include "outbox_test.h"
+
+#define EVENTS_MAX 32
+#define LONG "\"a text that is long enough to need memory of its own: 0123456789012345678901234567890123456789\""
+
+/* What a scenario did: the events that exist, as far as the library told. */
+struct deeds {
+    char id[EVENTS_MAX][37];
+    int n;
+    atomic_int calls; /* of handlers */
+    atomic_bool torn; /* a handler saw an event that is not as it was emitted */
+};
+
+static char dir[64], url[128], path[128];
+static struct deeds did;
+
+/* ---- a database per round ---- */
+
+static void remove_db(void)
+{
+    static const char *const end[] = {"", "-wal", "-shm", "-journal"};
+    for (size_t i = 0; i < 4; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%s%s", path, end[i]);
+        unlink(name);
+    }
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/outbox-XXXXXX" : "/tmp/outbox-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/t.db", dir);
+    snprintf(url, sizeof url, "sqlite:%s", path);
+    return 0;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    remove_db();
+    rmdir(dir);
+    return 0;
+}
+
+static void run_sql(const char *sql)
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 5000);
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+static int64_t ask(const char *sql)
+{
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) != SQLITE_OK || sqlite3_step(q) != SQLITE_ROW)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    int64_t n = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return n;
+}
+
+/* ---- what scenarios are made of ---- */
+
+/* clean says whether a call went well; if not, it must have said why. */
+static bool clean(int r, const outbox_error *err, const char *what)
+{
+    if (r == 0) return true;
+    if (err->code == OUTBOX_OK || err->code == OUTBOX_INTERNAL || err->text[0] == '\0')
+        fail_msg("%s failed with code %d, \"%s\"", what, err->code, err->text);
+    return false;
+}
+
+static outbox_message message(const char *type, const char *key)
+{
+    outbox_message m = OUTBOX_MESSAGE_INIT;
+    m.type = type;
+    m.aggregate_type = "t";
+    m.aggregate_id = key;
+    m.payload = LONG;
+    m.headers = "{\"trace\":\"abc\"}";
+    return m;
+}
+
+static void note(const outbox_receipt *r)
+{
+    assert_true(did.n < EVENTS_MAX);
+    if (!r->duplicate) memcpy(did.id[did.n++], r->id, sizeof r->id);
+}
+
+static int open_it(outbox **ret, outbox_error *err)
+{
+    outbox_options o = OUTBOX_OPTIONS_INIT;
+    o.create = 1;
+    return api_open(url, &o, true, ret, err_of(err));
+}
+
+static bool is_whole(const outbox_event *ev)
+{
+    const char *key = outbox_event_aggregate_type(ev), *payload = outbox_event_payload(ev, NULL);
+    bool keyed = strcmp(outbox_event_type(ev), "keyed") != 0;
+    return payload && strcmp(payload, LONG) == 0 && (keyed ? key && strcmp(key, "t") == 0 : !key);
+}
+
+/* effect records what it was called with in the event's transaction; the first of all makes another event. */
+static outbox_verdict effect(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    outbox_error err;
+    outbox_receipt r;
+    sqlite3_stmt *q;
+    const char *type = outbox_event_type(ev);
+    (void)ctx;
+    atomic_fetch_add(&did.calls, 1);
+    if (!is_whole(ev)) did.torn = true;
+    sqlite3 *db = outbox_tx_sqlite(tx);
+    if (sqlite3_prepare_v2(db, "INSERT INTO effect (id) VALUES (?)", -1, &q, NULL) != SQLITE_OK) return OUTBOX_RETRY;
+    sqlite3_bind_text(q, 1, outbox_event_id(ev), -1, SQLITE_TRANSIENT);
+    int rc = sqlite3_step(q);
+    sqlite3_finalize(q);
+    if (rc != SQLITE_DONE) return OUTBOX_RETRY;
+    outbox_message m = message("follow.up", "f");
+    if (strcmp(type, "first") == 0 && outbox_tx_emit(tx, &m, &r, &err) != 0)
+        return clean(-1, &err, "outbox_tx_emit"), outbox_fail(tx, OUTBOX_RETRY, err.text);
+    return OUTBOX_DONE;
+}
+
+static outbox_verdict witness(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    (void)tx, (void)ctx;
+    atomic_fetch_add(&did.calls, 1);
+    if (!is_whole(ev)) did.torn = true;
+    return OUTBOX_DONE;
+}
+
+/* add_consumers: one with a handler that has a name, one without. */
+static bool add_consumers(outbox *ob)
+{
+    static const char *const options[][2] = {{"retry", "base=1ms,cap=2ms,attempts=100,jitter=none"},
+                                             {"lease", "100ms"},
+                                             {"from", "beginning"},
+                                             {"order", "key"}};
+    outbox_consumer *c[2];
+    outbox_error err;
+    for (int i = 0; i < 2; i++) {
+        if (!clean(outbox_consumer_new(ob, i ? "plain" : "named", &c[i], &err), &err, "outbox_consumer_new"))
+            return false;
+        for (size_t k = 0; k < sizeof options / sizeof options[0]; k++)
+            if (!clean(outbox_consumer_set(c[i], options[k][0], options[k][1], &err), &err, "outbox_consumer_set"))
+                return false;
+    }
+    return clean(outbox_add_handler(c[0], "h", "*", effect, NULL, 0, &err), &err, "outbox_add_handler") &&
+           clean(outbox_on(c[1], "*", witness, NULL, &err), &err, "outbox_on");
+}
+
+/* ---- scenarios ---- */
+
+static void emit_noted(outbox *ob, const outbox_message *m)
+{
+    outbox_error err;
+    outbox_receipt r;
+    if (clean(outbox_emit(ob, m, &r, &err), &err, "outbox_emit")) note(&r);
+}
+
+static void emit_in_own_transaction(outbox *ob, bool commit)
+{
+    outbox_message m = message("e", "k");
+    outbox_error err;
+    outbox_receipt r[2];
+    if (!clean(outbox_begin(ob, &err), &err, "outbox_begin")) return;
+    bool both = clean(outbox_emit(ob, &m, &r[0], &err), &err, "emit") &&
+                clean(outbox_emit(ob, &m, &r[1], &err), &err, "emit");
+    if (!both || !commit) outbox_rollback(ob);
+    else if (clean(outbox_commit(ob, &err), &err, "outbox_commit")) note(&r[0]), note(&r[1]);
+}
+
+static void emit_through_callers_connection(outbox *ob)
+{
+    outbox_message m = message("e", "c");
+    outbox_error err;
+    outbox_receipt r;
+    sqlite3 *db = NULL;
+    if (sqlite3_open(path, &db) == SQLITE_OK && sqlite3_exec(db, "BEGIN IMMEDIATE", 0, 0, 0) == SQLITE_OK &&
+        clean(outbox_emit_sqlite(ob, db, &m, &r, &err), &err, "outbox_emit_sqlite") &&
+        sqlite3_exec(db, "COMMIT", 0, 0, 0) == SQLITE_OK)
+        note(&r);
+    sqlite3_close(db);
+}
+
+static void emitting(void)
+{
+    outbox *ob;
+    outbox_error err;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    outbox_message m = message("first", "k"), keyed = message("keyed", NULL);
+    keyed.aggregate_type = keyed.aggregate_id = NULL;
+    keyed.idempotency_key = "once";
+    emit_noted(ob, &m);
+    emit_in_own_transaction(ob, true);
+    emit_in_own_transaction(ob, false);
+    emit_noted(ob, &keyed);
+    emit_noted(ob, &keyed);
+    emit_through_callers_connection(ob);
+    outbox_close(ob);
+}
+
+static void stepping(void)
+{
+    outbox *ob;
+    outbox_error err;
+    size_t n;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    if (add_consumers(ob))
+        for (int i = 0; i < 3; i++) clean(outbox_step(ob, &n, &err), &err, "outbox_step");
+    outbox_close(ob);
+}
+
+static void running(void)
+{
+    outbox *ob;
+    outbox_error err;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    if (add_consumers(ob)) clean(outbox_run(ob, OUTBOX_UNTIL_THROUGH, &err), &err, "outbox_run");
+    outbox_close(ob);
+}
+
+static void claiming_rows(void)
+{
+    outbox_criterion open = {"status", OUTBOX_EQ, outbox_value_text("open"), 0, 0, 1};
+    outbox_claim_field set = {"status", outbox_value_text("taken")};
+    outbox_claim_order order = {"id", 0};
+    const char *columns[] = {"id", "status"};
+    outbox_row_claim c = OUTBOX_ROW_CLAIM_INIT;
+    outbox_rows *rows;
+    outbox_error err;
+    sqlite3 *db = NULL;
+    c.table = "job", c.key = "id", c.limit = 3;
+    c.criteria = &open, c.n_criteria = 1;
+    c.fields = &set, c.n_fields = 1;
+    c.order_by = &order, c.n_order_by = 1;
+    c.columns = columns, c.n_columns = 2;
+    if (sqlite3_open(path, &db) == SQLITE_OK)
+        for (int i = 0; i < 2; i++, c.flags = OUTBOX_CLAIM_PORTABLE) {
+            if (!clean(outbox_claim_rows_sqlite(db, &c, &rows, &err), &err, "outbox_claim_rows_sqlite")) continue;
+            for (size_t k = 0; k < outbox_rows_count(rows); k++)
+                assert_string_equal(outbox_rows_text(rows, k, 1, NULL), "taken");
+            did.n += (int)outbox_rows_count(rows);
+            outbox_rows_free(rows);
+        }
+    sqlite3_close(db);
+}
+
+/* ---- afterwards ---- */
+
+/* deliver_all drains with nothing failing: time is moved over every lease. */
+static void deliver_all(void)
+{
+    outbox *ob;
+    outbox_error err;
+    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    assert_true(add_consumers(ob));
+    for (int i = 0; i < 40; i++) {
+        size_t n;
+        outbox_step(ob, &n, &err);
+        outbox_test_advance(ob, 150);
+    }
+    outbox_close(ob);
+}
+
+static void everything_took_effect_once(void)
+{
+    deliver_all();
+    assert_false(did.torn);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_dead"), 0);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_parked"), 0);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_claim"), 0);
+    assert_int_equal(ask("SELECT count(*) FROM effect e, outbox_event v WHERE e.id = v.id"),
+                     ask("SELECT count(*) FROM outbox_event"));
+    assert_int_equal(ask("SELECT count(*) FROM outbox_event WHERE type = 'follow.up'"),
+                     ask("SELECT count(*) FROM outbox_event WHERE type = 'first'"));
+    assert_int_equal(ask("SELECT count(*) - count(DISTINCT id) FROM effect"), 0);
+    assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), ask("SELECT count(*) FROM outbox_event"));
+}
+
+static void emitted_is_what_was_said(void)
+{
+    outbox *ob;
+    outbox_error err;
+    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text); /* its tables may not have been made */
+    outbox_close(ob);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_event"), did.n);
+    for (int i = 0; i < did.n; i++) {
+        char sql[128];
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM outbox_event WHERE id = '%s'", did.id[i]);
+        assert_int_equal(ask(sql), 1);
+    }
+    everything_took_effect_once();
+}
+
+/* A claim whose rows could not be handed out may have committed ("when memory is lost"); none is handed out twice. */
+static void claimed_rows_are_taken(void)
+{
+    assert_true(ask("SELECT count(*) FROM job WHERE status = 'taken'") >= did.n);
+    assert_int_equal(ask("SELECT count(*) FROM job"), 10);
+}
+
+/* ---- the torture ---- */
+
+struct scenario {
+    const char *name;
+    const char *before; /* SQL beyond the table of effects */
+    int events;         /* emitted before */
+    void (*run)(void);
+    void (*check)(void);
+    enum fail_mode last_mode;
+};
+
+static void prepare(const struct scenario *s)
+{
+    remove_db();
+    memset(&did, 0, sizeof did);
+    run_sql("PRAGMA journal_mode = wal; CREATE TABLE effect (id text)");
+    if (s->before) run_sql(s->before);
+    outbox *ob;
+    outbox_error err;
+    if (s->events == 0) return;
+    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    for (int i = 0; i < s->events; i++) {
+        outbox_message m = message(i ? "e" : "first", i % 2 ? "a" : "b");
+        emit_noted(ob, &m);
+    }
+    outbox_close(ob);
+}
+
+static void one_round(const struct scenario *s, unsigned kinds, long at, enum fail_mode mode, bool *ret_hit)
+{
+    prepare(s);
+    long before = fail_blocks();
+    fail_arm(kinds, at, mode);
+    s->run();
+    *ret_hit = fail_disarm();
+    if (fail_blocks() != before)
+        fail_msg("%s: %ld blocks left behind after allocation %ld of kind %u failed", s->name, fail_blocks() - before,
+                 at, kinds);
+    s->check();
+}
+
+static void torture(const struct scenario *s, unsigned kinds, long step)
+{
+    for (enum fail_mode mode = FAIL_ONCE; mode <= s->last_mode; mode++) {
+        bool hit = true;
+        long at = 1, rounds = 0;
+        for (; hit; at += step, rounds++) one_round(s, kinds, at, mode, &hit);
+        print_message("# %s: %ld of about %ld allocations %s failed in turn%s\n", s->name, rounds - 1, at - step - 1,
+                      kinds & FAIL_SQLITE ? "(SQLite's)" : "(ours)",
+                      mode == FAIL_LASTING ? ", and all after it for 50 ms" : "");
+    }
+}
+
+static const struct scenario scenarios[] = {
+    {"emitting", NULL, 0, emitting, emitted_is_what_was_said, FAIL_LASTING},
+    {"stepping", NULL, 4, stepping, everything_took_effect_once, FAIL_LASTING},
+    {"running", NULL, 4, running, everything_took_effect_once, FAIL_LASTING},
+    {"claiming_rows",
+     "CREATE TABLE job (id INTEGER PRIMARY KEY, status text);"
+     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) "
+     "INSERT INTO job SELECT i, 'open' FROM n",
+     0, claiming_rows, claimed_rows_are_taken, FAIL_LASTING},
+};
+
+/* share: in an ordinary run every n-th of SQLite's allocations, in a soak every one, or every soak-th where rounds are
+ * slow. Always the same ones, for whoever has to repeat it. */
+static long share(long n, long soak)
+{
+    return getenv("OUTBOX_SOAK") ? soak : n;
+}
+
+#define TORTURE(i, name, sqlite_share, soak_share) \
+    static void name##_survives_every_failed_allocation(void **state) \
+    { \
+        (void)state; \
+        torture(&scenarios[i], FAIL_OURS, 1); \
+    } \
+    static void name##_survives_sqlite_out_of_memory(void **state) \
+    { \
+        (void)state; \
+        torture(&scenarios[i], FAIL_SQLITE, share(sqlite_share, soak_share)); \
+    }
+TORTURE(0, emitting, 29, 1)
+TORTURE(1, stepping, 97, 1)
+TORTURE(2, running, 967, 13)
+TORTURE(3, claiming_rows, 7, 1)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emitting_survives_every_failed_allocation),
+        cmocka_unit_test(stepping_survives_every_failed_allocation),
+        cmocka_unit_test(running_survives_every_failed_allocation),
+        cmocka_unit_test(claiming_rows_survives_every_failed_allocation),
+        cmocka_unit_test(emitting_survives_sqlite_out_of_memory),
+        cmocka_unit_test(stepping_survives_sqlite_out_of_memory),
+        cmocka_unit_test(running_survives_sqlite_out_of_memory),
+        cmocka_unit_test(claiming_rows_survives_sqlite_out_of_memory),
+    };
+    fail_setup();
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
