@@ -414,9 +414,30 @@ TORTURE(1, stepping, 97, 1)
 TORTURE(2, running, 967, 13)
 TORTURE(3, claiming_rows, 7, 1)
 
+/* A ROLLBACK that had to be prepared when it was needed left its transaction open. */
+static void a_rollback_needs_no_memory(void **state)
+{
+    static const struct scenario empty = {.name = "rollback"};
+    outbox_message m = message("e", "k");
+    outbox_error err;
+    outbox *ob;
+    (void)state;
+    prepare(&empty);
+    if (open_it(&ob, &err) != 0 || outbox_begin(ob, &err) != 0) fail_msg("%s", err.text);
+    fail_arm(FAIL_SQLITE, 1, FAIL_LASTING);
+    int r = outbox_emit(ob, &m, NULL, &err);
+    outbox_rollback(ob);
+    fail_disarm();
+    assert_int_equal(r, -1);
+    if (outbox_emit(ob, &m, NULL, &err) != 0) fail_msg("%s", err.text);
+    outbox_close(ob);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_event"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rollback_needs_no_memory),
         cmocka_unit_test(emitting_survives_every_failed_allocation),
         cmocka_unit_test(stepping_survives_every_failed_allocation),
         cmocka_unit_test(running_survives_every_failed_allocation),
