@@ -414,8 +414,8 @@ TORTURE(1, stepping, 97, 1)
 TORTURE(2, running, 967, 13)
 TORTURE(3, claiming_rows, 7, 1)
 
-/* A ROLLBACK that had to be prepared when it was needed left its transaction open. */
-static void a_rollback_needs_no_memory(void **state)
+/* A ROLLBACK that failed for want of memory left its transaction open, and the next emit became part of that. */
+static void what_follows_a_failed_rollback_commits(void **state)
 {
     static const struct scenario empty = {.name = "rollback"};
     outbox_message m = message("e", "k");
@@ -437,7 +437,7 @@ static void a_rollback_needs_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rollback_needs_no_memory),
+        cmocka_unit_test(what_follows_a_failed_rollback_commits),
         cmocka_unit_test(emitting_survives_every_failed_allocation),
         cmocka_unit_test(stepping_survives_every_failed_allocation),
         cmocka_unit_test(running_survives_every_failed_allocation),

@@ -222,8 +222,18 @@ static int sqlite_dup(struct store *base, struct store **ret, struct error *err)
     return finish_open(st, ret, err);
 }
 
+int sqlite_unstick(struct sqlite_store *st, struct error *err)
+{
+    if (!st->stuck) return 0;
+    int rc = sqlite3_get_autocommit(st->db) ? SQLITE_OK : sqlite3_exec(st->db, rollback_sql, NULL, NULL, NULL);
+    if (rc != SQLITE_OK) return sqlite_fail(st, st->db, rc, err);
+    st->stuck = false;
+    return 0;
+}
+
 int sqlite_tx_gone(struct sqlite_store *st, struct error *err)
 {
+    if (sqlite_unstick(st, err) != 0) return -1;
     if (!st->in_tx || !sqlite3_get_autocommit(st->db)) return 0;
     return err_set(err, ERR_MISUSE, "an earlier failure made the database roll this transaction back: begin it again");
 }
@@ -232,7 +242,6 @@ int sqlite_begin(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
-    if (!sqlite_query(st, err, rollback_sql, "")) return -1; /* while there is memory for it: it must not fail later */
     if (sqlite_exec(st, err, begin_sql, "") != 0) return -1;
     st->in_tx = true;
     st->began = clock_wall(st->opt.clock);
@@ -259,6 +268,7 @@ void sqlite_rollback(struct store *base)
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < st->n_cached; i++) sqlite3_reset(st->cached[i].stmt);
     if (!sqlite3_get_autocommit(st->db)) sqlite_exec(st, NULL, rollback_sql, "");
+    st->stuck = !sqlite3_get_autocommit(st->db);
     st->in_tx = false;
 }
 

@@ -20,6 +20,7 @@ struct sqlite_store {
     char *shown; /* the path for messages */
     bool memory;
     bool in_tx;
+    bool stuck; /* a ROLLBACK failed for want of memory: its transaction is still open, and nothing may be done in it */
     bool committing; /* by us: see effects.c */
     struct store_options opt;
     int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
@@ -60,6 +61,9 @@ int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, con
 int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...);
 void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap);
 
+/* sqlite_unstick ends a transaction whose ROLLBACK failed, before anything else is done on the connection: it would become
+ * part of that, and be told of as committed. */
+int sqlite_unstick(struct sqlite_store *st, struct error *err);
 /* sqlite_tx_gone says whether SQLite has rolled back by itself the transaction that sqlite_begin opened, as it does when
  * the disk is full. What follows would commit by itself: it is refused. */
 int sqlite_tx_gone(struct sqlite_store *st, struct error *err);
