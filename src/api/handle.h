@@ -52,7 +52,7 @@ static inline struct error *err_of(outbox_error *err)
     return (struct error *)err;
 }
 
-/* outbox_new opens; with `movable` the clock can be moved. */
+/* api_open is outbox_open; with `movable` the clock can be moved. */
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret, struct error *err);
 /* api_message turns what a producer gives into an event to be checked. */
 int api_message(const outbox_message *given, struct new_event *ev, struct error *err);
