@@ -234,9 +234,12 @@ void check_extended(struct sim *w, const struct deed *by, const struct batch *b,
 {
     struct claim *k = find(w, by->r, by->c, b->epoch);
     if (!honoured(w, by, k, lost, "extended")) return;
-    k->until_most = by->wall_most + SIM_LEASE;
+    int64_t most = by->wall_most + SIM_LEASE;
     k->mono_until = w->mono + SIM_LEASE * MS_NS;
-    if (!by->in_tx) k->until_least = by->wall + SIM_LEASE; /* else it counts only once that is committed */
+    /* In a transaction it counts only once that is committed; until then, and if it never is, the old one does: which may be
+     * the later of the two, if the clock has jumped back. */
+    if (!by->in_tx || most > k->until_most) k->until_most = most;
+    if (!by->in_tx) k->until_least = by->wall + SIM_LEASE;
 }
 
 /* ---- settlements ---- */
