@@ -36,6 +36,12 @@ static inline char *buf_reserve(struct buf *b, size_t n)
     return b->p && !b->failed && n <= b->cap - b->n ? b->p + b->n : buf_grow(b, n);
 }
 
+/* buf_expect makes room once for about n more bytes. Only a hint: close to the ceiling the appends find out exactly. */
+static inline void buf_expect(struct buf *b, size_t n)
+{
+    if (b->n <= b->max && n <= b->max - b->n) (void)buf_reserve(b, n);
+}
+
 /* Inline, because lines of hundreds of thousands of events a second are made of these. */
 static inline void buf_add(struct buf *b, const void *p, size_t n)
 {

@@ -56,17 +56,10 @@ static void add_payload(struct buf *b, const struct event *ev)
     buf_add(b, p.p + last - 1, p.n - (last - 1));
 }
 
-static void make_room(struct buf *b, const struct event *ev, struct str stream)
-{
-    size_t n = ev->id.n + ev->type.n + ev->aggregate_type.n + ev->aggregate_id.n + ev->payload.n + ev->headers.n +
-               stream.n + OVERHEAD;
-    if (b->n <= b->max && n <= b->max - b->n) (void)buf_reserve(b, n);
-}
-
 void envelope_write(struct buf *b, const struct event *ev, struct str stream)
 {
     char at[CLOCK_RFC3339_SIZE];
-    make_room(b, ev, stream);
+    buf_expect(b, event_bytes(ev) + stream.n + OVERHEAD);
     ADD(b, "{\"event_id\":");
     add_string(b, ev->id);
     ADD(b, ",\"topic\":");

@@ -36,17 +36,9 @@ static void add_time(struct buf *b, int64_t wall_ms)
     buf_add(b, text, clock_rfc3339(wall_ms, text));
 }
 
-/* make_room grows the buffer once for a usual line. Only a hint: close to the ceiling the appends find out exactly. */
-static void make_room(struct buf *b, const struct event *ev, struct str consumer)
-{
-    size_t n = ev->id.n + ev->type.n + ev->aggregate_type.n + ev->aggregate_id.n + ev->payload.n + ev->headers.n +
-               consumer.n + LINE_OVERHEAD;
-    if (b->n <= b->max && n <= b->max - b->n) (void)buf_reserve(b, n);
-}
-
 void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, int attempt)
 {
-    make_room(b, ev, consumer);
+    buf_expect(b, event_bytes(ev) + consumer.n + LINE_OVERHEAD);
     ADD(b, "{\"id\":");
     add_string(b, ev->id);
     ADD(b, ",\"seq\":");

@@ -28,7 +28,6 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     call->text[0] = '\0';
     call->delay_ms = 0;
     call->tx = NULL;
-    call->handler = h->name;
     if (!hs->guarded) return sane(h->fn(call, d, h->ctx));
     switch (hs->guard.enter(hs->guard.ctx, i, d, call)) {
     case HANDLER_SKIP: return SINK_DELIVERED;

@@ -6,10 +6,9 @@
 
 /* What a handler is given besides the event. */
 struct handler_call {
-    char text[256];      /* why it failed; the handler may fill it in */
-    int64_t delay_ms;    /* how long to wait at least before the next attempt */
-    void *tx;            /* what the guard lends; NULL: nothing */
-    const char *handler; /* its name; NULL: it has none */
+    char text[256];   /* why it failed; the handler may fill it in */
+    int64_t delay_ms; /* how long to wait at least before the next attempt */
+    void *tx;         /* what the guard lends; NULL: nothing */
 };
 
 /* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN or
