@@ -19,12 +19,14 @@ import sys
 import threading
 import time
 
+import proof
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 2
 LIMIT = 180  # seconds per file
 SOAK_LIMIT = 3600
+SOAK_SEEDS, SOAK_PART = 100000, 2000
 # Debian's Python modules are found by Debian's Python, which need not be the first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
@@ -50,6 +52,7 @@ class Job:
         self.env = {**os.environ, **SANITIZER_ENV, "PYTHONDONTWRITEBYTECODE": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP",
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
+        self.names = []  # of those that passed
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
         self.seconds = 0.0
 
@@ -65,8 +68,15 @@ def c_jobs(tree, suite=None, wrapper=()):
     jobs = []
     for test in introspect(tree):
         if suite and not any(name.split(":")[-1] == suite for name in test["suite"]): continue
-        jobs.append(Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT))
+        job = Job(tree, test["name"], [*wrapper, *test["cmd"]], test["env"], test["workdir"] or ROOT)
+        jobs += soak_simulator(job) if job.label == "sim" and tree == "build" and os.environ.get("OUTBOX_SOAK") else [job]
     return jobs
+
+
+def soak_simulator(job):
+    """soak_simulator is the simulator in parts: both cores have work, and one seed that fails does not end it all."""
+    return [Job(job.tree, f"sim from seed {first}", [*job.argv, "--seed", str(first), "--seeds", str(SOAK_PART)], job.env)
+            for first in range(1, SOAK_SEEDS, SOAK_PART)]
 
 
 def python_jobs(tree, plain):
@@ -171,7 +181,9 @@ def judge(job, status, trouble, left):
             name, why = line["name"] or "", line["why"]
             if why is not None: job.skipped.append(f"{name}: {why}" if name else why)  # cmocka: "not ok 3 # SKIP name"
             elif line[1]: job.failed.append(name)
-            else: job.passed += 1
+            else:
+                job.passed += 1
+                job.names.append(name)
     elif status == 0:
         job.passed = 1
     else:
@@ -265,9 +277,9 @@ def total(jobs):
 
 def run_trees(args):
     done = []
-    for tree in COVERAGE if args.coverage else ["build"] if args.quick or args.names else TREES:
+    for tree in COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof else TREES:
         jobs = tree_jobs(tree)
-        tests = select(jobs[1:], args.names) if args.names else jobs[1:]
+        tests = proof.select(jobs[1:]) if args.proof else select(jobs[1:], args.names) if args.names else jobs[1:]
         run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
         done += jobs[:1] if jobs[0].failed else []
         done += tests
@@ -289,9 +301,10 @@ def simulate(args):
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
     parser.add_argument("--quick", action="store_true", help="without the sanitizers")
-    parser.add_argument("--soak", action="store_true", help="let the crash tests run for longer")
+    parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
+    parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
     sim = parser.add_argument_group("the simulator alone")
-    sim.add_argument("--sim", action="store_true", help="run it, for 1,000 seeds; with --soak for 100,000")
+    sim.add_argument("--sim", action="store_true", help="run it, for 1,000 seeds; ./test --soak sim is 100,000")
     sim.add_argument("--seed", type=int, metavar="N", help="this seed")
     sim.add_argument("--seeds", type=int, metavar="N", help="so many seeds")
     sim.add_argument("--steps", type=int, metavar="N", help="so many steps in each, before all heals")
@@ -310,7 +323,8 @@ def main():
         if args.sim: return simulate(args)
         done = run_trees(args)
     if args.coverage: subprocess.run([PYTHON, ROOT / "tests" / "coverage.py", ROOT / "build-coverage"], check=True)
-    return total(done)
+    held = proof.show(done) if args.proof else True
+    return total(done) if held else total(done) or 1
 
 
 if __name__ == "__main__":
