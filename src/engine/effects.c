@@ -97,8 +97,7 @@ static void undo(struct pipeline *p)
     uncount(p, l);
     ready_init(&p->ready);
     p->requeue = false;
-    if (live_again(l, p->c->order, &p->keys, &p->ready) != 0)
-        turn_drop(p, 0); /* out of memory: its lease will run out */
+    live_again(l, p->c->order, &p->keys, &p->ready);
 }
 
 /* look_first finds out who was called before. What comes for the first time was not, and where that has been so for a while it

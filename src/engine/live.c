@@ -121,10 +121,9 @@ static bool any_held(const struct batch *b)
     return false;
 }
 
-int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
+/* start makes the items new, and queues those that may go. */
+static void start(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
 {
-    l->items = arena_zalloc(&l->a, l->b.n, sizeof *l->items);
-    if (!l->items) return -1;
     l->used = true;
     l->open = l->b.n;
     l->lost = false;
@@ -135,13 +134,18 @@ int live_load(struct live *l, enum order order, bool chain, struct keymap *m, st
     chain = chain || any_held(&l->b);
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
-        it->live = l;
-        it->d.ev = &l->b.ev[i];
+        *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
-        it->state = ITEM_READY;
         it->key = chain ? order_key(order, it->d.ev) : 0;
         place(it, it->key ? keymap_put(m, it) : NULL, q);
     }
+}
+
+int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
+{
+    l->items = arena_alloc(&l->a, l->b.n * sizeof *l->items);
+    if (!l->items) return -1;
+    start(l, order, chain, m, q);
     return 0;
 }
 
@@ -155,11 +159,11 @@ static void unlink_all(struct live *l, struct keymap *m)
     }
 }
 
-int live_again(struct live *l, enum order order, struct keymap *m, struct ready *q)
+void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q)
 {
     assert(l->flying == 0);
     unlink_all(l, m);
-    return live_load(l, order, true, m, q);
+    start(l, order, true, m, q);
 }
 
 void live_release(struct live *l, struct keymap *m)

@@ -68,10 +68,11 @@ void ready_unshift(struct ready *q, struct item *it);
 struct item *ready_pop(struct ready *q);
 
 /* live_load makes items of l->b and queues those that may go. With `chain`, events of one key go one after the other;
- * without, the sink keeps their order (SINK_FAILSTOP) and the map is used only where something is held back. */
+ * without, the sink keeps their order (SINK_FAILSTOP) and the map is used only where something is held back. -1: out of
+ * memory. */
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
-/* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. -1: out of memory. */
-int live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
+/* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
+void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
 /* live_release forgets the batch; the arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
 
