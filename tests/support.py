@@ -34,6 +34,9 @@ SOAK = os.environ.get("OUTBOX_SOAK") == "1"
 TIMEOUT = 60  # seconds; for anything that should take less than one, on a busy machine under a sanitizer
 
 STARTED = "started"  # what a relay's log says once it is at work
+# What the exec sink sets for its children, who may call outbox themselves.
+RESERVED = {"ID", "SEQ", "TYPE", "AGGREGATE_TYPE", "AGGREGATE_ID", "VERSION", "CREATED_AT", "CONSUMER", "ATTEMPT",
+            "TENANT"}
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
 
 

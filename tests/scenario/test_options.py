@@ -1,0 +1,86 @@
+"""One table behind flags, environment, file, help, manual page and sample: none has a name that another lacks."""
+# build: plain
+import json
+import re
+
+from support import RESERVED, Case
+
+
+class Drift(Case):
+    def setUp(self):
+        super().setUp()
+        self.options = json.loads(self.outbox("help", "--options").stdout)
+        self.sample = self.outbox("config", "sample").stdout
+        self.examples = dict(re.findall(r"(?m)^#([a-z-]+) = (.*)$", self.sample))
+
+    def names(self, *scopes):
+        return {o["name"] for o in self.options if o["scope"] in scopes}
+
+    def test_the_sample_has_exactly_the_options_of_the_file(self):
+        found = re.findall(r"(?m)^#([a-z-]+) = ", self.sample)
+        self.assertEqual(found, [o["name"] for o in self.options if o["file"]])
+        self.assertLessEqual({"store", "lease", "sink", "drain-deadline", "sweep", "retention", "where"}, set(found))
+
+    def test_the_sample_is_valid_as_it_is_and_with_everything_switched_on(self):
+        self.path("a.conf").write_text(self.sample)
+        self.outbox("config", "check", "-c", "a.conf")
+        all_on = re.sub(r"(?m)^#([a-z-]+ = |\[)", r"\1", self.sample)
+        self.path("b.conf").write_text(all_on)
+        self.assertIn("1 consumer", self.outbox("config", "check", "-c", "b.conf").stdout)
+        rows = self.json("config", "show", "-c", "b.conf", env={"OUTBOX_STORE": ""})
+        given = {r["name"] for r in rows if r["origin"] == "file"}
+        self.assertEqual(given, self.names("outbox", "consumer"))
+
+    def test_help_of_relay_has_exactly_its_options(self):
+        found = re.findall(r"(?m)^ {2,6}(?:-\w, )?--([a-z-]+)", self.outbox("help", "relay").stdout)
+        self.assertEqual(sorted(found), sorted(self.names("global", "outbox", "consumer", "relay")))
+
+    def test_help_of_every_command_has_its_options(self):
+        for scope in {o["scope"] for o in self.options} - {"global", "outbox", "consumer"}:
+            found = set(re.findall(r"--([a-z-]+)", self.outbox("help", *scope.split()).stdout))
+            self.assertLessEqual(self.names(scope, "global", "outbox"), found, scope)
+
+    def test_the_manual_page_has_exactly_the_options(self):
+        page = self.outbox("help", "--man").stdout
+        found = {name.replace("\\-", "-") for name in re.findall(r"(?m)^(?:\\fB\\-\w\\fR, )?\\fB\\-\\-([a-z\\-]+)\\fR",
+                                                                 page)}
+        self.assertEqual(found, {o["name"] for o in self.options})
+        self.assertTrue(page.startswith(".TH OUTBOX 1"))
+
+    def test_every_setting_is_taken_from_its_variable(self):
+        for o in self.options:
+            if not o["file"]:
+                continue
+            self.assertEqual(o["env"], "OUTBOX_" + o["name"].upper().replace("-", "_"))
+            rows = self.json("config", "show", env={"OUTBOX_STORE": "", o["env"]: self.examples[o["name"]]})
+            given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
+            self.assertEqual(given, [(o["name"], "environment", o["env"])])
+
+    def test_every_setting_is_taken_from_its_flag(self):
+        for o in self.options:
+            if not o["file"]:
+                continue
+            rows = self.json("config", "show", f"--{o['name']}={self.examples[o['name']]}", env={"OUTBOX_STORE": ""})
+            given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
+            self.assertEqual(given, [(o["name"], "flag", f"--{o['name']}")])
+
+    def test_every_option_of_a_command_is_accepted_there_and_nowhere_else(self):
+        scopes = {o["scope"] for o in self.options} - {"global", "outbox", "consumer"}
+        own = {o["name"] for o in self.options if o["scope"] in scopes}
+        for scope in sorted(scopes):
+            for name in sorted(own):
+                done = self.outbox(*scope.split(), f"--{name}=1", "--help", status=None)
+                refused = f"unknown option --{name}" in done.stderr
+                known = name in self.names(scope, "global", "outbox")
+                self.assertNotEqual(refused, known, f"{scope} --{name}: {done.stderr}")
+
+    def test_variables_of_commands_are_read_and_none_is_one_of_the_exec_sink(self):
+        self.outbox("init")
+        for o in self.options:
+            if not o["env"]:
+                continue
+            self.assertNotIn(o["env"].removeprefix("OUTBOX_"), RESERVED)
+            if o["file"] or o["scope"] in ("global", "version"):  # version works whatever the settings are
+                continue
+            done = self.outbox(*o["scope"].split(), status=None, env={o["env"]: "\x01"})
+            self.assertIn(o["env"], done.stderr, f"{o['scope']}: {done.returncode}")
