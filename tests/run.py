@@ -1,7 +1,7 @@
 """run.py: builds and runs every test and ends with one line, `N passed, N failed[, N skipped]`. Called by ./test.
 
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
-TAP too), or a part of scripts/lint. Each runs in a process group of its own, two at a time; what a test leaves behind
+TAP too), or a part of scripts/lint. Each runs in a process group of its own, three at a time; what a test leaves behind
 is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
@@ -23,7 +23,7 @@ import proof
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WORKERS = 2
+WORKERS = 3  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 180  # seconds per file
 SOAK_LIMIT = 3600
 SOAK_SEEDS, SOAK_PART = 100000, 2000

@@ -229,7 +229,7 @@ bool relay_step(struct sim *w, struct relay *r, int c)
         return false;
     }
     r->crash = &here;
-    if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, 4));
+    if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, sim_one_in(w, 2) ? 4 : 40));
     bool again = pipeline_step(q->p);
     if (oom_disarm()) sim_fault(w, FAULT_OOM);
     r->crash = NULL;

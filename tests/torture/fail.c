@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/arena.h"
+
 #define LASTING_NS 50000000
 
 void *__real_malloc(size_t n);
@@ -19,6 +21,14 @@ void *__wrap_realloc(void *p, size_t n);
 void *__wrap_reallocarray(void *p, size_t n, size_t size);
 char *__wrap_strdup(const char *s);
 void __wrap_free(void *p);
+void *__real_arena_alloc(struct arena *a, size_t n);
+void *__real_arena_zalloc(struct arena *a, size_t count, size_t size);
+char *__real_arena_raw(struct arena *a, size_t n);
+char *__real_arena_bytes(struct arena *a, const void *p, size_t n);
+void *__wrap_arena_alloc(struct arena *a, size_t n);
+void *__wrap_arena_zalloc(struct arena *a, size_t count, size_t size);
+char *__wrap_arena_raw(struct arena *a, size_t n);
+char *__wrap_arena_bytes(struct arena *a, const void *p, size_t n);
 
 static atomic_uint armed;
 static atomic_long calls, at, blocks, until;
@@ -80,6 +90,27 @@ char *__wrap_strdup(const char *s)
     size_t n = strlen(s) + 1;
     char *copy = __wrap_malloc(n);
     return copy ? memcpy(copy, s, n) : NULL;
+}
+
+/* What is taken from an arena fails, too. Nearly all of it needs no new block, and would never be seen to. */
+void *__wrap_arena_alloc(struct arena *a, size_t n)
+{
+    return fails(FAIL_OURS) ? NULL : __real_arena_alloc(a, n);
+}
+
+void *__wrap_arena_zalloc(struct arena *a, size_t count, size_t size)
+{
+    return fails(FAIL_OURS) ? NULL : __real_arena_zalloc(a, count, size);
+}
+
+char *__wrap_arena_raw(struct arena *a, size_t n)
+{
+    return fails(FAIL_OURS) ? NULL : __real_arena_raw(a, n);
+}
+
+char *__wrap_arena_bytes(struct arena *a, const void *p, size_t n)
+{
+    return fails(FAIL_OURS) ? NULL : __real_arena_bytes(a, p, n);
 }
 
 void __wrap_free(void *p)
