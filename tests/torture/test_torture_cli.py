@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 
+import servers
+from endpoint import Endpoint
 from support import BIN, SANITIZER, SOAK, Case, PgCase, clean_env
 
 SHIM = pathlib.Path(BIN).parent / "tests" / "torture" / "liboutbox-fail.so"
@@ -122,20 +124,19 @@ class Torture:
 
         self.torture("emit", "--ndjson", "-", input=lines, check=check)
 
-    def test_draining(self):
-        """However a relay ends, the next one delivers the rest; nothing is a dead letter."""
+    def drain_to(self, sink, clear, arrived):
+        """However a relay ends, the next one delivers the rest; nothing is a dead letter. clear empties what the sink leads
+        to, arrived gives the payloads there."""
         self.outbox("init")
-        self.outbox("consumers", "list")
-        out = self.path("out.ndjson")
-        args = ["relay", "--drain", "--consumer", "c", "--sink", f"file:{out}", "--lease", "100ms"]
+        args = ["relay", "--drain", "--consumer", "c", "--sink", sink, "--lease", "100ms"]
 
         def prepare():
-            out.unlink(missing_ok=True)
+            clear()
             self.emit_many([event(i) for i in range(6)])
 
         def check(done, where):
             self.drain(*args[2:])
-            got = [line["payload"]["n"] for line in self.ndjson(out)]
+            got = [payload["n"] for payload in arrived()]
             self.assertEqual(sorted(set(got)), [0, 1, 2, 3, 4, 5], where)
             for key in 0, 1:
                 first = list(dict.fromkeys(n for n in got if n % 2 == key))
@@ -145,6 +146,10 @@ class Torture:
         # Where memory never comes back, a relay goes on trying: that it may.
         self.torture(*args, prepare=prepare, check=check, lasting=False)
 
+    def test_draining(self):
+        out = self.path("out.ndjson")
+        self.drain_to(f"file:{out}", lambda: out.unlink(missing_ok=True), lambda: [e["payload"] for e in self.ndjson(out)])
+
 
 class Sqlite(Torture, Case):
     COUNT_EVENTS = "SELECT count(*) FROM outbox_event"
@@ -152,6 +157,14 @@ class Sqlite(Torture, Case):
     LOOKING = (["status"], ["status", "--json"], ["events", "list"], ["events", "list", "--json"], ["events", "show", "1"],
                ["dead", "list"], ["dead", "show", "1"], ["consumers", "list"], ["doctor"], ["migrate", "status"],
                ["migrate", "gen"], ["config", "show"], ["config", "sample"], ["trim", "--dry-run"], ["help", "relay"])
+
+    def test_draining_to_redis(self):
+        with servers.Redis() as redis:
+            self.drain_to(redis.url("stream=s"), lambda: redis("FLUSHALL"), lambda: [e["payload"] for _, e in redis.entries("s")])
+
+    def test_draining_to_a_webhook(self):
+        with Endpoint() as endpoint:
+            self.drain_to(endpoint.url, endpoint.requests.clear, lambda: [json.loads(r.body) for r in endpoint.requests])
 
     def test_making_an_outbox(self):
         def prepare():
