@@ -162,12 +162,13 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
 {
     const struct store_tests parts[] = {
         store_emit_tests, store_claim_tests, store_effects_tests, store_admin_tests, {own, n_own}};
+    const size_t n_parts = sizeof parts / sizeof *parts;
     size_t n = 0;
     the_case = c;
-    for (size_t i = 0; i < 4; i++) n += parts[i].n;
+    for (size_t i = 0; i < n_parts; i++) n += parts[i].n;
     struct CMUnitTest *all = calloc(n, sizeof *all);
     n = 0;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < n_parts; i++) {
         if (parts[i].n) memcpy(all + n, parts[i].tests, parts[i].n * sizeof *all);
         n += parts[i].n;
     }
