@@ -1,5 +1,5 @@
 """proof.py: what ./test --proof adds: the guarantees of docs/guarantees.md, each with the attacks on it that were just run, and
-the figures that the tests printed.
+the figures that the tests printed. And for every whole run: whether each test that the documents name was in it.
 
 A test hands in figures as a line `# figures: {json}`: scenario, invariant, events, faults ({kind: n}), lost, phantoms,
 misordered, duplicates, bound, heal_s. Numbers that mean nothing for it are left out."""
@@ -21,6 +21,14 @@ def guarantees():
     """guarantees gives [(name, what it says, [(file, test)])] as the document has them."""
     parts = HEAD.split(GUARANTEES.read_text())[1:]
     return [(name, text, TEST.findall(body)) for name, text, body in zip(parts[::3], parts[1::3], parts[2::3])]
+
+
+def unrun(jobs):
+    """unrun gives the tests that a document names and that were neither run nor skipped. That they are written down somewhere
+    is not enough: a suite can forget them."""
+    found = outcomes(jobs)
+    named = {test for path in sorted(ROOT.glob("docs/*.md")) for test in TEST.findall(path.read_text())}
+    return sorted(f"{file}:{test}" for file, test in named if test not in found)
 
 
 def select(jobs):

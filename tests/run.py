@@ -268,6 +268,13 @@ def tree_jobs(tree):
     return [done, *python_jobs(tree, tree != "build-asan"), *(lint_jobs(tree) if tree == "build" else []), *tests]
 
 
+def forgotten(jobs):
+    """forgotten refuses a whole run in which a test was missing that the documents name."""
+    missing = proof.unrun(jobs)
+    if missing: jobs.append(refuse(Job("build", "tests that the documents name", []), "not run: " + ", ".join(missing)))
+    return bool(missing)
+
+
 def total(jobs):
     passed, failed = sum(job.passed for job in jobs), sum(len(job.failed) for job in jobs)
     skipped = sum(len(job.skipped) for job in jobs)
@@ -323,8 +330,8 @@ def main():
         if args.sim: return simulate(args)
         done = run_trees(args)
     if args.coverage: subprocess.run([PYTHON, ROOT / "tests" / "coverage.py", ROOT / "build-coverage"], check=True)
-    held = proof.show(done) if args.proof else True
-    return total(done) if held else total(done) or 1
+    bad = not proof.show(done) if args.proof else not args.names and not args.coverage and forgotten(done)
+    return total(done) or int(bad)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ enum err_code {
     ERR_UNDELIVERED = 15, /* committed, but not delivered: eager mode */
 };
 
-/* What the engine should do about it. Only the engine acts on it. */
+/* What the engine should do about it; only the engine acts on it, and a relay that is just starting. */
 enum fate {
     FATE_NONE = 0,   /* not about a delivery */
     FATE_RETRY = 1,  /* this event, later */

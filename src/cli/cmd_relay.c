@@ -13,6 +13,9 @@
 /* What signal handlers can reach; there is one relay in a process. */
 static struct relay *volatile the_relay;
 
+#define AWAY_MAX 5000 /* ms: the longest pause between two tries to reach a store that is away */
+#define AWAY_LOOK 50  /* ms: how soon a signal is noticed meanwhile */
+
 static int set_drain(void *target, const char *value, struct error *err)
 {
     return text_bool(value, &((struct args *)target)->drain, err);
@@ -30,7 +33,7 @@ static void on_stop(int number)
 {
     int none = 0;
     if (!atomic_compare_exchange_strong(&the_relay->signal, &none, number)) _exit(128 + number);
-    outbox_stop(the_relay->ob);
+    if (atomic_load(&the_relay->open)) outbox_stop(the_relay->ob);
     relay_wake(the_relay);
 }
 
@@ -61,6 +64,26 @@ static void catch_signals(struct relay *r)
     sigaction(SIGPIPE, &ignore, NULL);
     signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it: exit statuses would be lost */
     catch_hangup(r);
+}
+
+/* ---- a store that is away ---- */
+
+/* away: a server may be started after us, or just be starting again. Who drains wants to know at once, though. */
+static bool away(struct relay *r, const struct error *err)
+{
+    return err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY && !r->cli->args.drain &&
+           !atomic_load(&r->started) && (store_kind(r->cli->settings.store)->caps & STORE_REMOTE);
+}
+
+/* wait_for_store waits a while, longer each time. False: a signal came. */
+static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
+{
+    *pause_ms = *pause_ms ? *pause_ms * 2 : 250;
+    if (*pause_ms > AWAY_MAX) *pause_ms = AWAY_MAX;
+    relay_log(r, LOG_WARN_, NULL, "waiting for the store: %s", err->text);
+    notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store", 4 * AWAY_MAX * 1000);
+    for (int64_t left = *pause_ms; left > 0 && !atomic_load(&r->signal); left -= AWAY_LOOK) usleep(AWAY_LOOK * 1000);
+    return !atomic_load(&r->signal);
 }
 
 /* ---- starting ---- */
@@ -127,41 +150,46 @@ static int serve(struct relay *r, struct error *err)
     return 0;
 }
 
+static const char *stopped_by(int number)
+{
+    switch (number) {
+    case SIGTERM: return "stopped by SIGTERM";
+    case SIGINT: return "stopped by SIGINT";
+    case SIGHUP: return "stopped by SIGHUP";
+    default: return "stopped: every consumer is through";
+    }
+}
+
 static int deliver(struct relay *r, struct error *err)
 {
     outbox_error e;
-    int created = pthread_create(&r->watch, NULL, relay_watch, r);
+    int64_t pause = 0;
+    int result, created = pthread_create(&r->watch, NULL, relay_watch, r);
     if (created != 0) return err_errno(err, ERR_UNAVAILABLE, created, "could not start a thread");
-    int result = outbox_run(r->ob, r->cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e);
+    while ((result = outbox_run(r->ob, r->cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) != 0) {
+        api_error(err, &e);
+        if (!away(r, err)) break;
+        if (wait_for_store(r, &pause, err)) continue;
+        result = 0;
+        break;
+    }
     atomic_store(&r->done, true);
     relay_wake(r);
     pthread_join(r->watch, NULL);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
-    if (result != 0) api_error(err, &e);
-    else if (r->abandoned)
+    if (result == 0 && r->abandoned)
         result = err_set(err, ERR_CONFIG, "after the config was read again no consumer could be started");
-    relay_log(r, LOG_INFO_, NULL, "%s",
-              result != 0         ? "stopped after an error"
-              : number == SIGTERM ? "stopped by SIGTERM"
-              : number == SIGINT  ? "stopped by SIGINT"
-              : number == SIGHUP  ? "stopped by SIGHUP"
-                                  : "stopped: every consumer is through");
+    relay_log(r, LOG_INFO_, NULL, "%s", result != 0 ? "stopped after an error" : stopped_by(number));
     return result;
 }
 
 static int run_relay(struct relay *r, struct error *err)
 {
     if (configure(r, err) != 0) return -1;
-    catch_signals(r);
     say_starting(r);
-    int result = serve(r, err);
-    if (result == 0) result = deliver(r, err);
-    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    return result;
+    if (serve(r, err) != 0) return -1;
+    return deliver(r, err);
 }
 
 static int open_outbox(struct relay *r, struct error *err)
@@ -181,7 +209,29 @@ static int open_outbox(struct relay *r, struct error *err)
                                          .reloads = r->reloads,
                                          .wake_fd = r->wake_fd};
     manage_hooks(r->ob, relay_started, relay_reload, r);
+    atomic_store(&r->open, true);
     return 0;
+}
+
+/* work opens the store, as soon as it is there, and delivers until told to stop. */
+static int work(struct relay *r, struct error *err)
+{
+    int64_t pause = 0;
+    int result;
+    catch_signals(r);
+    while ((result = open_outbox(r, err)) != 0 && away(r, err) && wait_for_store(r, &pause, err)) continue;
+    if (atomic_load(&r->signal)) {
+        relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
+        result = 0;
+    } else if (result == 0) {
+        result = run_relay(r, err);
+    }
+    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    if (r->ob && admin_stop(r->admin)) outbox_close(r->ob);
+    return result;
 }
 
 static int run(struct cli *cli, struct error *err)
@@ -194,11 +244,7 @@ static int run(struct cli *cli, struct error *err)
                 cli->settings.log_level == LOG_DEBUG_ ? 0 : cli->settings.log_hold_ms, r.wake_fd);
     int result = commands_need_store(cli, err);
     if (result == 0) result = relay_check(&cli->config, err);
-    if (result == 0) result = open_outbox(&r, err);
-    if (r.ob) {
-        result = run_relay(&r, err);
-        if (admin_stop(r.admin)) outbox_close(r.ob);
-    }
+    if (result == 0) result = work(&r, err);
     relay_release(&r);
     logger_flush(&r.logger);
     logger_release(&r.logger);

@@ -293,6 +293,7 @@ void relay_reload(void *relay)
 void relay_started(void *relay)
 {
     struct relay *r = relay;
+    atomic_store(&r->started, true);
     notify_send(&r->notify, "READY=1\nSTATUS=consumers: %zu", r->n_consumers);
 }
 

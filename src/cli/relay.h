@@ -17,7 +17,8 @@ struct relay_consumer {
     outbox_consumer *c;
 };
 
-/* (1) consumers belong to the thread of outbox_run. (2) Signal handlers touch signal, reload and wake_fd only. */
+/* (1) consumers belong to the thread of outbox_run. (2) Signal handlers touch open, signal, reload and wake_fd, and
+ * stop `ob`. */
 struct relay {
     const struct cli *cli;
     outbox *ob;
@@ -31,7 +32,9 @@ struct relay {
     struct admin *admin;
     atomic_llong reloads[2]; /* ok, failed */
 
-    atomic_int signal; /* the one that stops; 0: none */
+    atomic_bool open;    /* `ob` can be stopped */
+    atomic_bool started; /* all consumers were at work */
+    atomic_int signal;   /* the one that stops; 0: none */
     atomic_bool reload;
     int wake_fd; /* eventfd: makes the watching thread look */
     pthread_t watch;

@@ -315,6 +315,7 @@ enum {
     STORE_SHARED = 2,     /* other processes can reach it */
     STORE_FREE = 4,       /* what goes through a foreign connection needs nothing of the handle: any thread, any time */
     STORE_ONE_WRITER = 8, /* while a transaction is open on one handle, no other can write, nor a claim change hands */
+    STORE_REMOTE = 16,    /* a server, which may be away for a while */
 };
 
 struct store;

@@ -366,7 +366,8 @@ class Refused(Faults):
         for url, where in ((f"postgres:///shop?host={self.dir}&user=me", str(self.dir)),
                            (f"postgres://me@127.0.0.1:{servers.free_port()}/shop", "127.0.0.1"),
                            ("postgres://me@no-such-host.invalid/shop", "no-such-host.invalid")):
-            for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            for args in (["init"], ["emit", "a"], ["status"],
+                         ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
                 with self.subTest(where, args=args):
                     said = self.refused(UNAVAILABLE, *args, "--store", url)
                     self.assertIn(where, said)
@@ -389,7 +390,8 @@ class Refused(Faults):
     def test_an_outbox_newer_than_the_program_is_refused(self):
         self.outbox("init")
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
-        for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+        for args in (["init"], ["emit", "a"], ["status"],
+                         ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
             said = self.refused(DATA, *args)
             self.assertIn("version 999", said)
             self.assertIn("use a newer outbox", said)
@@ -430,7 +432,8 @@ class Refused(Faults):
     def test_a_role_without_rights_is_told_what_it_lacks(self):
         self.outbox("init")
         url = self.role()
-        for args in (["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+        for args in (["emit", "a"], ["status"],
+                         ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
             with self.subTest(args):
                 said = self.refused(UNAVAILABLE, *args, "--store", url)
                 self.assertIn("permission denied for schema outbox", said)
@@ -511,7 +514,8 @@ class Secrets(Faults):
 
     def test_a_wrong_password_is_told_and_not_printed(self):
         url = self.server.tcp_url("shop", "not-this-one")
-        for args in (["init"], ["emit", "a"], ["status"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+        for args in (["init"], ["emit", "a"], ["status"],
+                         ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
             done = self.listen(*args, status=UNAVAILABLE, env={"OUTBOX_STORE": url})
             self.assertIn("password authentication failed", done.stderr)
         done = self.listen("status", status=UNAVAILABLE, env={"OUTBOX_STORE": url.replace(":not-this-one", "")})

@@ -12,9 +12,10 @@ import threading
 import time
 import urllib.request
 
+import servers
 from support import BIN, ROOT, Case, wait_until
 
-DATA, CONFIG = 65, 78
+DATA, UNAVAILABLE, CONFIG = 65, 69, 78
 
 
 class ServiceCase(Case):
@@ -267,6 +268,39 @@ class Notifying(ServiceCase):
         db.execute("COMMIT")
         manager.hear("WATCHDOG=1", 10)
         relay.stop()
+
+
+class Early(Case):
+    """A relay that is there before its server."""
+
+    def setUp(self):
+        super().setUp()
+        self.server = servers.Postgres().start()
+        self.addCleanup(self.server.close)
+        self.store = self.server.create_database("shop")
+        self.outbox("init")
+        self.emit("a", "k/1", 1)
+        self.server.stop()
+
+    def early(self, **kw):
+        relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", wait=False, **kw)
+        wait_until(lambda: "waiting for the store" in relay.output(), what=relay.output)
+        return relay
+
+    def test_it_waits_for_the_server_and_then_goes_to_work(self):
+        relay = self.early()
+        self.server.start()
+        wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+        relay.stop()
+
+    def test_it_ends_at_once_if_it_is_told_to_while_it_waits(self):
+        relay = self.early()
+        relay.stop(timeout=4)
+        self.assertIn("stopped by SIGTERM", relay.output())
+
+    def test_who_drains_is_told_at_once(self):
+        said = self.drain("--consumer", "c", "--sink", "stdout:", status=UNAVAILABLE).stderr
+        self.assertIn(str(self.server.dir), said)
 
 
 class Logging(ServiceCase):

@@ -450,8 +450,8 @@ void pg_rollback(struct store *base)
 #define POSTGRES_OPS(name) \
     { \
         .scheme = name, .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
-        .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE, .open = pg_open, .close = pg_close, .dup = pg_dup, \
-        .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
+        .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE, .open = pg_open, .close = pg_close, \
+        .dup = pg_dup, .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
         .doctor = pg_doctor, .begin = pg_begin, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
         .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_gauge = pg_consumer_gauge, \
         .consumer_pause = pg_consumer_pause, .consumer_remove = pg_consumer_remove, \
