@@ -633,6 +633,31 @@ static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
+static void what_the_predicate_excludes_is_not_counted_as_given_back(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    bool lost;
+    put(g->st, "c");
+    must(filter_new("", "k = 1", &f, &err), &err);
+    struct claim_request req = request("c", "me");
+    req.filter = f;
+    for (int i = 0; i < 3; i++) {
+        emit_with(g->st, "a", "1", "{\"k\":1}", 0);
+        emit_with(g->st, "a", "1", "{\"k\":2}", 0);
+    }
+    assert_int_equal(claim_by(g, req), 3);
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .release_from = g->b.ev[1].seq};
+    must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    assert_int_equal(look(g, "c").delivered, 1);
+    assert_int_equal(claim_by(g, req), 2);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(look(g, "c").delivered, 3);
+    filter_free(f);
+}
+
 static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(void **state)
 {
     struct store_rig *g = *state;
@@ -797,6 +822,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(delayed_event_that_is_due_is_not_through),
     ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
+    ON_A_STORE(what_the_predicate_excludes_is_not_counted_as_given_back),
     ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
     ON_A_STORE(receipts_can_be_kept),

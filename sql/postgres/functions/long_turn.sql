@@ -2,7 +2,7 @@
 -- where nothing has.
 CREATE OR REPLACE FUNCTION @schema@.long_turn(
     consumer text, owner text,
-    settle_epoch bigint, handed_out bigint, outcomes jsonb, release_from bigint,
+    settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
     max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
     lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
     ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int,
@@ -73,7 +73,7 @@ BEGIN
         IF NOT lost THEN
             i := k.lane + 2;
             ls[i].claims_from := claims_from;
-            ls[i] := @schema@.settle_claim(c, ls[i], k, handed_out, outcomes, release_from, now);
+            ls[i] := @schema@.settle_claim(c, ls[i], k, tried, outcomes, release_from, now);
             dirty[i] := true;
         END IF;
     END IF;

@@ -1,13 +1,11 @@
 -- settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be kept with put_lane. For
 -- the meaning of outcomes and release_from see settle. Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@.settle_claim(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
-                                                 handed_out bigint, outcomes jsonb, release_from bigint, now timestamptz)
+                                                 tried bigint, outcomes jsonb, release_from bigint, now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
-    released bigint := 0;
     keys bigint[];
-    r record;
 BEGIN
     IF k.lane = -1 THEN
         SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
@@ -18,11 +16,8 @@ BEGIN
     IF release_from > 0 AND k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
         WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq >= release_from;
-        GET DIAGNOSTICS released = ROW_COUNT;
     ELSIF release_from > 0 THEN
-        r := @schema@.release(c, l, k, release_from, now);
-        l := r.l;
-        released := r.released;
+        l := @schema@.release(c, l, k, release_from, now);
     END IF;
     IF k.lane = -1 THEN
         DELETE FROM @schema@.dead d USING @schema@.parked p
@@ -31,7 +26,7 @@ BEGIN
         PERFORM @schema@.promote(c.name, y) FROM unnest(keys) AS y;
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
-    l.delivered := l.delivered + greatest(handed_out - failed - released, 0);
+    l.delivered := l.delivered + greatest(tried - failed, 0);
     -- Of all lanes: one that is never used would hold it back, and every look would step over the dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);

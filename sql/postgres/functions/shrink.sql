@@ -5,7 +5,6 @@ DECLARE
     c @schema@.consumer;
     k @schema@.claim;
     l @schema@.lane;
-    r record;
     now timestamptz;
 BEGIN
     PERFORM @schema@.lock_consumer(consumer);
@@ -21,8 +20,8 @@ BEGIN
         RETURN true;
     END IF;
     SELECT * INTO l FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
-    r := @schema@.release(c, l, k, last + 1, now);
-    PERFORM @schema@.put_lane(r.l);
+    l := @schema@.release(c, l, k, last + 1, now);
+    PERFORM @schema@.put_lane(l);
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
     RETURN true;
 END

@@ -2,17 +2,18 @@
 -- the next. In that order: what an expired claim held must be parked before what waits behind it. The relay calls this;
 -- claim and settle are its simple faces.
 --
--- settle_epoch 0: nothing to settle. max_events 0: claim nothing. max_attempts 0: take over nothing. ordering NULL: don't
--- check that order, lanes, events and predicate are still those registered; otherwise, if they are not, `changed` says so
--- and nothing is claimed: what another filter passes over would be lost. known: epochs of the fresh claims the worker has
--- in hand; one it does not know, because the answer got lost, keeps its lane busy until the lease has run out. For ahead_*
--- see claim_fresh, for careful_mode and pull_in claim_parked.
+-- settle_epoch 0: nothing to settle. tried: how many of that claim's events were not given back. max_events 0: claim
+-- nothing. max_attempts 0: take over nothing. ordering NULL: don't check that order, lanes, events and predicate are still
+-- those registered; otherwise, if they are not, `changed` says so and nothing is claimed: what another filter passes over
+-- would be lost. known: epochs of the fresh claims the worker has in hand; one it does not know, because the answer got
+-- lost, keeps its lane busy until the lease has run out. For ahead_* see claim_fresh, for careful_mode and pull_in
+-- claim_parked.
 --
 -- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, and nobody else is
 -- about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@.turn(
     consumer text, owner text,
-    settle_epoch bigint, handed_out bigint, outcomes jsonb, release_from bigint,
+    settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
     max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
     lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
     ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int,
@@ -48,7 +49,7 @@ BEGIN
         RETURNING k.epoch INTO epoch;
         IF FOUND THEN
             UPDATE @schema@.lane x
-            SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + handed_out, claims_from =
+            SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + tried, claims_from =
                 (SELECT min(k.epoch) FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
             WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
             SELECT false, false, false, false, false, false, false, 0, 0, -1, floor(extract(epoch FROM now) * 1000),
@@ -60,7 +61,7 @@ BEGIN
     END IF;
     SELECT t.* INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane,
                     n, careful, held, seen, floor, target, from_seq, to_seq, window_end
-    FROM @schema@.long_turn(consumer, owner, settle_epoch, handed_out, outcomes, release_from, max_events, lease_ms,
+    FROM @schema@.long_turn(consumer, owner, settle_epoch, tried, outcomes, release_from, max_events, lease_ms,
                             max_attempts, careful_mode, parked_first, pull_in, lane_hint, known, ordering, lanes, events,
                             predicate, ahead_lane, ahead_target, ahead_from, ahead_to, ahead_n) t;
 END

@@ -128,6 +128,14 @@ static void pull_next(struct pg_store *st, int64_t wait_ms)
     if (wait_ms > 0 && mono >= st->pull_at) st->pull_at = mono + PULL_EVERY;
 }
 
+/* tried counts the events that were not given back. The server cannot: what the predicate excludes it does not know. */
+static int64_t tried(const struct settlement *s)
+{
+    int64_t n = 0;
+    for (size_t i = 0; s && i < s->b->n; i++) n += !s->release_from || s->b->ev[i].seq < s->release_from;
+    return n;
+}
+
 /* call makes the turn. While the server is at it, what comes after what was read ahead is read. */
 static PGresult *call(struct turning *t, const struct settlement *s, const struct claim_request *req, struct error *err)
 {
@@ -144,9 +152,9 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     known_array(req, &known);
     if (outcomes_json(s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
         bad = pg_start(st, err, marked ? turn_marks_sql : turn_sql, marked ? TURN_TYPES "s" : TURN_TYPES, consumer,
-                       owner, s ? s->b->epoch : 0, s ? (int64_t)s->b->n : 0, out.p, s ? s->release_from : 0,
-                       (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
-                       q->parked_first, clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
+                       owner, s ? s->b->epoch : 0, tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
+                       q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
+                       clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
                        req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
                        q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
                        use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0),
