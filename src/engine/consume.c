@@ -16,6 +16,7 @@
 #define BLOCK_SHORT_MS 50
 #define ANSWER_MS 10000 /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
+#define IN_MAX ((size_t)8 << 30) /* a hundred entries, some of them large */
 #define TEXT_MAX ((size_t)2 << 30)
 #define WAIT_MIN_MS 100
 #define WAIT_MAX_MS 5000
@@ -365,7 +366,7 @@ int consume_run(const struct consume_config *cfg, struct consume_stats *stats, s
     m->stats = stats ? stats : &ignored;
     *m->stats = (struct consume_stats){0};
     buf_init(&m->text, TEXT_MAX);
-    redis_conn_init(&m->conn, &m->url, "outbox:consume", OUT_MAX);
+    redis_conn_init(&m->conn, &m->url, "outbox:consume", OUT_MAX, IN_MAX);
     int rc = setup(m, cfg, err) == 0 ? loop(m, err) : -1;
     redis_conn_release(&m->conn);
     redis_url_release(&m->url);

@@ -1,7 +1,6 @@
 /* Replies of a Redis to a member of a consumer group. The first byte of the input says how it works, the rest is what the
  * server says on one connection. Whatever that is, the member comes to an end; and what it acknowledges are entries it was
  * given, as many as it handled or had to skip, none of them one whose handling failed. */
-#include <hiredis/hiredis.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "engine/consume.h"
 #include "fuzz.h"
 #include "peer.h"
+#include "resp.h"
 
 #define HEARD_MAX (1 << 20)
 #define PAUSES 2
@@ -31,8 +31,7 @@ static void answer(void)
 {
     size_t n = 0;
     void *r = NULL;
-    redisReader *reader = redisReaderCreate();
-    if (!reader) abort();
+    redisReader *reader = resp_reader();
     while (n < run.left && !r && redisReaderFeed(reader, run.next + n, 1) == REDIS_OK) {
         n++;
         if (redisReaderGetReply(reader, &r) != REDIS_OK) n = run.left;
@@ -96,8 +95,8 @@ static bool ever_given(const char *p, size_t n, const char *id)
 {
     bool found = false;
     void *r = NULL;
-    redisReader *reader = redisReaderCreate();
-    if (!reader || redisReaderFeed(reader, p, n) != REDIS_OK) abort();
+    redisReader *reader = resp_reader();
+    if (redisReaderFeed(reader, p, n) != REDIS_OK) abort();
     for (; !found && redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL) {
         found = was_given(r, id);
         freeReplyObject(r);
@@ -112,8 +111,8 @@ static int64_t acknowledged(const char *p, size_t n)
     static char heard[HEARD_MAX];
     int64_t count = 0;
     void *r = NULL;
-    redisReader *reader = redisReaderCreate();
-    if (!reader || redisReaderFeed(reader, heard, peer_heard(heard, sizeof heard)) != REDIS_OK) abort();
+    redisReader *reader = resp_reader();
+    if (redisReaderFeed(reader, heard, peer_heard(heard, sizeof heard)) != REDIS_OK) abort();
     for (; redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL) {
         const redisReply *c = r;
         MUST(c->type == REDIS_REPLY_ARRAY && c->elements > 0); /* we speak the protocol, too */

@@ -34,7 +34,7 @@ class Fuzz(unittest.TestCase):
     def fuzz(self, name, found):
         words = [f"-dict={HERE / DICTIONARIES[name]}"] if name in DICTIONARIES else []
         done = subprocess.run([TREE / "tests" / "fuzz" / f"fuzz_{name}", f"-max_total_time={SECONDS}", "-max_len=4096", *words,
-                               "-timeout=10", "-print_final_stats=1", f"-artifact_prefix={found}/broken-", found,
+                               "-timeout=10", "-malloc_limit_mb=64", "-print_final_stats=1", f"-artifact_prefix={found}/broken-", found,
                                HERE / "corpus" / name], capture_output=True, text=True, errors="replace", env=ENV)
         broken = [path.read_bytes() for path in pathlib.Path(found).glob("broken-*")]
         self.assertEqual(done.returncode, 0, f"the input, for corpus/{name}: {broken}\n{done.stderr[-4000:]}")
