@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text = fuzz_text(data, n), after[4096];
     if (!strstr(text, SECRET)) {
         reads(text);
-        snprintf(after, sizeof after, "@%.2000s", text + strspn(text, "/"));
+        snprintf(after, sizeof after, "@%.2000s?stream=s", text);
         if (!strpbrk(text, "/?")) refused("redis://user:", after);
         snprintf(after, sizeof after, "&%.2000s", text);
         refused("redis://host?stream=s&password=", after);
