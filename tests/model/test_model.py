@@ -170,7 +170,6 @@ CASES = {
     "key_with_a_crash": (CRASH, []),
     "key_with_an_orderly_stop": (STOP, []),
     "key_with_a_lost_answer": (LOST, []),
-    "key_with_all_three": (ALL, []),
     "global_order_with_all_three": (ALL, ["-DORDER=IN_ALL"]),
     "no_order_with_a_crash": (CRASH, ["-DORDER=NO_ORDER"]),
     "no_order_with_an_orderly_stop": (STOP, ["-DORDER=NO_ORDER"]),
