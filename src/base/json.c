@@ -67,6 +67,7 @@ static inline size_t utf8_len(const char *p, const char *end)
 
 bool utf8_valid(struct str s, size_t *at)
 {
+    if (!s.n) return true; /* an absent one has no end to reckon with */
     const char *p = s.p, *end = s.p + s.n;
     while (p < end) {
         if ((unsigned char)*p < 0x80) {

@@ -16,6 +16,7 @@
 #define BLOCK_SHORT_MS 50
 #define ANSWER_MS 10000 /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
+#define IN_MAX ((size_t)8 << 30) /* a hundred entries, some of them large */
 #define TEXT_MAX ((size_t)2 << 30)
 #define WAIT_MIN_MS 100
 #define WAIT_MAX_MS 5000
@@ -73,11 +74,27 @@ static int ask(struct member *m, int argc, const char **argv, redisReply **ret, 
                     m->url.label, said);
 }
 
-/* find gives the value behind a name in a list of names and values; NULL: not there. */
+/* odd: an answer of another shape than that of Redis, from whatever it is that we are connected to. */
+static int odd(const struct member *m, const char *command, struct error *err)
+{
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s gave no such answer to %s as Redis gives", m->url.label,
+                    command);
+}
+
+/* is_pair: a text and something that goes with it: an id and fields, a stream and entries. */
+static bool is_pair(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[0]->type == REDIS_REPLY_STRING;
+}
+
+/* find gives the text behind a name in a list of names and values; NULL: not there. */
 static const redisReply *find(const redisReply *list, const char *name)
 {
-    for (size_t i = 0; i + 1 < list->elements; i += 2)
-        if (list->element[i]->str && strcmp(list->element[i]->str, name) == 0) return list->element[i + 1];
+    for (size_t i = 0; list->type == REDIS_REPLY_ARRAY && i + 1 < list->elements; i += 2) {
+        const redisReply *value = list->element[i + 1];
+        if (!list->element[i]->str || strcmp(list->element[i]->str, name) != 0) continue;
+        return value->type == REDIS_REPLY_STRING ? value : NULL;
+    }
     return NULL;
 }
 
@@ -105,10 +122,12 @@ static int last_id(struct member *m, const char *stream, char id[48], struct err
     if (redis_conn_call(&m->conn, 3, (const char *[]){"XINFO", "STREAM", stream}, NULL, ANSWER_MS, m->cfg->wake, &r,
                         err) != 0)
         return -1;
-    const redisReply *last = r->type == REDIS_REPLY_ARRAY ? find(r, "last-generated-id") : NULL;
+    const redisReply *last = find(r, "last-generated-id");
+    int64_t hi, lo;
+    int rc = last && !redis_id(last->str, &hi, &lo) ? odd(m, "XINFO STREAM", err) : 0;
     snprintf(id, 48, "%s", last ? last->str : "0-0");
     freeReplyObject(r);
-    return 0;
+    return rc;
 }
 
 /* make_group: that it is there already is what we want. */
@@ -185,7 +204,8 @@ static int take_all(struct member *m, const char *stream, const redisReply *entr
 {
     for (size_t i = 0; entries->type == REDIS_REPLY_ARRAY && i < entries->elements; i++) {
         if (told_to_stop(m)) return err_set(err, ERR_BUSY, "told to stop");
-        if (entries->element[i]->elements != 2) continue;
+        if (entries->element[i]->type == REDIS_REPLY_NIL) continue; /* deleted, as Redis 6 says it */
+        if (!is_pair(entries->element[i])) return odd(m, "a question for entries", err);
         if (take(m, stream, entries->element[i], err) != 0) return -1;
     }
     return 0;
@@ -222,9 +242,12 @@ static int read_own(struct member *m, size_t i, struct error *err)
         const char *argv[] = {"XREADGROUP", "GROUP",   m->cfg->group, m->name,     "COUNT",
                               COUNT_TEXT,   "STREAMS", m->stream[i],  m->cursor[i]};
         if (ask(m, 9, argv, &r, err) != 0) return -1;
-        const redisReply *entries = r->elements ? r->element[0]->element[1] : NULL;
-        size_t n = entries ? entries->elements : 0;
-        int rc = n ? take_all(m, m->stream[i], entries, err) : 0;
+        bool any = r->type == REDIS_REPLY_ARRAY && r->elements > 0;
+        const redisReply *entries = any && is_pair(r->element[0]) ? r->element[0]->element[1] : NULL;
+        size_t n = entries && entries->type == REDIS_REPLY_ARRAY ? entries->elements : 0;
+        int rc = any && !entries ? odd(m, "XREADGROUP", err) : 0;
+        if (n) rc = take_all(m, m->stream[i], entries, err);
+        if (n && rc == 0 && !is_pair(entries->element[n - 1])) rc = odd(m, "XREADGROUP", err);
         if (n == 0) m->cursor[i][0] = '\0';
         else if (rc == 0) snprintf(m->cursor[i], sizeof m->cursor[i], "%s", entries->element[n - 1]->element[0]->str);
         freeReplyObject(r);
@@ -248,8 +271,10 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
     if (ask(m, (int)(9 + 2 * m->n), argv, &r, err) != 0) return -1;
     int rc = 0;
     *ret_any = r->type == REDIS_REPLY_ARRAY && r->elements > 0;
-    for (size_t i = 0; *ret_any && rc == 0 && i < r->elements; i++)
-        rc = take_all(m, r->element[i]->element[0]->str, r->element[i]->element[1], err);
+    for (size_t i = 0; *ret_any && rc == 0 && i < r->elements; i++) {
+        if (!is_pair(r->element[i])) rc = odd(m, "XREADGROUP", err);
+        else rc = take_all(m, r->element[i]->element[0]->str, r->element[i]->element[1], err);
+    }
     freeReplyObject(r);
     return rc;
 }
@@ -341,7 +366,7 @@ int consume_run(const struct consume_config *cfg, struct consume_stats *stats, s
     m->stats = stats ? stats : &ignored;
     *m->stats = (struct consume_stats){0};
     buf_init(&m->text, TEXT_MAX);
-    redis_conn_init(&m->conn, &m->url, "outbox:consume", OUT_MAX);
+    redis_conn_init(&m->conn, &m->url, "outbox:consume", OUT_MAX, IN_MAX);
     int rc = setup(m, cfg, err) == 0 ? loop(m, err) : -1;
     redis_conn_release(&m->conn);
     redis_url_release(&m->url);

@@ -15,12 +15,13 @@
 
 #define GREET_MAX 16384
 #define READ_SIZE 65536
-#define SEND_BUFFER (4 << 20) /* or what the system allows */
-#define READS_MAX 64          /* per visit */
+#define SEND_BUFFER (4 << 20)  /* or what the system allows */
+#define READS_MAX 64           /* per visit */
+#define ELEMENTS_MAX (1 << 20) /* of a list in a reply */
 
-void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name, size_t out_max)
+void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name, size_t out_max, size_t in_max)
 {
-    *c = (struct redis_conn){.url = url, .name = name, .fd = -1};
+    *c = (struct redis_conn){.url = url, .name = name, .fd = -1, .in_max = in_max};
     buf_init(&c->out, out_max);
     buf_init(&c->greet, GREET_MAX);
 }
@@ -49,7 +50,7 @@ void redis_conn_close(struct redis_conn *c)
     buf_clear(&c->out);
     if (c->greet.p) explicit_bzero(c->greet.p, c->greet.n); /* it has the password */
     buf_clear(&c->greet);
-    c->sent = c->greet_sent = c->n_asked = c->greeted = 0;
+    c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
 
 void redis_conn_release(struct redis_conn *c)
@@ -162,10 +163,32 @@ static int open_local(struct redis_conn *c, struct error *err)
     return unreachable(c, errno, err);
 }
 
+/* make_array is hiredis', up to a size: room is made for what a reply only says that it will have. */
+#if HIREDIS_MAJOR >= 1
+static void *make_array(const redisReadTask *task, size_t n)
+#else
+static void *make_array(const redisReadTask *task, int n)
+#endif
+{
+    const redisReplyObjectFunctions *theirs = task->privdata;
+    return n > ELEMENTS_MAX ? NULL : theirs->createArray(task, n);
+}
+
+static redisReader *new_reader(struct redis_conn *c)
+{
+    redisReader *reader = redisReaderCreate();
+    if (!reader) return NULL;
+    reader->privdata = reader->fn;
+    c->objects = *reader->fn;
+    c->objects.createArray = make_array;
+    reader->fn = &c->objects;
+    return reader;
+}
+
 int redis_conn_open(struct redis_conn *c, struct error *err)
 {
     redis_conn_close(c);
-    c->reader = redisReaderCreate();
+    c->reader = new_reader(c);
     if (!c->reader) return err_nomem(err);
     if (make_greeting(c, err) == 0 && (c->url->path ? open_local : open_network)(c, err) == 0) return 0;
     if (!err->fate) err->fate = FATE_DOWN;
@@ -237,7 +260,8 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
             return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s does not speak Redis's protocol: %s", c->url->label,
                             c->reader->errstr);
-        if (!r) return 0;
+        if (!r) break;
+        c->coming = 0;
         if (c->state != REDIS_GREETING) {
             reply(ctx, r);
             continue;
@@ -246,6 +270,8 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         freeReplyObject(r);
         if (rc != 0) return -1;
     }
+    if (c->coming <= c->in_max) return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s gives an answer that does not end", c->url->label);
 }
 
 static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
@@ -256,6 +282,7 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         if (k < 0) return lost(c, err);
         if (k == 0) return 0;
         if (redisReaderFeed(c->reader, chunk, (size_t)k) != REDIS_OK) return err_nomem(err);
+        c->coming += (size_t)k;
         if (take_replies(c, reply, ctx, err) != 0) return -1;
         if ((size_t)k < sizeof chunk && !c->tls) return 0; /* what came is all there was */
     }

@@ -33,14 +33,18 @@ struct redis_conn {
     struct addrinfo *addrs, *next; /* to try */
     struct tls *tls;
     redisReader *reader;
+    redisReplyObjectFunctions objects; /* how it makes what it has read */
+    size_t in_max, coming;             /* bytes of a reply that is not whole yet */
     struct buf out, greet;
     size_t sent, greet_sent;
     enum redis_greeting asked[GREETINGS];
     size_t n_asked, greeted;
 };
 
-/* redis_conn_init: out_max is the ceiling of what may be queued. url and name are borrowed. */
-void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name, size_t out_max);
+/* redis_conn_init: out_max is the ceiling of what may be queued, in_max that of one reply: a connection that brings a longer one
+ * is lost. url and name are borrowed. */
+void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name, size_t out_max,
+                     size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
 /* redis_conn_open starts to connect. What is queued meanwhile is sent once it has been greeted. Looking up a name may take

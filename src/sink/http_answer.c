@@ -102,8 +102,8 @@ struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HT
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
     /* An answer that goes on beyond what we read is an answer. */
     bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
-    if ((rc == CURLE_OK || cut) && code >= 200) return judge_status(r, code, text);
-    return judge_failure(r, rc == CURLE_OK ? CURLE_WEIRD_SERVER_REPLY : rc, text);
+    if ((rc == CURLE_OK || cut) && code >= 200 && code == r->said) return judge_status(r, code, text);
+    return judge_failure(r, rc == CURLE_OK || cut ? CURLE_WEIRD_SERVER_REPLY : rc, text);
 }
 
 struct sink_result http_late(const struct request *r, char text[HTTP_TEXT])

@@ -39,6 +39,7 @@ struct request {
     int64_t start_at;
     struct buf head, body;
     struct curl_slist lines[HTTP_LINES_MAX];
+    long said;                  /* the status in the answer's last status line; 0: none */
     size_t got;                 /* bytes of the answer */
     char excerpt[HTTP_EXCERPT]; /* its beginning */
     const char *refused;        /* what the address was that we would not connect to */

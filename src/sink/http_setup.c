@@ -303,6 +303,30 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
     return r->got < HTTP_ANSWER_MAX ? n : 0;
 }
 
+/* status_of reads HTTP/1.1 200 or HTTP/2 200; of the blanks there may be more than one. 0: it is neither. */
+static long status_of(const char *p, size_t n)
+{
+    static const char digits[] = "0123456789";
+    char line[32];
+    snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), p);
+    size_t at = strlen("HTTP/"), k = strspn(line + at, digits);
+    if (k == 0 || strncmp(line, "HTTP/", at) != 0) return 0;
+    at += k;
+    if (line[at] == '.') at += 1 + strspn(line + at + 1, digits);
+    k = strspn(line + at, " ");
+    at += k;
+    return k > 0 && strspn(line + at, digits) == 3 ? strtol(line + at, NULL, 10) : 0;
+}
+
+/* see_line: whatever curl cannot make out in a line that begins with HTTP/, it takes for 200; so we read it, too. */
+static size_t see_line(char *p, size_t size, size_t n, void *request)
+{
+    struct request *r = request;
+    (void)size; /* always 1 */
+    if (n > 5 && strncasecmp(p, "HTTP/", 5) == 0) r->said = status_of(p, n);
+    return n;
+}
+
 static long version_of(const struct http *h)
 {
     if (h->o->version == HTTP_1_1) return CURL_HTTP_VERSION_1_1;
@@ -337,6 +361,8 @@ bool http_setup_easy(struct request *r)
     curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, r);
     curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, keep);
     curl_easy_setopt(e, CURLOPT_WRITEDATA, r);
+    curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, see_line);
+    curl_easy_setopt(e, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, r->why);
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION, version_of(h));
     curl_easy_setopt(e, CURLOPT_PIPEWAIT, h->o->version != HTTP_1_1 && (h->tls || h->o->version == HTTP_2) ? 1L : 0L);

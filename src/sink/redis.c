@@ -8,6 +8,7 @@
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)         /* ceiling of what is queued: one event may be large */
+#define IN_MAX ((size_t)1 << 20)          /* ids, numbers, errors */
 #define OUT_ENOUGH ((size_t)4 << 20)      /* then take no more until some is written */
 #define NAME_MAX_BYTES ((size_t)16 << 10) /* of a stream */
 #define CUTS_MAX 3                        /* connections an event may cost before it is held against it */
@@ -397,7 +398,7 @@ static int redis_open(const struct sink_config *cfg, struct sink **ret, struct e
     buf_init(&r->stream_name, NAME_MAX_BYTES);
     buf_init(&r->envelope, OUT_MAX);
     snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
-    redis_conn_init(&r->conn, &r->url, r->client, OUT_MAX);
+    redis_conn_init(&r->conn, &r->url, r->client, OUT_MAX, IN_MAX);
     if (redis_settings_read(cfg->url, &r->set, &r->url, err) != 0) goto fail;
     if (template_new(r->set.stream, &r->name, err) != 0) {
         err_prefix(err, "redis sink: stream");
