@@ -39,6 +39,7 @@ struct pipeline {
     bool parked_turn;
     bool careful_due;  /* a careful event waits for the live batches to end */
     bool careful_held; /* we have cfg.careful */
+    bool forgot;       /* there may be a claim of ours that we don't know of, or count as lost */
     int64_t look_at;
     int64_t deaf_until; /* ignore the bell until then */
     int64_t store_retry_at, store_retry_delay;

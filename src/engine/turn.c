@@ -15,6 +15,7 @@ static void abandon(struct pipeline *p, struct live *l, const char *why)
 {
     if (l->lost) return;
     l->lost = true;
+    p->forgot = true; /* it may still be there, until somebody takes it over */
     p->stats.lost++;
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld of %zu events is lost: %s; they will be delivered again",
            (long long)l->b.epoch, l->b.n, why);
@@ -157,8 +158,10 @@ static void took_batch(struct pipeline *p, struct live *l)
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
     p->live[p->n_live++] = l;
+    if (!l->b.parked && p->c->lanes == 1) p->forgot = false; /* or the lane would not have been free */
     if (live_load(l, p->c->order, !pipeline_failstop(p), &p->keys, &p->ready) != 0) {
         p->n_live--; /* out of memory: the lease will run out, and the batch come again */
+        p->forgot = true;
         careful_leave(p);
         l->used = false;
         arena_reset(&l->a);
@@ -298,7 +301,10 @@ bool turn_settle(struct pipeline *p, int i)
     if (p->n_live == 0) p->stats.stalled_since = 0;
     return b.n > 0 || l || hint.skipped;
 failed:
-    if (next) arena_reset(&next->a);
+    if (next) {
+        arena_reset(&next->a);
+        p->forgot = true; /* it may have been done, and the answer got lost */
+    }
     careful_leave(p);
     turn_store_failed(p, &err);
     return false;

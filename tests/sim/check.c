@@ -233,6 +233,8 @@ static bool honoured(struct sim *w, const struct deed *by, const struct claim *k
 void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost)
 {
     struct claim *k = find(w, by->r, by->c, b->epoch);
+    sim_trace(w, "relay %d extends %s epoch %lld: %s", by->r->id, name_of(w, by->c), (long long)k->epoch,
+              lost ? "lost" : "done");
     if (!honoured(w, by, k, lost, "extended")) return;
     int64_t most = by->wall_most + SIM_LEASE;
     k->mono_until = w->mono + SIM_LEASE * MS_NS;

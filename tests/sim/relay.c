@@ -231,7 +231,10 @@ bool relay_step(struct sim *w, struct relay *r, int c)
     r->crash = &here;
     if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, sim_one_in(w, 2) ? 4 : 40));
     bool again = pipeline_step(q->p);
-    if (oom_disarm()) sim_fault(w, FAULT_OOM);
+    if (oom_disarm()) {
+        sim_fault(w, FAULT_OOM);
+        sim_trace(w, "relay %d was out of memory, at %s", r->id, w->subject[c].name);
+    }
     r->crash = NULL;
     if (pipeline_state(q->p) >= PIPELINE_STOPPED) relay_stop(w, r, c);
     return again;
