@@ -224,6 +224,43 @@ class Crash(Crowd):
         self.assertEqual(list(dict.fromkeys(self.got())), [0, 1, 2, 3])
 
 
+class Pooled(Crowd):
+    """Everybody goes through a PgBouncer, which is killed and comes back."""
+    lease = "1s"
+
+    def sql(self, statement, *params):
+        return servers.execute(self.server.url(self.dbname), statement, *params)
+
+    def pooled(self, mode, seconds):
+        self.begin(1)
+        pooler = servers.PgBouncer(self.server, {"pool_mode": mode}).start()
+        self.addCleanup(pooler.close)
+        self.addCleanup(self._end_children)
+        self.store = pooler.url(self.dbname)
+        crew = self.crew(2, 2)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not self.faults:
+            self.wait_books(10, crew)
+            pooler.kill()
+            time.sleep(self.random.uniform(0, 0.3))
+            pooler.start()
+            self.fault("pooler killed")
+        self.wait_books(20, crew)
+        self.dismiss(crew)
+        self.heal()
+        self.check()
+
+    def test_a_transaction_pooler_killed_under_load_loses_nothing(self):
+        """A PgBouncer in transaction mode that is killed and comes back: what was committed is delivered, in order, by the same
+        relays."""
+        self.rounds(lambda seconds: self.pooled("transaction", seconds), STORM)
+
+    def test_a_session_pooler_killed_under_load_loses_nothing(self):
+        """A PgBouncer in session mode that is killed and comes back: what was committed is delivered, in order, by the same
+        relays."""
+        self.rounds(lambda seconds: self.pooled("session", seconds), STORM)
+
+
 class Standby(servers.Postgres):
     """A streaming copy of another server."""
 

@@ -5,71 +5,17 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import sqlite3
 import threading
 import time
 
 import servers
 from checker import COMMITTED, ROLLED_BACK, Fact
+from net import Net
 from scenario import Numbers, Scenario
 from support import BIN, Case, wait_until
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
-
-
-class Gate(threading.Thread):
-    """A proxy that passes bytes on, and can cut a connection when the server has answered: the client never hears."""
-
-    def __init__(self, server, path):
-        super().__init__(daemon=True)
-        self.server, self.path = str(server), str(path)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(self.path)
-        os.chmod(self.path, 0o777)
-        self.listener.listen(16)
-        self.cut_next = 0  # replies to XADD to swallow, each with its connection
-        self.cuts = 0
-        self.start()
-
-    def run(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.link, args=(client,), daemon=True).start()
-
-    def link(self, client):
-        server = socket.socket(socket.AF_UNIX)
-        try:
-            server.connect(self.server)
-            threading.Thread(target=self.back, args=(server, client), daemon=True).start()
-            while data := client.recv(1 << 16): server.sendall(data)
-        except OSError:
-            pass
-        self.close(client, server)
-
-    def back(self, server, client):
-        try:
-            while data := server.recv(1 << 16):
-                if self.cut_next and data.startswith(b"$"):  # ids: XADD has been done
-                    self.cut_next -= 1
-                    self.cuts += 1
-                    break
-                client.sendall(data)
-        except OSError:
-            pass
-        self.close(client, server)
-
-    @staticmethod
-    def close(*sockets):
-        for s in sockets:
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            s.close()
 
 
 class Moods(Numbers, Case):
@@ -214,14 +160,13 @@ class Moods(Numbers, Case):
 
     def test_connection_cut_after_xadd_and_before_the_reply(self):
         """A reply that gets lost brings its events once more, the same ones, and in order."""
-        gate = Gate(self.redis.socket, self.path("gate"))
-        with self.start(f"unix:{self.path('gate')}?stream=s") as relay:
+        with Net(self.redis.socket) as net, self.start(f"redis://127.0.0.1:{net.port}?stream=s") as relay:
             self.send(50)
             self.wait_all(relay)
             for _ in range(3):
-                gate.cut_next, cuts = 1, gate.cuts
+                cuts, net.drop = net.blown, lambda data: data.startswith(b"$")  # ids: XADD has been done
                 self.send(100)
-                wait_until(lambda: gate.cuts > cuts, what=relay.output)
+                wait_until(lambda: net.blown > cuts, what=relay.output)
                 self.fault("reply lost")
                 self.arrived(relay)
         # It had been added, the relay did not know, and added it again.
