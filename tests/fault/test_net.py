@@ -18,7 +18,7 @@ from support import BIN, SOAK, TIMEOUT, Case, PgCase, wait_until
 CUTS = 40 if SOAK else 6
 FUSES = 60 if SOAK else 6
 BATCH = 20
-UNAVAILABLE = 69
+UNAVAILABLE, CONFIG = 69, 78
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
 SOON = 15  # seconds; the sweep, which would find everything in the end, comes every 30
 DIRECTIONS = {"requests vanish": {"up": True}, "answers vanish": {"down": True}, "all vanishes": {"up": True, "down": True}}
@@ -119,6 +119,12 @@ class ToPostgres(Network, PgCase):
         for kind in self.some():
             with self.subTest(kind): self.half_open(kind, DIRECTIONS[kind])
             self.anew()
+
+    def test_an_answer_timeout_that_is_none_is_refused(self):
+        for value, words in (("soon", "answer_timeout"), ("5", "answer_timeout"), ("", "answer_timeout")):
+            said = self.outbox("status", "--store", f"{self.store}&answer_timeout={value}", status=CONFIG).stderr
+            self.assertIn(words, said)
+        self.outbox("status", "--store", f"{self.store}&answer_timeout=0s")
 
     def test_an_emitter_on_a_half_open_connection_says_so_and_may_be_run_again(self):
         """An emitter whose answer vanishes ends with a clear error; whether it was stored is told by its idempotency key."""
