@@ -95,7 +95,7 @@ class ToPostgres(Network, PgCase):
 
     def half_open(self, kind, directions):
         self.send(40)
-        with self.start() as far:
+        with self.start(self.far, "--sweep", "2s") as far:  # it may be asleep when its network goes, and ask only then
             self.wait_all(far)
             self.net.swallow(**directions)
             asked = self.net.made
