@@ -97,7 +97,7 @@ class Handlers(Scenario):
         self.emit_numbers(12)
         sleeper = self.start()
         wait_until(self.path("held").exists, what=sleeper.output)
-        sleeper.signal(signal.SIGSTOP)  # its other handlers may be anywhere, also between record and commit
+        sleeper.freeze()  # its other handlers may be anywhere, also between record and commit
         hold.unlink()
         other = self.start()
         # In SQLite the sleeper has the write lock; elsewhere all is done without it.
