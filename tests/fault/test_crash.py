@@ -3,6 +3,7 @@ promise, checked against the producers' own diaries and what the sinks got.
 
 The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
+# build: plain
 import collections
 import json
 import pathlib

@@ -122,7 +122,7 @@ class Memory(Scenario):
     """Events of up to a megabyte, and a relay that may not have much memory."""
 
     ENOUGH, TOO_LITTLE = 128 * MIB, 40 * MIB  # address space: the libraries alone take 30
-    COUNT, TRIES = (120, 12) if SOAK else (40, 6)
+    COUNT, TRIES = (120, 8) if SOAK else (40, 6)
 
     def setUp(self):
         super().setUp()
@@ -135,7 +135,7 @@ class Memory(Scenario):
 
     def limited(self, limit):
         return self.spawn("prlimit", f"--as={limit}:", BIN, "relay", "--consumer", "out", "--sink", f"file:{self.out}",
-                          "--lease", "1s", "--log-hold", "0s", log=f"relay-{len(self.children)}.log")
+                          "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=1000", log=f"relay-{len(self.children)}.log")
 
     def got(self):
         """got gives each event's number and its bytes."""

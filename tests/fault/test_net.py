@@ -15,8 +15,8 @@ from net import Net
 from scenario import CLAIMS, SEED, Numbers
 from support import BIN, SOAK, TIMEOUT, Case, PgCase, wait_until
 
-CUTS = 40 if SOAK else 6
-FUSES = 60 if SOAK else 6
+CUTS = 40 if SOAK else 4
+FUSES = 60 if SOAK else 4
 BATCH = 20
 UNAVAILABLE, CONFIG = 69, 78
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"

@@ -1,6 +1,7 @@
 """Redis in all its bad moods, in front of a relay: nothing lost, the order of a key kept, attempts burnt only where an event
 is at fault, and what comes twice has the same event id. And the whole round trip, database to database, with everything
 killed at random."""
+# build: plain
 import json
 import os
 import pathlib

@@ -2,6 +2,7 @@
 takes effect once for each of them, in the order of its key; what one cannot do is a dead letter of its own.
 
 OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N plays the timing again."""
+# build: plain
 import pathlib
 import random
 import signal
