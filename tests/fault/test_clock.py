@@ -182,5 +182,6 @@ class OfTheServer(Clocks, Case):
         self.assertLess(abs(self.sql("SELECT extract(epoch FROM now())")[0][0] - int(time.time())), 5)
         self.addCleanup(self.server.clock.set, 0)
         self.jump(self.server.clock, None, self.send)
+        self.server.clock.set(HOUR)
         now = self.sql("SELECT extract(epoch FROM now())")[0][0]
-        self.assertGreater(abs(int(now) - time.time()), HOUR / 2, "its clock did not jump")
+        self.assertGreater(int(now) - time.time(), HOUR / 2, "its clock does not jump")
