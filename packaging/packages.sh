@@ -7,7 +7,7 @@ packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-de
 # Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
 # when they are installed is neither used nor touched.
 packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 redis-server openssl
-    clang-format cppcheck)
+    clang-format cppcheck faketime)
 # Good to have: the tests that want them say so and are skipped without. Where Debian's own node is not the one installed,
 # they cannot be.
 packages_extra=(nodejs node-pg nghttp2-server)

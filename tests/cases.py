@@ -77,7 +77,8 @@ def load(path):
 def main(path, names):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path.insert(0, str(HERE))
+    os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that have figures to tell, as comments
+    sys.path[:0] = [str(HERE), str(pathlib.Path(path).resolve().parent)]
     suite = load(pathlib.Path(path))
     if names:
         suite = unittest.TestSuite(case for case in flatten(suite) if any(name in case.id() for name in names))

@@ -94,6 +94,13 @@ class Process:
         if self.running():
             self.popen.send_signal(number)
 
+    def freeze(self):
+        """freeze is SIGSTOP, and waits until each thread stands: on a busy machine some go on for a while."""
+        self.signal(signal.SIGSTOP)
+        states = lambda: [task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                          for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir()]
+        wait_until(lambda: set(states()) == {"T"}, what=states)
+
     def wait(self, expect=0, timeout=TIMEOUT):
         """wait gives the exit status (negative: the signal) and fails if it is not `expect`; None accepts any."""
         try:

@@ -514,6 +514,29 @@ static void what_waits_behind_steps_forward_when_the_first_is_buried(void **stat
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
+static void forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 1); /* the answer gets lost: it does not know that it has it */
+    int64_t epoch = g->b.epoch;
+    assert_int_equal(claim(g, "c"), 0);
+    assert_in_range(g->hint.wait_ms, 1, LEASE);
+    struct claim_request req = request("c", "me");
+    req.known = &epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 0);
+    assert_int_equal(g->hint.wait_ms, -1); /* it does */
+    pass(LEASE);
+    claim(g, "c");
+    assert_int_equal(g->hint.crashed, 1); /* taken over */
+}
+
 static void without_order_a_failure_holds_nobody_back(void **state)
 {
     struct store_rig *g = *state;
@@ -816,6 +839,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(only_the_latest_error_is_kept),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
     ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
+    ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),
     ON_A_STORE(without_order_a_failure_holds_nobody_back),
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
     ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),

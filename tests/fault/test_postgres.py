@@ -3,7 +3,6 @@ ended, timeouts, deadlocks, missing rights, wrong addresses. What holds: nothing
 nothing can be done, and never a password in it. Servers that stop and come back are in test_postgres_servers.py."""
 import contextlib
 import json
-import os
 import pathlib
 import signal
 import threading
@@ -13,6 +12,7 @@ import urllib.parse
 import psycopg2
 import servers
 from proxy import ANSWERED, SENT, TORN, UNCOMMITTED, UNREADY, UNSENT, Proxy
+from scenario import CLAIMS, Numbers
 from support import TIMEOUT, PgCase, wait_until
 
 UNAVAILABLE, AGAIN, CONFIG, DATA = 69, 75, 78, 65
@@ -102,52 +102,65 @@ def fetching(request):
     return "pg_visible_in_snapshot" in request.text and request.params
 
 
-class Cut(Faults):
+class Cut(Numbers, PgCase):
     """A connection that breaks in the middle: what the server did then is for the relay to find out."""
 
-    def cut_and_recover(self, match, when):
+    PREFIX = "outbox."
+
+    def cut_and_recover(self, make):
+        """make gives the rule of a proxy that breaks a connection."""
+        self.outbox("init")
         with Proxy(self.store) as proxy:
-            cut = None
-            with self.mail("--store", proxy.url, "--batch", 4) as relay:
-                self.emit_numbers(8)
-                self.wait_for_all(relay)
-                cut = proxy.cut(match, when)
-                self.emit_numbers(20)
+            with self.relay("--store", proxy.url, "--consumer", "out", "--sink", f"file:{self.out}", "--lease", LEASE,
+                            "--batch", 4) as relay:
+                self.send(8)
+                self.wait_all(relay)
+                cut = make(proxy)
+                self.send(20)
                 wait_until(cut.done)
-                self.wait_for_all(relay, timeout=20)
-                self.emit_numbers(4)
-                self.wait_for_all(relay)
-                self.check_order()
-                self.check_settled()
-        repeats = len(self.got()) - len(self.first())
-        self.assertLessEqual(repeats, 4 * 4, "more repeats than one relay's claims")
+                self.fault("connection cut")
+                self.heal(relay, timeout=20)
+                self.send(4)
+                self.wait_all(relay)
+                checker = self.reckon(bound=CLAIMS * 4)
+                self.assertEqual(self.sql("SELECT sum(delivered) FROM outbox.lane"), [(self.sent,)])
         self.assertIn("trying again", relay.output())
-        return repeats
+        return checker.counts["duplicates"]
+
+    def cut(self, match, *moments):
+        """cut cuts a connection at each of these moments, and gives how many events came twice."""
+        twice = 0
+        for when in moments:
+            with self.subTest(when): twice += self.cut_and_recover(lambda proxy: proxy.cut(match, when))
+            self.anew()
+        return twice
 
     def test_a_claim_cut_off_at_any_point_loses_nothing(self):
-        for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED):
-            with self.subTest(when):
-                self.start_anew()
-                # Nothing of a claim that nobody got was delivered, so nothing can come twice.
-                self.assertEqual(self.cut_and_recover(claiming, when), 0)
+        """A claim whose connection breaks at any point: nothing is lost, and nothing comes twice, since nobody got it."""
+        self.assertEqual(self.cut(claiming, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED), 0)
 
     def test_a_settlement_cut_off_at_any_point_loses_nothing(self):
-        for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED):
-            with self.subTest(when):
-                self.start_anew()
-                self.cut_and_recover(settling, when)
+        """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay come twice."""
+        self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
     def test_a_claim_whose_events_are_cut_off_loses_nothing(self):
-        for when in (UNSENT, TORN, UNREADY):
-            with self.subTest(when):
-                self.start_anew()
-                self.cut_and_recover(fetching, when)
+        """A claim whose events get lost on the way: nothing is lost."""
+        self.cut(fetching, UNSENT, TORN, UNREADY)
 
-    def start_anew(self):
-        self.sql("DROP SCHEMA IF EXISTS outbox CASCADE")
-        self.outbox("init")
-        self.out.unlink(missing_ok=True)
-        self.count = 0
+    def test_a_backend_ended_in_claim_or_settle_loses_nothing(self):
+        """A backend that is ended while it claims or settles: nothing is lost, at most the claims of one relay come twice."""
+        for name, match in (("claim", claiming), ("settle", settling)):
+            with self.subTest(name): self.cut_and_recover(lambda proxy: proxy.add(match, self.ended_at_work))
+            self.anew()
+
+    def ended_at_work(self, link, sent):
+        """ended_at_work has the statement wait for a lock, and then ends its backend."""
+        with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:
+            cursor.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
+            link.server.sendall(sent)
+            wait_until(lambda: self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+                                        "current_database() AND wait_event_type = 'Lock'"))
+        return link.pass_answer()
 
 
 class Asleep(Faults):

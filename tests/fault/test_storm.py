@@ -2,30 +2,25 @@
 takes effect once for each of them, in the order of its key; what one cannot do is a dead letter of its own.
 
 OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N plays the timing again."""
-import collections
-import os
+# build: plain
 import pathlib
 import random
 import signal
-import sys
 import unittest
 
+from checker import COMMITTED, Fact
 from proxy import ANSWERED, SENT, TORN, UNREADY, UNSENT, Proxy
-from support import BIN, SOAK, TIMEOUT, Case, PgCase, wait_until
+from scenario import SEED, Scenario
+from support import BIN, SOAK, Case, PgCase, wait_until
 
 PROGRAM = pathlib.Path(BIN).parent / "tests" / "fault" / "fault_storm"
-SEED = int(os.environ.get("OUTBOX_SEED", random.SystemRandom().randrange(1 << 30)))
 KILLS = 100 if SOAK else 20  # on each store
 KEYS = 6
 ALL = ("stock", "odd")
 
 
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-class Handlers:
-    """What holds on any store. self.schema stands before the outbox's tables."""
+class Handlers(Scenario):
+    """What holds on any store. self.PREFIX stands before the outbox's tables."""
 
     def begin(self, effect_at):
         self.outbox("init")
@@ -47,7 +42,7 @@ class Handlers:
         return [tuple(line.split()) for line in path.read_text().splitlines()] if path.exists() else []
 
     def dead(self):
-        rows = self.sql(f"SELECT consumer, seq, attempts FROM {self.schema}dead ORDER BY consumer, seq")
+        rows = self.sql(f"SELECT consumer, seq, attempts FROM {self.PREFIX}dead ORDER BY consumer, seq")
         return {(consumer, seq): attempts for consumer, seq, attempts in rows}
 
     def all_done(self):
@@ -56,75 +51,77 @@ class Handlers:
 
     def left(self):
         """left counts what somebody has in hand, or has to do again."""
-        return self.sql(f"SELECT (SELECT count(*) FROM {self.schema}claim) + (SELECT count(*) FROM {self.schema}parked)")
-
-    def check_order(self, what, rows):
-        last = collections.defaultdict(int)
-        for seq, key in rows:
-            self.assertLess(last[key], seq, f"{what}: key {key}")
-            last[key] = seq
+        return self.sql(f"SELECT (SELECT count(*) FROM {self.PREFIX}claim) + (SELECT count(*) FROM {self.PREFIX}parked)")
 
     def check(self, dead=(), kills=0):
-        """check: effects are exact, but for what is dead: {("shop.odd", seq)}."""
-        events = {seq: id for seq, id in self.sql(f"SELECT seq, CAST(id AS text) FROM {self.schema}event")}
+        """check: effects are exact, but for what is dead: {("shop.odd", seq)}. The external handler acts again once for each
+        kill at most."""
+        events = self.sql(f"SELECT seq, CAST(id AS text), aggregate_id FROM {self.PREFIX}event")
         self.assertEqual(len(events), self.count)
+        c = self.checker({seq: COMMITTED for seq, _, _ in events}, [(seq, Fact(key, seq, id)) for seq, id, key in events])
+        ids = {seq: id for seq, id, _ in events}
         for handler in ALL:
-            rows = self.sql("SELECT seq, key, event FROM effect WHERE handler = '%s' ORDER BY at" % handler)
-            want = [seq for seq in sorted(events) if (f"shop.{handler}", seq) not in dead]
-            self.assertEqual(sorted(seq for seq, _, _ in rows), want, f"effects of {handler}")
-            self.check_order(handler, [row[:2] for row in rows])
-            recorded = self.sql(f"SELECT key FROM {self.schema}handled WHERE handler = 'shop.{handler}' ORDER BY key")
-            self.assertEqual(recorded, sorted((events[seq],) for seq in want), f"inbox of {handler}")
-        got = [(int(seq), id, key) for id, seq, key in self.posted()]
-        self.assertEqual({(seq, id) for seq, id, _ in got}, set(events.items()), "the external handler")
-        self.check_order("post", [(seq, key) for seq, _, key in dict.fromkeys(got)])
-        self.assertEqual(self.left(), [(0,)])
+            buried = [seq for name, seq in dead if name == f"shop.{handler}"]
+            rows = self.sql("SELECT seq, event FROM effect WHERE handler = '%s' ORDER BY at" % handler)
+            c.consumer(handler, rows, buried, bound=0)
+            self.assertEqual(set(buried) & {seq for seq, _ in rows}, set(), f"{handler}: dead, and has had its effect")
+            recorded = self.sql(f"SELECT key FROM {self.PREFIX}handled WHERE handler = 'shop.{handler}' ORDER BY key")
+            self.assertEqual(recorded, sorted((id,) for seq, id in ids.items() if seq not in buried), f"inbox of {handler}")
+        c.consumer("post", [(int(seq), id) for id, seq, _ in self.posted()], bound=kills)
+        self.check_left(c)
+        c.verdict()
         self.assertEqual(set(self.dead()), set(dead), "dead letters")
-        repeats = len(got) - len(set(got))
-        self.assertLessEqual(repeats, kills, "the external handler acts again once for each kill at most")
-        return repeats
 
     # ---- the cases ----
 
     def test_kill_9_between_effect_and_commit_leaves_each_effect_once(self):
+        """Whoever is killed between effect and commit: each handler takes effect once for each event, in the order of its
+        key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0
         while kills < KILLS:
             if kills + own >= self.count / 6: self.emit_numbers(30)
             child = self.start(calls=rng.randrange(1, 14), lag=rng.choice((0, 0, rng.randrange(1, 4000))))
             status = child.wait(expect=None)
             self.assertIn(status, (0, -signal.SIGKILL), child.output())
-            if status: kills += 1
+            if status:
+                kills += 1
+                self.fault("handlers killed")
             else: own += 1
         self.start().wait()
-        repeats = self.check(kills=kills)
-        say(f"{self.name}, seed {SEED}: killed {kills} times, {self.count} events x {len(ALL)} handlers exact; the external "
-            f"handler acted {repeats} times more")
+        self.healed()
+        self.check(kills=kills)
 
     def test_a_process_stopped_past_its_lease_adds_nothing(self):
+        """A process stopped in a handler for longer than its lease: each handler takes effect once, whoever commits."""
         hold = self.path("hold")
         hold.touch()
         self.emit_numbers(12)
         sleeper = self.start()
         wait_until(self.path("held").exists, what=sleeper.output)
-        sleeper.signal(signal.SIGSTOP)  # its other handlers may be anywhere, also between record and commit
+        sleeper.freeze()  # its other handlers may be anywhere, also between record and commit
         hold.unlink()
         other = self.start()
         # In SQLite the sleeper has the write lock; elsewhere all is done without it.
         if self.one_writer: self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(0,)])
         else: other.wait()
         sleeper.signal(signal.SIGCONT)
+        self.fault("handlers stopped")
         sleeper.wait()
         other.wait()
+        self.healed()
         self.check(kills=2)
         if not self.one_writer: self.assertIn("is lost", sleeper.output())
 
     def test_what_fails_always_or_sometimes_or_by_crash_takes_nobody_along(self):
+        """Events whose handler fails, or kills the process, become dead letters of that handler alone."""
         self.emit_numbers(40, {7: "fail", 9: "sometimes", 15: "abort", 21: "sometimes", 22: "fail", 29: "abort"})
         deaths = 0
         while (child := self.start(attempts=3)).wait(expect=None) != 0:
             self.assertEqual(child.wait(expect=None), -signal.SIGABRT, child.output())
             deaths += 1
+            self.fault("handlers aborted")
             self.assertLess(deaths, 20)
+        self.healed()
         sometimes = {key for key in self.dead() if key in {("shop.odd", 9), ("shop.odd", 21)}}
         always = {("shop.odd", seq) for seq in (7, 15, 22, 29)}
         self.check(dead=always | sometimes, kills=deaths)
@@ -133,6 +130,7 @@ class Handlers:
         self.assertLessEqual(deaths, 2 * 4)
 
     def test_two_processes_share_the_work_and_starve_nobody(self):
+        """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
         both = [self.start(), self.start()]
         for child in both: wait_until(lambda: "started" in child.output(), what=child.output)
@@ -140,15 +138,17 @@ class Handlers:
         wait_until(lambda: self.emit_numbers(24) or len(pids()) == 2, what=lambda: [c.output() for c in both])
         wait_until(self.all_done, what=lambda: [c.output() for c in both])
         both[0].kill()  # what it holds goes to the other
+        self.fault("handlers killed")
         self.emit_numbers(24)
         wait_until(self.all_done, what=both[1].output)
+        self.healed()
         both[1].stop()
         self.check(kills=1)
         self.assertEqual(pids(), {child.pid for child in both})
 
 
 class OnSqlite(Handlers, Case):
-    name, schema, one_writer = "SQLite", "outbox_", True
+    one_writer = True
 
     def setUp(self):
         super().setUp()
@@ -156,13 +156,14 @@ class OnSqlite(Handlers, Case):
 
 
 class OnPostgres(Handlers, PgCase):
-    name, schema, one_writer = "PostgreSQL", "outbox.", False
+    PREFIX, one_writer = "outbox.", False
 
     def setUp(self):
         super().setUp()
         self.begin("bigserial PRIMARY KEY")
 
     def test_a_connection_ended_while_a_handler_works_changes_nothing(self):
+        """A connection ended in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
         self.emit_numbers(12)
@@ -170,8 +171,10 @@ class OnPostgres(Handlers, PgCase):
         wait_until(self.path("held").exists, what=child.output)
         wait_until(lambda: self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in "
                                     "transaction' AND datname = current_database()"))
+        self.fault("backend ended")
         hold.unlink()
         child.wait()
+        self.healed()
         self.check()
 
     def through_proxy(self, prepare):
@@ -184,17 +187,21 @@ class OnPostgres(Handlers, PgCase):
             rules = prepare(proxy)
             self.emit_numbers(24)
             for rule in rules: wait_until(rule.done, what=child.output)
+            self.fault("connection cut", len(rules))
             wait_until(self.all_done, what=child.output)
+            self.healed()
             child.stop()
         self.check(kills=len(rules))  # the external handler's record may be cut off, too
 
     def test_a_commit_cut_off_at_any_point_is_resolved(self):
+        """A commit whose connection breaks at any point: each handler takes effect once."""
         for when in (UNSENT, SENT, ANSWERED, TORN, UNREADY):
             with self.subTest(when):
                 self.start_anew()
                 self.through_proxy(lambda proxy: [proxy.cut(lambda r: r.text == "COMMIT", when) for _ in range(3)])
 
     def test_a_connection_ended_between_handler_and_commit_changes_nothing(self):
+        """A backend ended between handler and commit: each handler takes effect once."""
         for text in ("handle_all(", "turn(", "COMMIT"):
             with self.subTest(text):
                 self.start_anew()

@@ -45,8 +45,10 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
 int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
 {
     struct pg_store *st = pg_of(base);
+    st->patient = true; /* it may have many rows to go through */
     PGresult *r = req->undo ? pg_query(st, err, "SELECT @schema@.unadopt($1), 0", "s", req->table)
                             : adopt(st, req, err);
+    st->patient = false;
     if (!r) return -1;
     *ret = (struct adopt_result){.changed = pg_true(r, 0, 0), .copied = pg_int(r, 0, 1)};
     PQclear(r);

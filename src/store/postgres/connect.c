@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "store/postgres/handle.h"
 #include "store/postgres/postgres.h"
+
+#define ANSWER_MS 60000
+#define GONE_AFTER "10s" /* how often the server looks whether we are still there while it works */
 
 extern const struct store_ops store_postgres;
 
@@ -41,9 +45,9 @@ static char *decode(const char *p, size_t n)
 /* ours takes one parameter of the query part if it is one of ours; returns whether it was. */
 static bool ours(struct pg_store *st, const char *p, size_t n, bool *ok)
 {
-    static const char *const names[] = {"schema=", "tenant="};
-    char **to[] = {&st->schema, &st->tenant};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
+    char **to[] = {&st->schema, &st->tenant, &st->answer};
+    for (int i = 0; i < 3; i++) {
         size_t len = strlen(names[i]);
         if (n < len || strncmp(p, names[i], len) != 0) continue;
         free(*to[i]);
@@ -74,7 +78,7 @@ static int find_query(const char *url, const char **ret, struct error *err)
     return 0;
 }
 
-/* split takes schema and tenant out of the URL; the rest is libpq's. */
+/* split takes what is ours out of the URL; the rest is libpq's. */
 static int split(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
@@ -95,7 +99,12 @@ static int split(struct pg_store *st, const char *url, struct error *err)
     }
     st->conninfo = buf_cstr(&b) ? strdup(b.p) : NULL;
     buf_release(&b);
-    if (!ok) return err_set(err, ERR_CONFIG, "the store's schema or tenant is empty or not properly percent-encoded");
+    if (!ok)
+        return err_set(err, ERR_CONFIG,
+                       "the store's schema, tenant or answer_timeout is empty or not properly percent-encoded");
+    st->answer_ms = ANSWER_MS;
+    if (st->answer && text_duration(st->answer, &st->answer_ms, err) != 0)
+        return err_prefix(err, "answer_timeout in the store's URL");
     return st->conninfo ? 0 : err_nomem(err);
 }
 
@@ -159,11 +168,21 @@ static void ignore_notice(void *ctx, const PGresult *r)
 /* command runs something on a new connection. */
 static int command(struct pg_store *st, PGconn *db, const char *text, const char *param, struct error *err)
 {
-    PGresult *r = param ? PQexecParams(db, text, 1, NULL, &param, NULL, NULL, 0) : PQexec(db, text);
+    int ok = param ? PQsendQueryParams(db, text, 1, NULL, &param, NULL, NULL, 0) : PQsendQuery(db, text);
+    PGresult *r = ok ? pg_last_result(st, db) : NULL;
     ExecStatusType s = PQresultStatus(r);
     int bad = s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK ? 0 : pg_fail(st, db, r, err);
     PQclear(r);
     return bad;
+}
+
+/* watch_us has the server end a statement whose client is gone, also while it waits for a lock: else each connection that was
+ * given up would leave one behind, until there is no place for the next. Servers before 14, and some systems, cannot. */
+static void watch_us(struct pg_store *st, PGconn *db)
+{
+    struct error ignored;
+    if (PQserverVersion(db) >= 140000)
+        command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", NULL, &ignored);
 }
 
 /* set_up prepares a new connection. Most settings are for our own statements; behind a pooler a session's settings would
@@ -176,6 +195,7 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
                 "SET plan_cache_mode = force_generic_plan",
                 NULL, err) != 0)
         return -1;
+    watch_us(st, db);
     if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0) return -1;
     return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
 }
@@ -210,7 +230,7 @@ void pg_reader_close(struct pg_store *st)
 {
     PQfinish(st->reader);
     st->reader = NULL;
-    st->ahead.sent = st->ahead.ready = false;
+    st->ahead.sent = st->ahead.ready = st->silent = false;
 }
 
 static void disconnect(struct pg_store *st)
@@ -226,7 +246,7 @@ static void disconnect(struct pg_store *st)
 /* look_around finds out who answers: if another process than we were told, a pooler stands between. */
 static int look_around(struct pg_store *st, struct error *err)
 {
-    PGresult *r = PQexec(st->db, "SELECT pg_backend_pid()");
+    PGresult *r = PQsendQuery(st->db, "SELECT pg_backend_pid()") ? pg_last_result(st, st->db) : NULL;
     if (PQresultStatus(r) != PGRES_TUPLES_OK) {
         pg_fail(st, st->db, r, err);
         PQclear(r);
@@ -257,7 +277,8 @@ int pg_ready(struct pg_store *st, struct error *err)
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] = "SELECT pg_postmaster_start_time(), pg_is_in_recovery()";
-    PGresult *a = PQexec(st->db, sql), *b = PQexec(st->reader, sql);
+    PGresult *a = PQsendQuery(st->db, sql) ? pg_last_result(st, st->db) : NULL;
+    PGresult *b = PQsendQuery(st->reader, sql) ? pg_last_result(st, st->reader) : NULL;
     bool same = PQresultStatus(a) == PGRES_TUPLES_OK && PQresultStatus(b) == PGRES_TUPLES_OK && !pg_true(b, 0, 1) &&
                 strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) == 0;
     PQclear(a);
@@ -348,6 +369,7 @@ void pg_close(struct store *base)
     free(st->quoted);
     free(st->literal);
     free(st->tenant);
+    free(st->answer);
     free(st);
 }
 
@@ -402,6 +424,7 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
     st->quoted = strdup(from->quoted);
     st->literal = strdup(from->literal);
     st->tenant = from->tenant ? strdup(from->tenant) : NULL;
+    st->answer_ms = from->answer_ms;
     if (!st->conninfo || !st->shown || !st->schema || !st->quoted || !st->literal || (from->tenant && !st->tenant))
         err_nomem(err);
     else if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {

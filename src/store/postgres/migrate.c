@@ -96,13 +96,16 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     int64_t from;
-    if (pg_begin(base, err) != 0) return -1;
-    if (pg_migrate_in(st, &from, err) != 0) {
-        pg_rollback(base);
-        return -1;
+    st->patient = true;
+    int bad = pg_begin(base, err);
+    if (!bad) {
+        bad = pg_migrate_in(st, &from, err);
+        if (bad) pg_rollback(base);
+        else bad = pg_commit(base, err);
     }
-    *ret_created = from < PG_SCHEMA_VERSION;
-    return pg_commit(base, err);
+    st->patient = false;
+    if (!bad) *ret_created = from < PG_SCHEMA_VERSION;
+    return bad;
 }
 
 /* ---- for other tools ---- */

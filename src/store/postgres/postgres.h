@@ -61,12 +61,16 @@ struct pg_store {
     unsigned generation; /* grows with each connection */
     PGconn *reader;
     unsigned reader_generation;
-    char *conninfo; /* what libpq gets: the URL without what is ours */
-    char *shown;    /* for messages: no password */
-    char *schema;   /* as it is called */
-    char *quoted;   /* as an identifier */
-    char *literal;  /* the quoted identifier inside a literal, without the outer quotes */
-    char *tenant;   /* NULL: the platform's */
+    char *conninfo;    /* what libpq gets: the URL without what is ours */
+    char *shown;       /* for messages: no password */
+    char *schema;      /* as it is called */
+    char *quoted;      /* as an identifier */
+    char *literal;     /* the quoted identifier inside a literal, without the outer quotes */
+    char *tenant;      /* NULL: the platform's */
+    char *answer;      /* answer_timeout as the URL has it; NULL: ANSWER_MS counts */
+    int64_t answer_ms; /* 0: for ever */
+    bool patient;      /* at something that may take its time: no limit */
+    bool silent;       /* a connection was given up because nothing came for so long */
     struct store_options opt;
     bool in_tx;
     bool lent;       /* see effects.c */
@@ -104,6 +108,12 @@ static inline struct pg_store *pg_of(struct store *st)
 
 /* pg_fail turns what a result or the connection says into our error; returns -1. r may be NULL. */
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
+/* pg_result is PQgetResult, which would wait for ever, with a limit: where nothing comes for answer_ms the connection is given
+ * up, and the result says so. pg_last_result gives the last one of what was sent; the others are cleared. */
+PGresult *pg_result(struct pg_store *st, PGconn *db);
+PGresult *pg_last_result(struct pg_store *st, PGconn *db);
+/* pg_clear_results takes away what a handler, to whom the connection was lent, sent and did not read to its end. */
+void pg_clear_results(PGconn *db);
 /* pg_expand puts the schema into any text; the caller frees it. */
 char *pg_expand(const struct pg_store *st, const char *sql);
 

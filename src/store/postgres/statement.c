@@ -1,12 +1,17 @@
 /* statement.c: statements, parameters, and what PostgreSQL's errors mean to us. */
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "base/buf.h"
+#include "base/text.h"
 #include "store/postgres/postgres.h"
 
 #define PARAMS_MAX 32
 #define STOP_BYTES (1 << 20)
+#define TLS_LOOK_MS 50
 
 /* ---- errors ---- */
 
@@ -63,6 +68,11 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 {
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
     char said[300];
+    if (st->silent) {
+        text_duration_show(st->answer_ms, said);
+        st->silent = false;
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: the server has not answered for %s", st->shown, said);
+    }
     if (PQstatus(db) == CONNECTION_BAD || !state) {
         one_line(r && *PQresultErrorMessage(r) ? PQresultErrorMessage(r) : PQerrorMessage(db), said, sizeof said);
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown,
@@ -70,6 +80,52 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
     }
     return fail_as(st, state, PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY),
                    PQresultErrorField(r, PG_DIAG_MESSAGE_HINT), err);
+}
+
+/* ---- waiting ---- */
+
+/* wait_for waits until a result can be had without waiting; false: nothing came for too long. A connection whose other end
+ * is gone without a word, or which leads through something that swallows, never says anything, and TCP does not notice.
+ * The machine's own clock, whatever the store goes by: this is about a real socket. What TLS has read already the socket
+ * does not tell, so there it is looked at now and then. */
+static bool wait_for(const struct pg_store *st, PGconn *db)
+{
+    bool limited = st->answer_ms > 0 && !st->patient && !st->opt.any_version;
+    int64_t since = clock_mono(&clock_system), most = PQsslInUse(db) ? TLS_LOOK_MS : 60000;
+    while (PQisBusy(db)) {
+        struct pollfd fd = {.fd = PQsocket(db), .events = POLLIN};
+        int64_t left = limited ? st->answer_ms - (clock_mono(&clock_system) - since) / MS_NS : most;
+        if (left <= 0) return false;
+        int n = poll(&fd, 1, (int)(left < most ? left : most));
+        if ((n < 0 && errno != EINTR) || !PQconsumeInput(db)) return true; /* PQgetResult knows what to say */
+        if (n > 0) since = clock_mono(&clock_system);
+    }
+    return true;
+}
+
+PGresult *pg_result(struct pg_store *st, PGconn *db)
+{
+    if (!wait_for(st, db)) {
+        st->silent = true;
+        shutdown(PQsocket(db), SHUT_RDWR); /* for libpq as if the server had gone */
+    }
+    return PQgetResult(db);
+}
+
+void pg_clear_results(PGconn *db)
+{
+    if (PQtransactionStatus(db) == PQTRANS_ACTIVE) PQclear(PQexec(db, ""));
+}
+
+PGresult *pg_last_result(struct pg_store *st, PGconn *db)
+{
+    PGresult *last = NULL;
+    for (PGresult *r; (r = pg_result(st, db));) {
+        PQclear(last);
+        last = r;
+        if (PQstatus(db) == CONNECTION_BAD) break;
+    }
+    return last;
 }
 
 /* ---- texts ---- */
@@ -150,7 +206,7 @@ static int name_of(struct pg_store *st, enum pg_link link, size_t i, char name[1
     if (st->pooled || st->lent) return 0;
     snprintf(name, 16, "outbox_%zu", i);
     if (*there == now) return 0;
-    PGresult *r = PQprepare(db, name, st->cached[i].text, 0, NULL);
+    PGresult *r = PQsendPrepare(db, name, st->cached[i].text, 0, NULL) ? pg_last_result(st, db) : NULL;
     int bad = PQresultStatus(r) != PGRES_COMMAND_OK ? pg_fail(st, db, r, err) : 0;
     PQclear(r);
     if (!bad) *there = now;
@@ -169,8 +225,10 @@ static PGresult *run(struct pg_store *st, const char *sql, const struct params *
     char name[16];
     if (pg_ready(st, err) != 0) return NULL;
     if (find(st, sql, &i, err) != 0 || name_of(st, PG_MAIN, i, name, err) != 0) return NULL;
-    PGresult *r = *name ? PQexecPrepared(st->db, name, p->n, p->values, p->lengths, p->formats, 0)
-                        : PQexecParams(st->db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, 0);
+    pg_clear_results(st->db);
+    int ok = *name ? PQsendQueryPrepared(st->db, name, p->n, p->values, p->lengths, p->formats, 0)
+                   : PQsendQueryParams(st->db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, 0);
+    PGresult *r = ok ? pg_last_result(st, st->db) : NULL;
     if (went_well(r)) return r;
     pg_fail(st, st->db, r, err);
     PQclear(r);
@@ -205,8 +263,8 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
 /* pg_finish: the rows come before the commit. That this failed, or that nobody can tell, comes behind them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
-    PGresult *said = PQgetResult(st->db);
-    for (PGresult *r; (r = PQgetResult(st->db));) {
+    PGresult *said = pg_result(st, st->db);
+    for (PGresult *r; (r = pg_result(st, st->db));) {
         bool worse = went_well(said) && !went_well(r);
         PQclear(worse ? said : r);
         if (worse) said = r;
@@ -247,7 +305,8 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
 
 int pg_simple(struct pg_store *st, const char *text, struct error *err)
 {
-    PGresult *r = PQexec(st->db, text);
+    pg_clear_results(st->db);
+    PGresult *r = PQsendQuery(st->db, text) ? pg_last_result(st, st->db) : NULL;
     int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
     PQclear(r);
     return bad;
@@ -276,13 +335,13 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err)
 {
     PGconn *db = link == PG_MAIN ? st->db : st->reader;
-    PGresult *r = PQgetResult(db);
+    PGresult *r = pg_result(st, db);
     int failed = 0;
     if (r && PQresultStatus(r) == PGRES_SINGLE_TUPLE) {
         *ret = r;
         return 1;
     }
-    for (; r; r = PQgetResult(db)) { /* the end, or an error */
+    for (; r; r = pg_result(st, db)) { /* the end, or an error */
         if (!went_well(r) && !failed) failed = pg_fail(st, db, r, err);
         PQclear(r);
     }
@@ -296,7 +355,7 @@ void pg_stop(struct pg_store *st, enum pg_link link)
     PGconn *db = link == PG_MAIN ? st->db : st->reader;
     PGresult *r;
     size_t bytes = 0;
-    while (bytes < STOP_BYTES && (r = PQgetResult(db))) {
+    while (bytes < STOP_BYTES && (r = pg_result(st, db))) {
         for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++) bytes += (size_t)PQgetlength(r, 0, i);
         PQclear(r);
     }
@@ -305,7 +364,7 @@ void pg_stop(struct pg_store *st, enum pg_link link)
     PGcancel *c = PQgetCancel(db);
     if (c) PQcancel(c, why, sizeof why);
     PQfreeCancel(c);
-    while ((r = PQgetResult(db))) PQclear(r);
+    while ((r = pg_result(st, db))) PQclear(r);
 }
 
 int64_t pg_int(const PGresult *r, int row, int col)

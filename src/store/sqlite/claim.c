@@ -469,10 +469,27 @@ static int claim_fresh(struct claiming *k, struct chunk *ahead, struct error *er
     return 0;
 }
 
+/* await_claims: claims of others may be taken over when they run out, and so may one of our own that we don't know, because
+ * the answer got lost. */
+static int await_claims(struct claiming *k, struct error *err)
+{
+    int r;
+    sqlite3_stmt *q = sqlite_query(k->st, err,
+                                   "SELECT epoch, locked_until, owner <> ?2 FROM outbox_claim WHERE consumer = ?1",
+                                   "ss", k->req->consumer, k->req->owner);
+    if (!q) return -1;
+    while ((r = sqlite_step(k->st, q, err)) == 1) {
+        int64_t until = sqlite3_column_int64(q, 1);
+        bool forgotten = until > k->now && !is_known(k->req, sqlite3_column_int64(q, 0));
+        if (sqlite3_column_int(q, 2) || forgotten) hint_wait(k, until);
+    }
+    return r;
+}
+
 /* look_through finds out whether anything at all is left for this consumer. Fresh events were just looked for. */
 static int look_through(struct claiming *k, struct error *err)
 {
-    int64_t left = 0, until = 0;
+    int64_t left = 0;
     if (sqlite_number(
             k->st, err, &left,
             "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
@@ -480,12 +497,7 @@ static int look_through(struct claiming *k, struct error *err)
             "si", k->req->consumer, k->now) != 0)
         return -1;
     k->hint->through = !left && k->hint->skipped == 0;
-    if (sqlite_number(k->st, err, &until,
-                      "SELECT min(locked_until) FROM outbox_claim WHERE consumer = ? AND owner <> ?", "ss",
-                      k->req->consumer, k->req->owner) != 0)
-        return -1;
-    if (until) hint_wait(k, until);
-    return 0;
+    return await_claims(k, err);
 }
 
 /* check_consumer reads the row; someone may have paused, removed or changed the consumer meanwhile. With other settings

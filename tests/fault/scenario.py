@@ -1,0 +1,163 @@
+"""What the scenarios of this folder share: each says what must hold, counts what it did to its victims, has the one checker
+look, and prints one line of figures to the TAP output:
+
+    # figures: {"scenario": "...", "invariant": "...", "events": 812, "faults": {"relay killed": 9}, "lost": 0, ...}
+
+    class Storm(Scenario, Case):
+        def test_a_storm_of_kills_loses_nothing(self):
+            '''Whoever is killed whenever: what was committed is delivered, in order.'''
+            self.rounds(self.storm)
+
+The docstring's first paragraph is the invariant. heal_s is the time from the end of the last fault until everything that
+was committed had been delivered; where there were several rounds, the longest, and `heals` has all of them."""
+import json
+import os
+import random
+import sys
+import time
+
+from checker import COMMITTED, Checker, Fact, tally, whole_lines
+from support import SOAK, wait_until
+
+SEED = int(os.environ.get("OUTBOX_SEED", random.SystemRandom().randrange(1 << 30)))
+SOAK_TIME = int(os.environ.get("OUTBOX_SOAK_SECONDS", 300))  # of one scenario that is played in rounds
+CLAIMS = 4  # the most a relay holds at once for one consumer
+KEYS = 5
+
+APPEND = "exec 9>>{out}; flock 9; cat >&9"
+# Says "later" to every ninth event twice, and "never" to every fortieth.
+FLAKY = ("exec:[ $((OUTBOX_SEQ % 40)) -ne 0 ] || exit 65; "
+         "[ $((OUTBOX_SEQ % 9)) -ne 0 ] || [ $OUTBOX_ATTEMPT -gt 2 ] || exit 75; " + APPEND)
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Scenario:
+    """To be put before a Case. PREFIX stands before the outbox's tables."""
+
+    PREFIX = "outbox_"
+
+    def run(self, result=None):
+        self.faults, self.checkers, self.heals = {}, [], []
+        self.fault_end = None
+        try:
+            return super().run(result)
+        finally:
+            if self.checkers: self.print_figures()
+
+    # ---- what is done to them ----
+
+    def fault(self, kind, n=1):
+        """fault counts one that was injected, and is over."""
+        self.faults[kind] = self.faults.get(kind, 0) + n
+        self.fault_end = time.monotonic()
+
+    def fault_over(self):
+        """fault_over: one that was counted when it began has ended."""
+        self.fault_end = time.monotonic()
+
+    def healed(self):
+        """healed: everything has been delivered, at this moment."""
+        self.heals.append(round(time.monotonic() - self.fault_end, 2))
+
+    # ---- what came of it ----
+
+    def checker(self, told, stored):
+        """checker makes the one that will say what is wrong; its counts become figures."""
+        self.checkers.append(Checker(told, stored))
+        return self.checkers[-1]
+
+    def check_left(self, checker):
+        """check_left: whatever a relay still holds it lets go in a moment."""
+        tables = [self.PREFIX + name for name in ("claim", "parked")]
+        rows = lambda: [row for table in tables for row in self.sql(f"SELECT * FROM {table}")]
+        for _ in range(200):
+            if not rows(): break
+            time.sleep(0.05)
+        checker.left("claims and parked events", rows())
+
+    def print_figures(self):
+        counts = tally(self.checkers)
+        line = {"scenario": self.id(), "invariant": self.invariant(), "events": sum(c.events for c in self.checkers),
+                "faults": self.faults, "lost": counts["lost"], "phantoms": counts["phantoms"] + counts["changed"],
+                "misordered": counts["misordered"], "duplicates": counts["duplicates"], "bound": counts["bound"],
+                "heal_s": max(self.heals, default=None)}
+        if len(self.heals) > 1: line["heals"] = self.heals
+        os.write(int(os.environ.get("OUTBOX_TAP", 1)), f"# figures: {json.dumps(line)}\n".encode())
+
+    def invariant(self):
+        text = (self._testMethodDoc or type(self).__doc__ or "").strip().split("\n\n")[0]
+        return " ".join(text.split())
+
+    # ---- rounds ----
+
+    def rounds(self, play, short, long=15):
+        """rounds plays once for `short` seconds; in a soak for SOAK_TIME, each round with another seed and anew."""
+        end = time.monotonic() + SOAK_TIME
+        for n in range(1 << 20):
+            self.seed = SEED + n
+            self.random = random.Random(self.seed)
+            try:
+                play(long if SOAK else short)
+            except BaseException:
+                say(f"play it again with OUTBOX_SEED={self.seed}")
+                raise
+            if not SOAK or time.monotonic() > end: break
+            self.anew()
+
+    def anew(self):
+        self.doCleanups()
+        self.setUp()
+
+    def refuse_death(self, process):
+        if not process.running(): self.fail(f"a process ended by itself:\n{process.output()}")
+
+    def lost_claims(self, consumer):
+        """lost_claims counts what relays say in their logs: each may bring a batch twice, like a crash."""
+        logs = (child.output() for child in self.children if child.log.name.startswith("relay-"))
+        return sum(f"consumer={consumer} claim" in line and "is lost" in line for log in logs for line in log.splitlines())
+
+
+class Numbers(Scenario):
+    """Events are numbers, KEYS keys in turn, and `emit` said of each that it was committed."""
+
+    def setUp(self):
+        super().setUp()
+        self.out, self.sent = self.path("out"), 0
+
+    def send(self, n, store=None):
+        first, self.sent = self.sent, self.sent + n
+        lines = "".join(json.dumps({"type": "a", "aggregate_type": "k", "aggregate_id": str(i % KEYS), "payload": i}) + "\n"
+                        for i in range(first, first + n))
+        self.outbox("emit", "--ndjson", "-", "--store", store or self.store, input=lines)
+
+    def got(self):
+        """got gives [(number, id)] as they came."""
+        return [(ev["payload"], ev["id"]) for ev, _ in whole_lines(self.out)]
+
+    def missing(self):
+        return sorted(set(range(self.sent)) - {n for n, _ in self.got()})
+
+    def wait_all(self, *relays, timeout=60):
+        """wait_all waits until everything was delivered."""
+        wait_until(lambda: not self.missing(), timeout, lambda: "".join(
+            [f"missing {len(self.missing())}: {self.missing()[:20]}\n", *(r.output()[-4000:] for r in relays)]))
+
+    def heal(self, *relays, timeout=60):
+        self.wait_all(*relays, timeout=timeout)
+        self.healed()
+
+    def reckon(self, bound, dead=()):
+        stored = [(n, Fact(n % KEYS, n, id)) for n, id in self.stored()]
+        c = self.checker(dict.fromkeys(range(self.sent), COMMITTED), stored)
+        c.consumer("out", self.got(), dead, bound)
+        self.check_left(c)
+        c.verdict()
+        return c
+
+    def stored(self):
+        """stored gives [(number, id)] of the outbox itself."""
+        rows = self.sql(f"SELECT CAST(payload AS text), CAST(id AS text) FROM {self.PREFIX}event ORDER BY seq")
+        return [(int(payload), id) for payload, id in rows]

@@ -1,0 +1,187 @@
+"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the PostgreSQL server. Leases, retries
+and positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never
+jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and nobody waits for an hour.
+
+# build: plain
+"""
+import random
+import time
+import unittest
+import uuid
+
+import servers
+from faketime import FOUND, HOUR, Clock
+from scenario import APPEND, CLAIMS, SEED, Numbers
+from support import SOAK, Case, PgCase, wait_until
+
+BATCH = 20
+ROUNDS = 20 if SOAK else 5
+JUMPS = (HOUR, -HOUR, 2 * HOUR, 0, -2 * HOUR, 5, -5)
+SOON = 45  # seconds; far less than a clock was wrong, and less than the sweep
+# Of every third event the first attempt fails.
+SECOND = "exec:[ $((OUTBOX_SEQ % 3)) -ne 0 ] || [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; " + APPEND
+
+
+@unittest.skipUnless(FOUND, "there is no libfaketime: install the package faketime")
+class Clocks(Numbers):
+    def setUp(self):
+        super().setUp()
+        self.rng = random.Random(SEED)
+        self.outbox("init")
+
+    def clock(self, name, seconds=0):
+        return Clock(self.path(f"clock-{name}"), seconds)
+
+    def start(self, clock=None, *more):
+        return self.relay("--consumer", "out", "--sink", SECOND.format(out=self.out), "--batch", BATCH, "--lease", "1500ms",
+                          "--retry", "base=20ms,cap=100ms,attempts=1000", "--sweep", "60s", "--log-hold", "0s", *more,
+                          env=clock.env() if clock else None)
+
+    def emit_at(self, clock, n, *more):
+        """emit_at sends n events by an emitter that goes by this clock."""
+        self.wrong = clock
+        try:
+            self.send(n)
+        finally:
+            self.wrong = None
+
+    wrong = None
+
+    def env(self, extra=None):
+        return super().env({**(self.wrong.env() if self.wrong else {}), **(extra or {})})
+
+    def bound(self, faults):
+        return (CLAIMS * faults + self.lost_claims("out")) * BATCH
+
+    def apart(self):
+        """apart has three relays and three emitters work whose clocks are an hour apart; gives the clocks and the relays."""
+        clocks = [self.clock("ahead", HOUR), self.clock("behind", -HOUR), self.clock("right")]
+        relays = [self.start(clock) for clock in clocks]
+        for n in range(ROUNDS): self.emit_at(clocks[n % 3], 15)
+        self.fault("clock an hour ahead")
+        self.fault("clock an hour behind")
+        return clocks, relays
+
+    def jump(self, clock, own, emit):
+        """jump sets a clock to and fro, under two relays that go by the clock `own`. Every second time they are killed just
+        before, so that their leases, and what waits for its retry, are of a time that is not any more."""
+        relays = [self.start(own), self.start(own)]
+        for n in range(ROUNDS):
+            emit(15)
+            wait_until(lambda: self.sql(f"SELECT 1 FROM {self.PREFIX}claim") or not self.missing())
+            if n % 2:
+                for relay in relays: relay.kill()
+                self.fault("relay killed", 2)
+            clock.set(JUMPS[n % len(JUMPS)])
+            self.fault("clock jumped")
+            if n % 2: relays = [self.start(own), self.start(own)]
+        self.heal(*relays, timeout=SOON)
+        for relay in relays: relay.stop()
+        self.reckon(self.bound(sum(self.faults.values())))
+
+    def delayed(self):
+        """delayed: not_before is a time, made by the emitter's clock. One that is behind has no effect; one that is ahead
+        delays by as much more. What comes after it in its key waits with it."""
+        fast, slow = self.clock("fast", 1), self.clock("slow", -HOUR)
+        with self.start() as relay:
+            for clock, least, most in ((slow, 0, SOON), (fast, 1.2, SOON)):
+                self.wrong, begin = clock, time.monotonic()
+                self.outbox("emit", "a", "--key", f"k/{self.sent % 5}", "--payload", self.sent, "--delay", "300ms")
+                self.wrong = None
+                self.sent += 1
+                self.fault("emitter's clock wrong")
+                self.send(10)
+                self.heal(relay, timeout=most)
+                self.assertGreater(time.monotonic() - begin, least)
+        self.reckon(0)
+
+
+class OnSqlite(Clocks, Case):
+    def test_relays_an_hour_apart_lose_and_reorder_nothing(self):
+        """Programs whose clocks are an hour apart take each other's claims away, in SQLite, where each goes by its own; nothing
+        is lost or out of order, and once the clocks agree all is delivered."""
+        clocks, relays = self.apart()
+        for clock in clocks: clock.set(0)
+        self.fault_over()
+        self.heal(*relays, timeout=SOON)
+        for relay in relays: relay.stop()
+        self.reckon(self.bound(2 * ROUNDS))
+
+    def test_a_clock_that_jumps_makes_nobody_wait(self):
+        """A machine's clock that jumps by hours, to and fro: leases and retries last as long as they were meant to, nothing is
+        lost or out of order."""
+        clock = self.clock("machine")
+        self.jump(clock, clock, lambda n: self.emit_at(clock, n))
+
+    def test_a_delay_goes_by_the_emitters_clock_and_holds_its_key(self):
+        """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
+        self.delayed()
+
+
+class OnPostgres(Clocks, PgCase):
+    PREFIX = "outbox."
+
+    def test_relays_an_hour_apart_work_as_if_they_were_not(self):
+        """Programs whose clocks are an hour apart work on while they are: the server's clock counts. Nothing is lost or out of
+        order, and no claim is taken away that has not run out."""
+        _, relays = self.apart()
+        self.heal(*relays, timeout=SOON)
+        for relay in relays: relay.stop()
+        self.reckon(self.bound(0))
+
+    def test_a_clock_of_a_relay_that_jumps_is_nobodys_business(self):
+        """A relay's clock that jumps by hours changes nothing."""
+        clock = self.clock("machine")
+        with self.start(clock) as relay:
+            for n in range(ROUNDS):
+                self.emit_at(clock, 15)
+                clock.set(JUMPS[n % len(JUMPS)])
+                self.fault("clock jumped")
+                time.sleep(self.rng.uniform(0, 0.4))
+            self.heal(relay, timeout=SOON)
+        self.reckon(self.bound(0))
+
+    def test_a_delay_goes_by_the_emitters_clock_and_holds_its_key(self):
+        """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
+        self.delayed()
+
+
+class FakeServer(servers.Postgres):
+    """A server that goes by a clock of ours."""
+
+    def prepare(self):
+        super().prepare()
+        self.clock = Clock(self.dir / "clock")
+
+    def command(self):
+        return ["env", *(f"{name}={value}" for name, value in self.clock.env().items()), *super().command()]
+
+
+class OfTheServer(Clocks, Case):
+    PREFIX = "outbox."
+
+    @classmethod
+    def setUpClass(cls):
+        if not FOUND: return
+        cls.server = FakeServer().start()
+        cls.addClassCleanup(cls.server.close)
+
+    def setUp(self):
+        self.dbname = f"t_{uuid.uuid4().hex[:12]}"
+        Case.setUp(self)
+        self.store = self.server.create_database(self.dbname)
+        self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
+        self.outbox("init")
+
+    def sql(self, statement, *params):
+        return servers.execute(self.store, statement, *params)
+
+    def test_a_servers_clock_that_jumps_makes_nobody_wait(self):
+        """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
+        nothing is lost or out of order."""
+        self.assertLess(abs(self.sql("SELECT extract(epoch FROM now())")[0][0] - int(time.time())), 5)
+        self.addCleanup(self.server.clock.set, 0)
+        self.jump(self.server.clock, None, self.send)
+        self.server.clock.set(HOUR)
+        now = self.sql("SELECT extract(epoch FROM now())")[0][0]
+        self.assertGreater(int(now) - time.time(), HOUR / 2, "its clock does not jump")
