@@ -91,6 +91,30 @@ static void claim_inside_a_transaction_is_refused(void **state)
     g->st->ops->rollback(g->st);
 }
 
+/* Nobody has tried them; a claim that ran out would count as an attempt. */
+static void events_there_is_no_memory_for_are_not_claimed(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct arena small;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    for (int attempts = 0; attempts < 2; attempts++) { /* fresh, then parked */
+        arena_init(&small, 64);
+        assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, &err), -1);
+        assert_int_equal(err.code, ERR_NOMEM);
+        arena_release(&small);
+        assert_int_equal(look(g, "c").inflight, 0);
+        assert_int_equal(claim(g, "c"), 1);
+        assert_false(g->b.careful);
+        assert_int_equal(g->b.ev[0].attempts, attempts);
+        struct outcome o = failed(g, 0, attempts + 1, 1000);
+        assert_true(settle(g, "c", &o, 1));
+        pass(1000);
+    }
+}
+
 static void consumers_dont_see_each_other(void **state)
 {
     struct store_rig *g = *state;
@@ -257,6 +281,27 @@ static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_t
     pass(1000);
     assert_int_equal(claim(g, "c"), 1);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
+}
+
+/* It is looked for now and then only; when it was not, it is asked for again soon. */
+static void clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(claim(g, "c"), 1);
+        struct outcome o = failed(g, 0, i + 1, 1000);
+        assert_true(settle(g, "c", &o, 1));
+        store_now.wall -= 3600000;
+        assert_int_equal(claim(g, "c"), 0);
+        assert_in_range(g->hint.wait_ms, 1, i ? 10001 : 1000);
+        pass(g->hint.wait_ms);
+        if (i == 0) continue;
+        assert_int_equal(claim(g, "c"), 0); /* noticed */
+        pass(g->hint.wait_ms);
+    }
+    assert_int_equal(claim(g, "c"), 1);
 }
 
 static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **state)
@@ -819,6 +864,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),
     ON_A_STORE(claim_inside_a_transaction_is_refused),
+    ON_A_STORE(events_there_is_no_memory_for_are_not_claimed),
     ON_A_STORE(consumers_dont_see_each_other),
     ON_A_STORE(batch_ends_at_max_bytes),
     ON_A_STORE(lanes_split_the_keys_and_lose_none),
@@ -829,6 +875,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(live_claim_is_never_stolen),
     ON_A_STORE(lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was),
     ON_A_STORE(retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told),
+    ON_A_STORE(clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long),
     ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
     ON_A_STORE(taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time),
     ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),

@@ -121,11 +121,14 @@ static const char turn_marks_sql[] =
     "(stream, consumer) DO UPDATE SET hi = excluded.hi, lo = excluded.lo, at = excluded.at WHERE (excluded.hi, excluded.lo) "
     "> (k.hi, k.lo)) " TURN_SQL;
 
-/* pull_next: what is parked was just looked at for times that a wrong clock made. */
-static void pull_next(struct pg_store *st, int64_t wait_ms)
+/* pull_next: what is parked was just looked at for times that a wrong clock made; or that was a moment ago, and a time that is
+ * far off may be one: then once more, soon. */
+static void pull_next(struct pg_store *st, int64_t *wait_ms)
 {
-    int64_t mono = clock_mono(st->opt.clock);
-    if (wait_ms > 0 && mono >= st->pull_at) st->pull_at = mono + PULL_EVERY;
+    int64_t mono = clock_mono(st->opt.clock), left = (st->pull_at - mono) / MS_NS + 1;
+    if (*wait_ms <= 0) return;
+    if (mono >= st->pull_at) st->pull_at = mono + PULL_EVERY;
+    else if (left < *wait_ms) *wait_ms = left;
 }
 
 /* tried counts the events that were not given back. The server cannot: what the predicate excludes it does not know. */
@@ -217,6 +220,21 @@ static int forget(struct turning *t, struct error *err)
     return 0;
 }
 
+/* put_back gives a claim back whose events could not be read, for want of memory, say: nobody has tried them, and one whose
+ * lease runs out counts as an attempt. If that fails, too, so be it. */
+static void put_back(struct turning *t)
+{
+    struct error ignored;
+    struct settlement s = {.consumer = t->req->consumer,
+                           .owner = t->req->owner,
+                           .order = t->req->order,
+                           .b = t->b,
+                           .release_from = t->b->parked ? 1 : t->b->from + 1};
+    if (PQstatus(t->st->db) != CONNECTION_OK) return;
+    t->b->n = 0;
+    PQclear(call(t, &s, NULL, &ignored));
+}
+
 /* fetch reads the events of a claim that was not read ahead. */
 static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
 {
@@ -255,7 +273,10 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     bool read = as_read(t, &w);
     if (!read) {
         pg_ahead_forget(t->st);
-        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), err) != 0) return -1;
+        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), err) != 0) {
+            put_back(t);
+            return -1;
+        }
         w.to = b->to;
     }
     b->ev = t->c.ev;
@@ -298,7 +319,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
         if (s) lost = pg_true(r, 0, C_LOST);
         s = NULL;
         take_hint(r, &hint);
-        if (claiming) pull_next(st, hint.wait_ms);
+        if (claiming) pull_next(st, &hint.wait_ms);
         int bad = 0;
         if (pg_int(r, 0, C_N) > 0) bad = take_batch(&t, r, err);
         again = false;

@@ -295,6 +295,13 @@ static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
     return 0;
 }
 
+/* pull_later: a time that is far off may be a wrong clock's, and that was looked for a moment ago: once more, soon. */
+static void pull_later(struct claiming *k, int64_t due)
+{
+    int64_t left = k->st->pull_at - clock_mono(k->st->opt.clock);
+    if (due > k->now && left > 0 && left < PULL_EVERY) hint_wait(k, k->now + left / MS_NS + 1);
+}
+
 /* next_due: when the next parked event may go; 0: none waits for a time. */
 static int next_due(struct claiming *k, int64_t *ret, struct error *err)
 {
@@ -357,6 +364,7 @@ static int claim_parked(struct claiming *k, struct error *err)
     if (k->req->careful == CAREFUL_SKIP && careful_due(k, err) != 0) return -1;
     if (next_due(k, &due, err) != 0) return -1;
     if (due) hint_wait(k, due);
+    pull_later(k, due);
     if (!due || due > k->now) return 0;
     struct parked_row *heads = arena_alloc(k->a, max * sizeof *heads),
                       *behind = arena_alloc(k->a, max * sizeof *behind);
