@@ -1,6 +1,7 @@
 """PostgreSQL behaving badly, and us asking it badly: connections cut in the middle of a claim or a settlement, backends
 ended, timeouts, deadlocks, missing rights, wrong addresses. What holds: nothing lost, order kept, a clear word where
 nothing can be done, and never a password in it. Servers that stop and come back are in test_postgres_servers.py."""
+# build: plain
 import contextlib
 import json
 import pathlib
@@ -540,7 +541,8 @@ class Secrets(Faults):
         port = self.server.tcp_port
         for mark in "@/?#%:[ &\\'\"=":
             url = f"postgres://me:hush{mark}hidden@127.0.0.1:{port}/shop"
-            for args in (["init"], ["status"], ["config", "show"], ["relay", "--consumer", "m", "--sink", "stdout:"]):
+            for args in (["init"], ["status"], ["config", "show"],
+                         ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
                 self.listen(*args, env={"OUTBOX_STORE": url})
         for url in (f"postgres://me:hush?schema=hidden@127.0.0.1:{port}/shop", f"postgres://me:hush@hidden@127.0.0.1/s",
                     f"postgres://127.0.0.1:{port}/shop?user=me&password=hush", "postgres:host=x password=hush",
