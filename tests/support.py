@@ -13,6 +13,7 @@
 The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL: on the run's
 ($OUTBOX_TEST_PG), or on one of its own where a file is run by hand.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -38,6 +39,16 @@ STARTED = "started"  # what a relay's log says once it is at work
 RESERVED = {"ID", "SEQ", "TYPE", "AGGREGATE_TYPE", "AGGREGATE_ID", "VERSION", "CREATED_AT", "CONSUMER", "ATTEMPT",
             "TENANT"}
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
+
+
+def is_locked(path):
+    """is_locked says whether somebody writes to an SQLite database."""
+    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            return False
+        except sqlite3.OperationalError:
+            return True
 
 
 def wait_until(predicate, timeout=TIMEOUT, what=None):
@@ -94,12 +105,16 @@ class Process:
         if self.running():
             self.popen.send_signal(number)
 
-    def freeze(self):
-        """freeze is SIGSTOP, and waits until each thread stands: on a busy machine some go on for a while."""
-        self.signal(signal.SIGSTOP)
-        states = lambda: [task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-                          for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir()]
-        wait_until(lambda: set(states()) == {"T"}, what=states)
+    def freeze(self, db=None):
+        """freeze is SIGSTOP, and waits until each thread stands: on a busy machine some go on for a while. With the path of
+        an SQLite database, not while it has that locked: then nobody else could go on."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            states = lambda: [task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                              for task in pathlib.Path(f"/proc/{self.pid}/task").iterdir()]
+            wait_until(lambda: set(states()) == {"T"}, what=states)
+            if not db or not is_locked(db): return
+            self.signal(signal.SIGCONT)
 
     def wait(self, expect=0, timeout=TIMEOUT):
         """wait gives the exit status (negative: the signal) and fails if it is not `expect`; None accepts any."""

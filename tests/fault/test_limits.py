@@ -78,7 +78,7 @@ class Space(Numbers, Case):
         with self.start() as relay:
             for _ in range(20 if SOAK else 3):
                 self.wait_all(relay)
-                relay.signal(signal.SIGSTOP)
+                relay.freeze(self.db)
                 self.send(60)
                 self.fill()
                 relay.signal(signal.SIGCONT)
