@@ -47,17 +47,20 @@ class Pooler(Case):
     def wait_for(self, n, *relays, timeout=TIMEOUT):
         wait_until(lambda: len(set(self.got())) == n, timeout, lambda: (self.got(), [r.output() for r in relays]))
 
+    def backends(self):
+        return {pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND "
+                                         "pid <> pg_backend_pid() AND backend_type = 'client backend'")}
+
     def check_sessions(self):
         """check_sessions looks into every connection of the pool for things that somebody left there."""
         locks = self.sql("SELECT pid, mode FROM pg_locks l, pg_database d WHERE d.oid = l.database AND d.datname = "
                          "current_database() AND l.locktype = 'advisory'")
         self.assertEqual(locks, [], "advisory locks")
         seen, deadline = set(), time.monotonic() + TIMEOUT
-        pool = {pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND "
-                                         "pid <> pg_backend_pid() AND backend_type = 'client backend'")}
-        while seen < pool and time.monotonic() < deadline:
+        # Anew each time: a connection of our own, past the pool, may be about to end.
+        while not seen >= (pool := self.backends()) and time.monotonic() < deadline:
             # A transaction each, held open together, so that each gets a connection of its own.
-            links = [psycopg2.connect(self.store) for _ in pool]
+            links = [psycopg2.connect(self.store) for _ in range(min(len(pool), self.POOL))]
             for link in links:
                 with link.cursor() as cursor:
                     cursor.execute("SELECT pg_backend_pid(), (SELECT count(*) FROM pg_prepared_statements), (SELECT "
