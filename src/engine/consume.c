@@ -16,7 +16,8 @@
 #define BLOCK_SHORT_MS 50
 #define ANSWER_MS 10000 /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
-#define IN_MAX ((size_t)8 << 30) /* a hundred entries, some of them large */
+#define IN_MAX \
+    (SIZE_MAX / 2 < UINT64_C(8) << 30 ? SIZE_MAX / 2 : (size_t)(UINT64_C(8) << 30)) /* a hundred large entries */
 #define TEXT_MAX ((size_t)2 << 30)
 #define WAIT_MIN_MS 100
 #define WAIT_MAX_MS 5000

@@ -108,7 +108,7 @@ static bool drain_turn(struct pipeline *p)
     size_t i = whole ? last : 0;
     if (p->live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
-    if (now < p->drain_deadline) return false;
+    if (pipeline_now(p) < p->drain_deadline) return false;
     assert(p->flying == 0); /* cancel has ended everything */
     /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
     while (p->n_live > 0) turn_drop(p, p->n_live - 1);

@@ -621,6 +621,39 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "3");
 }
 
+/* Three claims of another worker: the first failed, the second lives, the third was forgotten and ran out, but has to wait for
+ * the second. Whoever looks waits for that, too, instead of looking again and again. */
+static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct batch b[3];
+    struct event first;
+    bool lost;
+    int64_t known[3];
+    struct claim_request req = request_as("c", "you", ORDER_GLOBAL, 1);
+    req.max_events = 1;
+    req.known = known;
+    put_as(g->st, "c", ORDER_GLOBAL, 1);
+    for (int i = 0; i < 3; i++) {
+        emit(g->st, "1");
+        assert_int_equal(claim_by(g, req), 1);
+        b[i] = g->b;
+        if (i == 0) first = g->b.ev[0];
+        known[req.n_known++] = g->b.epoch;
+    }
+    b[0].ev = &first;
+    struct outcome o = {.ev = &first, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "x"};
+    struct settlement s = {.consumer = "c", .owner = "you", .order = ORDER_GLOBAL, .b = &b[0], .out = &o, .n = 1};
+    must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    assert_false(lost);
+    pass(LEASE - 1);
+    must(g->st->ops->extend(g->st, "c", "you", &b[1], LEASE, &lost, &err), &err);
+    pass(2);
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 0);
+    assert_true(g->hint.busy || g->hint.wait_ms > 0);
+}
+
 static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void **state)
 {
     struct store_rig *g = *state;
@@ -889,6 +922,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),
     ON_A_STORE(without_order_a_failure_holds_nobody_back),
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
+    ON_A_STORE(claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once),
     ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(delayed_event_that_is_due_is_not_through),

@@ -128,8 +128,8 @@ BEGIN
                   WHERE b.consumer = c.name AND b.key = @schema@.key('key', w.aggregate_type, w.aggregate_id));
         END IF;
         IF n = 0 THEN -- one of its own that it does not know, because the answer got lost, is waited for like one of others
-            SELECT coalesce(min(x.locked_until) FILTER (WHERE x.owner <> long_turn.owner
-                                OR x.locked_until > now AND x.epoch <> ALL (known)), due), count(*) INTO until, i
+            SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
+                                AND (x.owner <> long_turn.owner OR x.epoch <> ALL (known))), due), count(*) INTO until, i
             FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
             due := least(due, until);
             through := i = 0 AND NOT skipped AND NOT (parked AND EXISTS (

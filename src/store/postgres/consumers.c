@@ -52,7 +52,7 @@ static int check_removable(struct pg_store *st, const char *name, bool force, st
     return force ? 0 : store_removable(name, dead, parked, live, err);
 }
 
-int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
+static int remove_consumer(struct store *base, const char *name, bool force, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     if (pg_begin(base, err) != 0) return -1;
@@ -68,6 +68,15 @@ int pg_consumer_remove(struct store *base, const char *name, bool force, struct 
         return pg_commit(base, err);
     pg_rollback(base);
     return -1;
+}
+
+int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    st->patient = true; /* it may have many receipts */
+    int r = remove_consumer(base, name, force, err);
+    st->patient = false;
+    return r;
 }
 
 /* ---- listing ---- */

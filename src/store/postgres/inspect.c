@@ -234,12 +234,15 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
 /* What is not on its way already is sent back, under the locks of the consumers it belongs to. */
 int pg_dead_retry(struct store *base, const struct dead_query *q, int64_t *ret_n, struct error *err)
 {
+    struct pg_store *st = pg_of(base);
+    st->patient = true; /* there may be many */
     PGresult *r = pg_query(
-        pg_of(base), err,
+        st, err,
         "SELECT coalesce(sum(@schema@.redrive(x.consumer, x.id)), 0) FROM (SELECT d.consumer, d.id FROM "
         "@schema@.dead d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT "
         "nullif($5::bigint, 0)) x",
         "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
+    st->patient = false;
     if (!r) return -1;
     *ret_n = pg_int(r, 0, 0);
     PQclear(r);
@@ -248,11 +251,15 @@ int pg_dead_retry(struct store *base, const struct dead_query *q, int64_t *ret_n
 
 int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n, struct error *err)
 {
-    return pg_exec(
-        pg_of(base), err, ret_n,
+    struct pg_store *st = pg_of(base);
+    st->patient = true;
+    int bad = pg_exec(
+        st, err, ret_n,
         "DELETE FROM @schema@.dead x WHERE (x.consumer, x.seq) IN (SELECT d.consumer, d.seq FROM @schema@.dead "
         "d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0))",
         "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
+    st->patient = false;
+    return bad;
 }
 
 int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)

@@ -70,6 +70,7 @@ struct pg_store {
     char *answer;      /* answer_timeout as the URL has it; NULL: ANSWER_MS counts */
     int64_t answer_ms; /* 0: for ever */
     bool patient;      /* at something that may take its time: no limit */
+    unsigned unread;   /* claims in a row that could not be read, and were given back */
     bool silent;       /* a connection was given up because nothing came for so long */
     struct store_options opt;
     bool in_tx;

@@ -12,6 +12,7 @@
 #define PARAMS_MAX 32
 #define STOP_BYTES (1 << 20)
 #define TLS_LOOK_MS 50
+#define READER_MS 5000 /* what is read ahead can be done without, and leases run out meanwhile */
 
 /* ---- errors ---- */
 
@@ -91,10 +92,11 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 static bool wait_for(const struct pg_store *st, PGconn *db)
 {
     bool limited = st->answer_ms > 0 && !st->patient && !st->opt.any_version;
+    int64_t limit = db == st->reader && st->answer_ms > READER_MS ? READER_MS : st->answer_ms;
     int64_t since = clock_mono(&clock_system), most = PQsslInUse(db) ? TLS_LOOK_MS : 60000;
     while (PQisBusy(db)) {
         struct pollfd fd = {.fd = PQsocket(db), .events = POLLIN};
-        int64_t left = limited ? st->answer_ms - (clock_mono(&clock_system) - since) / MS_NS : most;
+        int64_t left = limited ? limit - (clock_mono(&clock_system) - since) / MS_NS : most;
         if (left <= 0) return false;
         int n = poll(&fd, 1, (int)(left < most ? left : most));
         if ((n < 0 && errno != EINTR) || !PQconsumeInput(db)) return true; /* PQgetResult knows what to say */
@@ -359,12 +361,14 @@ void pg_stop(struct pg_store *st, enum pg_link link)
         for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++) bytes += (size_t)PQgetlength(r, 0, i);
         PQclear(r);
     }
-    if (bytes < STOP_BYTES) return;
-    char why[256];
-    PGcancel *c = PQgetCancel(db);
-    if (c) PQcancel(c, why, sizeof why);
-    PQfreeCancel(c);
-    while ((r = pg_result(st, db))) PQclear(r);
+    if (bytes >= STOP_BYTES) {
+        char why[256];
+        PGcancel *c = PQgetCancel(db);
+        if (c) PQcancel(c, why, sizeof why);
+        PQfreeCancel(c);
+        while ((r = pg_result(st, db))) PQclear(r);
+    }
+    st->silent = false; /* nobody asks here what became of it */
 }
 
 int64_t pg_int(const PGresult *r, int row, int col)

@@ -7,10 +7,12 @@
 
 static int dry_run(struct pg_store *st, const struct trim_request *req, struct trim_result *t, struct error *err)
 {
+    st->patient = true; /* it counts them all */
     PGresult *r = pg_query(
         st, err,
         "SELECT events, keys, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond', nullif($2::bigint, 0) * interval '1 millisecond')",
         "ii", req->older_than_ms, req->inbox_ms);
+    st->patient = false;
     if (!r) return -1;
     t->events = pg_int(r, 0, 0);
     t->keys = pg_int(r, 0, 1);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "store/postgres/postgres.h"
 
+#define UNREAD_MAX 5
 #define PULL_EVERY (10000 * MS_NS)
 #define STANDBY_WAIT 1000       /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
@@ -221,7 +222,8 @@ static int forget(struct turning *t, struct error *err)
 }
 
 /* put_back gives a claim back whose events could not be read, for want of memory, say: nobody has tried them, and one whose
- * lease runs out counts as an attempt. If that fails, too, so be it. */
+ * lease runs out counts as an attempt. Not for ever: an event there is never memory for would hold up all the others, so after a
+ * while it is left to run out, comes alone, and ends as a dead letter. */
 static void put_back(struct turning *t)
 {
     struct error ignored;
@@ -230,7 +232,7 @@ static void put_back(struct turning *t)
                            .order = t->req->order,
                            .b = t->b,
                            .release_from = t->b->parked ? 1 : t->b->from + 1};
-    if (PQstatus(t->st->db) != CONNECTION_OK) return;
+    if (PQstatus(t->st->db) != CONNECTION_OK || ++t->st->unread > UNREAD_MAX) return;
     t->b->n = 0;
     PQclear(call(t, &s, NULL, &ignored));
 }
@@ -277,6 +279,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
             put_back(t);
             return -1;
         }
+        t->st->unread = 0;
         w.to = b->to;
     }
     b->ev = t->c.ev;

@@ -282,8 +282,11 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
  * looks at all of them, so not at every turn. */
 static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 {
-    int64_t mono = clock_mono(k->st->opt.clock);
-    if (mono < k->st->pull_at) return 0;
+    int64_t mono = clock_mono(k->st->opt.clock), left = k->st->pull_at - mono;
+    if (left > 0) { /* a time that is far off may be a wrong clock's: once more, soon */
+        hint_wait(k, k->now + left / MS_NS + 1);
+        return 0;
+    }
     k->st->pull_at = mono + PULL_EVERY;
     if (sqlite_exec(
             k->st, err,
@@ -293,13 +296,6 @@ static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
         return -1;
     *ret_any = sqlite3_changes(k->st->db) > 0;
     return 0;
-}
-
-/* pull_later: a time that is far off may be a wrong clock's, and that was looked for a moment ago: once more, soon. */
-static void pull_later(struct claiming *k, int64_t due)
-{
-    int64_t left = k->st->pull_at - clock_mono(k->st->opt.clock);
-    if (due > k->now && left > 0 && left < PULL_EVERY) hint_wait(k, k->now + left / MS_NS + 1);
 }
 
 /* next_due: when the next parked event may go; 0: none waits for a time. */
@@ -364,7 +360,6 @@ static int claim_parked(struct claiming *k, struct error *err)
     if (k->req->careful == CAREFUL_SKIP && careful_due(k, err) != 0) return -1;
     if (next_due(k, &due, err) != 0) return -1;
     if (due) hint_wait(k, due);
-    pull_later(k, due);
     if (!due || due > k->now) return 0;
     struct parked_row *heads = arena_alloc(k->a, max * sizeof *heads),
                       *behind = arena_alloc(k->a, max * sizeof *behind);
