@@ -159,6 +159,14 @@ static void unlink_all(struct live *l, struct keymap *m)
     }
 }
 
+void live_remap(struct live *l, struct keymap *m)
+{
+    for (size_t i = 0; l->flying > 0 && i < l->b.n; i++) {
+        struct item *it = &l->items[i];
+        if (it->state == ITEM_FLYING && it->key && !*keymap_slot(m, it->key)) keymap_put(m, it);
+    }
+}
+
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q)
 {
     assert(l->flying == 0);

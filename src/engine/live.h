@@ -73,6 +73,8 @@ struct item *ready_pop(struct ready *q);
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
+/* live_remap has what flies wait for by its key again, where the last of that key was in a batch that was forgotten. */
+void live_remap(struct live *l, struct keymap *m);
 /* live_release forgets the batch; the arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
 

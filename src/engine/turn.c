@@ -313,10 +313,12 @@ failed:
 /* turn_drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
 void turn_drop_lost(struct pipeline *p)
 {
+    size_t before = p->n_live;
     for (size_t i = 0; i < p->n_live;) {
         if (p->live[i]->lost && p->live[i]->flying == 0) turn_drop(p, i);
         else i++;
     }
+    for (size_t i = 0; p->n_live < before && i < p->n_live; i++) live_remap(p->live[i], &p->keys);
 }
 
 static void hear_bell(struct pipeline *p, int64_t now)

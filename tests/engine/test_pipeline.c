@@ -559,6 +559,30 @@ static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void
     SAW(1, 2, 3, 4);
 }
 
+/* Of two lost claims the later one is forgotten at once, and was the last to know of the key. The simulator found it. */
+static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    rig_worker(g, 1, "batch=1", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    rig_pass(g, 31000);
+    assert_true(rig_run(g, 1, 60000)); /* takes over, and delivers both */
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 2);
+    assert_int_equal(w->sk->n, 1); /* the third waits */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    SAW(1, 2, 1, 3);
+}
+
 /* What is given back before a claim that we don't know of is parked, and so may be handed out at once: not before what comes
  * before it is settled. The simulator found it. */
 static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
@@ -881,6 +905,7 @@ int main(void)
         ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
         ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
         ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
+        ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
         ON_A_RIG(answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake),
         ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
         ON_A_RIG(settling_again_and_again_takes_no_more_memory),
