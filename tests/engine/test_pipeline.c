@@ -559,6 +559,25 @@ static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void
     SAW(1, 2, 3, 4);
 }
 
+/* The store says never again while a relay that stops has something with its sink. The simulator found it. */
+static void consumer_removed_while_draining_waits_for_what_flies(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    struct error err;
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 2);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 0); /* cancelled */
+    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+}
+
 /* Of two lost claims the later one is forgotten at once, and was the last to know of the key. The simulator found it. */
 static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
 {
@@ -905,6 +924,7 @@ int main(void)
         ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
         ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
         ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
+        ON_A_RIG(consumer_removed_while_draining_waits_for_what_flies),
         ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
         ON_A_RIG(answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake),
         ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
