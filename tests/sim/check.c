@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/live.h"
 #include "sim.h"
 
 #define SLACK (20 * MS_NS) /* a clock that ticks whenever it is looked at has ticked since the engine looked */
@@ -137,13 +138,14 @@ static int place_in(const struct claim *k, int n)
     return -1;
 }
 
-struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, int n)
+/* check_claim_of: an event may be in two claims of a relay, if the consumer was removed and made anew meanwhile. */
+struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d)
 {
-    for (size_t i = w->n_claims; i-- > 0;) {
-        struct claim *k = &w->claim[i];
-        if (k->consumer == c && k->relay == r->id && k->start == r->start && place_in(k, n) >= 0) return k;
-    }
-    sim_fail(w, "%s was handed event %d, which relay %d has no claim on", name_of(w, c), n, r->id);
+    struct claim *k = find(w, r, c, ((const struct item *)d)->live->b.epoch);
+    int n = number_of(d->ev);
+    if (place_in(k, n) < 0)
+        sim_fail(w, "%s was handed event %d, which is not in claim %lld", name_of(w, c), n, (long long)k->epoch);
+    return k;
 }
 
 /* taken_over: what another claim has may be handed out again only when that one has run out, and then carefully (G5, G9). */
@@ -395,7 +397,7 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
 {
     const struct subject *s = &w->subject[m->c];
     int n = check_number(w, d->ev);
-    struct claim *k = check_claim_of(w, m->r, m->c, n);
+    struct claim *k = check_claim_of(w, m->r, m->c, d);
     enum order order = m->r->pipe[m->c].as.order;
     if (w->mono >= k->mono_until + SLACK) sim_fail(w, "%s event %d is submitted past its lease", s->name, n);
     if (k->delivered[place_in(k, n)]) sim_fail(w, "%s event %d is submitted again, after it was delivered", s->name, n);

@@ -290,7 +290,7 @@ void check_settling(struct sim *w, const struct deed *by, const struct settlemen
 void check_settled(struct sim *w, struct settled *s);
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
-struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, int n);
+struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
 void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s);
 void check_jumped(struct sim *w, int64_t back_ms);

@@ -129,7 +129,7 @@ enum sink_status handler_act(struct handler_call *call, const struct delivery *d
     if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0)) return SINK_RETRY;
     if (outside && (said == SINK_DELIVERED || sim_one_in(w, 4))) {
         w->subject[h->c].outside[n]++;
-        check_arrived(w, check_claim_of(w, h->r, h->c, n), h->c, n, h->r->pipe[h->c].as.order);
+        check_arrived(w, check_claim_of(w, h->r, h->c, d), h->c, n, h->r->pipe[h->c].as.order);
     }
     sim_trace(w, "handler %d of %s acts on event %d: %d", h->i, w->subject[h->c].name, n, (int)said);
     relay_call(w, h->r);
