@@ -13,6 +13,7 @@ was committed had been delivered; where there were several rounds, the longest, 
 import json
 import os
 import random
+import signal
 import sys
 import time
 
@@ -118,6 +119,47 @@ class Scenario:
         """lost_claims counts what relays say in their logs: each may bring a batch twice, like a crash."""
         logs = (child.output() for child in self.children if child.log.name.startswith("relay-"))
         return sum(f"consumer={consumer} claim" in line and "is lost" in line for log in logs for line in log.splitlines())
+
+
+class Crew:
+    """Producers and relays of a scenario, which has start(kind): {place: process}, where a place is (kind, number)."""
+
+    vanished = 0  # relays that were killed or stopped: what each held may come again
+
+    def crew(self, producers, relays):
+        places = [("producer", n) for n in range(producers)] + [("relay", n) for n in range(relays)]
+        return {place: self.start(place[0]) for place in places}
+
+    def kill(self, place, process):
+        process.kill()
+        self.fault(f"{place[0]} killed")
+        self.vanished += place[0] == "relay"
+
+    def dismiss(self, crew):
+        for place, process in sorted(crew.items()):
+            self.refuse_death(process)
+            self.kill(place, process)
+
+    def rage(self, crew, seconds):
+        """rage kills them at random moments and starts others, and has relays stand still for longer than their leases; in the
+        end all are killed."""
+        stopped, end = set(), time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))
+            place = self.random.choice(sorted(crew))
+            self.refuse_death(crew[place])
+            if place in stopped:
+                crew[place].signal(signal.SIGCONT)
+                stopped.remove(place)
+            elif place[0] == "relay" and self.random.random() < 0.3:
+                crew[place].signal(signal.SIGSTOP)
+                stopped.add(place)
+                self.fault("relay stopped")
+                self.vanished += 1
+            else:
+                self.kill(place, crew[place])
+                crew[place] = self.start(place[0])
+        self.dismiss(crew)
 
 
 class Numbers(Scenario):

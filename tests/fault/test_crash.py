@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from checker import COMMITTED, ROLLED_BACK, UNKNOWN, Fact, whole_lines
-from scenario import APPEND, CLAIMS, FLAKY, SEED, Scenario
+from scenario import APPEND, CLAIMS, FLAKY, SEED, Crew, Scenario
 from support import BIN, TIMEOUT, Case, wait_until
 
 PROGRAMS = pathlib.Path(BIN).parent / "tests" / "fault"
@@ -32,7 +32,7 @@ def diary(folder):
     return fates
 
 
-class Storm(Scenario, Case):
+class Storm(Crew, Scenario, Case):
     """Producers and relays that are killed and started again, and relays that stand still for longer than their leases;
     then one relay that heals; then the reckoning."""
 
@@ -56,35 +56,6 @@ class Storm(Scenario, Case):
         name = f"p{self.born}"
         return self.spawn(PROGRAMS / "fault_producer", self.db, self.path(f"diary-{name}"), name,
                           self.random.randrange(1 << 30))
-
-    def kill(self, place, process):
-        process.kill()
-        self.fault(f"{place[0]} killed")
-        self.vanished += place[0] == "relay"
-
-    def rage(self, seconds):
-        crew = {place: self.start(place[0]) for place in (("producer", 1), ("producer", 2), ("relay", 1), ("relay", 2),
-                                                          ("relay", 3))}
-        stopped = set()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))
-            place = self.random.choice(sorted(crew))
-            self.refuse_death(crew[place])
-            if place in stopped:
-                crew[place].signal(signal.SIGCONT)
-                stopped.remove(place)
-            elif place[0] == "relay" and self.random.random() < 0.3:
-                crew[place].signal(signal.SIGSTOP)
-                stopped.add(place)
-                self.fault("relay stopped")
-                self.vanished += 1
-            else:
-                self.kill(place, crew[place])
-                crew[place] = self.start(place[0])
-        for place, process in sorted(crew.items()):
-            self.refuse_death(process)
-            self.kill(place, process)
 
     def check_transactions(self, fates, events):
         """G1: row and events agree, whole or not at all. What one producer committed first has the lower seq."""
@@ -120,7 +91,7 @@ class Storm(Scenario, Case):
     def storm(self, lanes):
         def play(seconds):
             self.begin(lanes)
-            self.rage(seconds)
+            self.rage(self.crew(2, 3), seconds)
             self.drain(*self.relay_args())
             self.healed()
             self.check()

@@ -8,7 +8,6 @@ be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed
 import contextlib
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import producer
 import psycopg2
 import servers
 from checker import COMMITTED, Fact, whole_lines
-from scenario import APPEND, CLAIMS, FLAKY, Numbers, Scenario
+from scenario import APPEND, CLAIMS, FLAKY, Crew, Numbers, Scenario
 from support import TIMEOUT, Case, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -61,7 +60,7 @@ class ServerCase(Case):
         return self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted")
 
 
-class Crowd(Scenario, ServerCase):
+class Crowd(Crew, Scenario, ServerCase):
     """Producers and relays that work while others die, and the reckoning afterwards."""
     PREFIX = "outbox."
     lease = "300ms"
@@ -88,20 +87,6 @@ class Crowd(Scenario, ServerCase):
         name = f"p{len(self.children)}"
         return self.spawn(sys.executable, HERE / "producer.py", self.store, self.path(f"diary-{name}"), name,
                           self.random.randrange(1 << 30))
-
-    def crew(self, producers, relays):
-        places = [("producer", n) for n in range(producers)] + [("relay", n) for n in range(relays)]
-        return {place: self.start(place[0]) for place in places}
-
-    def kill(self, place, process):
-        process.kill()
-        self.fault(f"{place[0]} killed")
-        self.vanished += place[0] == "relay"
-
-    def dismiss(self, crew):
-        for place, process in sorted(crew.items()):
-            self.refuse_death(process)
-            self.kill(place, process)
 
     def books(self):
         return len(self.ndjson(self.path("books")))
@@ -150,24 +135,7 @@ class Storm(Crowd):
 
     def storm(self, lanes, seconds):
         self.begin(lanes)
-        crew, stopped = self.crew(2, 3), set()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))
-            place = self.random.choice(sorted(crew))
-            self.refuse_death(crew[place])
-            if place in stopped:
-                crew[place].signal(signal.SIGCONT)
-                stopped.remove(place)
-            elif place[0] == "relay" and self.random.random() < 0.3:
-                crew[place].signal(signal.SIGSTOP)
-                stopped.add(place)
-                self.fault("relay stopped")
-                self.vanished += 1
-            else:
-                self.kill(place, crew[place])
-                crew[place] = self.start(place[0])
-        self.dismiss(crew)
+        self.rage(self.crew(2, 3), seconds)
         self.heal()
         self.check()
 
