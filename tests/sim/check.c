@@ -345,7 +345,7 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n)
 {
     struct burying b = {w, c, 0};
     struct error err;
-    oom_disarm(); /* the checker has memory */
+    fail_disarm(); /* the checker has memory */
     if (st->ops->dead(st, &(struct dead_query){.consumer = name_of(w, c)}, buried, &b, &err) != 0)
         sim_fail(w, "%s", err.text);
     if (b.n != n) sim_fail(w, "%s: %zu events were buried, %zu are new dead letters", name_of(w, c), n, b.n);

@@ -196,7 +196,7 @@ void relay_meanwhile(struct sim *w, struct relay *r)
     bool long_one = sim_one_in(w, 3);
     sim_fault(w, long_one ? FAULT_ZOMBIE : FAULT_SLOW);
     sim_pass(w, (int64_t)sim_below(w, long_one ? SIM_LEASE + 600 : 200));
-    oom_disarm();
+    fail_disarm();
     if (w->depth >= 2) return;
     w->depth++;
     for (uint64_t i = sim_below(w, 8); i > 0; i--) actors_act(w, r);
@@ -222,16 +222,17 @@ bool relay_step(struct sim *w, struct relay *r, int c)
     const int depth = w->depth;
     if (!q->up) return false;
     if (setjmp(here) != 0) {
-        oom_disarm();
+        fail_disarm();
         r->crash = NULL;
         w->depth = depth;
         relay_down(w, r);
         return false;
     }
     r->crash = &here;
-    if (w->plan.oom && !w->healing && sim_one_in(w, 12)) oom_arm(1 + (int)sim_below(w, sim_one_in(w, 2) ? 4 : 40));
+    if (w->plan.oom && !w->healing && sim_one_in(w, 12))
+        fail_arm(FAIL_OURS, 1 + (long)sim_below(w, sim_one_in(w, 2) ? 4 : 40), FAIL_ONCE);
     bool again = pipeline_step(q->p);
-    if (oom_disarm()) {
+    if (fail_disarm()) {
         sim_fault(w, FAULT_OOM);
         sim_trace(w, "relay %d was out of memory, at %s", r->id, w->subject[c].name);
     }

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdatomic.h>
 
+#include "../torture/fail.h" /* what runs out of memory, and when */
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 #include "store/store.h"
@@ -300,9 +301,5 @@ void check_trimmed(struct sim *w, int64_t tail);
 void check_info(struct sim *w, int c, const struct consumer_info *i);
 /* check_end: c is through, and nobody does anything any more. */
 void check_end(struct sim *w, int c, const struct consumer_info *i);
-
-/* oom.c: the n-th allocation from now on fails; 0: none does. Returns whether it has. */
-void oom_arm(int n);
-bool oom_disarm(void);
 
 #endif

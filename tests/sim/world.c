@@ -20,7 +20,7 @@ void sim_fail(struct sim *w, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(w->why, sizeof w->why, fmt, ap);
     va_end(ap);
-    oom_disarm();
+    fail_disarm();
     longjmp(w->failed, 1);
 }
 

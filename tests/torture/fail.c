@@ -163,7 +163,7 @@ void fail_arm(unsigned kinds, long n, enum fail_mode how)
 bool fail_disarm(void)
 {
     atomic_store(&armed, 0);
-    return atomic_load(&hit);
+    return atomic_exchange(&hit, false);
 }
 
 long fail_count(void)

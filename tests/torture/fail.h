@@ -22,7 +22,7 @@ void fail_setup(void);
 
 /* fail_arm: from now on calls are counted, and the at-th of them (from 1; 0: none) fails. */
 void fail_arm(unsigned kinds, long at, enum fail_mode mode);
-/* fail_disarm stops that; says whether any call failed. */
+/* fail_disarm stops that; says whether any call has failed since the last time. */
 bool fail_disarm(void);
 /* fail_count: calls since fail_arm. */
 long fail_count(void);
