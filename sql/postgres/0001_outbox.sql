@@ -1,7 +1,7 @@
 -- The outbox in a PostgreSQL database, version 1: the tables. It may share the database with the application's own.
 --
 -- @schema@ stands for the schema, quoted as an identifier; right after a single quote it is quoted for a literal as well.
--- To change anything here: add a file 0002_*.sql that alters what this one made, list it in src/store/postgres/migrate.c,
+-- To change anything here: add a file 0002_*.sql that alters what this one made, list it in meson.build beside it,
 -- and never edit a migration that was released. Functions and views are no migrations: they are in files of their own,
 -- and are put in place anew whenever the schema is brought up to date.
 

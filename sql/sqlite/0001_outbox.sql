@@ -1,6 +1,6 @@
 -- The outbox in a SQLite database, version 1. It may share the file with the application's own tables.
 --
--- To change anything here: add a file 0002_*.sql that alters what this one made, list it in src/store/sqlite/open.c,
+-- To change anything here: add a file 0002_*.sql that alters what this one made, list it in src/meson.build,
 -- and never edit a migration that was released. Times are milliseconds since 1970.
 
 CREATE TABLE outbox_meta (

@@ -12,9 +12,7 @@
 #include "store/sqlite/sqlite.h"
 
 extern const struct store_ops store_sqlite;
-extern const char sqlite_schema_1[];
-
-static const char *const migrations[SQLITE_SCHEMA_VERSION] = {sqlite_schema_1};
+extern const char *const sqlite_schema[];
 
 /* on_busy waits a little longer each time, first in steps short enough for a commit on a fast disk: a relay that was
  * woken by a commit's first write waits here for that commit to finish. */
@@ -76,7 +74,7 @@ static int sqlite_schema_status(struct store *base, struct schema_status *ret, s
 
 static int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
-    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, migrations[i]);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, sqlite_schema[i]);
     buf_adds(
         req->down,
         "DROP VIEW outbox_delivery;\nDROP TABLE outbox_mark;\nDROP TABLE outbox_receipt;\nDROP TABLE outbox_handled;\n"
@@ -161,7 +159,7 @@ static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
     if (version_of(st, &version, err) != 0) goto fail; /* again: another process may have been first */
     *ret_created = version < SQLITE_SCHEMA_VERSION;
     for (; version < SQLITE_SCHEMA_VERSION; version++)
-        if (simple(st, migrations[version], err) != 0) goto fail;
+        if (simple(st, sqlite_schema[version], err) != 0) goto fail;
     return sqlite_commit(base, err);
 fail:
     sqlite_rollback(base);

@@ -8,7 +8,7 @@
 #include "base/uuid7.h"
 #include "store/store.h"
 
-#define SQLITE_SCHEMA_VERSION 1
+#define SQLITE_SCHEMA_VERSION 2
 #define STATEMENTS_MAX 64
 
 /* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared

@@ -1,0 +1,3 @@
+-- The outbox in a SQLite database, version 2: what 0.1.0 left to be assumed is checked and kept.
+
+UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';
