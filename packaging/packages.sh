@@ -8,11 +8,11 @@ packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-de
 # when they are installed is neither used nor touched.
 packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 redis-server openssl
     clang-format cppcheck faketime)
-# Good to have: the tests that want them say so and are skipped without. Where Debian's own node is not the one installed,
-# they cannot be.
-packages_extra=(nodejs node-pg nghttp2-server)
-packages_metrics=(prometheus) # for promtool
-packages_model=(spin)         # for tests/model
+# Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
+# reach. Node's module pg is packages_node_pg's.
+packages_extra=(nghttp2-server nodejs
+    prometheus # for promtool
+    spin)      # for tests/model
 packages_fuzz=(clang libclang-rt-14-dev) # for ./test --soak
 
 packages_installed() {
@@ -42,16 +42,51 @@ packages_need() {
         packages_refuse "${install[*]}"
 }
 
-# packages_try installs those of its arguments that are missing, if that is possible without a word.
+# packages_try installs those of its arguments that are missing, each that can be, and says which cannot.
 packages_try() {
-    local missing=() package
+    local package
     command -v dpkg-query >/dev/null && [ "$(id -u)" -eq 0 ] || return 0
     for package in "$@"; do
-        packages_installed "$package" || missing+=("$package")
+        packages_installed "$package" || packages_try_one "$package" || packages_lack "$package" "it cannot be installed here"
     done
-    [ ${#missing[@]} -gt 0 ] || return 0
-    apt-get install -s --no-install-recommends "${missing[@]}" >/dev/null 2>&1 </dev/null || return 0
-    packages_quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" || true
+    return 0
+}
+
+packages_try_one() { # package
+    local install=(apt-get install -y --no-install-recommends "$1")
+    packages_known
+    # Without its output, which is long; what a simulation refuses is not worth a second word.
+    apt-get install -s --no-install-recommends "$1" >/dev/null 2>&1 </dev/null || return 1
+    echo "installing $1" >&2
+    packages_quietly env DEBIAN_FRONTEND=noninteractive "${install[@]}"
+}
+
+# packages_known sees to it that apt knows of any packages at all; a fresh container's does not.
+packages_known() {
+    local lists=("${packages_lists:-/var/lib/apt/lists}"/*_Packages*)
+    [ -e "${lists[0]}" ] || apt-get update >/dev/null 2>&1 </dev/null || true
+}
+
+packages_lack() { # what, why
+    echo "the tests that want $1 are skipped: $2" >&2
+}
+
+# packages_node_pg gets node's module pg: Debian's, where Debian's own node is the one installed, else from npm into a cache
+# outside the tree, which tests/scenario/test_examples.py looks into. npm gets a minute at most.
+packages_node_pg() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests why=
+    command -v node >/dev/null || return 0
+    NODE_PATH=$cache/node_modules:/usr/share/nodejs:${NODE_PATH-} node -e "require('pg')" 2>/dev/null && return 0
+    if [ "$(id -u)" -eq 0 ] && command -v dpkg-query >/dev/null && packages_try_one node-pg; then return 0; fi
+    if ! command -v npm >/dev/null; then why="there is no npm to get it with"
+    elif ! mkdir -p "$cache" 2>/dev/null; then why="$cache cannot be made"
+    else
+        echo "getting node's module pg into $cache" >&2
+        timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+            --fetch-timeout=20000 pg@8 >/dev/null 2>&1 </dev/null && return 0
+        why="npm cannot get it from here"
+    fi
+    packages_lack "node's module pg" "$why"
 }
 
 packages_quietly() {

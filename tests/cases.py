@@ -7,6 +7,8 @@ import pathlib
 import sys
 import unittest
 
+import inherited
+
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -77,6 +79,7 @@ def load(path):
 def main(path, names):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    inherited.forget_signals()
     os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that have figures to tell, as comments
     sys.path[:0] = [str(HERE), str(pathlib.Path(path).resolve().parent)]
     suite = load(pathlib.Path(path))

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 
+import inherited
 import proof
 import servers
 
@@ -323,6 +324,7 @@ def main():
     args = parser.parse_args()
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
     if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
+    inherited.forget_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     with servers.Postgres() as postgres:

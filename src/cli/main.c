@@ -1,5 +1,6 @@
 /* main.c: boots the command line. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,11 +64,20 @@ static void hold_stdio(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) _exit(70);
 }
 
+/* hear_signals: whoever started us may have had signals blocked, and that is inherited: a relay could not be stopped. */
+static void hear_signals(void)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = {0};
     struct error err = {0};
     hold_stdio();
+    hear_signals();
     output_locale();
     config_init(&cli.config);
     int r = run(&cli, argc, argv, &err);

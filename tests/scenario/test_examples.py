@@ -13,7 +13,10 @@ from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
 
 EXAMPLES = ROOT / "examples"
 SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
-NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), "/usr/share/nodejs"]))  # where Debian puts modules
+# Where ./test puts modules that npm brought, and where Debian puts its own.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outbox-tests"
+NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), str(CACHE / "node_modules"), "/usr/share/nodejs"]))
+NO_NODE = "no module pg for node: ./test says why it could not get it"
 
 
 def node_has_pg():
@@ -160,7 +163,7 @@ class Python(Claims, ExampleCase):
         self.assertEqual(self.revenue(), {"ada": 42})
 
 
-@unittest.skipUnless(NODE, "no module pg for node: install nodejs and node-pg")
+@unittest.skipUnless(NODE, NO_NODE)
 class Node(Claims, ExampleCase):
     language = "node"
 
@@ -179,7 +182,7 @@ class Together(ExampleCase):
         self.assertEqual(self.revenue(), {"ada": 84})
         self.assertEqual(self.states(), ["delivered"] * 4)
 
-    @unittest.skipUnless(NODE, "no module pg for node: install nodejs and node-pg")
+    @unittest.skipUnless(NODE, NO_NODE)
     def test_python_produces_and_node_consumes(self):
         self.produce("python")
         self.consume("node")

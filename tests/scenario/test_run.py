@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import ROOT, clean_env, read_ndjson
+from support import ROOT, clean_env, read_ndjson, wait_until
 
 TOOLS = ["bash", "env", "dirname", "cat"]  # what packages.sh and the start of ./run call
 
@@ -29,7 +29,7 @@ class Demo(unittest.TestCase):
             before = tree()
             done = subprocess.run([ROOT / "run"], cwd="/", env=clean_env({"TMPDIR": tmp}), capture_output=True,
                                   text=True, timeout=150, stdin=subprocess.DEVNULL)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
             self.assertEqual(tree(), before)
             self.assertEqual(os.listdir(tmp), [])
         self.assertIn("orders: 1715 committed, 285 rolled back on purpose, 1715 paid", done.stdout)
@@ -43,6 +43,28 @@ class Demo(unittest.TestCase):
         for events, type in ((search, "order.created"), (search, "order.paid"), (mail, "order.paid")):
             self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
         self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
+
+    def test_says_nothing_besides_however_often_it_is_run(self):
+        for n in range(5):
+            done = subprocess.run([ROOT / "run", "--orders", "20"], cwd="/", env=clean_env(), capture_output=True, text=True,
+                                  timeout=150, stdin=subprocess.DEVNULL)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+
+    def test_a_second_one_at_the_same_time_is_refused_and_leaves_the_first_alone(self):
+        demo = ROOT / "build" / "demo"
+        shutil.rmtree(demo, ignore_errors=True)
+        first = subprocess.Popen([ROOT / "run", "--seconds", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        try:
+            wait_until((demo / "shop.log").exists)
+            second = subprocess.run([ROOT / "run", "--orders", "1"], capture_output=True, text=True)
+        finally:
+            first.terminate()
+            said = first.communicate(timeout=60)[0]
+        self.assertEqual(second.returncode, 75, second.stderr)
+        self.assertIn("another ./run is at work", second.stderr)
+        self.assertEqual(first.returncode, 0, said)
+        self.assertIn("Every committed event was delivered", said)
 
     def test_refuses_what_it_does_not_know(self):
         for args in (["--order", "5"], ["--orders"], ["--orders", "many"], ["--orders", "1", "--seconds", "1"]):
@@ -112,6 +134,47 @@ class Packages(unittest.TestCase):
         self.assertEqual(self.need("lack-a").stdout, "went on\n")
         self.assertEqual(self.calls(), ["sudo", "apt-get update", "sudo",
                                         "apt-get install -y --no-install-recommends lack-a"])
+
+    def shell(self, script, **env):
+        return subprocess.run([self.dir / "bash", "-c", f". packaging/packages.sh; {script}; echo went on"], cwd=ROOT,
+                              capture_output=True, text=True, env={"PATH": str(self.dir), **env}, stdin=subprocess.DEVNULL,
+                              timeout=30)
+
+    def test_one_that_cannot_be_installed_keeps_no_other_from_it(self):
+        self.stub("apt-get", f'case "$*" in *-s*broken*) exit 100 ;; esac; echo "apt-get $*" >>{self.dir}/calls')
+        self.lists = self.dir / "lists"
+        self.lists.mkdir()
+        (self.lists / "a_Packages").touch()
+        done = self.shell("packages_try have-a lack-broken lack-b", packages_lists=str(self.lists))
+        self.assertEqual((done.returncode, done.stdout), (0, "went on\n"), done.stderr)
+        self.assertEqual([call for call in self.calls() if " -s " not in call],
+                         ["apt-get install -y --no-install-recommends lack-b"])
+        self.assertIn("the tests that want lack-broken are skipped: it cannot be installed here\n", done.stderr)
+
+    def node(self, has_pg, npm=None):
+        self.stub("node", f"[ {has_pg} = yes ]")
+        self.stub("apt-get", "exit 100")
+        if npm: self.stub("npm", npm)
+        for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
+        return self.shell("packages_node_pg", XDG_CACHE_HOME=str(self.dir / "cache"))
+
+    def test_the_module_for_node_comes_from_npm_into_a_folder_outside_the_tree(self):
+        done = self.node("no", f'echo "npm $*" >>{self.dir}/calls')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(self.calls()[0], rf"^npm install --prefix {self.dir}/cache/outbox-tests .* pg@8$")
+        self.assertNotIn("skipped", done.stderr)
+
+    def test_a_module_that_is_there_is_not_fetched(self):
+        self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
+        self.assertEqual(self.calls(), [])
+
+    def test_without_a_registry_the_tests_for_node_are_skipped_with_a_line(self):
+        for npm, why in ((None, "there is no npm to get it with"), ("exit 1", "npm cannot get it from here")):
+            with self.subTest(why):
+                for name in "mkdir", "timeout": (self.dir / name).unlink(missing_ok=True)
+                done = self.node("no", npm)
+                self.assertEqual((done.returncode, done.stdout), (0, "went on\n"), done.stderr)
+                self.assertIn(f"the tests that want node's module pg are skipped: {why}\n", done.stderr)
 
     def refused(self):
         done = self.need("have-a", "lack-b")

@@ -1,0 +1,16 @@
+"""What a test must not inherit from whoever started it.
+
+`nohup ./test` begins with SIGHUP ignored, `./test &` in a script with SIGINT ignored, and a caller may have signals blocked. All
+of that passes through exec to every program a test starts, where a signal that was sent to stop it would do nothing.
+"""
+import signal
+
+UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
+
+
+def forget_signals():
+    """forget_signals makes what we start begin with every signal at its default, and none blocked. We ourselves still ignore
+    what we were told to: a handler that does nothing is set back by exec, while SIG_IGN is not."""
+    for number in signal.valid_signals() - UNCATCHABLE:
+        if signal.getsignal(number) == signal.SIG_IGN: signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
