@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/json.h"
+
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
 #define NAME_MAX_LEN 64                             /* longer names are nobody's typing mistake */
 
@@ -191,4 +193,49 @@ const char *text_nearest(const char *s, const char *const *names)
         best_distance = d;
     }
     return best;
+}
+
+/* char_length is how many bytes the character at p has, of n that are there; 0: it is none. */
+static size_t char_length(const char *p, size_t n)
+{
+    unsigned char c = (unsigned char)*p;
+    size_t length = 2;
+    if (c < 0x80) return 1;
+    if (c >= 0xe0) length = 3;
+    if (c >= 0xf0) length = 4;
+    if (length > n || !utf8_valid((struct str){p, length}, NULL)) return 0;
+    return length;
+}
+
+/* is_harmful: C1 control characters are escape sequences to a terminal, and text whose direction was turned reads as what it
+ * is not. */
+static bool is_harmful(const char *p, size_t length)
+{
+    const unsigned char *c = (const unsigned char *)p;
+    if (length == 2) return c[0] == 0xc2 && c[1] < 0xa0;
+    if (length != 3 || c[0] != 0xe2) return false;
+    bool separator = c[1] == 0x80 && c[2] >= 0xa8 && c[2] <= 0xae; /* U+2028 to U+202E */
+    bool isolate = c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9;   /* U+2066 to U+2069 */
+    return separator || isolate;
+}
+
+size_t text_clean(char *out, size_t size, const char *from, size_t n)
+{
+    size_t to = 0;
+    for (size_t at = 0; at < n;) {
+        size_t length = char_length(from + at, n - at);
+        bool blank = length == 1 && ((unsigned char)from[at] <= ' ' || from[at] == 0x7f);
+        bool bad = length == 0 || is_harmful(from + at, length);
+        size_t taken = length ? length : 1, put = bad || blank ? 1 : length;
+
+        if (to + put >= size) break;
+        if (blank) out[to] = ' ';
+        else if (bad) out[to] = '?';
+        else memmove(out + to, from + at, put);
+        at += taken;
+        if (!blank || to > 0) to += put; /* none at the beginning */
+    }
+    while (to > 0 && out[to - 1] == ' ') to--;
+    if (size > 0) out[to] = '\0';
+    return to;
 }

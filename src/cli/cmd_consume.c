@@ -115,6 +115,7 @@ static int catch_signals(struct error *err)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is an error like any other */
     signal(SIGCHLD, SIG_DFL);
     return 0;
 }

@@ -62,7 +62,8 @@ static void catch_signals(struct relay *r)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it: exit statuses would be lost */
+    sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is an error like any other */
+    signal(SIGCHLD, SIG_DFL);          /* whoever started us may have ignored it: exit statuses would be lost */
     catch_hangup(r);
 }
 

@@ -8,12 +8,12 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/fd.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "event/ndjson.h"
 #include "sink/kinds.h"
@@ -23,6 +23,8 @@
 #define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
+#define STRING_PAGES 32                   /* what Linux allows one string of an environment to have, its NUL with it */
+#define FACTS_MAX 8192                    /* what we tell about an event takes less, if it is within its limits */
 
 extern char **environ;
 
@@ -53,8 +55,8 @@ struct run {
     size_t tail_n;
 };
 
-/* (1) runs has `slots` entries, `running` of them not free. (2) envp[0..inherited) belong to us; what follows points
- * into env. (3) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1 for errfd. */
+/* (1) runs has `slots` entries, `running` of them not free. (2) envp[0..inherited) belong to us; what follows, one for each
+ * of facts[0..n_facts), points into env. (3) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1 for errfd. */
 struct exec {
     struct sink base;
     const char *command;
@@ -65,6 +67,9 @@ struct exec {
     struct buf line, env;
     char **envp;
     size_t inherited;
+    size_t facts[OUR_NAMES]; /* where each begins in env */
+    size_t n_facts;
+    size_t string_max;
 };
 
 /* Environment */
@@ -94,69 +99,118 @@ static int inherit(struct exec *x)
     return 0;
 }
 
-static void add_text(struct buf *b, const char *name, struct str value)
+/* A fact is one variable. Whatever its value holds, it stays one: a NUL would end it and begin another. */
+static void fact_begin(struct exec *x, const char *name)
 {
-    if (!value.p) return;
-    buf_adds(b, name);
-    buf_addc(b, '=');
-    buf_addstr(b, value);
-    buf_addc(b, '\0');
+    x->facts[x->n_facts++] = x->env.n;
+    buf_adds(&x->env, name);
+    buf_addc(&x->env, '=');
 }
 
-static void add_number(struct buf *b, const char *name, int64_t value)
+static void fact_end(struct exec *x)
 {
-    buf_adds(b, name);
-    buf_addc(b, '=');
-    buf_addi64(b, value);
-    buf_addc(b, '\0');
+    buf_addc(&x->env, '\0');
 }
 
-static int make_env(struct exec *x, const struct delivery *d)
+static int add_text(struct exec *x, const char *name, struct str value, struct error *err)
+{
+    if (!value.p) return 0;
+    size_t size = strlen(name) + 1 + value.n + 1;
+    if (value.n && memchr(value.p, '\0', value.n))
+        return err_fate(err, ERR_INVALID, FATE_REJECT, 0, "%s has a NUL, which no environment can hold", name);
+    if (size > x->string_max)
+        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s takes %zu bytes; an environment holds %zu of one",
+                        name, size, x->string_max);
+    fact_begin(x, name);
+    buf_addstr(&x->env, value);
+    fact_end(x);
+    return 0;
+}
+
+static void add_number(struct exec *x, const char *name, int64_t value)
+{
+    fact_begin(x, name);
+    buf_addi64(&x->env, value);
+    fact_end(x);
+}
+
+/* make_env fails with FATE_REJECT where no environment can say what the event is: a command that saw none of it, or a part,
+ * would take it for another one. */
+static int make_env(struct exec *x, const struct delivery *d, struct error *err)
 {
     const struct event *ev = d->ev;
-    struct buf *b = &x->env;
     char created[CLOCK_RFC3339_SIZE];
     clock_rfc3339(ev->created_at, created);
-    buf_clear(b);
-    add_text(b, "OUTBOX_ID", ev->id);
-    add_number(b, "OUTBOX_SEQ", ev->seq);
-    add_text(b, "OUTBOX_TYPE", ev->type);
-    add_text(b, "OUTBOX_AGGREGATE_TYPE", ev->aggregate_type);
-    add_text(b, "OUTBOX_AGGREGATE_ID", ev->aggregate_id);
-    if (ev->has_version) add_number(b, "OUTBOX_VERSION", ev->version);
-    add_text(b, "OUTBOX_TENANT", ev->tenant);
-    add_text(b, "OUTBOX_CREATED_AT", str_of(created));
-    add_text(b, "OUTBOX_CONSUMER", str_of(x->base.cfg.consumer));
-    add_number(b, "OUTBOX_ATTEMPT", d->attempt);
-    if (b->failed) return -1;
-    size_t k = x->inherited;
-    for (char *p = b->p; p < b->p + b->n; p += strlen(p) + 1) x->envp[k++] = p;
-    x->envp[k] = NULL;
+    const struct {
+        const char *name;
+        struct str value;
+    } texts[] = {
+        {"OUTBOX_ID", ev->id},
+        {"OUTBOX_TYPE", ev->type},
+        {"OUTBOX_AGGREGATE_TYPE", ev->aggregate_type},
+        {"OUTBOX_AGGREGATE_ID", ev->aggregate_id},
+        {"OUTBOX_TENANT", ev->tenant},
+        {"OUTBOX_CREATED_AT", str_of(created)},
+        {"OUTBOX_CONSUMER", str_of(x->base.cfg.consumer)},
+    };
+
+    buf_clear(&x->env);
+    x->n_facts = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (add_text(x, texts[i].name, texts[i].value, err) != 0) return -1;
+    add_number(x, "OUTBOX_SEQ", ev->seq);
+    if (ev->has_version) add_number(x, "OUTBOX_VERSION", ev->version);
+    add_number(x, "OUTBOX_ATTEMPT", d->attempt);
+    if (x->env.failed) return err_nomem(err);
+
+    for (size_t i = 0; i < x->n_facts; i++) x->envp[x->inherited + i] = x->env.p + x->facts[i];
+    x->envp[x->inherited + x->n_facts] = NULL;
     return 0;
 }
 
 /* Starting */
 
+static int not_started(struct error *err, const char *what)
+{
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, errno, "could not start the command: %s: %s", what,
+                    strerror(errno));
+}
+
+/* line_failed: a file without a name, too, must keep within what the process may write. */
+static int line_failed(const struct exec *x, struct error *err)
+{
+    struct rlimit limit;
+    bool too_large = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && x->line.n > limit.rlim_cur;
+    if (!too_large) return not_started(err, "could not write its input");
+    return err_fate(err, ERR_INVALID, FATE_REJECT, EFBIG,
+                    "its line of %zu bytes is more than this process may write to a file: %llu (ulimit -f)", x->line.n,
+                    (unsigned long long)limit.rlim_cur);
+}
+
 /* make_stdin puts the line into a file without a name: unlike a pipe, it never blocks us, and it does not matter
  * whether the command reads it. */
-static int make_stdin(struct exec *x, const struct delivery *d)
+static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
     ndjson_write(&x->line, d->ev, str_of(x->base.cfg.consumer), d->attempt);
-    if (x->line.failed) {
-        errno = ENOMEM;
-        return -1;
-    }
+    if (x->line.failed) return err_nomem(err);
     int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
-    if (fd < 0) return -1;
+    if (fd < 0) return not_started(err, "no descriptor for its input");
     for (size_t off = 0; off < x->line.n;) {
-        ssize_t k = pwrite(fd, x->line.p + off, x->line.n - off, (off_t)off);
+        ssize_t k = fd_write(fd, x->line.p + off, x->line.n - off);
         if (k > 0) off += (size_t)k;
         if (k > 0 || (k < 0 && errno == EINTR)) continue;
+        line_failed(x, err);
         close(fd);
         return -1;
     }
-    return fd;
+    if (lseek(fd, 0, SEEK_SET) != 0) {
+        not_started(err, "could not rewind its input");
+        close(fd);
+        return -1;
+    }
+    *ret = fd;
+    return 0;
 }
 
 /* make_pipe: our end must not block, the command's must. */
@@ -205,21 +259,33 @@ static int watch(struct exec *x, const struct run *r)
     return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
 }
 
+/* not_spawned: what is too much may be the event's, or have been there before it. */
+static int not_spawned(const struct exec *x, struct error *err)
+{
+    if (errno != E2BIG) return not_started(err, "/bin/sh");
+    if (x->env.n > FACTS_MAX)
+        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
+                        "it takes %zu bytes of environment, more than the system lets a command have", x->env.n);
+    return err_fate(
+        err, ERR_UNAVAILABLE, FATE_DOWN, E2BIG,
+        "could not start the command: the environment of this process takes all the room that the system lets "
+        "a command have");
+}
+
 /* launch starts the shell and gets hold of it; a shell that we could not watch is ended again. */
-static int launch(struct exec *x, struct run *r, int in, int errput)
+static int launch(struct exec *x, struct run *r, int in, int errput, struct error *err)
 {
     int rc = spawn(x, in, errput, &r->pid);
     if (rc) {
         errno = rc;
-        return -1;
+        return not_spawned(x, err);
     }
     r->pidfd = pidfd_open(r->pid, 0);
     if (r->pidfd >= 0 && watch(x, r) == 0) return 0;
-    rc = errno;
+    not_started(err, "could not watch it");
     kill(-r->pid, SIGKILL);
     while (waitpid(r->pid, NULL, 0) < 0 && errno == EINTR) {}
     if (r->pidfd >= 0) close(r->pidfd);
-    errno = rc;
     return -1;
 }
 
@@ -230,40 +296,37 @@ static struct run *free_slot(struct exec *x)
     return NULL;
 }
 
-static int start(struct exec *x, struct delivery *d)
+static int start(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = free_slot(x);
-    int ends[2], saved;
-    errno = ENOMEM;
-    if (make_env(x, d) != 0) return -1;
-    int in = make_stdin(x, d);
-    if (in < 0) return -1;
-    if (make_pipe(ends) != 0) goto no_pipe;
+    int in = -1, ends[2];
+    if (make_env(x, d, err) != 0) return -1;
+    if (make_stdin(x, d, &in, err) != 0) return -1;
+    if (make_pipe(ends) != 0) {
+        not_started(err, "no pipe for its errors");
+        close(in);
+        return -1;
+    }
+
     *r = (struct run){.errfd = ends[0], .due = CLOCK_NEVER};
-    if (launch(x, r, in, ends[1]) != 0) goto no_launch;
+    int rc = launch(x, r, in, ends[1], err);
     close(ends[1]);
     close(in);
+    if (rc != 0) {
+        close(ends[0]);
+        return -1;
+    }
+
     if (x->base.cfg.timeout_ms > 0) r->due = clock_mono(x->base.cfg.clock) + x->base.cfg.timeout_ms * MS_NS;
     r->d = d;
     x->running++;
     return 0;
-no_launch:
-    saved = errno;
-    close(ends[0]);
-    close(ends[1]);
-    errno = saved;
-no_pipe:
-    saved = errno;
-    close(in);
-    errno = saved;
-    return -1;
 }
 
-static void answer_not_started(struct exec *x, struct delivery *d)
+static void answer_not_started(struct exec *x, struct delivery *d, const struct error *err)
 {
-    struct error err;
-    err_errno(&err, ERR_UNAVAILABLE, errno, "could not start the command");
-    struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
+    struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
+    if (err->fate == FATE_REJECT) res.status = SINK_REJECT;
     sink_done(&x->base, d, &res);
 }
 
@@ -271,12 +334,14 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct exec *x = (struct exec *)sk;
     for (size_t i = 0; i < n; i++) {
+        struct error err;
         if (x->running == x->slots) return i;
-        if (start(x, d[i]) == 0) continue;
+        if (start(x, d[i], &err) == 0) continue;
+        bool alone = err.fate == FATE_REJECT;
         /* With commands at work, the shortage may be their doing: wait for one to end. */
-        if (x->running) return i;
-        answer_not_started(x, d[i]);
-        return i + 1;
+        if (!alone && x->running) return i;
+        answer_not_started(x, d[i], &err);
+        if (!alone) return i + 1;
     }
     return n;
 }
@@ -315,19 +380,14 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* last_words copies the last line of stderr, made fit to print: one line, valid UTF-8. */
+/* last_words copies the last line of stderr, made fit to print. */
 static void last_words(struct run *r, char out[TAIL_SIZE + 1])
 {
-    size_t n = r->tail_n, at = 0;
+    size_t n = r->tail_n;
     while (n && (unsigned char)r->tail[n - 1] <= ' ') n--;
     const char *lf = memrchr(r->tail, '\n', n);
     size_t start = lf ? (size_t)(lf + 1 - r->tail) : 0;
-    n -= start;
-    memcpy(out, r->tail + start, n);
-    out[n] = '\0';
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)out[i] < ' ' || out[i] == 0x7f) out[i] = ' ';
-    while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
+    text_clean(out, TAIL_SIZE + 1, r->tail + start, n - start);
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -336,12 +396,28 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* not_there: 126 and 127 are what the shell says of a command that is not there or may not be run. But a program may leave
- * with them, too, on one event; so the shell's own complaint must come with it. */
-static bool not_there(const char *words)
+/* first_word finds what the command begins with, without the quotes around it. */
+static struct str first_word(const char *command)
 {
-    return strncmp(words, "sh: ", 4) == 0 && (ends_with(words, "not found") || ends_with(words, "Permission denied") ||
-                                              ends_with(words, "No such file or directory"));
+    command += strspn(command, " \t\r\n");
+    const char *ends = " \t\r\n";
+    if (*command == '"') ends = "\"";
+    else if (*command == '\'') ends = "'";
+    if (*command == *ends) command++;
+    return (struct str){command, strcspn(command, ends)};
+}
+
+/* not_there: 126 and 127 are what the shell says of a command that is not there or may not be run. A program may leave with
+ * them, too, on one event, and so may a part of the command that only some events get to. So the shell must complain with
+ * it, and about what every event begins with. */
+static bool not_there(const struct exec *x, const char *words)
+{
+    char complaint[TAIL_SIZE + 1];
+    struct str word = first_word(x->command);
+    snprintf(complaint, sizeof complaint, ": %.*s: ", (int)(word.n < 256 ? word.n : 256), word.p);
+    bool shell = strncmp(words, "sh: ", 4) == 0 && strstr(words, complaint);
+    return shell && (ends_with(words, "not found") || ends_with(words, "Permission denied") ||
+                     ends_with(words, "No such file or directory"));
 }
 
 /* judge says what the end of a command means, and writes why without its last words. */
@@ -370,7 +446,7 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     } else if (left) {
         for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++)
             if (exit_codes[i].code == si->si_status) res.status = exit_codes[i].status;
-        if (res.status == SINK_DOWN && !not_there(words)) res.status = SINK_RETRY;
+        if (res.status == SINK_DOWN && !not_there(x, words)) res.status = SINK_RETRY;
     }
     return res;
 }
@@ -527,8 +603,12 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     x->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     buf_init(&x->line, BUFFER_MAX);
     buf_init(&x->env, BUFFER_MAX);
+    x->string_max = STRING_PAGES * (size_t)sysconf(_SC_PAGESIZE);
     int rc = 0;
-    if (x->epfd < 0) rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
+    if (strlen(command) >= x->string_max)
+        rc = err_set(err, ERR_CONFIG, "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file",
+                     strlen(command), x->string_max - 1);
+    else if (x->epfd < 0) rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
     else if (!(x->runs = calloc(x->slots, sizeof *x->runs)) || inherit(x) != 0) rc = err_nomem(err);
     if (rc != 0) exec_close(&x->base);
     else *ret = &x->base;

@@ -32,6 +32,8 @@ void sink_arrivals_add(struct sink_arrivals *got, struct str id, struct str payl
 void sink_arrivals_lines(struct sink_arrivals *got, const char *text, size_t n);
 void sink_arrivals_release(struct sink_arrivals *got);
 
+struct sink_item;
+
 struct sink_case {
     const char *name;
     size_t many;     /* events for a claim about many: what the sink gets through in a second or so */
@@ -49,6 +51,9 @@ struct sink_case {
     /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both may be NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
+    /* spoil makes an event one that this sink can never express, and gives words that the reason must have; NULL: there are
+     * no more than `way` ways. May be NULL. */
+    const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
 };
 
 /* sink_suite_run runs the suite and then the sink's own tests, as one group. */

@@ -75,6 +75,21 @@ static void peer_heal(void *peer)
     assert_int_equal(rename(p->away, p->script), 0);
 }
 
+static char large[200 * 1024];
+
+static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
+{
+    (void)peer;
+    memset(large, 'k', sizeof large);
+    switch (way) {
+    case 0: it->ev.aggregate_id = (struct str){large, sizeof large}; return "OUTBOX_AGGREGATE_ID";
+    case 1: it->ev.tenant = (struct str){large, 128 * 1024}; return "OUTBOX_TENANT";
+    case 2: it->ev.type = STR("a\0LD_PRELOAD=/tmp/evil.so"); return "OUTBOX_TYPE has a NUL";
+    case 3: it->ev.aggregate_id = STR("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"); return "NUL";
+    default: return NULL;
+    }
+}
+
 /* What only exec: promises. Commands run in the test's own folder, $dir to them. */
 
 static int setup(void **state)
@@ -161,6 +176,7 @@ static void exit_status_decides(void **state)
         {"echo one >&2; echo two >&2; exit 3", "exit status 3: two", SINK_RETRY, 3},
         {"printf 'tab\\there\\n\\n \\n' >&2; exit 3", "exit status 3: tab here", SINK_RETRY, 3},
         {"printf 'bad \\377 byte' >&2; exit 65", "exit status 65: bad ? byte", SINK_REJECT, 65},
+        {"printf 'a\\0b \\033[2J \\302\\2332J' >&2; exit 65", "exit status 65: a b  [2J ?2J", SINK_REJECT, 65},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -192,6 +208,14 @@ static void is_refused_where_exit_statuses_are_lost(void **state)
     signal(SIGCHLD, SIG_DFL);
     assert_int_equal(r, -1);
     assert_non_null(strstr(err.text, "SIGCHLD"));
+}
+
+/* The shell may miss a command that only some events need: that is about those. */
+static void command_that_only_some_events_need_is_a_retry(void **state)
+{
+    struct sink_item *it = run_one(*state, "case $OUTBOX_SEQ in 1) no-such-command;; esac");
+    assert_int_equal(it->status, SINK_RETRY);
+    assert_non_null(strstr(it->text, "no-such-command: not found"));
 }
 
 static void command_not_found_is_down(void **state)
@@ -258,6 +282,72 @@ static void facts_are_in_the_environment(void **state)
     assert_env(env, "OUTBOX_STORE=sqlite:shop.db");
     assert_env(env, "OUTBOX_LEASE=2s");
     free(env);
+}
+
+static void field_cannot_add_a_variable(void **state)
+{
+    struct peer *p = *state;
+    open_command(p, "{ echo; tr '\\0' '\\n' </proc/self/environ; } >$dir/env", 0, 1);
+    struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
+    it->ev.type = STR("a=b=c");
+    it->ev.tenant = STR("=LD_PRELOAD=x");
+    it->ev.aggregate_id = STR("k\nPATH=/evil");
+    sink_rig_run(&p->rig);
+    assert_int_equal(it->status, SINK_DELIVERED);
+    it = sink_rig_add(&p->rig, "{}", 0);
+    it->ev.aggregate_id = STR("k\0PATH=/evil");
+    sink_rig_run(&p->rig);
+    assert_int_equal(it->status, SINK_REJECT);
+    char *env = read_in(p, "env");
+    assert_env(env, "OUTBOX_TYPE=a=b=c");
+    assert_env(env, "OUTBOX_TENANT==LD_PRELOAD=x");
+    free(env);
+}
+
+/* What stands in the way is ours, not the event's. */
+static void environment_that_is_full_already_is_down(void **state)
+{
+    struct peer *p = *state;
+    struct rlimit old;
+    char name[16], *value = malloc(100000);
+    memset(value, 'x', 99999);
+    value[99999] = '\0';
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof name, "FULL%d", i);
+        setenv(name, value, 1);
+    }
+    open_command(p, "exit 0", 0, 1);
+    assert_int_equal(getrlimit(RLIMIT_STACK, &old), 0);
+    setrlimit(RLIMIT_STACK, &(struct rlimit){8 << 20, old.rlim_max}); /* a quarter of it: 2 MiB */
+    sink_rig_add_many(&p->rig, 2, 64);
+    sink_rig_run(&p->rig);
+    setrlimit(RLIMIT_STACK, &old);
+    for (int i = 0; i < 30; i++) {
+        snprintf(name, sizeof name, "FULL%d", i);
+        unsetenv(name);
+    }
+    free(value);
+    sink_rig_assert_all(&p->rig, SINK_DOWN);
+    assert_int_equal(p->rig.items[0]->native, E2BIG);
+    assert_non_null(strstr(p->rig.items[0]->text, "environment"));
+}
+
+static void line_over_the_size_limit_of_files_is_rejected_alone(void **state)
+{
+    struct peer *p = *state;
+    struct rlimit old;
+    open_command(p, "exit 0", 0, 1);
+    sink_rig_add_many(&p->rig, 1, 64);
+    sink_rig_add_many(&p->rig, 1, 300000);
+    sink_rig_add_many(&p->rig, 1, 64);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){100000, old.rlim_max});
+    sink_rig_run(&p->rig);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
+    assert_int_equal(p->rig.items[1]->status, SINK_REJECT);
+    assert_non_null(strstr(p->rig.items[1]->text, "ulimit -f"));
+    assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
 static void absent_facts_are_unset_even_if_inherited(void **state)
@@ -517,10 +607,15 @@ int main(void)
         .arrived = peer_arrived,
         .break_peer = peer_break,
         .heal_peer = peer_heal,
+        .spoil = peer_spoil,
     };
     const struct CMUnitTest own[] = {
         cmocka_unit_test(exit_status_decides),
         ON_A_COMMAND(command_not_found_is_down),
+        ON_A_COMMAND(command_that_only_some_events_need_is_a_retry),
+        ON_A_COMMAND(field_cannot_add_a_variable),
+        ON_A_COMMAND(environment_that_is_full_already_is_down),
+        ON_A_COMMAND(line_over_the_size_limit_of_files_is_rejected_alone),
         ON_A_COMMAND(a_command_that_is_there_may_leave_with_127_of_its_own),
         cmocka_unit_test(is_refused_where_exit_statuses_are_lost),
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),

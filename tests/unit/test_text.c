@@ -287,6 +287,48 @@ static void system_clock_goes_forward(void **state)
     assert_true(off >= -1 && off <= 1);
 }
 
+static void cleans(const char *from, size_t n, const char *want)
+{
+    char out[64];
+    size_t got = text_clean(out, sizeof out, from, n);
+    assert_string_equal(out, want);
+    assert_int_equal(got, strlen(want));
+}
+#define CLEANS(literal, want) cleans(literal, sizeof(literal) - 1, want)
+
+static void cleaned_text_is_one_line_that_a_terminal_survives(void **state)
+{
+    (void)state;
+    CLEANS("", "");
+    CLEANS("plain \xc3\xab \xf0\x9f\x8e\x89", "plain \xc3\xab \xf0\x9f\x8e\x89");
+    CLEANS(" \t two\nlines\r\n \n", "two lines");
+    CLEANS("a\0b", "a b");
+    CLEANS("\x1b[31mred\x7f", "[31mred");
+    CLEANS("c1 \xc2\x9b"
+           "31m",
+           "c1 ?31m");
+    CLEANS("turned \xe2\x80\xaegnp.exe \xe2\x81\xa6", "turned ?gnp.exe ?");
+    CLEANS("bad \xff \xc3( \xed\xa0\x80 \xe2\x82", "bad ? ?( ??? ??");
+    CLEANS("\xc2\xa0"
+           "kept",
+           "\xc2\xa0"
+           "kept");
+}
+
+static void cleaned_text_is_cut_behind_a_whole_character(void **state)
+{
+    char out[8], same[] = "in\tplace\n";
+    (void)state;
+    assert_int_equal(text_clean(out, sizeof out, "12345678", 8), 7);
+    assert_string_equal(out, "1234567");
+    assert_int_equal(text_clean(out, sizeof out, "12345\xe2\x82\xac", 8), 5);
+    assert_string_equal(out, "12345");
+    text_clean(same, sizeof same, same, strlen(same));
+    assert_string_equal(same, "in place");
+    assert_int_equal(text_clean(out, 1, "x", 1), 0);
+    assert_string_equal(out, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +346,8 @@ int main(void)
         cmocka_unit_test(reads_yes_and_no_in_all_their_forms),
         cmocka_unit_test(nearest_finds_what_was_meant),
         cmocka_unit_test(nearest_guesses_nothing_far_off),
+        cmocka_unit_test(cleaned_text_is_one_line_that_a_terminal_survives),
+        cmocka_unit_test(cleaned_text_is_cut_behind_a_whole_character),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
         cmocka_unit_test(rfc3339_agrees_with_gmtime),
