@@ -239,3 +239,10 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     if (size > 0) out[to] = '\0';
     return to;
 }
+
+const char *text_kept(const char *said, char out[TEXT_KEPT_MAX])
+{
+    if (!said) return NULL;
+    text_clean(out, TEXT_KEPT_MAX, said, strnlen(said, TEXT_KEPT_MAX));
+    return out;
+}

@@ -25,11 +25,13 @@ int text_bool(const char *s, bool *ret, struct error *err);
 /* text_nearest returns the entry of names (NULL-terminated) closest to s by edit distance if it is close enough to be
  * what was meant, else NULL. */
 const char *text_nearest(const char *s, const char *const *names);
-
 /* text_clean makes one line, fit for a log, a terminal and a database, of whatever somebody else has said: n bytes at
  * `from`, which may be `out` itself. It is valid UTF-8, without blanks at its ends, and cut to fit `size`, which includes
  * the NUL, behind a whole character. White space and C0 control characters become blanks; what is not UTF-8 becomes '?', and
  * so do C1 control characters and those that turn the direction of text. Returns its length. */
 size_t text_clean(char *out, size_t size, const char *from, size_t n);
+/* text_kept is what a store keeps of an error: text_clean of it in out; NULL for NULL. */
+#define TEXT_KEPT_MAX 4096
+const char *text_kept(const char *said, char out[TEXT_KEPT_MAX]);
 
 #endif

@@ -1,6 +1,8 @@
 /* store_claim.c: claims, leases, and what goes wrong. */
 #include "store_impl.h"
 
+#include "base/json.h"
+
 /* ---- claiming (G5, C1) ---- */
 
 static void claimed_events_are_out_of_everyone_elses_reach(void **state)
@@ -516,6 +518,33 @@ static void only_the_latest_error_is_kept(void **state)
     assert_int_equal(look(g, "c").parked, 1);
 }
 
+static void error_that_no_database_could_store_makes_no_settlement_fail(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    static char huge[10 << 20];
+    static const char *const said[] = {"\xff\xfe not UTF-8 \xed\xa0\x80", "\x1b[31mred\x01\x7f", "\xc0\x80", huge};
+    memset(huge, '\xe2', sizeof huge - 1);
+    put(g->st, "c");
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        emit(g->st, NULL);
+        emit(g->st, NULL);
+        assert_int_equal(claim(g, "c"), 2);
+        struct outcome o[2] = {failed(g, 0, 1, 1), failed(g, 1, 1, 0)};
+        o[0].error = o[1].error = said[i];
+        o[1].kind = OUTCOME_DEAD;
+        assert_true(settle(g, "c", o, 2));
+        assert_true(utf8_valid(str_of(look(g, "c").last_error), NULL));
+        must(g->st->ops->consumer_report(g->st, "c", said[i], &err), &err);
+        assert_true(utf8_valid(str_of(look(g, "c").last_error), NULL));
+        must(g->st->ops->consumer_report(g->st, "c", NULL, &err), &err);
+        pass(1);
+        assert_int_equal(claim(g, "c"), 1);
+        assert_true(settle(g, "c", NULL, 0));
+    }
+    assert_int_equal(look(g, "c").dead, 4);
+}
+
 static void followers_stay_behind_when_the_first_fails_again(void **state)
 {
     struct store_rig *g = *state;
@@ -917,6 +946,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(take_over_keeps_the_order_of_a_key),
     ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),
     ON_A_STORE(only_the_latest_error_is_kept),
+    ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
     ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
     ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),

@@ -1,6 +1,7 @@
 /* consumers.c: registering consumers and telling how they are. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "store/postgres/postgres.h"
 
 #define MS(column) "floor(extract(epoch FROM " column ") * 1000)::bigint"
@@ -32,11 +33,12 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
+    char kept[TEXT_KEPT_MAX];
     return pg_exec(
         pg_of(base), err, NULL,
         "UPDATE @schema@.consumer SET report = $2::text, report_at = @schema@.clock() WHERE name = $1 AND report "
         "IS DISTINCT FROM $2::text",
-        "ss", name, text);
+        "ss", name, text_kept(text, kept));
 }
 
 static int check_removable(struct pg_store *st, const char *name, bool force, struct error *err)

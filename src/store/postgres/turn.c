@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
@@ -25,22 +26,13 @@ struct turning {
 
 /* ---- the settlement as JSON ---- */
 
-/* add_text: what a sink said need not be UTF-8, but what goes into the database must be. */
+/* add_text: what a sink said need not be UTF-8, nor short, but what goes into the database must be. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
-    size_t bad;
+    char kept[TEXT_KEPT_MAX];
     if (!text) return;
     buf_addf(b, ",\"%s\":", name);
-    struct str s = str_of(text);
-    if (utf8_valid(s, &bad)) {
-        json_quote(b, s);
-        return;
-    }
-    struct buf clean;
-    buf_init(&clean, 1 << 16);
-    for (; *text; text++) buf_addc(&clean, (unsigned char)*text < 128 ? *text : '?');
-    json_quote(b, (struct str){clean.p, clean.n});
-    buf_release(&clean);
+    json_quote(b, str_of(text_kept(text, kept)));
 }
 
 static int outcomes_json(const struct settlement *s, struct buf *b, struct error *err)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/bug.h"
+#include "base/text.h"
 #include "store/sqlite/sqlite.h"
 
 static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
@@ -109,9 +110,10 @@ int sqlite_consumer_pause(struct store *base, const char *name, bool paused, str
 int sqlite_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
+    char kept[TEXT_KEPT_MAX];
     return sqlite_exec(st, err,
                        "UPDATE outbox_consumer SET report = ?1, report_at = ?2 WHERE name = ?3 AND report IS NOT ?1",
-                       "sis", text, sqlite_now(st), name);
+                       "sis", text_kept(text, kept), sqlite_now(st), name);
 }
 
 /* keep_epoch: see create. */

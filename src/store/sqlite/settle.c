@@ -1,5 +1,6 @@
 /* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn opened. */
 #include "base/bug.h"
+#include "base/text.h"
 #include "store/sqlite/sqlite.h"
 
 int64_t sqlite_order_key(enum order order, const struct event *ev)
@@ -25,6 +26,8 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
 {
     int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at ? p->due_at : now;
     bool behind = false;
+    char kept[TEXT_KEPT_MAX];
+    const char *why = text_kept(p->error, kept);
     if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
     return sqlite_exec(
         st, err,
@@ -35,24 +38,26 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
         "excluded.due_at, wait = excluded.wait, careful = excluded.careful, delayed = excluded.delayed, claim = NULL, "
         "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at)",
         "siiiiiisii", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
-        (int64_t)p->careful, (int64_t)p->delayed, p->error, now, p->wait_ms);
+        (int64_t)p->careful, (int64_t)p->delayed, why, now, p->wait_ms);
 }
 
 int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
                 struct error *err)
 {
+    char kept[TEXT_KEPT_MAX];
+    const char *why = text_kept(error, kept);
     if (sqlite_exec(st, err,
                     "INSERT INTO outbox_dead (consumer, " EVENT_COLUMNS ", attempts, error, dead_at) "
                     "SELECT ?1, " EVENT_COLUMNS ", ?3, ?4, ?5 FROM outbox_event WHERE seq = ?2 "
                     "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0",
-                    "siisi", consumer, seq, (int64_t)attempts, error, sqlite_now(st)) != 0)
+                    "siisi", consumer, seq, (int64_t)attempts, why, sqlite_now(st)) != 0)
         return -1;
     if (BUG(DEAD_AND_ALIVE)) return 0;
     /* A letter sent back after its event was trimmed has only its own row. */
     if (sqlite_exec(st, err,
                     "UPDATE outbox_dead SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0 "
                     "WHERE consumer = ?1 AND seq = ?2 AND retrying = 1",
-                    "siisi", consumer, seq, (int64_t)attempts, error, sqlite_now(st)) != 0)
+                    "siisi", consumer, seq, (int64_t)attempts, why, sqlite_now(st)) != 0)
         return -1;
     return sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si", consumer, seq);
 }
