@@ -22,7 +22,7 @@ BEGIN
     FOR turn IN 1 .. 100 LOOP
         SELECT * INTO t FROM @schema@.turn(claim.consumer, worker, 0, 0, '[]', 0, max_events, lease_ms, max_attempts, 2,
             true, random() < 0.01, (random() * 63)::int, '{}',
-            NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0);
+            NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped;
     END LOOP;
     IF t.n = 0 THEN

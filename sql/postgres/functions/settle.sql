@@ -21,7 +21,7 @@ BEGIN
     SELECT NOT t.lost INTO ours FROM @schema@.turn(settle.consumer, worker, settle.epoch,
         (SELECT count(*) FROM @schema@.claimed(settle.consumer, settle.epoch) e
          WHERE e.seq < settle.release_from OR settle.release_from = 0), settle.outcomes, settle.release_from,
-        0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0) t;
+        0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, NULL) t;
     RETURN ours;
 END
 $outbox$;

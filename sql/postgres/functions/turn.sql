@@ -9,6 +9,10 @@
 -- lost, keeps its lane busy until the lease has run out. For ahead_* see claim_fresh, for careful_mode and pull_in
 -- claim_parked.
 --
+-- knows: the version of the outbox that the worker was written for. One of another version may settle what it has, so that
+-- nothing is delivered again that it delivered, and is refused when it asks for more: it stops in order. So a settlement has
+-- to be understood by the functions of the next version. NULL: whoever calls does not claim.
+--
 -- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, and nobody else is
 -- about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@.turn(
@@ -16,7 +20,7 @@ CREATE OR REPLACE FUNCTION @schema@.turn(
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
     max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
     lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
-    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int,
+    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int, knows int,
     OUT lost boolean, OUT paused boolean, OUT changed boolean, OUT busy boolean, OUT through boolean, OUT skipped boolean,
     OUT careful_due boolean, OUT crashed bigint, OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
     OUT epoch bigint, OUT lane int, OUT n int, OUT careful boolean, OUT held bigint[],
@@ -25,15 +29,16 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     now timestamptz;
     l @schema@.lane;
+    there text;
 BEGIN
     IF ahead_n BETWEEN 1 AND max_events AND ahead_lane = 0 AND turn.lanes = 1 AND outcomes = '[]' AND release_from = 0
        AND current_setting('transaction_isolation') = 'read committed'
        AND pg_try_advisory_xact_lock(hashtextextended('@schema@ consumer ' || consumer, 0)) THEN -- as in lock_consumer
         now := @schema@.clock();
         SELECT x.* INTO l
-        FROM @schema@.consumer c, LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
+        FROM @schema@.meta m, @schema@.consumer c, LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
                                            ORDER BY y.version DESC LIMIT 1) AS x
-        WHERE c.name = turn.consumer AND c.ordering = turn.ordering AND c.lanes = 1 AND c.events = turn.events
+        WHERE m.name = 'schema_version' AND m.value = knows::text AND c.name = turn.consumer AND c.ordering = turn.ordering AND c.lanes = 1 AND c.events = turn.events
           AND c.predicate = turn.predicate AND NOT c.paused AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
           AND (c.tenant = '' OR row_security_active('@schema@.event'))
           AND x.pos = ahead_from AND x.target::text = ahead_target
@@ -59,6 +64,13 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
+    IF there <> knows::text THEN
+        IF settle_epoch = 0 THEN
+            PERFORM @schema@.refuse_version(knows);
+        END IF;
+        max_events := 0;
+    END IF;
     SELECT t.* INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane,
                     n, careful, held, seen, floor, target, from_seq, to_seq, window_end
     FROM @schema@.long_turn(consumer, owner, settle_epoch, tried, outcomes, release_from, max_events, lease_ms,
@@ -67,4 +79,4 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,
-    bigint[], text, int, text, text, int, text, bigint, bigint, int) IS 'one transaction of a worker: take over, settle, claim';
+    bigint[], text, int, text, text, int, text, bigint, bigint, int, int) IS 'one transaction of a worker: take over, settle, claim';

@@ -22,13 +22,13 @@ static const struct {
     enum fate fate;
 } states[] = {
     {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_CONFIG, FATE_RETRY},   {"OB003", ERR_NOTFOUND, FATE_FATAL},
-    {"OB004", ERR_CONFIG, FATE_FATAL},   {"42P01", ERR_NOTOURS, FATE_FATAL},  {"3F000", ERR_NOTOURS, FATE_FATAL},
-    {"42883", ERR_NOTOURS, FATE_FATAL},  {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY},
-    {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},     {"55P03", ERR_BUSY, FATE_RETRY},
-    {"57014", ERR_BUSY, FATE_RETRY},     {"53100", ERR_FULL, FATE_RETRY},     {"53", ERR_UNAVAILABLE, FATE_RETRY},
-    {"57", ERR_UNAVAILABLE, FATE_RETRY}, {"08", ERR_UNAVAILABLE, FATE_RETRY}, {"58", ERR_UNAVAILABLE, FATE_RETRY},
-    {"28", ERR_UNAVAILABLE, FATE_RETRY}, {"22", ERR_INVALID, FATE_REJECT},    {"23", ERR_INVALID, FATE_REJECT},
-    {"25", ERR_MISUSE, FATE_RETRY},
+    {"OB004", ERR_CONFIG, FATE_FATAL},   {"OB005", ERR_NEWER, FATE_FATAL},    {"42P01", ERR_NOTOURS, FATE_FATAL},
+    {"3F000", ERR_NOTOURS, FATE_FATAL},  {"42883", ERR_NOTOURS, FATE_FATAL},  {"42501", ERR_READONLY, FATE_RETRY},
+    {"25006", ERR_READONLY, FATE_RETRY}, {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},
+    {"55P03", ERR_BUSY, FATE_RETRY},     {"57014", ERR_BUSY, FATE_RETRY},     {"53100", ERR_FULL, FATE_RETRY},
+    {"53", ERR_UNAVAILABLE, FATE_RETRY}, {"57", ERR_UNAVAILABLE, FATE_RETRY}, {"08", ERR_UNAVAILABLE, FATE_RETRY},
+    {"58", ERR_UNAVAILABLE, FATE_RETRY}, {"28", ERR_UNAVAILABLE, FATE_RETRY}, {"22", ERR_INVALID, FATE_REJECT},
+    {"23", ERR_INVALID, FATE_REJECT},    {"25", ERR_MISUSE, FATE_RETRY},
 };
 
 /* one_line copies the first line of a message, without what libpq puts before and behind it. */
@@ -132,16 +132,36 @@ PGresult *pg_last_result(struct pg_store *st, PGconn *db)
 
 /* ---- texts ---- */
 
+/* put_mark writes what stands for the mark at p, and gives how long the mark is; 0: it is none. */
+static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
+{
+    static const char schema[] = "@schema@", version[] = "@version@";
+    if (strncmp(p, schema, sizeof schema - 1) == 0) {
+        buf_adds(b, in_literal ? st->literal : st->quoted);
+        return sizeof schema - 1;
+    }
+    if (strncmp(p, version, sizeof version - 1) == 0) {
+        buf_addf(b, "%d", PG_SCHEMA_VERSION);
+        return sizeof version - 1;
+    }
+    return 0;
+}
+
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
-    static const char mark[] = "@schema@";
     struct buf b;
+    const char *from = sql;
     buf_init(&b, 1 << 20);
-    for (const char *at; (at = strstr(sql, mark)); sql = at + sizeof mark - 1) {
-        buf_add(&b, sql, (size_t)(at - sql));
-        buf_adds(&b, at > sql && at[-1] == '\'' ? st->literal : st->quoted);
+    for (const char *at; (at = strchr(from, '@'));) {
+        buf_add(&b, from, (size_t)(at - from));
+        size_t n = put_mark(st, at, at > sql && at[-1] == '\'', &b);
+        if (n == 0) {
+            buf_addc(&b, '@');
+            n = 1;
+        }
+        from = at + n;
     }
-    buf_adds(&b, sql);
+    buf_adds(&b, from);
     char *text = buf_cstr(&b) ? strdup(b.p) : NULL;
     buf_release(&b);
     return text;

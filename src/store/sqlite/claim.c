@@ -98,9 +98,9 @@ static int record_claim(struct claiming *k, struct error *err)
     return sqlite_exec(
         k->st, err,
         "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until, "
-        "lease) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 + ?9, ?9)",
-        "siiiiisii", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
-        k->req->owner, k->now, k->req->lease_ms);
+        "lease, knows) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 + ?9, ?9, ?10)",
+        "siiiiisiii", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
+        k->req->owner, k->now, k->req->lease_ms, (int64_t)SQLITE_SCHEMA_VERSION);
 }
 
 static void hint_wait(struct claiming *k, int64_t at)
@@ -503,6 +503,25 @@ static int look_through(struct claiming *k, struct error *err)
     return await_claims(k, err);
 }
 
+/* check_version: the outbox may have been brought up while we run. Then what is in hand is settled, so that nothing is delivered
+ * again, and nothing more is claimed: with nothing to settle it is an error, which ends us. */
+static int check_version(struct claiming *k, bool settling, bool *ret_other, struct error *err)
+{
+    int64_t there = 0;
+    if (sqlite_number(k->st, err, &there,
+                      "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'", "") != 0)
+        return -1;
+    *ret_other = there != SQLITE_SCHEMA_VERSION;
+    if (!*ret_other || settling) return 0;
+    if (there > SQLITE_SCHEMA_VERSION)
+        return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
+                        "%s: this outbox was brought up to version %lld; this program knows %d: update it",
+                        k->st->shown, (long long)there, SQLITE_SCHEMA_VERSION);
+    return err_fate(err, ERR_NEWER, FATE_FATAL, 0,
+                    "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`", k->st->shown,
+                    (long long)there, SQLITE_SCHEMA_VERSION);
+}
+
 /* check_consumer reads the row; someone may have paused, removed or changed the consumer meanwhile. With other settings
  * than those registered nothing may be claimed or taken over: what their filter passes over would be lost. */
 static int check_consumer(struct claiming *k, struct error *err)
@@ -544,17 +563,19 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     struct claim_hint hint = {.wait_ms = -1};
     struct claiming k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
     struct chunk ahead = {0};
-    bool lost = false;
+    bool lost = false, other_version = false;
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     bool claiming = req && req->max_events > 0;
     if (claiming && prefetch(&k, &ahead, err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
     k.now = st->turn_now = sqlite_now(st); /* one for all of it: a claim is alive for all its parts, or for none */
+    if (req && check_version(&k, s != NULL, &other_version, err) != 0) goto fail;
     if (req && check_consumer(&k, err) != 0) goto fail;
-    if (req && !hint.changed && take_over(&k, err) != 0) goto fail;
+    bool fit = !hint.changed && !other_version;
+    if (req && fit && take_over(&k, err) != 0) goto fail;
     if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
-    if (claiming && !hint.changed && claim_next(&k, &ahead, err) != 0) goto fail;
+    if (claiming && fit && claim_next(&k, &ahead, err) != 0) goto fail;
     st->turn_now = 0;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
     else if (sqlite_commit(base, err) != 0) return -1;
