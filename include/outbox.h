@@ -283,7 +283,9 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 ** docs/handlers.md says what happens when the process dies at each step.
 **
 ** What a consumer is registered with counts for all processes: one that runs it with another order, number of lanes or
-** filter (older patterns, in a rolling deploy) stops it there, with an error.
+** filter (older patterns, in a rolling deploy) stands by there: nothing is claimed, the log says why, and it goes on once its
+** settings count. Settings nobody has had before count from when they are registered; such as were replaced come back only
+** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing by.
 **
 ** None of these while outbox_run or outbox_step is at work on the handle; one thread at a time.
 */

@@ -8,4 +8,21 @@ CREATE TRIGGER outbox_claim_knows BEFORE INSERT ON outbox_claim WHEN NEW.knows I
         THEN 'this outbox was brought up to version 2 or later; this program knows 1: update it' ELSE '$' END);
 END;
 
+-- ---- settings: what a consumer was given, and what that replaced ----
+
+-- Every settings a consumer has had since they first changed, the newest with the highest generation: those that count. A
+-- worker may not bring back what was replaced, or one that was restarted with its old file would pass over events that the
+-- newer filter lets through. Rows come with the first change; of one that never changed there is nothing to remember.
+CREATE TABLE outbox_setting (
+    consumer   TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    events     TEXT NOT NULL,
+    predicate  TEXT NOT NULL,
+    ordering   TEXT NOT NULL,
+    lanes      INTEGER NOT NULL,
+    since      INTEGER NOT NULL,   -- ms
+    by_whom    TEXT,               -- NULL: nobody wrote it down
+    PRIMARY KEY (consumer, generation)
+) WITHOUT ROWID;
+
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

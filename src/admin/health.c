@@ -42,6 +42,7 @@ struct health health_of(const struct runner_view *v, int64_t now_ns, int64_t pat
         return say(false, false, "stands still since %lld s: the store does not answer, or a handler does not return",
                    (long long)((now_ns - v->step_since) / S_NS));
     if (v->state != PIPELINE_RUNNING) return say(false, true, "stopping");
+    if (v->stats.standby) return say(false, true, "standing by: %s", v->error);
     if (paused || v->stats.paused) return say(true, true, "paused");
     if (stalled > patience_ns) return stuck(v, now_ns, patience_ns, stalled);
     if (v->stats.why[0]) return say(true, true, "waiting: %s", v->stats.why);

@@ -178,11 +178,11 @@ fail:
 
 /* ---- coming and going while the crew is at work: manage.h ---- */
 
-int manage_start(outbox_consumer *c, struct error *err)
+int manage_start(outbox_consumer *c, bool strict, struct error *err)
 {
     if (expand(c, err) != 0) return -1;
     for (size_t i = 0; i < c->n_runners; i++) {
-        if (crew_add(&c->ob->crew, c->runners[i], err) == 0) continue;
+        if (crew_add(&c->ob->crew, c->runners[i], strict, err) == 0) continue;
         while (i-- > 0) crew_remove(&c->ob->crew, c->runners[i]);
         return -1;
     }

@@ -12,8 +12,8 @@ void manage_hooks(outbox *ob, void (*started)(void *ctx), void (*reload)(void *c
 void manage_reload(outbox *ob);
 
 /* In the reload hook only: manage_start sets a consumer of outbox_consumer_new to work. On failure it is not at work, and
- * the caller stops it. manage_stop lets one drain (the others go on), waits for its end and frees it. */
-int manage_start(outbox_consumer *c, struct error *err);
+ * the caller stops it. `strict`: it fails, too, with ERR_CONFLICT, where the consumer would stand by. manage_stop lets one drain (the others go on), waits for its end and frees it. */
+int manage_start(outbox_consumer *c, bool strict, struct error *err);
 void manage_stop(outbox_consumer *c);
 
 /* manage_views copies what there is to see of the consumers at work; the caller frees *ret. Any thread. */

@@ -68,7 +68,8 @@ static int open_sink(struct runner *r, struct error *err)
     return kind->open(&cfg, &r->sk, err);
 }
 
-int runner_open(struct runner *r, struct error *err)
+/* open_runner gets everything ready but does not register the consumer. stand_by: see pipeline_config. */
+static int open_runner(struct runner *r, bool stand_by, struct error *err)
 {
     struct crew *w = r->crew;
     rng_seed_os(&r->rng);
@@ -90,7 +91,8 @@ int runner_open(struct runner *r, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
-                                  .sweep_ms = w->sweep_ms};
+                                  .sweep_ms = w->sweep_ms,
+                                  .stand_by = stand_by};
     if (pipeline_new(&cfg, &r->p, err) != 0 || open_sink(r, err) != 0) {
         err_prefix(err, "consumer \"%s\"", r->consumer->name);
         runner_close(r);
@@ -141,7 +143,8 @@ static void show(struct runner *r)
     v->held_oldest_at = held.oldest_at;
     snprintf(v->held_type, sizeof v->held_type, "%s",
              held.type.n < sizeof v->held_type && held.type.p ? held.type.p : "");
-    snprintf(v->error, sizeof v->error, "%s", pipeline_error(r->p)->code ? pipeline_error(r->p)->text : "");
+    const struct error *why = pipeline_error(r->p)->code ? pipeline_error(r->p) : pipeline_standby(r->p);
+    snprintf(v->error, sizeof v->error, "%s", why->code ? why->text : "");
     r->shown_at = clock_mono(r->crew->clock);
 }
 
@@ -327,7 +330,7 @@ static void supervise(struct crew *w, bool until_through)
     store_close(st);
 }
 
-static int begin(struct runner *r, struct error *err)
+static int begin(struct runner *r, bool stand_by, struct error *err)
 {
     runner_close(r); /* one that outbox_step left open has the wrong state */
     r->through = r->ended = false;
@@ -337,7 +340,7 @@ static int begin(struct runner *r, struct error *err)
     r->next = NULL;
     atomic_store(&r->stop, false);
     atomic_store(&r->step_since, 0);
-    if (runner_open(r, err) != 0) return -1;
+    if (open_runner(r, stand_by, err) != 0) return -1;
     r->view = (struct runner_view){.timeout_ms = r->consumer->timeout_ms};
     snprintf(r->view.consumer, sizeof r->view.consumer, "%s", r->consumer->name);
     return 0;
@@ -379,10 +382,21 @@ void crew_reload(struct crew *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-int crew_add(struct crew *w, struct runner *r, struct error *err)
+/* admit registers the consumer of a runner that is open: once nothing else can go wrong, or the store would keep events for
+ * one that nobody runs. One that may stand by later is still refused now if `strict`. */
+static int admit(struct runner *r, bool strict, struct error *err)
 {
-    if (begin(r, err) != 0) return -1;
-    if (set_to_work(w, r, err) == 0) return 0;
+    if (pipeline_register(r->p, err) != 0) return -1;
+    const struct error *why = pipeline_standby(r->p);
+    if (!strict || !why->code) return 0;
+    if (err) *err = *why;
+    return -1;
+}
+
+int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err)
+{
+    if (begin(r, true, err) != 0) return -1;
+    if (admit(r, strict, err) == 0 && set_to_work(w, r, err) == 0) return 0;
     runner_close(r);
     return -1;
 }
@@ -445,7 +459,8 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
     int result = 0;
     uint64_t count;
     w->round = 0;
-    for (size_t i = 0; result == 0 && i < n; i++) result = begin(r[i], err);
+    for (size_t i = 0; result == 0 && i < n; i++) result = begin(r[i], !until_through, err);
+    for (size_t i = 0; result == 0 && i < n; i++) result = admit(r[i], until_through, err);
     if (result == 0) result = heart_start(&heart, w, r, n, err);
     for (size_t i = 0; result == 0 && i < n; i++) result = set_to_work(w, r[i], err);
     if (result == 0) {
@@ -526,6 +541,14 @@ static void step_all(struct runner *const *r, size_t n, struct pollfd *fds)
     } while (delivered_by(r, n) != before);
 }
 
+static int open_to_step(struct runner *r, struct error *err)
+{
+    if (open_runner(r, false, err) != 0) return -1;
+    if (pipeline_register(r->p, err) == 0) return 0;
+    runner_close(r);
+    return -1;
+}
+
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err)
 {
     struct heart heart;
@@ -534,7 +557,7 @@ int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_del
     int result = fds ? 0 : err_nomem(err);
     duty_begin(&duty, w);
     for (size_t i = 0; result == 0 && i < n; i++) {
-        if (!r[i]->p) result = runner_open(r[i], err);
+        if (!r[i]->p) result = open_to_step(r[i], err);
         if (result == 0) r[i]->failures = failures_of(r[i]);
     }
     if (result == 0) result = heart_start(&heart, w, r, n, err);

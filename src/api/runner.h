@@ -42,7 +42,7 @@ struct runner_view {
     char held_type[METER_NAME];                  /* "" if its name is longer */
     int64_t timeout_ms;                          /* of one delivery */
     int64_t step_since;                          /* monotonic ns: when the step it is in began; 0: it sleeps */
-    char error[sizeof((struct error *)0)->text]; /* why it stopped; "" */
+    char error[sizeof((struct error *)0)->text]; /* why it stopped, or stands by; "" */
 };
 
 /* One consumer at work. */
@@ -79,7 +79,6 @@ struct runner {
     struct runner_view view;
 };
 
-int runner_open(struct runner *r, struct error *err);
 void runner_close(struct runner *r); /* fine on one that is not open */
 
 /* crew_run runs all until stop, or until all are through; see outbox_run. */
@@ -87,9 +86,10 @@ int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_throu
 
 /* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has crew.reload called soon in
  * the thread of crew_run, where crew_add and crew_remove may be called: the one opens a runner and sets it to work, the
- * other lets it drain, waits for its end and closes it. The others go on undisturbed. */
+ * other lets it drain, waits for its end and closes it. The others go on undisturbed. With `strict` crew_add fails where the
+ * consumer would stand by (ERR_CONFLICT). */
 void crew_reload(struct crew *w);
-int crew_add(struct crew *w, struct runner *r, struct error *err);
+int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err);
 void crew_remove(struct crew *w, struct runner *r);
 
 /* crew_views copies what there is to see of all; the caller frees *ret. Any thread. */

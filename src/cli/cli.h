@@ -46,6 +46,11 @@ struct webhook_args {
     bool any_time, quiet;
 };
 
+/* What `consumers set` was told; NULL: nothing. */
+struct settings_args {
+    const char *events, *where, *order, *lanes;
+};
+
 /* What the options of commands are set in. Strings are borrowed from the arguments or the environment. */
 struct args {
     bool help, json;
@@ -73,6 +78,8 @@ struct args {
     const char *group, *exec, *member, *from, *snapshot; /* of consume */
     int64_t claim_ms;
     struct webhook_args webhook;
+    struct settings_args settings;
+    int64_t generation; /* 0: not given */
 
     const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
     int n_pos;

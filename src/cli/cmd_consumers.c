@@ -1,5 +1,7 @@
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -10,7 +12,53 @@ static int set_force(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct args *)target)->force, err);
 }
 
+static int set_events(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->settings.events = value;
+    return 0;
+}
+
+static int set_where(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->settings.where = value;
+    return 0;
+}
+
+static int set_order(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->settings.order = value;
+    return 0;
+}
+
+static int set_lanes(void *target, const char *value, struct error *err)
+{
+    (void)err;
+    ((struct args *)target)->settings.lanes = value;
+    return 0;
+}
+
+static int set_to(void *target, const char *value, struct error *err)
+{
+    return text_int(value, 1, INT32_MAX, &((struct args *)target)->generation, err);
+}
+
 static const struct cli_option list_options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option set_options[] = {
+    {{"events", "PATTERN,...", NULL, "types of events it gets from now on; \"\" for all", set_events}, 0, false},
+    {{"where", "EXPR", NULL, "predicate on the payload from now on; \"\" for none", set_where}, 0, false},
+    {{"order", "none|key|global", NULL, "which events keep their order; once it is through", set_order}, 0, false},
+    {{"lanes", "N", NULL, "shares of the keys, 1 to 64; once it is through", set_lanes}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
+static const struct cli_option revert_options[] = {
+    {{"to", "GENERATION", NULL, "which settings; if not given, those before the last change", set_to}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
 static const struct cli_option remove_options[] = {
     {{"force", NULL, "no", "even with dead letters, events that wait for a retry, or a relay at work", set_force},
      0,
@@ -202,6 +250,202 @@ static int remove_(struct cli *cli, struct error *err)
     return change(cli, "removed", err);
 }
 
+/* ---- settings: history, set, revert ---- */
+
+static int add_generation(struct libscols_table *tb, const struct consumer_settings *s, bool counts, struct error *err)
+{
+    char generation[OUTPUT_INT], lanes[OUTPUT_INT], since[CLOCK_RFC3339_SIZE];
+    const char *cells[] = {output_int(s->generation, generation),
+                           counts ? "counts" : "replaced",
+                           *s->events ? s->events : "*",
+                           s->where,
+                           order_names[s->order],
+                           output_int(s->lanes, lanes),
+                           output_time(s->since, since),
+                           s->by};
+    return output_row(tb, cells, err);
+}
+
+static int history_table(const struct cli *cli, const struct consumer_settings *s, size_t n, struct error *err)
+{
+    static const struct output_column columns[] = {
+        {"GENERATION", true, false}, {"STATE", false, false}, {"EVENTS", false, true},
+        {"WHERE", false, true},      {"ORDER", false, false}, {"LANES", true, false},
+        {"SINCE", false, false},     {"BY", false, true},     {NULL, false, false},
+    };
+    struct libscols_table *tb;
+    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (add_generation(tb, &s[i], i == 0, err) == 0) continue;
+        output_discard(tb);
+        return -1;
+    }
+    return output_print(tb, err);
+}
+
+static int history_json(const struct consumer_settings *s, size_t n, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, OUTPUT_MAX);
+    buf_addc(&b, '[');
+    for (size_t i = 0; i < n; i++) {
+        buf_adds(&b, i ? ",\n{" : "\n{");
+        output_number(&b, "generation", s[i].generation);
+        output_bool(&b, "counts", i == 0);
+        output_string(&b, "events", s[i].events);
+        output_string(&b, "where", s[i].where);
+        output_string(&b, "order", order_names[s[i].order]);
+        output_number(&b, "lanes", s[i].lanes);
+        output_stamp(&b, "since", s[i].since);
+        output_string(&b, "by", s[i].by);
+        buf_addc(&b, '}');
+    }
+    buf_adds(&b, n ? "\n]\n" : "]\n");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+/* settings_of gives the settings a consumer has had; of one that has always had the same, those. */
+static int settings_of(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
+                       size_t *ret_n, struct consumer_spec *ret_spec, struct error *err)
+{
+    struct consumer_info *c;
+    size_t n;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
+    *ret_spec = c->spec;
+    if (st->ops->consumer_history(st, name, a, ret, ret_n, err) != 0) return -1;
+    if (*ret_n > 0) return 0;
+    **ret = (struct consumer_settings){.generation = 1,
+                                       .events = c->spec.events,
+                                       .where = c->spec.where,
+                                       .order = c->spec.order,
+                                       .lanes = c->spec.lanes,
+                                       .since = c->created_at};
+    *ret_n = 1;
+    return 0;
+}
+
+static int history(struct cli *cli, struct error *err)
+{
+    struct consumer_settings *s;
+    struct consumer_spec spec;
+    struct store *st;
+    struct arena a;
+    size_t n;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    arena_init(&a, 0);
+    int r = settings_of(st, cli->args.pos[0], &a, &s, &n, &spec, err);
+    store_close(st);
+    if (r == 0) r = cli->args.json ? history_json(s, n, err) : history_table(cli, s, n, err);
+    arena_release(&a);
+    return r;
+}
+
+/* give makes these the settings that count, whether or not they were replaced before, and says which they are. */
+static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, struct error *err)
+{
+    char by[STORE_NAME_MAX + 80], host[65] = "", what[1024];
+    const struct passwd *who = getpwuid(geteuid());
+    gethostname(host, sizeof(host) - 1);
+    snprintf(by, sizeof(by), "%.60s on %s", who ? who->pw_name : "an operator", host);
+    spec->how = PUT_PURPOSE;
+    spec->by = by;
+    if (st->ops->consumer_put(st, spec, NULL, err) != 0) return -1;
+    snprintf(what, sizeof(what),
+             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by", spec->events,
+             spec->where, order_names[spec->order], spec->lanes);
+    return report(cli, what, err);
+}
+
+/* check_settings puts what was given through the options of consumers, so that nothing gets in here that a relay refuses. */
+static int check_settings(const struct cli *cli, struct consumer *c, const struct consumer_spec *spec,
+                          struct error *err)
+{
+    const struct settings_args *s = &cli->args.settings;
+    char lanes[OUTPUT_INT];
+    const char *const given[][2] = {
+        {"events", s->events ? s->events : spec->events},
+        {"where", s->where ? s->where : spec->where},
+        {"order", s->order ? s->order : order_names[spec->order]},
+        {"lanes", s->lanes ? s->lanes : output_int(spec->lanes, lanes)},
+    };
+    for (size_t i = 0; i < sizeof(given) / sizeof(*given); i++) {
+        if (option_set(consumer_options, c, given[i][0], given[i][1], err) == 0) continue;
+        if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+        return -1;
+    }
+    if (c->order == ORDER_GLOBAL && c->lanes != 1) return options_usage(err, "order global has one lane");
+    return 0;
+}
+
+static int set_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    struct consumer_info *info;
+    struct consumer c;
+    size_t n;
+    const char *name = cli->args.pos[0];
+    if (st->ops->consumer_list(st, name, a, &info, &n, err) != 0) return -1;
+    if (consumer_init(&c, name, err) != 0) return -1;
+    int r = check_settings(cli, &c, &info->spec, err);
+    struct consumer_spec spec = info->spec;
+    spec.events = c.events;
+    spec.where = c.where;
+    spec.order = c.order;
+    spec.lanes = c.lanes;
+    if (r == 0) r = give(cli, st, &spec, err);
+    consumer_release(&c);
+    return r;
+}
+
+static int set_(struct cli *cli, struct error *err)
+{
+    const struct settings_args *s = &cli->args.settings;
+    struct store *st;
+    struct arena a;
+    if (!s->events && !s->where && !s->order && !s->lanes)
+        return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    arena_init(&a, 0);
+    int r = set_in(cli, st, &a, err);
+    arena_release(&a);
+    store_close(st);
+    return r;
+}
+
+static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    int64_t to = cli->args.generation;
+    struct consumer_settings *list;
+    struct consumer_spec spec;
+    size_t n, i = to ? 0 : 1;
+    if (settings_of(st, name, a, &list, &n, &spec, err) != 0) return -1;
+    while (to && i < n && list[i].generation != to) i++;
+    if (i >= n)
+        return err_set(
+            err, ERR_NOTFOUND,
+            "consumer \"%s\" has no such settings to go back to; outbox consumers history %s shows those there are",
+            name, name);
+    spec.events = list[i].events;
+    spec.where = list[i].where;
+    spec.order = list[i].order;
+    spec.lanes = list[i].lanes;
+    return give(cli, st, &spec, err);
+}
+
+static int revert(struct cli *cli, struct error *err)
+{
+    struct store *st;
+    struct arena a;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    arena_init(&a, 0);
+    int r = revert_in(cli, st, &a, err);
+    arena_release(&a);
+    store_close(st);
+    return r;
+}
+
 const struct command cmd_consumers[] = {
     {.name = "consumers", .sub = "list", .help = "list the consumers", .options = list_options, .run = list},
     {.name = "consumers",
@@ -228,6 +472,30 @@ const struct command cmd_consumers[] = {
      .min = 1,
      .max = 1,
      .run = resume},
+    {.name = "consumers",
+     .sub = "history",
+     .args = "NAME",
+     .help = "list the settings a consumer has had: events, where, order, lanes",
+     .options = list_options,
+     .min = 1,
+     .max = 1,
+     .run = history},
+    {.name = "consumers",
+     .sub = "set",
+     .args = "NAME",
+     .help = "give a consumer other settings, on purpose: also such as were replaced before",
+     .options = set_options,
+     .min = 1,
+     .max = 1,
+     .run = set_},
+    {.name = "consumers",
+     .sub = "revert",
+     .args = "NAME",
+     .help = "give a consumer settings back that were replaced",
+     .options = revert_options,
+     .min = 1,
+     .max = 1,
+     .run = revert},
     {.name = "consumers",
      .sub = "remove",
      .args = "NAME",

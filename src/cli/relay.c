@@ -147,23 +147,25 @@ static bool same(const struct relay_consumer *c, const struct config *config)
     return true;
 }
 
-/* stopped: it is there, but had to stop by itself. */
-static bool stopped(const struct relay *r, const char *name)
+/* idle_by_itself: it is there, but had to stop by itself, or stands by. */
+static bool idle_by_itself(const struct relay *r, const char *name)
 {
     struct runner_view *v;
     size_t n;
     bool found = false;
     if (manage_views(r->ob, &v, &n, NULL) != 0) return false;
-    for (size_t i = 0; i < n; i++)
-        found = found || (strcmp(v[i].consumer, name) == 0 && v[i].state >= PIPELINE_STOPPED);
+    for (size_t i = 0; i < n; i++) {
+        bool idle = v[i].state >= PIPELINE_STOPPED || v[i].stats.standby;
+        found = found || (idle && strcmp(v[i].consumer, name) == 0);
+    }
     free(v);
     return found;
 }
 
-static int start(struct relay *r, struct relay_consumer *c, struct error *err)
+static int start(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
 {
     c->c = NULL;
-    if (make(r, c, err) == 0 && manage_start(c->c, err) == 0) return 0;
+    if (make(r, c, err) == 0 && manage_start(c->c, strict, err) == 0) return 0;
     if (c->c) manage_stop(c->c);
     c->c = NULL;
     return -1;
@@ -187,15 +189,17 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     }
 }
 
-/* change starts a consumer anew with other settings; where that fails, with the old ones. */
+/* change starts a consumer anew with other settings; where that fails, with the old ones. Rather than to stand by with the new
+ * ones it goes on with the old ones, unless it could not do so. */
 static void change(struct relay *r, size_t i, const struct config *config, struct changes *did)
 {
     struct relay_consumer *c = &r->consumer[i], next;
     struct error err;
+    bool working = !idle_by_itself(r, c->name);
     if (note(&next, config, c->name, &err) == 0) {
         manage_stop(c->c);
         c->c = NULL;
-        if (start(r, &next, &err) == 0) {
+        if (start(r, &next, working, &err) == 0) {
             forget(c);
             *c = next;
             did->changed++;
@@ -206,7 +210,7 @@ static void change(struct relay *r, size_t i, const struct config *config, struc
     }
     did->failed++;
     relay_log(r, LOG_ERROR_, c->name, "could not be given its new settings: %s; going on with the old ones", err.text);
-    if (c->c || start(r, c, &err) == 0) return;
+    if (c->c || start(r, c, false, &err) == 0) return;
     relay_log(r, LOG_ERROR_, c->name, "could not be started again: %s; it is not at work", err.text);
     drop(r, i);
 }
@@ -217,7 +221,7 @@ static void add(struct relay *r, const struct config *config, const char *name, 
     size_t before = r->n_consumers;
     int made = relay_consumer_add(r, config, name, &err);
     struct relay_consumer *c = r->n_consumers > before ? &r->consumer[before] : NULL;
-    if (made == 0 && manage_start(c->c, &err) == 0) {
+    if (made == 0 && manage_start(c->c, false, &err) == 0) {
         did->added++;
         relay_log(r, LOG_INFO_, name, "is new in the config: started");
         return;
@@ -236,7 +240,7 @@ static void apply(struct relay *r, const struct config *config, struct changes *
     for (size_t i = 0; i < n; i++) {
         size_t at = index_of(r, names[i]);
         if (at == r->n_consumers) add(r, config, names[i], did);
-        else if (!same(&r->consumer[at], config) || stopped(r, names[i])) change(r, at, config, did);
+        else if (!same(&r->consumer[at], config) || idle_by_itself(r, names[i])) change(r, at, config, did);
     }
     r->abandoned = r->n_consumers == 0;
 }

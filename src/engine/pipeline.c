@@ -9,8 +9,6 @@
 
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
-    char retry_text[RETRY_TEXT];
-    struct consumer_spec spec = consumer_spec_of(cfg->consumer, retry_text);
     struct pipeline *p = calloc(1, sizeof *p);
     if (!p) return err_nomem(err);
     p->cfg = *cfg;
@@ -29,7 +27,6 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
         goto fail;
     }
     if (filter_new(p->c->events, p->c->where, &p->filter, err) != 0) goto fail;
-    if (cfg->st->ops->consumer_put(cfg->st, &spec, NULL, err) != 0) goto fail;
     *ret = p;
     return 0;
 fail:
@@ -114,7 +111,7 @@ static bool drain_turn(struct pipeline *p)
     return true;
 }
 
-/* give_back: it is another's turn to deliver, who can have what was not started. */
+/* give_back: it is another's turn to deliver, or others have the say, who can have what was not started. */
 static void give_back(struct pipeline *p)
 {
     for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
@@ -122,16 +119,24 @@ static void give_back(struct pipeline *p)
     p->requeue = false;
 }
 
+/* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we stand by: then it runs out,
+ * and those who have the settings that count get it. */
+static bool keeps_lease(const struct pipeline *p)
+{
+    return pipeline_leased(p) && !p->standby.code;
+}
+
 bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED) return false;
     deliver_report(p);
     if (!effects_resolve(p)) return false;
-    if (p->flying > 0 || pipeline_leased(p)) p->sk->ops->drive(p->sk);
+    if (p->flying > 0 || keeps_lease(p)) p->sk->ops->drive(p->sk);
     if (!pipeline_our_turn(p)) give_back(p);
     if (p->requeue) deliver_queue(p);
     turn_keep_leases(p);
     if (p->state == PIPELINE_DRAINING) return drain_turn(p);
+    if (p->standby.code && p->n_live == 0) return standby_try(p);
     bool submitted = deliver_submit(p);
     if (submitted && p->flying > 0) p->sk->ops->drive(p->sk);
     deliver_report(p);
@@ -166,7 +171,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     int64_t now = pipeline_now(p), at = CLOCK_NEVER;
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED) return 0;
-    if (p->flying > 0 || pipeline_leased(p)) {
+    if (p->flying > 0 || keeps_lease(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
         at = sooner(at, p->sk->ops->deadline(p->sk));
     }
@@ -175,6 +180,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
         at = sooner(at, pipeline_half_lease(p, p->live[i]));
     }
     if (p->circuit.until > now) at = sooner(at, p->circuit.until);
+    if (p->standby.code && p->n_live == 0) at = sooner(at, p->standby_at);
     if (p->state == PIPELINE_DRAINING) at = sooner(at, p->drain_deadline);
     else n += wait_for_work(p, now, fds + n, max - n, &at);
     /* While the store is away there is no use in waking up for it earlier. */
@@ -229,6 +235,11 @@ const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
 const struct error *pipeline_store_error(const struct pipeline *p)
 {
     return &p->store_error;
+}
+
+const struct error *pipeline_standby(const struct pipeline *p)
+{
+    return &p->standby;
 }
 
 const char *pipeline_failure(const struct pipeline *p)

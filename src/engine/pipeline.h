@@ -35,6 +35,8 @@ struct pipeline_config {
     struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */
     int64_t sweep_ms;    /* look at least this often even if no bell rings; 0: 30 s */
     int64_t poll_ms;     /* how often to look when the store has no bell; 0: 500 ms */
+    /* When others have given the consumer other settings: wait until they are ours again, instead of failing. */
+    bool stand_by;
 };
 
 enum pipeline_state {
@@ -55,13 +57,17 @@ struct pipeline_stats {
     char why[PIPELINE_WHY]; /* what sink or store said when it was last away; "" once it is back */
     bool through;           /* the last look found nothing left (see claim_hint.through) */
     bool paused;
-    bool down; /* the circuit is open */
+    bool down;    /* the circuit is open */
+    bool standby; /* the consumer has other settings than ours: nothing is claimed until they are ours again */
 };
 
-/* pipeline_new registers the consumer in the store and makes the pipeline. Then pipeline_attach gives it its sink,
- * which must have been opened with pipeline_done and the pipeline as its done function. The caller frees *ret. */
+/* pipeline_new makes the pipeline. Then pipeline_attach gives it its sink, which must have been opened with pipeline_done
+ * and the pipeline as its done function, and pipeline_register registers the consumer in the store: last, so that nothing
+ * is left of one that could not be started. The caller frees *ret. ERR_CONFLICT of pipeline_register, only without
+ * cfg->stand_by: see consumer_put. */
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err);
 void pipeline_attach(struct pipeline *p, struct sink *sk);
+int pipeline_register(struct pipeline *p, struct error *err);
 void pipeline_free(struct pipeline *p);
 /* pipeline_guard is what the sink of handlers that have names is opened with. */
 struct handler_guard pipeline_guard(struct pipeline *p);
@@ -99,6 +105,8 @@ struct pipeline_held pipeline_held(const struct pipeline *p);
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
 /* pipeline_store_error: why the last turn with the store failed; code 0 when it went well. */
 const struct error *pipeline_store_error(const struct pipeline *p);
+/* pipeline_standby: why it stands by; code 0: it does not. */
+const struct error *pipeline_standby(const struct pipeline *p);
 /* pipeline_failure: how the last event that failed did, "type: why"; "" when none has. */
 const char *pipeline_failure(const struct pipeline *p);
 

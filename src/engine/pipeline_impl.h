@@ -1,5 +1,5 @@
 /* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to the sink and back),
- * turn.c (to the store and back). Nobody else includes it. */
+ * turn.c (to the store and back), standby.c (registering, and waiting while others have the say). Nobody else includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -44,6 +44,8 @@ struct pipeline {
     int64_t deaf_until; /* ignore the bell until then */
     int64_t store_retry_at, store_retry_delay;
     struct error store_error; /* of the last turn; code 0: it went well */
+    struct error standby;     /* why we stand by; code 0: we don't */
+    int64_t standby_at, standby_delay;
     int64_t drain_deadline;
     bool answered;         /* since the sink was last offered something */
     int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
@@ -69,7 +71,8 @@ static inline void pipeline_frozen(struct pipeline *p, bool frozen)
     if (p->cfg.pulse && (p->cfg.st->caps & STORE_ONE_WRITER)) atomic_store(&p->cfg.pulse->frozen, frozen);
 }
 
-/* pipeline_leased: the sink takes turns with others, and wants to be driven when idle, too. pipeline_our_turn: it is ours. */
+/* pipeline_leased: the sink takes turns with others, and wants to be driven when idle, too. pipeline_our_turn: it is ours, and
+ * so are the settings that count. */
 static inline const struct sink_lease *pipeline_leased(const struct pipeline *p)
 {
     return p->sk->ops->lease ? p->sk->ops->lease(p->sk) : NULL;
@@ -77,6 +80,7 @@ static inline const struct sink_lease *pipeline_leased(const struct pipeline *p)
 
 static inline bool pipeline_our_turn(const struct pipeline *p)
 {
+    if (p->standby.code) return false;
     const struct sink_lease *l = pipeline_leased(p);
     return !l || l->held;
 }
@@ -108,6 +112,11 @@ bool turn_store(struct pipeline *p);
 void turn_keep_leases(struct pipeline *p);
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);
+
+/* standby_enter: others have given the consumer other settings. standby_try registers ours again, if it is time to; returns
+ * whether we may go on. */
+void standby_enter(struct pipeline *p);
+bool standby_try(struct pipeline *p);
 
 /* What effects.c needs of settling: what to record of l; what follows once it is (of live[i]); what follows a failure. */
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l);

@@ -210,8 +210,15 @@ static struct claim_request request_of(struct pipeline *p, int64_t *known)
 static void superseded(struct pipeline *p)
 {
     struct error err;
-    err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
-             "this consumer was given another order, number of lanes or filter meanwhile; start it again with those");
+    if (p->cfg.stand_by) {
+        standby_enter(p);
+        return;
+    }
+    err_fate(
+        &err, ERR_CONFLICT, FATE_FATAL, 0,
+        "this consumer was given another order, number of lanes or filter meanwhile (outbox consumers history %s); "
+        "start it again with those",
+        p->c->name);
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
 }
 

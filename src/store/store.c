@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/buf.h"
 #include "base/text.h"
 
 extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
@@ -77,6 +78,35 @@ int64_t store_seq_of(const char *id)
 int store_no_consumer(const char *name, struct error *err)
 {
     return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
+}
+
+/* add_difference appends what counts now, where it differs from what was replaced. */
+static void add_difference(struct buf *b, const char *name, const char *now, const char *old)
+{
+    if (strcmp(now, old) == 0) return;
+    buf_addf(b, "%s%s \"%.60s\"", b->n ? ", " : "", name, now);
+}
+
+int store_replaced(const char *name, const struct consumer_settings *now, const struct consumer_settings *old,
+                   struct error *err)
+{
+    char at[CLOCK_RFC3339_SIZE], lanes[2][16];
+    struct buf b;
+    buf_init(&b, 1024);
+    snprintf(lanes[0], sizeof lanes[0], "%d", now->lanes);
+    snprintf(lanes[1], sizeof lanes[1], "%d", old->lanes);
+    add_difference(&b, "events", now->events, old->events);
+    add_difference(&b, "where", now->where, old->where);
+    add_difference(&b, "order", store_order_names[now->order], store_order_names[old->order]);
+    add_difference(&b, "lanes", lanes[0], lanes[1]);
+    clock_rfc3339(now->since, at);
+    err_set(
+        err, ERR_CONFLICT,
+        "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were replaced, and come back "
+        "only on purpose: outbox consumers revert %s --to %d",
+        name, at, now->by ? now->by : "somebody", b.n ? buf_cstr(&b) : "", name, old->generation);
+    buf_release(&b);
+    return -1;
 }
 
 int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err)

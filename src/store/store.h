@@ -31,6 +31,14 @@ enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 /* Where a new consumer starts. */
 enum start { START_BEGINNING, START_END, START_SEQ };
 
+/* Who registers a consumer, and so what they may do. Settings are events, where, order and lanes; a policy for retries is for
+ * people to read, and may change freely. */
+enum put {
+    PUT_START,   /* a worker that starts: makes the consumer, or gives it settings that it has never had */
+    PUT_AGAIN,   /* one that was at work: as above, but a consumer that was removed is not made anew (ERR_NOTFOUND) */
+    PUT_PURPOSE, /* an operator: may also bring back settings that were replaced. The consumer must be there */
+};
+
 /* A consumer as it is kept in the database. Strings are borrowed on the way in and live in the arena on the way out. */
 struct consumer_spec {
     const char *name;
@@ -41,7 +49,20 @@ struct consumer_spec {
     int lanes;
     enum start start; /* used only when the consumer is created */
     int64_t start_seq;
+    enum put how;
+    const char *by; /* who registers, for people to read; NULL: not said */
 };
+
+/* Settings that a consumer has, or had. */
+struct consumer_settings {
+    int generation; /* the highest are those that count */
+    const char *events, *where;
+    enum order order;
+    int lanes;
+    int64_t since;  /* wall ms */
+    const char *by; /* NULL: not known */
+};
+#define STORE_GENERATIONS 100 /* as many settings are remembered of a consumer */
 
 /* A batch of events leased to one owner. (1) Events of one key stand in seq order. (2) Everything in it lives in the
  * arena it was claimed with. (3) n == 0 and epoch != 0 cannot be: a claim without events is never recorded. */
@@ -370,9 +391,14 @@ struct store_ops {
     int (*emit)(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
                 bool *ret_duplicate, struct error *err);
 
-    /* consumer_put registers, or brings filter and retry up to date. Changing order or lanes needs the consumer to be
-     * through, else ERR_CONFLICT. *ret_created may be NULL. */
+    /* consumer_put registers, or brings filter and retry up to date. ERR_CONFLICT: order or lanes would change while the
+     * consumer is not through; or these settings were replaced by others before, and spec->how is not PUT_PURPOSE. Either may
+     * pass. *ret_created may be NULL. */
     int (*consumer_put)(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+    /* consumer_history gives the settings it has had since they first changed, the newest first; n == 0: they never did.
+     * ERR_NOTFOUND: there is no consumer of that name. */
+    int (*consumer_history)(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
+                            size_t *ret_n, struct error *err);
     /* consumer_list appends all (or the one named) to an array in the arena. */
     int (*consumer_list)(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
@@ -469,6 +495,9 @@ extern const char *const store_order_names[];
 enum order store_order_of(struct str name);
 int64_t store_seq_of(const char *id);
 int store_no_consumer(const char *name, struct error *err);
+/* store_replaced says (ERR_CONFLICT) that settings of the generation old.generation were replaced by those that count. */
+int store_replaced(const char *name, const struct consumer_settings *now, const struct consumer_settings *old,
+                   struct error *err);
 int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err);
 
 /* store_name_check refuses a consumer's name that is empty, too long or has other characters: ERR_CONFIG. */

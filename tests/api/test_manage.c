@@ -54,7 +54,7 @@ static void on_reload(void *ctx)
         g->guest = NULL;
     } else if (outbox_consumer_new(g->ob, "guest", &g->guest, &e) != 0 ||
                outbox_on(g->guest, "*", count_event, &g->got_guest, &e) != 0 ||
-               manage_start(g->guest, (struct error *)&e) != 0) {
+               manage_start(g->guest, true, (struct error *)&e) != 0) {
         atomic_fetch_add(&g->failures, 1);
     }
     atomic_fetch_add(&g->reloads, 1);

@@ -183,6 +183,163 @@ static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
     filter_free(f);
 }
 
+/* ---- settings that were replaced ---- */
+
+static struct consumer_spec with_events(const char *events)
+{
+    return (struct consumer_spec){
+        .name = "c", .events = events, .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+}
+
+static void refused(struct store_rig *g, const struct consumer_spec *c, const char *newer, const char *command)
+{
+    struct error err;
+    assert_int_equal(g->st->ops->consumer_put(g->st, c, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    if (!strstr(err.text, newer) || !strstr(err.text, command)) fail_msg("it says: %s", err.text);
+}
+
+static void settings_that_were_replaced_do_not_come_back_by_themselves(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec old = with_events("a.*"), new = with_events("a.*, b.*"), third = with_events("c.*");
+    new.by = "relay-b:17";
+    must(g->st->ops->consumer_put(g->st, &old, NULL, &err), &err);
+    must(g->st->ops->consumer_put(g->st, &new, NULL, &err), &err);
+    refused(g, &old, "events \"a.*, b.*\"", "outbox consumers revert c --to 1");
+    refused(g, &old, "by relay-b:17", "");
+    old.how = PUT_AGAIN;
+    refused(g, &old, "events \"a.*, b.*\"", "outbox consumers revert c --to 1");
+    assert_string_equal(look(g, "c").spec.events, "a.*, b.*");
+    must(g->st->ops->consumer_put(g->st, &new, NULL, &err), &err);
+    must(g->st->ops->consumer_put(g->st, &third, NULL, &err), &err); /* those nobody has had are as good as ever */
+    refused(g, &new, "events \"c.*\"", "--to 2");
+    refused(g, &old, "events \"c.*\"", "--to 1");
+}
+
+static void predicate_order_and_lanes_that_were_replaced_do_not_come_back(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = with_events(""), old = c;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.lanes = 4;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    refused(g, &old, "lanes", "--to 1");
+    c.order = ORDER_NONE;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.where = "a = 1";
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.where = "";
+    refused(g, &c, "where \"a = 1\"", "--to 3");
+    refused(g, &old, "order", "--to 1");
+    assert_int_equal(look(g, "c").spec.lanes, 4);
+}
+
+static void retry_policy_changes_freely(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = with_events("a.*");
+    struct consumer_settings *list;
+    size_t n;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.retry = "slow";
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    c.retry = "fast";
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_string_equal(look(g, "c").spec.retry, "fast");
+    must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
+    assert_int_equal(n, 0);
+}
+
+static void operator_brings_settings_back_on_purpose(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec a = with_events("a.*"), b = with_events("b.*");
+    struct consumer_settings *list;
+    size_t n;
+    must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err);
+    pass(1000);
+    must(g->st->ops->consumer_put(g->st, &b, NULL, &err), &err);
+    a.how = PUT_PURPOSE;
+    a.by = "anna";
+    must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err);
+    a.how = PUT_START;
+    must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err); /* its workers go on */
+    refused(g, &b, "events \"a.*\"", "--to 2");                  /* and those with the others stand by */
+    must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
+    assert_int_equal(n, 2);
+    assert_string_equal(list[0].events, "a.*");
+    assert_string_equal(list[0].by, "anna");
+    assert_int_equal(list[0].generation, 3);
+    assert_string_equal(list[1].events, "b.*");
+    assert_true(list[0].since >= list[1].since);
+}
+
+static void refused_settings_change_nothing(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_settings *list;
+    size_t n;
+    struct consumer_spec c = with_events("");
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    emit(g->st, "1");
+    c.lanes = 2; /* it is not through */
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
+    assert_int_equal(n, 0);
+}
+
+static void only_one_that_starts_makes_a_consumer(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = with_events("a.*");
+    struct consumer_settings *list;
+    size_t n;
+    for (int how = PUT_AGAIN; how <= PUT_PURPOSE; how++) {
+        c.how = (enum put)how;
+        assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
+        assert_int_equal(err.code, ERR_NOTFOUND);
+    }
+    assert_int_equal(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), -1);
+    assert_int_equal(err.code, ERR_NOTFOUND);
+}
+
+static void consumer_made_anew_has_no_past(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec a = with_events("a.*"), b = with_events("b.*");
+    must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err);
+    must(g->st->ops->consumer_put(g->st, &b, NULL, &err), &err);
+    must(g->st->ops->consumer_remove(g->st, "c", false, &err), &err);
+    must(g->st->ops->consumer_put(g->st, &b, NULL, &err), &err);
+    must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err);
+}
+
+static void as_many_settings_are_remembered_as_it_says(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_settings *list;
+    size_t n;
+    char events[16];
+    for (int i = 0; i < STORE_GENERATIONS + 5; i++) {
+        snprintf(events, sizeof events, "t%d", i);
+        struct consumer_spec c = with_events(events);
+        must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    }
+    must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
+    assert_int_equal(n, STORE_GENERATIONS);
+    assert_string_equal(list[0].events, events);
+}
+
 static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
 {
     struct store_rig *g = *state;
@@ -548,6 +705,14 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(registering_again_keeps_the_position),
     ON_A_STORE(order_and_lanes_change_only_when_through),
     ON_A_STORE(only_a_worker_with_the_registered_filter_gets_anything),
+    ON_A_STORE(settings_that_were_replaced_do_not_come_back_by_themselves),
+    ON_A_STORE(predicate_order_and_lanes_that_were_replaced_do_not_come_back),
+    ON_A_STORE(retry_policy_changes_freely),
+    ON_A_STORE(operator_brings_settings_back_on_purpose),
+    ON_A_STORE(refused_settings_change_nothing),
+    ON_A_STORE(only_one_that_starts_makes_a_consumer),
+    ON_A_STORE(consumer_made_anew_has_no_past),
+    ON_A_STORE(as_many_settings_are_remembered_as_it_says),
     ON_A_STORE(start_ahead_of_the_head_survives_a_change_of_lanes),
     ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
     ON_A_STORE(consumer_with_something_to_lose_is_removed_only_by_force),

@@ -151,10 +151,12 @@ void rig_start(struct rig *g, int i)
                                   .rng = &g->rng,
                                   .log = &g->log,
                                   .careful = &g->careful,
+                                  .stand_by = g->stand_by,
                                   .poll_ms = 20};
     if (pipeline_new(&cfg, &w->p, &err) != 0) fail_msg("%s", err.text);
     w->sk = model_new(g, w->p);
     pipeline_attach(w->p, &w->sk->base);
+    if (pipeline_register(w->p, &err) != 0) fail_msg("%s", err.text);
 }
 
 struct worker *rig_worker(struct rig *g, int i, ...)

@@ -53,6 +53,7 @@ struct rig {
     atomic_flag careful;
     unsigned caps;
     size_t capacity;
+    bool stand_by; /* of workers that are started: see pipeline_config */
     struct worker w[RIG_PIPELINES];
     struct arrival *seen;
     size_t n_seen;

@@ -255,6 +255,7 @@ static void begin_work(int i)
     struct sink_config sink = {.consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = s->p};
     if (handlers_open(&sink, s->h, plan.handlers, &guard, &s->sk, &err) != 0) fail_msg("%s", err.text);
     pipeline_attach(s->p, s->sk);
+    if (pipeline_register(s->p, &err) != 0) fail_msg("%s", err.text);
 }
 
 /* vanish is kill -9: whatever is open comes to nothing. */

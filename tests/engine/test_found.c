@@ -73,6 +73,7 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
     struct sink_config sink = {.consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = w->p};
     assert_int_equal(handlers_open(&sink, &h, 1, &guard, &sk, &err), 0);
     pipeline_attach(w->p, sk);
+    assert_int_equal(pipeline_register(w->p, &err), 0);
     rig_emit(g, "a");
     assert_true(rig_run(g, 0, 60000));
     assert_int_equal(commits_to_fail, 0);

@@ -823,6 +823,65 @@ static void consumer_given_another_filter_lets_what_is_in_flight_end_and_stops(v
     assert_int_equal(info(g).delivered, 1);
 }
 
+static void worker_whose_settings_were_replaced_stands_by_until_they_are_back(void **state)
+{
+    struct rig *g = *state;
+    struct error err;
+    struct consumer_spec old = {
+        .name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1, .how = PUT_PURPOSE};
+    g->stand_by = true;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    give_another_filter(g);
+    rig_emit(g, "b");
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1); /* what is in flight may end */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(info(g).delivered, 1);
+    assert_true(pipeline_stats(w->p)->standby);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_RUNNING);
+    assert_int_equal(pipeline_standby(w->p)->code, ERR_CONFLICT);
+    assert_non_null(strstr(g->last_log, "standing by: "));
+
+    int64_t looks = 0, until = g->mono + 120000 * MS_NS, next = 0;
+    for (; g->mono < until; looks++) { /* it sleeps, and asks ever less often */
+        pipeline_wait(w->p, NULL, 0, &next);
+        assert_true(next > g->mono && next <= g->mono + 15000 * MS_NS);
+        rig_pass(g, (next - g->mono) / MS_NS + 1);
+        rig_step(g, 0);
+        assert_int_equal(w->sk->n, 0);
+    }
+    assert_in_range(looks, 8, 13);
+    assert_int_equal(g->st->ops->consumer_put(g->st, &old, NULL, &err), 0);
+    rig_pass(g, 15000);
+    rig_step(g, 0);
+    assert_false(pipeline_stats(w->p)->standby);
+    assert_int_equal(w->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(info(g).delivered, 2);
+}
+
+static void worker_that_starts_with_replaced_settings_stands_by(void **state)
+{
+    struct rig *g = *state;
+    rig_worker(g, 1, NULL);
+    give_another_filter(g);
+    g->stand_by = true;
+    struct worker *w = rig_worker(g, 0, NULL);
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_true(pipeline_stats(w->p)->standby);
+    assert_int_equal(g->n_seen, 0);
+    pipeline_drain(w->p, g->mono);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+}
+
 static void draining_is_not_cut_short_by_another_filter(void **state)
 {
     struct rig *g = *state;
@@ -935,6 +994,8 @@ int main(void)
         ON_A_RIG(batch_is_large_enough_for_what_may_be_in_flight),
         ON_A_RIG(removed_consumer_fails_its_pipeline),
         ON_A_RIG(consumer_given_another_filter_lets_what_is_in_flight_end_and_stops),
+        ON_A_RIG(worker_whose_settings_were_replaced_stands_by_until_they_are_back),
+        ON_A_RIG(worker_that_starts_with_replaced_settings_stands_by),
         ON_A_RIG(draining_is_not_cut_short_by_another_filter),
         ON_A_RIG(a_long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(poison_is_found_one_event_at_a_time),

@@ -71,7 +71,8 @@ class Drift(Case):
             for name in sorted(own):
                 done = self.outbox(*scope.split(), f"--{name}=1", "--help", status=None)
                 refused = f"unknown option --{name}" in done.stderr
-                known = name in self.names(scope, "global", "outbox")
+                shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
+                known = name in self.names(scope, "global", "outbox", *shared)
                 self.assertNotEqual(refused, known, f"{scope} --{name}: {done.stderr}")
 
     def test_variables_of_commands_are_read_and_none_is_one_of_the_exec_sink(self):

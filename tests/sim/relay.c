@@ -102,8 +102,18 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
                                   .poll_ms = 20};
-    if (pipeline_new(&cfg, &q->p, err) != 0) return -1;
-    return open_sink(w, r, c, err);
+    if (pipeline_new(&cfg, &q->p, err) != 0 || open_sink(w, r, c, err) != 0) return -1;
+    return pipeline_register(q->p, err);
+}
+
+/* insist: settings that were replaced come back only if an operator wants them to. */
+static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
+{
+    char retry[RETRY_TEXT];
+    if (err->code != ERR_CONFLICT || !q->st || !sim_one_in(w, 2)) return false;
+    struct consumer_spec spec = consumer_spec_of(&q->c, retry);
+    spec.how = PUT_PURPOSE;
+    return q->st->ops->consumer_put(q->st, &spec, NULL, NULL) == 0;
 }
 
 static void close_pipe(struct sim *w, struct pipe *q)
@@ -142,10 +152,14 @@ bool relay_up(struct sim *w, struct relay *r, int c)
     if (!s->there) s->start_seq = (int64_t)sim_below(w, (uint64_t)w->next_seq + 3);
     configure(w, q, s);
     bool was_there = s->there;
-    if (open_pipe(w, r, c, &err) != 0) {
+    if (open_pipe(w, r, c, &err) != 0 && !insist(w, q, &err)) {
         close_pipe(w, q);
         snprintf(w->why, sizeof w->why, "%s", err.text);
-        if (err.code == ERR_CONFLICT) s->want.order = s->reg.order, s->want.lanes = s->reg.lanes;
+        if (err.code == ERR_CONFLICT) {
+            s->want.order = s->reg.order;
+            s->want.lanes = s->reg.lanes;
+            s->want.filter = s->reg.filter;
+        }
         return false;
     }
     q->up = true;

@@ -124,10 +124,11 @@ static void pipeline_new_survives_every_failed_allocation(void **state)
         if (r == 0) r = option_set(consumer_options, &c, "where", "total = 3 and a.b != \"b\"", &err);
         struct pipeline_config cfg = {.consumer = &c, .owner = "w", .st = g->st, .clock = &g->clock, .rng = &g->rng};
         if (r == 0) r = pipeline_new(&cfg, &p, &err);
+        if (r == 0) r = pipeline_register(p, &err);
         hit = fail_disarm();
         if (r != 0 && (err.code != ERR_NOMEM || !err.text[0]))
             fail_msg("allocation %ld: %d %s", at, err.code, err.text);
-        if (r == 0) pipeline_free(p);
+        pipeline_free(p);
         consumer_release(&c);
         rig_teardown(&made);
         if (fail_blocks() != before) fail_msg("%ld blocks left after allocation %ld", fail_blocks() - before, at);

@@ -1,8 +1,12 @@
 -- register: makes a consumer, or brings its filter and retry policy up to date; returns whether it is new. Order and lanes
--- change only once it is through. start_at: 'beginning', 'end', or the first seq it wants.
+-- change only once it is through; settings that were replaced before are refused (see replace_settings).
+-- start_at: 'beginning', 'end', or the first seq it wants. by_whom: who gives these settings, for people to read.
+-- how: 'start', by a worker that starts; 'again', by one that was at work: a consumer that was removed is not made anew;
+-- 'purpose', by an operator who may also bring back what was replaced.
 CREATE OR REPLACE FUNCTION @schema@.register(consumer text, events text DEFAULT '', predicate text DEFAULT '',
                                              ordering text DEFAULT 'key', lanes int DEFAULT 1, retry text DEFAULT 'fast',
-                                             start_at text DEFAULT 'beginning') RETURNS boolean
+                                             start_at text DEFAULT 'beginning', by_whom text DEFAULT NULL,
+                                             how text DEFAULT 'start') RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     c @schema@.consumer;
@@ -19,10 +23,19 @@ BEGIN
     IF start_at NOT IN ('beginning', 'end') AND start_at !~ '^[0-9]{1,18}$' THEN
         RAISE EXCEPTION 'start_at "%" is not beginning, end or a seq', start_at USING ERRCODE = 'OB004';
     END IF;
+    IF (how IN ('start', 'again', 'purpose')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'how "%" is not start, again or purpose', how USING ERRCODE = 'OB004';
+    END IF;
     PERFORM @schema@.lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
     IF FOUND THEN
         PERFORM @schema@.check_tenant(c);
+        IF (c.events, c.predicate, c.ordering, c.lanes) IS DISTINCT FROM
+           (register.events, register.predicate, register.ordering, register.lanes) THEN
+            PERFORM @schema@.replace_settings(c, events, predicate, ordering, lanes, coalesce(by_whom, session_user), how);
+        END IF;
+    ELSIF how <> 'start' THEN
+        RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer USING ERRCODE = 'OB003';
     END IF;
     IF c.name IS NOT NULL AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
         UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
@@ -76,5 +89,5 @@ BEGIN
     RETURN false;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text) IS
+COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
     'makes a consumer, or brings it up to date; returns whether it is new';

@@ -16,6 +16,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', 'SELECT', 'TABLE', '@schema@.event'),
         ('consumer', 'SELECT, INSERT (name, events, type_like, predicate, ordering, lanes, retry), UPDATE (events, '
                      'type_like, predicate, ordering, lanes, retry, report, report_at)', 'TABLE', '@schema@.consumer'),
+        ('consumer', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.setting'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.lane'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.claim'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.parked'),
@@ -31,6 +32,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.event'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.idempotency'),
         ('operator', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.consumer'),
+        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.setting'),
         ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.lane'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.claim'),
         ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.parked'),

@@ -481,13 +481,14 @@ void pg_rollback(struct store *base)
         .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE, .open = pg_open, .close = pg_close, \
         .dup = pg_dup, .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
         .doctor = pg_doctor, .begin = pg_begin, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
-        .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_gauge = pg_consumer_gauge, \
-        .consumer_pause = pg_consumer_pause, .consumer_remove = pg_consumer_remove, \
-        .consumer_report = pg_consumer_report, .turn = pg_turn, .extend = pg_extend, .bell_fd = pg_bell_fd, \
-        .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, .lend = pg_lend, .savepoint = pg_savepoint, \
-        .tx_state = pg_tx_state, .settle = pg_settle, .handled = pg_handled, .handled_put = pg_handled_put, \
-        .info = pg_info, .events = pg_events, .dead = pg_dead, .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, \
-        .trim = pg_trim, .marks = pg_marks, .grant = pg_grant, .adopt = pg_adopt, \
+        .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_history = pg_consumer_history, \
+        .consumer_gauge = pg_consumer_gauge, .consumer_pause = pg_consumer_pause, \
+        .consumer_remove = pg_consumer_remove, .consumer_report = pg_consumer_report, .turn = pg_turn, \
+        .extend = pg_extend, .bell_fd = pg_bell_fd, .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, \
+        .lend = pg_lend, .savepoint = pg_savepoint, .tx_state = pg_tx_state, .settle = pg_settle, \
+        .handled = pg_handled, .handled_put = pg_handled_put, .info = pg_info, .events = pg_events, .dead = pg_dead, \
+        .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, .trim = pg_trim, .marks = pg_marks, .grant = pg_grant, \
+        .adopt = pg_adopt, \
     }
 
 extern const struct store_ops store_postgresql;

@@ -8,14 +8,16 @@
 
 int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
 {
+    static const char *const how[] = {[PUT_START] = "start", [PUT_AGAIN] = "again", [PUT_PURPOSE] = "purpose"};
     char start[24] = "beginning";
     if (store_name_check(c->name, err) != 0) return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     if (c->start == START_END) snprintf(start, sizeof start, "end");
     if (c->start == START_SEQ) snprintf(start, sizeof start, "%lld", (long long)(c->start_seq > 0 ? c->start_seq : 0));
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7)", "ssssiss", c->name,
-                           c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry, start);
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                           "ssssissss", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes,
+                           c->retry, start, c->by, how[c->how]);
     if (!r) return -1;
     if (ret_created) *ret_created = pg_true(r, 0, 0);
     PQclear(r);
@@ -66,6 +68,7 @@ static int remove_consumer(struct store *base, const char *name, bool force, str
         pg_exec(st, err, NULL, "DELETE FROM @schema@.dead WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.receipt WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.mark WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.setting WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.consumer WHERE name = $1", "s", name) == 0)
         return pg_commit(base, err);
     pg_rollback(base);
@@ -140,6 +143,37 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a, stru
     PQclear(r);
     if (!ok) return err_nomem(err);
     if (name && n == 0) return store_no_consumer(name, err);
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
+int pg_consumer_history(struct store *base, const char *name, struct arena *a, struct consumer_settings **ret,
+                        size_t *ret_n, struct error *err)
+{
+    PGresult *r = pg_query(
+        pg_of(base), err,
+        "SELECT s.generation, s.events, s.predicate, s.ordering, s.lanes, floor(extract(epoch FROM s.since) * 1000)::bigint, "
+        "s.by_whom FROM @schema@.consumer c LEFT JOIN @schema@.setting s ON s.consumer = c.name WHERE c.name = $1 "
+        "ORDER BY s.generation DESC",
+        "s", name);
+    if (!r) return -1;
+    bool found = PQntuples(r) > 0;
+    size_t n = found && pg_str(r, 0, 0) ? (size_t)PQntuples(r) : 0;
+    struct consumer_settings *list = arena_zalloc(a, n + 1, sizeof *list);
+    bool ok = list != NULL;
+    for (int i = 0; ok && i < (int)n; i++) {
+        list[i] = (struct consumer_settings){.generation = (int)pg_int(r, i, 0),
+                                             .events = copy(r, i, 1, a, &ok),
+                                             .where = copy(r, i, 2, a, &ok),
+                                             .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
+                                             .lanes = (int)pg_int(r, i, 4),
+                                             .since = pg_int(r, i, 5),
+                                             .by = copy(r, i, 6, a, &ok)};
+    }
+    PQclear(r);
+    if (!found) return store_no_consumer(name, err);
+    if (!ok) return err_nomem(err);
     *ret = list;
     *ret_n = n;
     return 0;

@@ -65,14 +65,70 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
     return make_lanes(st, c->name, c->lanes, position > head ? position : head, err);
 }
 
+static int read_history(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_settings **ret,
+                        size_t *ret_n, struct error *err);
+
+static bool same_settings(const struct consumer_settings *s, const struct consumer_spec *c)
+{
+    return strcmp(s->events, c->events) == 0 && strcmp(s->where, c->where) == 0 && s->order == c->order &&
+           s->lanes == c->lanes;
+}
+
+/* note_first: the settings a consumer was made with are remembered from the time they are replaced. */
+static int note_first(struct sqlite_store *st, const char *name, struct error *err)
+{
+    return sqlite_exec(
+        st, err,
+        "INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, lanes, since) "
+        "SELECT name, 1, events, predicate, ordering, lanes, created_at FROM outbox_consumer WHERE name = "
+        "?1 AND NOT EXISTS (SELECT 1 FROM outbox_setting WHERE consumer = ?1)",
+        "s", name);
+}
+
+static int note_settings(struct sqlite_store *st, const struct consumer_spec *c, int generation, struct error *err)
+{
+    if (sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ? AND generation <= ?", "si", c->name,
+                    (int64_t)generation - STORE_GENERATIONS) != 0)
+        return -1;
+    return sqlite_exec(st, err,
+                       "INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, lanes, since, "
+                       "by_whom) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                       "sisssiis", c->name, (int64_t)generation, c->events, c->where, store_order_names[c->order],
+                       (int64_t)c->lanes, sqlite_now(st), c->by);
+}
+
+/* replace notes other settings. What was replaced before comes back only on purpose: a worker that was started with an old
+ * file would otherwise take the newer filter away, and what that lets through be passed over for good. */
+static int replace(struct sqlite_store *st, const struct consumer_spec *c, struct arena *a, struct error *err)
+{
+    struct consumer_settings *list;
+    const struct consumer_settings *old = NULL;
+    size_t n;
+    if (note_first(st, c->name, err) != 0 || read_history(st, c->name, a, &list, &n, err) != 0) return -1;
+    for (size_t i = 0; i < n; i++)
+        if (same_settings(&list[i], c)) old = &list[i];
+    if (old && c->how != PUT_PURPOSE) return store_replaced(c->name, &list[0], old, err);
+    if (old && sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ? AND generation = ?", "si", c->name,
+                           (int64_t)old->generation) != 0)
+        return -1;
+    return note_settings(st, c, list[0].generation + 1, err);
+}
+
 static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite3_stmt *q, struct error *err)
 {
-    bool text = str_is(sqlite_text(q, 0), c->events) && str_is(sqlite_text(q, 1), c->where) &&
-                str_is(sqlite_text(q, 4), c->retry);
+    bool filter = str_is(sqlite_text(q, 0), c->events) && str_is(sqlite_text(q, 1), c->where);
+    bool retry = str_is(sqlite_text(q, 4), c->retry);
     bool shape = store_order_of(sqlite_text(q, 2)) == c->order && sqlite3_column_int(q, 3) == c->lanes;
     sqlite3_reset(q);
+    if (!filter || !shape) {
+        struct arena a;
+        arena_init(&a, 0);
+        int r = replace(st, c, &a, err);
+        arena_release(&a);
+        if (r != 0) return -1;
+    }
     if (!shape && reshape(st, c, err) != 0) return -1;
-    if (text) return 0;
+    if (filter && retry) return 0;
     return sqlite_exec(st, err, "UPDATE outbox_consumer SET events = ?, predicate = ?, retry = ? WHERE name = ?",
                        "ssss", c->events, c->where, c->retry, c->name);
 }
@@ -88,7 +144,9 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
         st, err, "SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer WHERE name = ?", "s", c->name);
     int r = q ? sqlite_step(st, q, err) : -1;
     bool created = r == 0;
-    if (r == 0) r = create(st, c, err);
+    if (r == 0 && c->how != PUT_START)
+        r = err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0, "consumer \"%s\" is not registered (any more)", c->name);
+    else if (r == 0) r = create(st, c, err);
     else if (r == 1) r = update(st, c, q, err);
     if (r != 0) {
         sqlite_rollback(base);
@@ -136,6 +194,7 @@ static int remove_rows(struct sqlite_store *st, const char *name, struct error *
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_receipt WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_mark WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_consumer WHERE name = ?", "s", name)
                ? -1
                : 0;
@@ -203,6 +262,49 @@ static int read_specs(struct sqlite_store *st, const char *name, struct arena *a
     }
     sqlite3_reset(q);
     return r < 0 ? -1 : 0;
+}
+
+static int read_history(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_settings **ret,
+                        size_t *ret_n, struct error *err)
+{
+    int64_t count = 0;
+    size_t n = 0;
+    int r = 0;
+    if (sqlite_number(st, err, &count, "SELECT count(*) FROM outbox_setting WHERE consumer = ?", "s", name) != 0)
+        return -1;
+    struct consumer_settings *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
+    if (!list) return err_nomem(err);
+    sqlite3_stmt *q = sqlite_query(st, err,
+                                   "SELECT generation, events, predicate, ordering, lanes, since, by_whom FROM "
+                                   "outbox_setting WHERE consumer = ? ORDER BY generation DESC",
+                                   "s", name);
+    if (!q) return -1;
+    while (n < (size_t)count && (r = sqlite_step(st, q, err)) == 1) {
+        struct consumer_settings *s = &list[n++];
+        *s = (struct consumer_settings){.generation = sqlite3_column_int(q, 0),
+                                        .events = copy(q, 1, a),
+                                        .where = copy(q, 2, a),
+                                        .order = store_order_of(sqlite_text(q, 3)),
+                                        .lanes = sqlite3_column_int(q, 4),
+                                        .since = sqlite3_column_int64(q, 5),
+                                        .by = copy(q, 6, a)};
+        if (!s->events || !s->where) r = err_nomem(err);
+    }
+    sqlite3_reset(q);
+    if (r < 0) return -1;
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
+int sqlite_consumer_history(struct store *base, const char *name, struct arena *a, struct consumer_settings **ret,
+                            size_t *ret_n, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    int64_t found = 0;
+    if (sqlite_number(st, err, &found, "SELECT 1 FROM outbox_consumer WHERE name = ?", "s", name) != 0) return -1;
+    if (!found) return store_no_consumer(name, err);
+    return read_history(st, name, a, ret, ret_n, err);
 }
 
 /* read_errors: the failure of the parked event that failed last, unless the relay reported something later. */

@@ -315,6 +315,7 @@ const struct store_ops store_sqlite = {
     .emit = sqlite_emit,
     .consumer_put = sqlite_consumer_put,
     .consumer_list = sqlite_consumer_list,
+    .consumer_history = sqlite_consumer_history,
     .consumer_gauge = sqlite_consumer_gauge,
     .consumer_pause = sqlite_consumer_pause,
     .consumer_remove = sqlite_consumer_remove,

@@ -141,6 +141,8 @@ int64_t sqlite_order_key(enum order order, const struct event *ev);
 
 /* consumers.c, inspect.c, trim.c */
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+int sqlite_consumer_history(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
+                            size_t *ret_n, struct error *err);
 int sqlite_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
 int sqlite_consumer_gauge(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,

@@ -1,0 +1,188 @@
+"""Settings that change while several relays run: a rolling deploy converges by itself, and going back is an operator's act."""
+import re
+import signal
+import urllib.error
+import urllib.request
+
+from support import Case, PgCase, wait_until
+
+DATA, CONFIG = 65, 78
+STANDING = "standing by: "
+
+
+class Rolling:
+    """What happens on every store. Relays have a file each, as on hosts of their own, and write to a file each."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def configure(self, host, **options):
+        conf = self.path(f"{host}.conf")
+        options = {"sink": f"file:{self.path('out')}", **options}
+        lines = [f"{name} = {value}" for name, value in options.items()]
+        conf.write_text("\n".join([f"[outbox]\nstore = {self.store}", "listen = 127.0.0.1:0", "[consumer c]", *lines]) + "\n")
+        return conf
+
+    def host(self, name, **options):
+        relay = self.relay("-c", self.configure(name, **options))
+        relay.url = re.search(r"listening at (http://\S+)", relay.output())[1]
+        return relay
+
+    def reload(self, relay):
+        before = relay.output().count("read the config again")
+        relay.signal(signal.SIGHUP)
+        wait_until(lambda: relay.output().count("read the config again") > before, what=relay.output)
+
+    def ready(self, relay):
+        try:
+            with urllib.request.urlopen(f"{relay.url}/readyz?verbose", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as e:
+            with e: return e.code, e.read().decode()
+
+    def wait_standing(self, relay):
+        wait_until(lambda: STANDING in relay.output() and self.ready(relay)[0] == 503,
+                   what=lambda: (self.ready(relay), relay.output()))
+        self.assertTrue(relay.running())
+
+    def types(self):
+        return sorted(ev["type"] for ev in self.ndjson(self.path("out")))
+
+    def wait_types(self, expected, *relays):
+        wait_until(lambda: len(self.types()) >= len(expected),
+                   what=lambda: (self.types(), [r.output() for r in relays]))
+        self.assertEqual(self.types(), sorted(expected))
+
+    def test_a_relay_that_was_restarted_with_its_old_file_stands_by_and_no_event_is_passed_over(self):
+        b = self.host("b", events="a.*")
+        with self.host("a", events="a.*") as a:
+            self.configure("a", events="a.*, b.*")
+            self.reload(a)
+            self.wait_standing(b)
+            b.kill()
+            with self.host("b", events="a.*") as again:  # it has not got its new file yet
+                self.wait_standing(again)
+                self.assertRegex(again.output(), r'events "a\.\*, b\.\*".*outbox consumers revert c --to 1')
+                self.assertIn('standing by: ', self.ready(again)[1])
+                for n in range(3):
+                    self.emit("a.x")
+                    self.emit("b.x")
+                self.wait_types(["a.x"] * 3 + ["b.x"] * 3, a, again)
+                self.assertEqual(again.output().count(STANDING), 1, "it says so once")
+                self.configure("b", events="a.*, b.*")  # and now it has
+                self.reload(again)
+                wait_until(lambda: self.ready(again)[0] == 200, what=again.output)
+                a.stop()
+                self.emit("b.y")
+                self.wait_types(["a.x"] * 3 + ["b.x"] * 3 + ["b.y"], again)
+
+    def test_a_relay_at_work_stands_by_when_its_settings_are_replaced_and_goes_on_when_they_are_brought_back(self):
+        with self.host("old", events="a.*") as old:
+            self.emit("a.1")
+            self.wait_types(["a.1"], old)
+            with self.host("new", events="*") as new:
+                self.emit("b.1")
+                self.wait_types(["a.1", "b.1"], old, new)
+                self.wait_standing(old)
+                self.assertIn('now events "a.*"', self.outbox("consumers", "revert", "c").stdout)
+                self.emit("a.2")
+                self.wait_types(["a.1", "a.2", "b.1"], old, new)
+                self.wait_standing(new)
+                wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
+                self.assertIn("its settings count again: going on", old.output())
+
+    def test_order_and_lanes_that_were_replaced_stand_by_as_well(self):
+        with self.host("old", lanes="1") as old:
+            with self.host("new", lanes="4", order="none") as new:
+                self.wait_standing(old)
+                self.emit("t", "k/1")
+                self.wait_types(["t"], old, new)
+                old.stop()
+            with self.host("old", lanes="1") as again:
+                self.wait_standing(again)
+                self.assertRegex(again.output(), 'order "?none"?, lanes "?4"?')
+
+    def test_settings_that_wait_for_others_to_be_through_are_taken_once_they_are(self):
+        hold = self.path("hold")
+        hold.touch()
+        slow = {"sink": f"exec:while [ -e {hold} ]; do sleep 0.02; done; cat >>{self.path('out')}"}
+        with self.host("old", **slow) as old:
+            self.emit("t")
+            wait_until(lambda: self.json("consumers", "list")[0]["in_flight"], what=old.output)
+            with self.host("new", lanes="2", **slow) as new:
+                self.wait_standing(new)
+                self.assertIn("still has events on their way", new.output())
+                hold.unlink()
+                wait_until(lambda: self.ready(new)[0] == 200, what=new.output)
+                self.emit("t")
+                self.wait_standing(old)
+                self.wait_types(["t", "t"], old, new)
+
+    def test_a_relay_at_work_that_is_given_replaced_settings_goes_on_with_those_that_count(self):
+        self.drain("--consumer", "c", "--sink", f"file:{self.path('out')}", "--events", "a.*")
+        with self.host("a", events="b.*") as a:
+            self.configure("a", events="a.*")
+            self.reload(a)
+            self.assertRegex(a.output(), "could not be given its new settings: .*going on with the old ones")
+            self.emit("b.1")
+            self.wait_types(["b.1"], a)
+            self.assertEqual(self.ready(a)[0], 200)
+
+    def test_one_that_drains_says_so_at_once(self):
+        sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
+        self.drain(*sink, "--events", "a.*")
+        self.drain(*sink, "--events", "b.*")
+        said = self.outbox("relay", "--drain", *sink, "--events", "a.*", status=DATA).stderr
+        self.assertIn("outbox consumers revert c --to 1", said)
+
+    def test_a_consumer_that_was_removed_is_not_made_anew_by_one_that_stands_by(self):
+        old = self.host("old", events="a.*")
+        self.outbox("consumers", "set", "c", "--events", "b.*")
+        self.wait_standing(old)
+        self.outbox("consumers", "remove", "c")
+        old.wait(expect=DATA)
+        self.assertIn("is not registered (any more)", old.output())
+        self.assertEqual(self.json("consumers", "list"), [])
+
+    def test_history_tells_who_gave_a_consumer_which_settings(self):
+        sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
+        self.drain(*sink, "--events", "a.*")
+        first, = self.json("consumers", "history", "c")
+        self.assertEqual((first["generation"], first["counts"], first["events"]), (1, True, "a.*"))
+        self.drain(*sink, "--events", "b.*")
+        self.outbox("consumers", "set", "c", "--events", "a.*", "--where", "n = 1")
+        rows = self.json("consumers", "history", "c")
+        self.assertEqual([(r["generation"], r["counts"], r["events"], r["where"]) for r in rows],
+                         [(3, True, "a.*", "n = 1"), (2, False, "b.*", ""), (1, False, "a.*", "")])
+        self.outbox("consumers", "revert", "c", "--to", 9, status=DATA)
+        self.outbox("consumers", "history", "nobody", status=DATA)
+        self.outbox("consumers", "set", "c", status=64)
+        self.outbox("consumers", "set", "c", "--lanes", 2, "--order", "global", status=64)
+
+    def test_a_relay_that_fails_to_start_leaves_no_consumer_behind(self):
+        for sink, why in (("exec:", "needs a command"), ("redis://127.0.0.1/0", "which stream"),
+                          ("http://10.1.2.3/x", "private address")):
+            with self.subTest(sink):
+                said = self.outbox("relay", "--consumer", "good", "--sink", f"file:{self.path('out')}", "--consumer", "bad",
+                                   "--sink", sink, status=None).stderr
+                self.assertIn(why, said)
+                self.assertEqual(self.json("consumers", "list"), [])
+
+
+class OnSqlite(Rolling, Case):
+    pass
+
+
+class OnPostgres(Rolling, PgCase):
+    def test_plain_sql_is_held_to_the_same(self):
+        self.sql("SELECT outbox.register('c', 'a.*')")
+        self.sql("SELECT outbox.register('c', 'b.*')")
+        with self.assertRaisesRegex(Exception, "was given other settings") as caught:
+            self.sql("SELECT outbox.register('c', 'a.*')")
+        self.assertEqual(caught.exception.pgcode, "OB001")
+        self.assertIn("outbox consumers revert c --to 1", caught.exception.diag.message_hint)
+        self.assertEqual(self.sql("SELECT outbox.revert('c')"), [(1,)])
+        self.sql("SELECT outbox.register('c', 'a.*')")
+        with self.assertRaisesRegex(Exception, "no such settings"): self.sql("SELECT outbox.revert('c', 77)")
+        with self.assertRaisesRegex(Exception, "no consumer"): self.sql("SELECT outbox.revert('x')")
