@@ -220,11 +220,9 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
 
 static void failures(struct buf *b, const char *name, const struct metrics *m)
 {
-    static const char *const reasons[] = {[SINK_RETRY] = "retry",
-                                          [SINK_REJECT] = "reject",
-                                          [SINK_DOWN] = "down",
-                                          [SINK_NOT_MINE] = "not-mine",
-                                          [SINK_FATAL] = "fatal"};
+    static const char *const reasons[] = {
+        [SINK_RETRY] = "retry",       [SINK_REJECT] = "reject", [SINK_DOWN] = "down",
+        [SINK_NOT_MINE] = "not-mine", [SINK_LATER] = "later",   [SINK_FATAL] = "fatal"};
     EACH(m, c)
     {
         const struct meter *t = &c->view.stats.meter;

@@ -7,6 +7,7 @@
 #define OFFER 256
 #define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
 #define NOT_MINE_WAIT_MS 1000
+#define NOT_NOW_MIN_MS 1000
 
 void deliver_report(struct pipeline *p)
 {
@@ -99,6 +100,19 @@ static void not_mine(struct pipeline *p, struct item *it, const struct sink_resu
              true, &p->ready);
 }
 
+/* not_now: what keeps it is neither the event nor the whole sink, so others go on. */
+static void not_now(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    const char *text = r->text ? r->text : "no reason given";
+    int64_t delay = r->retry_after_ms > NOT_NOW_MIN_MS ? r->retry_after_ms : NOT_NOW_MIN_MS;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) has to wait, no attempt is counted: %s; next in %lld ms",
+           it->d.ev->id.p, it->d.ev->type.p, text, (long long)delay);
+    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
+    item_end(it,
+             &(struct outcome){.kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = delay, .error = text},
+             true, &p->ready);
+}
+
 static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 {
     struct error err;
@@ -162,6 +176,10 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     case SINK_NOT_MINE:
         sink_is_up(p);
         not_mine(p, it, r);
+        break;
+    case SINK_LATER:
+        sink_is_up(p);
+        not_now(p, it, r);
         break;
     case SINK_DOWN:
         not_tried(p, it);

@@ -130,7 +130,7 @@ static struct str piece(struct str s, int index)
 
 int template_write(const struct template *t, const struct event *ev, struct buf *b, struct error *err)
 {
-    size_t before = b->n;
+    size_t before = b->n, length = 0;
     for (size_t i = 0; i < t->n; i++) {
         const struct part *p = &t->part[i];
         struct str s = p->text;
@@ -143,7 +143,11 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
             return err_set(err, ERR_INVALID, "it has no %s, which the name of the stream is made of",
                            fields[p->field].name);
         buf_addstr(b, s);
+        length += s.n;
     }
+    if (length > b->max)
+        return err_set(err, ERR_INVALID, "the name of its stream would have %zu bytes; the limit is %zu", length,
+                       b->max);
     if (b->failed) return err_nomem(err);
     return b->n > before ? 0 : err_set(err, ERR_INVALID, "the name of its stream would be empty");
 }

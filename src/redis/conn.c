@@ -245,10 +245,12 @@ static int greeted(struct redis_conn *c, const redisReply *r, struct error *err)
     if (c->greeted == c->n_asked) c->state = REDIS_READY;
     if (r->type != REDIS_REPLY_ERROR) return 0;
     enum redis_fault fault = redis_fault_of(r->str);
-    if (what == GREET_NAME && fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN) return 0;
+    bool to_everything = fault == REDIS_FAULT_AWAY || fault == REDIS_FAULT_LOGIN;
+    bool may_not = strncmp(r->str, "NOPERM", 6) == 0; /* CLIENT is not what we came for */
+    if (what == GREET_NAME && (!to_everything || may_not)) return 0;
     char text[REDIS_TEXT];
     redis_text(r, text);
-    enum fate fate = what == GREET_SELECT && fault == REDIS_FAULT_EVENT ? FATE_FATAL : FATE_DOWN;
+    enum fate fate = what == GREET_SELECT && fault == REDIS_FAULT_UNKNOWN ? FATE_FATAL : FATE_DOWN;
     return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what], text);
 }
 

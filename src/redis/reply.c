@@ -5,18 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/text.h"
+
+#define CLUSTER "this is a cluster, whose streams are on several servers: not supported"
+#define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
 /* By the first words of the text; the first that fits counts. */
-static const struct {
+static const struct fault {
     const char *words;
     enum redis_fault fault;
     bool reconnect;
     const char *advice;
 } faults[] = {
     {"LOADING", REDIS_FAULT_AWAY, false, NULL},
-    {"BUSY ", REDIS_FAULT_AWAY, false, NULL},
-    {"BUSYKEY", REDIS_FAULT_EVENT, false, NULL},
+    {"BUSY ", REDIS_FAULT_AWAY, false, "a script runs for too long: SCRIPT KILL ends it"},
+    {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script runs for too long"},
     {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim what is old"},
     {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
     {"READONLY", REDIS_FAULT_AWAY, true, "this is a replica: name its master"},
@@ -24,57 +27,74 @@ static const struct {
     {"NOREPLICAS", REDIS_FAULT_AWAY, false, "min-replicas-to-write is not met"},
     {"CLUSTERDOWN", REDIS_FAULT_AWAY, false, NULL},
     {"TRYAGAIN", REDIS_FAULT_AWAY, false, NULL},
-    {"MOVED", REDIS_FAULT_SETUP, false, "this is a cluster, whose streams are on several servers: not supported"},
-    {"ASK", REDIS_FAULT_SETUP, false, "this is a cluster, whose streams are on several servers: not supported"},
-    {"CROSSSLOT", REDIS_FAULT_SETUP, false, "this is a cluster: not supported"},
+    {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
+    {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
+
     {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
     {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
-    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_KEY, false, "see ACL GETUSER"},
-    {"NOPERM No permissions to access a key", REDIS_FAULT_KEY, false, "see ACL GETUSER"},
+    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
+
+    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
+    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
     {"NOPERM", REDIS_FAULT_LOGIN, true, "see ACL GETUSER"},
-    {"WRONGTYPE", REDIS_FAULT_KEY, false, "the stream's name is that of something else"},
+    {"WRONGTYPE", REDIS_FAULT_STREAM, false, "the stream's name is that of something else: rename one of them"},
+    {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
+    {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
+
+    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true, "it is larger than proto-max-bulk-len"},
+    {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
+    {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
+
+    {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ERR unknown command", REDIS_FAULT_SETUP, true, "streams need Redis 5 or later, and XADD under its name"},
+    {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams need Redis 5 or later"},
+    {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
+    {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
     {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
-    {"ERR max number of clients", REDIS_FAULT_AWAY, true, NULL},
-    {"ERR Protocol error", REDIS_FAULT_PROTOCOL, true, "see proto-max-bulk-len and the limit of payloads"},
-    {"ERR unknown command", REDIS_FAULT_SETUP, false, "streams need Redis 5 or later"},
 };
 #define FAULTS (sizeof faults / sizeof faults[0])
 
-static size_t find(const char *text)
+/* An error begins with a code in capitals. ERR is what has none of its own, and may be about anything; all others are about a
+ * state of the server, also those that it will learn after we were written. */
+static const struct fault unknown = {.fault = REDIS_FAULT_UNKNOWN},
+                          unheard = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
+
+static bool has_code(const char *text)
 {
-    size_t i = 0;
-    while (i < FAULTS && strncmp(text, faults[i].words, strlen(faults[i].words)) != 0) i++;
-    return i;
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    bool word = n > 1 && (text[n] == ' ' || text[n] == '\0');
+    return word && strncmp(text, "ERR", n) != 0;
+}
+
+static const struct fault *find(const char *text)
+{
+    for (size_t i = 0; i < FAULTS; i++)
+        if (strncmp(text, faults[i].words, strlen(faults[i].words)) == 0) return &faults[i];
+    return has_code(text) ? &unheard : &unknown;
 }
 
 enum redis_fault redis_fault_of(const char *text)
 {
-    size_t i = find(text);
-    return i < FAULTS ? faults[i].fault : REDIS_FAULT_EVENT;
+    return find(text)->fault;
 }
 
 const char *redis_advice_of(const char *text)
 {
-    size_t i = find(text);
-    return i < FAULTS ? faults[i].advice : NULL;
+    return find(text)->advice;
 }
 
 bool redis_reconnects(const char *text)
 {
-    size_t i = find(text);
-    return i < FAULTS && faults[i].reconnect;
+    return find(text)->reconnect;
 }
 
 void redis_text(const redisReply *r, char out[REDIS_TEXT])
 {
-    size_t n = 0, at = 0;
-    if (r->str) n = r->len < REDIS_TEXT - 1 ? r->len : REDIS_TEXT - 1;
-    if (n) memcpy(out, r->str, n);
-    out[n] = '\0';
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)out[i] < ' ' || out[i] == 0x7f) out[i] = ' ';
-    while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
+    text_clean(out, REDIS_TEXT, r->str ? r->str : "", r->str ? r->len : 0);
 }
 
 static bool number(const char *s, char **end, int64_t *ret)
@@ -90,4 +110,11 @@ bool redis_id(const char *s, int64_t *hi, int64_t *lo)
 {
     char *end;
     return number(s, &end, hi) && *end == '-' && number(end + 1, &end, lo) && *end == '\0';
+}
+
+bool redis_is_id(const char *s)
+{
+    static const char digits[] = "0123456789";
+    size_t hi = strspn(s, digits), lo = hi && s[hi] == '-' ? strspn(s + hi + 1, digits) : 0;
+    return lo > 0 && hi <= 20 && lo <= 20 && s[hi + 1 + lo] == '\0';
 }

@@ -6,15 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What an error reply is about. */
+/* What an error reply is about. docs/redis.md has the same table for people. */
 enum redis_fault {
-    REDIS_FAULT_EVENT,    /* this command: another one may pass */
-    REDIS_FAULT_KEY,      /* this key: another one may pass (WRONGTYPE, an ACL on keys) */
-    REDIS_FAULT_AWAY,     /* the server, for now: LOADING, OOM, READONLY, ... */
-    REDIS_FAULT_LOGIN,    /* who we are: NOAUTH, WRONGPASS, an ACL on commands */
-    REDIS_FAULT_PROTOCOL, /* this command can never pass, and the connection is about to end */
-    REDIS_FAULT_SETUP,    /* no waiting helps: a cluster, a server that does not know the command */
-    REDIS_FAULT_SCRIPT,   /* NOSCRIPT: send the text of the script */
+    REDIS_FAULT_UNKNOWN, /* who knows: how others fare must tell */
+    REDIS_FAULT_STREAM,  /* this stream, and whatever goes there: WRONGTYPE, an ACL on keys, no id is left */
+    REDIS_FAULT_AWAY,    /* the server, for now: LOADING, OOM, READONLY, ... */
+    REDIS_FAULT_LOGIN,   /* who we are: NOAUTH, WRONGPASS, an ACL on commands */
+    REDIS_FAULT_SIZE,    /* this command is too large, and always will be; the connection is about to end */
+    REDIS_FAULT_SETUP,   /* this server, for anything we ask: a cluster, one that does not know the command */
+    REDIS_FAULT_SCRIPT,  /* NOSCRIPT: send the text of the script */
 };
 
 /* redis_fault_of reads the text of an error reply; redis_advice_of says what to do about it, NULL if nothing comes to mind. */
@@ -24,10 +24,12 @@ const char *redis_advice_of(const char *text);
 bool redis_reconnects(const char *text);
 
 #define REDIS_TEXT 256
-/* redis_text copies the text of a reply, made fit to print: one line, valid UTF-8. */
+/* redis_text copies the text of a reply, made fit to print by text_clean. */
 void redis_text(const redisReply *r, char out[REDIS_TEXT]);
 
-/* redis_id reads a stream's id, "1748100000000-0". */
+/* redis_id reads a stream's id, "1748100000000-0"; false also for one that no clock could give, beyond 63 bits. redis_is_id
+ * knows all ids that Redis gives. */
 bool redis_id(const char *s, int64_t *hi, int64_t *lo);
+bool redis_is_id(const char *s);
 
 #endif

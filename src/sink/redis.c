@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "event/envelope.h"
 #include "redis/reply.h"
 #include "sink/kinds.h"
@@ -12,6 +13,9 @@
 #define OUT_ENOUGH ((size_t)4 << 20)      /* then take no more until some is written */
 #define NAME_MAX_BYTES ((size_t)16 << 10) /* of a stream */
 #define CUTS_MAX 3                        /* connections an event may cost before it is held against it */
+#define ALONE_BYTES ((size_t)960 << 10)   /* what is larger travels alone: limits of a server are 1 MiB at the least */
+#define LATER_MIN_MS 1000                 /* how long an event waits whose stream takes nothing */
+#define LATER_MAX_MS 60000
 
 static struct request *at(const struct redis_sink *r, size_t i)
 {
@@ -32,48 +36,65 @@ static void answer(struct redis_sink *r, struct request *q, const struct sink_re
     struct delivery *d = q->d;
     q->d = NULL;
     q->stream->flying--;
+    r->events--;
     if (d->ev->seq == r->suspect) r->suspect = r->cuts = 0;
     sink_done(&r->base, d, res);
 }
 
-/* answer_added: id is what Redis said, if it has just said so. */
+/* answer_added: an id beyond all clocks, which somebody has set by hand, is a receipt, but no mark that a store could keep. */
 static void answer_added(struct redis_sink *r, struct request *q, const char *id)
 {
-    char text[48];
-    if (!id) snprintf(text, sizeof text, "%lld-%lld", (long long)q->hi, (long long)q->lo);
-    if (!id) id = text;
-    streams_note(&r->streams, q->stream, q->hi, q->lo);
+    int64_t hi, lo;
+    if (redis_id(id, &hi, &lo)) streams_note(&r->streams, q->stream, hi, lo);
+    q->stream->refused_since = 0;
     answer(r, q, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
 }
 
-/* status_of says what an error reply means for the event. What is about a key is about every event, if they all go there. */
+/* status_of says what an error reply means for the event. What is about a stream is about every event, if they all go there;
+ * if not, those of that stream wait, and others go on. */
 static enum sink_status status_of(const struct redis_sink *r, enum redis_fault fault)
 {
     switch (fault) {
-    case REDIS_FAULT_KEY: return r->fixed ? SINK_DOWN : SINK_RETRY;
+    case REDIS_FAULT_STREAM: return r->fixed ? SINK_DOWN : SINK_LATER;
     case REDIS_FAULT_AWAY:
-    case REDIS_FAULT_LOGIN: return SINK_DOWN;
-    case REDIS_FAULT_PROTOCOL: return SINK_REJECT;
-    case REDIS_FAULT_SETUP: return SINK_FATAL;
-    default: return SINK_RETRY;
+    case REDIS_FAULT_LOGIN:
+    case REDIS_FAULT_SETUP: return SINK_DOWN;
+    case REDIS_FAULT_SIZE: return SINK_REJECT;
+    case REDIS_FAULT_SCRIPT:
+    case REDIS_FAULT_UNKNOWN: break;
     }
+    return SINK_RETRY;
+}
+
+/* wait_for_stream: as long as it has taken nothing already, within bounds. */
+static int64_t wait_for_stream(struct redis_sink *r, struct stream *st)
+{
+    int64_t now = redis_now(r);
+    if (!st->refused_since) st->refused_since = now;
+    int64_t ms = (now - st->refused_since) / MS_NS;
+    if (ms < LATER_MIN_MS) return LATER_MIN_MS;
+    return ms > LATER_MAX_MS ? LATER_MAX_MS : ms;
 }
 
 static void answer_error(struct redis_sink *r, struct request *q, const redisReply *reply)
 {
-    char said[REDIS_TEXT], text[2 * REDIS_TEXT + 400];
+    char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
+    struct sink_result res = {.status = status_of(r, redis_fault_of(reply->str)), .text = text};
     const char *advice = redis_advice_of(reply->str);
     redis_text(reply, said);
-    snprintf(text, sizeof text, "%s, stream %.200s: %s%s%s%s", r->url.label, q->stream->name, said, advice ? " (" : "",
-             advice ? advice : "", advice ? ")" : "");
+    text_clean(name, sizeof name, q->stream->name, q->stream->n);
+    if (advice) snprintf(text, sizeof text, "%s, stream %s: %s (%s)", r->url.label, name, said, advice);
+    else snprintf(text, sizeof text, "%s, stream %s: %s", r->url.label, name, said);
+    if (res.status == SINK_LATER) res.retry_after_ms = wait_for_stream(r, q->stream);
     if (redis_reconnects(reply->str)) r->stale = true;
-    answer(r, q, &(struct sink_result){.status = status_of(r, redis_fault_of(reply->str)), .text = text});
+    answer(r, q, &res);
 }
 
 static void answer_odd(struct redis_sink *r, struct request *q)
 {
-    char text[400];
-    snprintf(text, sizeof text, "%s gave no id for an entry of stream %.60s", r->url.label, q->stream->name);
+    char name[61], text[400];
+    text_clean(name, sizeof name, q->stream->name, q->stream->n);
+    snprintf(text, sizeof text, "%s gave no id for an entry of stream %s", r->url.label, name);
     answer(r, q, &(struct sink_result){.status = SINK_RETRY, .text = text});
 }
 
@@ -95,17 +116,24 @@ static void confirmed(struct redis_sink *r, const redisReply *reply)
     for (size_t i = r->first; i < r->heard; i++) {
         struct request *q = at(r, i);
         if (!q->d || !q->added) continue;
-        if (enough) answer_added(r, q, NULL);
+        if (enough) answer_added(r, q, q->id);
         else answer(r, q, &(struct sink_result){.status = SINK_DOWN, .text = text});
     }
 }
 
 static void xadd_answered(struct redis_sink *r, struct request *q, const redisReply *reply)
 {
-    if (reply->type == REDIS_REPLY_ERROR) answer_error(r, q, reply);
-    else if (reply->type != REDIS_REPLY_STRING || !redis_id(reply->str, &q->hi, &q->lo)) answer_odd(r, q);
-    else if (r->set.replicas) q->added = true;
-    else answer_added(r, q, reply->str);
+    bool id = reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        answer_error(r, q, reply);
+    } else if (!id) {
+        answer_odd(r, q);
+    } else if (r->set.replicas) {
+        snprintf(q->id, sizeof q->id, "%s", reply->str);
+        q->added = true;
+    } else {
+        answer_added(r, q, reply->str);
+    }
 }
 
 static void take_reply(void *ctx, redisReply *reply)
@@ -129,15 +157,24 @@ static void take_reply(void *ctx, redisReply *reply)
 
 /* Failures */
 
-/* suspect_cut: an event that was alone in flight when the connection was cut may be what it was cut for, if that happens
- * again and again (some limits of a server end a connection without a word). Alone it will be, as the circuit lets single
- * events through after a failure. */
-static bool suspect_cut(struct redis_sink *r)
+/* the_event is the first in flight that Redis has not answered; NULL: it has answered all. */
+static const struct event *the_event(const struct redis_sink *r)
 {
-    if (redis_inflight(r) != 1 || !at(r, r->first)->d || r->conn.state != REDIS_READY) return false;
-    int64_t seq = at(r, r->first)->d->ev->seq;
-    r->cuts = r->suspect == seq ? r->cuts + 1 : 1;
-    r->suspect = seq;
+    for (size_t i = r->heard; i < r->next; i++)
+        if (at(r, i)->d) return at(r, i)->d->ev;
+    return NULL;
+}
+
+/* is_suspect: an event that was alone in flight when a server that had just greeted us cut the connection, or fell silent, may
+ * be why, if that happens again and again: some limits of a server end a connection without a word. Alone it will be, as
+ * the circuit lets single events through after a failure, and large ones always go alone. */
+static bool is_suspect(struct redis_sink *r)
+{
+    if (r->conn.state != REDIS_READY || r->events != 1) return false;
+    const struct event *ev = the_event(r);
+    if (!ev) return false;
+    r->cuts = r->suspect == ev->seq ? r->cuts + 1 : 1;
+    r->suspect = ev->seq;
     return r->cuts >= CUTS_MAX;
 }
 
@@ -164,22 +201,17 @@ static void fail_all(struct redis_sink *r, enum sink_status status, const char *
 
 static void connection_failed(struct redis_sink *r, const struct error *err)
 {
-    enum sink_status status = err->fate == FATE_FATAL ? SINK_FATAL : SINK_DOWN;
-    if (status == SINK_DOWN && suspect_cut(r)) status = SINK_RETRY;
-    fail_all(r, status, err->text);
+    fail_all(r, is_suspect(r) ? SINK_RETRY : SINK_DOWN, err->text);
 }
 
 static void check_time(struct redis_sink *r)
 {
-    char limit[32], text[400];
     struct error err;
     if (redis_inflight(r) == 0 || r->base.cfg.timeout_ms <= 0) return;
     if (redis_now(r) < at(r, r->first)->since + r->base.cfg.timeout_ms * MS_NS) return;
-    snprintf(limit, sizeof limit, "%lld ms", (long long)r->base.cfg.timeout_ms);
-    snprintf(text, sizeof text, "%s has not answered for %s; %zu requests were waiting", r->url.label, limit,
-             redis_inflight(r));
-    err_fate(&err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s", text);
-    fail_all(r, SINK_DOWN, err.text);
+    err_set(&err, ERR_UNAVAILABLE, "%s has not answered for %lld ms; %zu requests were waiting", r->url.label,
+            (long long)r->base.cfg.timeout_ms, redis_inflight(r));
+    connection_failed(r, &err);
 }
 
 /* Sending */
@@ -261,6 +293,12 @@ static int connect_if_need_be(struct redis_sink *r, struct error *err)
     return r->conn.state == REDIS_CLOSED ? redis_conn_open(&r->conn, err) : 0;
 }
 
+/* is_large: should it be more than the server takes, nobody else shall lose the connection with it. */
+static bool is_large(const struct event *ev)
+{
+    return event_bytes(ev) >= ALONE_BYTES;
+}
+
 static void send_one(struct redis_sink *r, struct delivery *d)
 {
     struct error err = {0};
@@ -287,13 +325,16 @@ static void send_one(struct redis_sink *r, struct delivery *d)
     q->d = d;
     q->stream = st;
     st->flying++;
+    r->events++;
     r->unwaited = r->set.replicas > 0;
+    r->alone = is_large(d->ev);
 }
 
-static bool has_room(const struct redis_sink *r)
+static bool has_room(const struct redis_sink *r, const struct event *ev)
 {
     size_t busy = redis_inflight(r);
     if (busy == 0) return true;
+    if (r->events > 0 && (r->alone || is_large(ev))) return false;
     return busy + 4 < REDIS_WINDOW && redis_conn_queued(&r->conn) < OUT_ENOUGH; /* 4: WAIT and the lease's */
 }
 
@@ -301,7 +342,7 @@ static size_t redis_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
     size_t i = 0;
-    while (i < n && has_room(r)) send_one(r, d[i++]);
+    while (i < n && has_room(r, d[i]->ev)) send_one(r, d[i++]);
     return i;
 }
 

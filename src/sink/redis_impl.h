@@ -7,6 +7,7 @@
 #include "sink/sink.h"
 #include "sink/streams.h"
 
+#define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
 #define REDIS_WINDOW 4096 /* requests in flight; a power of two */
 
 /* What the URL says besides where the server is. */
@@ -32,11 +33,11 @@ struct request {
     struct delivery *d;
     struct stream *stream;
     int64_t since; /* monotonic: when it was queued */
-    int64_t hi, lo;
+    char id[REDIS_ID];
 };
 
-/* (1) ring[first..next) is in flight, [first..heard) of it answered and waiting for their WAIT; all modulo REDIS_WINDOW.
- * (2) Nothing is in flight while the connection is closed. */
+/* (1) ring[first..next) is in flight, [first..heard) of it answered and waiting for their WAIT; all modulo REDIS_WINDOW;
+ * `events` of it have not been answered for. (2) Nothing is in flight while the connection is closed. */
 struct redis_sink {
     struct sink base;
     struct redis_settings set;
@@ -48,12 +49,14 @@ struct redis_sink {
     char client[80];
     struct request *ring;
     size_t first, heard, next;
+    size_t events;
     bool unwaited; /* an XADD was queued since the last WAIT */
     bool stale;    /* connect anew once nothing is in flight */
+    bool alone;    /* the last one sent is large: while it is in flight, no other goes with it */
     struct buf stream_name, envelope;
     char caution[160];
 
-    /* An event that was alone in flight when the connection was cut, and how often in a row. */
+    /* An event that was alone in flight when the connection was cut, or no answer came, and how often in a row. */
     int64_t suspect;
     int cuts;
 

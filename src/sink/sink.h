@@ -28,6 +28,8 @@ enum sink_status {
     SINK_REJECT,    /* this event can never pass */
     SINK_DOWN,      /* the sink is away; nothing is known against the event; no attempt is counted */
     SINK_NOT_MINE,  /* another worker, of a newer version, may know what to do with it; no attempt is counted */
+    SINK_LATER,     /* not now, for a reason that is neither the event's nor everybody's (its stream): it waits, for
+                     * retry_after_ms at least, and its key with it; others go on; no attempt is counted */
     SINK_FATAL,     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
     SINK_PAUSE,     /* the other side wants no more events: the consumer is paused; this one stays, untried */
     SINK_CANCELLED, /* given up because of sink_ops.cancel */

@@ -13,6 +13,7 @@ struct stream {
     size_t flying;
     bool dirty;
     int64_t hi, lo;
+    int64_t refused_since; /* monotonic: nothing could be added since then; 0: it can */
     size_t n;
     char name[]; /* with a NUL behind it */
 };

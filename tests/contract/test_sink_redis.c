@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "redis/reply.h"
 #include "redis/url.h"
+#include "redis_moody.h"
 #include "redis_server.h"
 
 /* One server for all tests; each starts with it empty and as it was configured. */
@@ -17,7 +18,8 @@ static bool secured; /* the suite runs with TLS */
 
 static void clean(void)
 {
-    static const char *const settings[][2] = {{"maxmemory", "0"}, {"client-query-buffer-limit", "1gb"}};
+    static const char *const settings[][2] = {
+        {"maxmemory", "0"}, {"client-query-buffer-limit", "1gb"}, {"proto-max-bulk-len", "512mb"}};
     if (!server.pid) redis_server_start(&server, true);
     redis_set(&server, "REPLICAOF NO ONE");
     for (size_t i = 0; i < COUNT(settings); i++) redis_set(&server, "CONFIG SET %s %s", settings[i][0], settings[i][1]);
@@ -88,6 +90,19 @@ static void peer_heal(void *peer)
 {
     (void)peer;
     redis_server_start(&server, true);
+}
+
+static char large[3 << 20];
+
+static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
+{
+    (void)peer;
+    if (way >= 3) return NULL;
+    redis_set(&server, "CONFIG SET proto-max-bulk-len 1mb");
+    memset(large, 'x', sizeof large);
+    large[0] = large[sizeof large - 1] = '"';
+    it->ev.payload = (struct str){large, sizeof large};
+    return "proto-max-bulk-len";
 }
 
 /* What only Redis promises */
@@ -173,20 +188,188 @@ static void entry_has_one_field_with_the_envelope(void **state)
     freeReplyObject(r);
 }
 
-/* The second of three streams is no stream: its events fail, alone. */
-static void bad_event_fails_alone(void **state)
+/* assert_one_stream_waits: of every three events the second goes to `bad`, which takes nothing. */
+static void assert_one_stream_waits(struct peer *p, const char *words)
 {
-    struct peer *p = *state;
     open_with(p, "stream={aggregate_type}");
-    redis_set(&server, "SET bad x");
     sink_rig_add_many(&p->rig, 300, 64);
     for (size_t i = 0; i < 300; i += 3) p->rig.items[i + 1]->ev.aggregate_type = STR("bad");
     sink_rig_run(&p->rig);
     for (size_t i = 0; i < 300; i++) {
-        assert_int_equal(p->rig.items[i]->status, i % 3 == 1 ? SINK_RETRY : SINK_DELIVERED);
-        if (i % 3 == 1) assert_text(p->rig.items[i], "WRONGTYPE");
+        struct sink_item *it = p->rig.items[i];
+        assert_int_equal(it->status, i % 3 == 1 ? SINK_LATER : SINK_DELIVERED);
+        if (i % 3 != 1) continue;
+        assert_text(it, words);
+        assert_in_range(it->retry_after_ms, 1000, 60000);
     }
     assert_int_equal(entries("order"), 200);
+
+    /* The longer it lasts, the rarer they ask. */
+    p->rig.ahead_ns += INT64_C(20000) * MS_NS;
+    sink_rig_again(&p->rig);
+    sink_rig_run(&p->rig);
+    assert_in_range(p->rig.items[299]->retry_after_ms, 20000, 60000);
+    redis_set(&server, "DEL bad");
+    sink_rig_again(&p->rig);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    assert_int_equal(entries("bad"), 100);
+}
+
+static void stream_that_is_none_keeps_only_its_own_events(void **state)
+{
+    redis_set(&server, "SET bad x");
+    assert_one_stream_waits(*state, "rename one of them");
+}
+
+static void stream_without_ids_keeps_only_its_own_events(void **state)
+{
+    redis_set(&server, "XADD bad 18446744073709551615-18446744073709551615 event {}");
+    assert_one_stream_waits(*state, "XSETID");
+}
+
+static void only_stream_without_ids_is_down(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "stream=s");
+    redis_set(&server, "XADD s 18446744073709551615-18446744073709551615 event {}");
+    down_until(p, "no id is left", "DEL s");
+}
+
+/* What is in the stream is delivered, however odd its id. */
+static void id_beyond_all_clocks_is_a_receipt(void **state)
+{
+    struct peer *p = *state;
+    const struct hwm *m;
+    open_with(p, "stream=s");
+    redis_set(&server, "XADD s 18446744073709551610-3 event {}");
+    struct sink_item *it = run_one(p, "1");
+    assert_int_equal(it->status, SINK_DELIVERED);
+    assert_string_equal(it->receipt, "18446744073709551610-4");
+    assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &m), 0);
+    assert_int_equal(entries("s"), 2);
+}
+
+static void stream_with_too_long_a_name_rejects_its_event_alone(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "stream={aggregate_id}");
+    sink_rig_add_many(&p->rig, 3, 64);
+    memset(large, 'k', sizeof large);
+    p->rig.items[1]->ev.aggregate_id = (struct str){large, 200 * 1024};
+    sink_rig_run(&p->rig);
+    assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
+    assert_int_equal(p->rig.items[1]->status, SINK_REJECT);
+    assert_text(p->rig.items[1], "204800 bytes");
+    assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
+}
+
+/* Over the limit of a server that says so: itself only, with hundreds before and behind it. */
+static void event_larger_than_the_server_takes_is_rejected_alone(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "stream=s");
+    redis_set(&server, "CONFIG SET proto-max-bulk-len 1mb");
+    sink_rig_add_many(&p->rig, 200, 64);
+    sink_rig_add_many(&p->rig, 1, 4 << 20);
+    sink_rig_add_many(&p->rig, 200, 64);
+    sink_rig_run(&p->rig);
+    for (size_t i = 0; i < p->rig.n; i++)
+        assert_int_equal(p->rig.items[i]->status, i == 200 ? SINK_REJECT : SINK_DELIVERED);
+    assert_text(p->rig.items[200], "proto-max-bulk-len");
+    assert_int_equal(entries("s"), 400);
+}
+
+static void every_error_has_its_fate(void **state)
+{
+    static const struct {
+        const char *text;
+        enum sink_status fixed, by_event; /* with one stream for all, and with one for each event */
+    } errors[] = {
+        {"NOAUTH Authentication required.", SINK_DOWN, SINK_DOWN},
+        {"WRONGPASS invalid username-password pair or user is disabled.", SINK_DOWN, SINK_DOWN},
+        {"NOPERM this user has no permissions to run the 'xadd' command", SINK_DOWN, SINK_DOWN},
+        {"NOPERM User relay has no permissions to run the 'xadd' command", SINK_DOWN, SINK_DOWN},
+        {"NOPERM No permissions to access a key", SINK_DOWN, SINK_LATER},
+        {"NOPERM this user has no permissions to access one of the keys used as arguments", SINK_DOWN, SINK_LATER},
+        {"DENIED Redis is running in protected mode because protected mode is enabled", SINK_DOWN, SINK_DOWN},
+        {"BUSY Redis is busy running a script.", SINK_DOWN, SINK_DOWN},
+        {"UNKILLABLE Sorry the script already executed write commands", SINK_DOWN, SINK_DOWN},
+        {"LOADING Redis is loading the dataset in memory", SINK_DOWN, SINK_DOWN},
+        {"MISCONF Redis is configured to save RDB snapshots", SINK_DOWN, SINK_DOWN},
+        {"OOM command not allowed when used memory > 'maxmemory'.", SINK_DOWN, SINK_DOWN},
+        {"READONLY You can't write against a read only replica.", SINK_DOWN, SINK_DOWN},
+        {"MASTERDOWN Link with MASTER is down", SINK_DOWN, SINK_DOWN},
+        {"NOREPLICAS Not enough good replicas to write.", SINK_DOWN, SINK_DOWN},
+        {"CLUSTERDOWN The cluster is down", SINK_DOWN, SINK_DOWN},
+        {"MOVED 3999 127.0.0.1:6381", SINK_DOWN, SINK_DOWN},
+        {"ASK 3999 127.0.0.1:6381", SINK_DOWN, SINK_DOWN},
+        {"TRYAGAIN Multiple keys request during rehashing of slot", SINK_DOWN, SINK_DOWN},
+        {"CROSSSLOT Keys in request don't hash to the same slot", SINK_DOWN, SINK_DOWN},
+        {"EXECABORT Transaction discarded because of previous errors.", SINK_DOWN, SINK_DOWN},
+        {"ERR max number of clients reached", SINK_DOWN, SINK_DOWN},
+        {"ERR max number of clients + cluster connections reached", SINK_DOWN, SINK_DOWN},
+        {"ERR operation not permitted", SINK_DOWN, SINK_DOWN},
+        {"ERR unknown command 'XADD', with args beginning with:", SINK_DOWN, SINK_DOWN},
+        {"ERR syntax error", SINK_DOWN, SINK_DOWN},
+        {"ERR Invalid stream ID specified as stream command argument", SINK_DOWN, SINK_DOWN},
+        {"WRONGTYPE Operation against a key holding the wrong kind of value", SINK_DOWN, SINK_LATER},
+        {"ERR The stream has exhausted the last possible ID, unable to add more items", SINK_DOWN, SINK_LATER},
+        {"ERR The ID specified in XADD is equal or smaller than the target stream top item", SINK_DOWN, SINK_LATER},
+        {"ERR The ID specified in XADD must be greater than 0-0", SINK_DOWN, SINK_LATER},
+        {"ERR Protocol error: invalid bulk length", SINK_REJECT, SINK_REJECT},
+        {"ERR Protocol error: expected '$', got ' '", SINK_DOWN, SINK_DOWN},
+        {"NEWCODE that nobody has heard of", SINK_DOWN, SINK_DOWN},
+        {"ERR something that nobody has heard of", SINK_RETRY, SINK_RETRY},
+        {"upstream failure", SINK_RETRY, SINK_RETRY},
+        {"ERR", SINK_RETRY, SINK_RETRY},
+        {"", SINK_RETRY, SINK_RETRY},
+    };
+    struct peer *p = *state;
+    char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8];
+    sink_tmp_new(dir);
+    snprintf(path, sizeof path, "%s/s", dir);
+    struct redis_moody *moody = redis_moody_new(path);
+    for (size_t i = 0; i < 2 * COUNT(errors); i++) {
+        snprintf(p->url, sizeof p->url, "unix:%s?stream=%s", path, i % 2 ? "{type}" : "s");
+        sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
+        redis_moody_say(moody, errors[i / 2].text);
+        struct sink_item *it = run_one(p, "1");
+        enum sink_status want = i % 2 ? errors[i / 2].by_event : errors[i / 2].fixed;
+        if (it->status != want) fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
+        assert_text(it, errors[i / 2].text);
+        redis_moody_say(moody, NULL);
+        sink_rig_again(&p->rig);
+        sink_rig_run(&p->rig);
+        sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+        sink_rig_release(&p->rig);
+    }
+    redis_moody_free(moody);
+    sink_tmp_remove(dir);
+}
+
+static void what_redis_says_is_made_fit_to_print(void **state)
+{
+    struct peer *p = *state;
+    char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], *endless = malloc(4000);
+    sink_tmp_new(dir);
+    snprintf(path, sizeof path, "%s/s", dir);
+    struct redis_moody *moody = redis_moody_new(path);
+    memset(endless, 'x', 3999);
+    memcpy(endless, "ERR \x1b[2J\xff\xc2\x9b ", 12);
+    endless[3999] = '\0';
+    redis_moody_say(moody, endless);
+    snprintf(p->url, sizeof p->url, "unix:%s?stream=s{aggregate_id}", path);
+    sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
+    struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
+    it->ev.aggregate_id = STR("\x1b]0;evil\a\n");
+    sink_rig_run(&p->rig);
+    assert_int_equal(it->status, SINK_RETRY);
+    assert_text(it, "stream s ]0;evil: ERR  [2J?? xxx");
+    assert_true(strlen(it->text) < 700);
+    redis_moody_free(moody);
+    sink_tmp_remove(dir);
+    free(endless);
 }
 
 static void event_that_lacks_a_part_of_the_name_is_rejected(void **state)
@@ -266,17 +449,17 @@ static void missing_and_wrong_passwords_are_down(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-static void acl_on_keys_is_about_the_event_and_on_commands_about_all(void **state)
+static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state)
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
-    redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd +client");
+    redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd"); /* not even CLIENT, for the connection's name */
     open_with(p, "user=relay&stream={aggregate_type}");
     sink_rig_add_many(&p->rig, 3, 64);
     p->rig.items[1]->ev.aggregate_type = STR("secret");
     sink_rig_run(&p->rig);
     assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
-    assert_int_equal(p->rig.items[1]->status, SINK_RETRY);
+    assert_int_equal(p->rig.items[1]->status, SINK_LATER);
     assert_text(p->rig.items[1], "NOPERM");
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
     sink_rig_release(&p->rig);
@@ -317,10 +500,9 @@ static void idle_connection_closed_by_the_server_costs_nothing(void **state)
 }
 
 /* A server that ends the connection at an event must not be taken for one that is away, for ever. */
-static void event_that_costs_the_connection_again_and_again_is_held_against_it(void **state)
+static void assert_held_against_it(struct peer *p, const char *query)
 {
-    struct peer *p = *state;
-    open_with(p, "stream=s");
+    open_with(p, query);
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1mb");
     sink_rig_add_many(&p->rig, 1, 4 << 20);
     enum sink_status seen[4];
@@ -333,8 +515,41 @@ static void event_that_costs_the_connection_again_and_again_is_held_against_it(v
     assert_int_equal(seen[1], SINK_DOWN);
     assert_int_equal(seen[2], SINK_RETRY);
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1gb");
+}
+
+static void event_that_costs_the_connection_again_and_again_is_held_against_it(void **state)
+{
+    struct peer *p = *state;
+    assert_held_against_it(p, "stream=s");
     sink_rig_run(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+}
+
+/* What goes along with it makes it no less alone. */
+static void event_that_costs_the_connection_is_found_with_replicas_too(void **state)
+{
+    assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");
+}
+
+/* A server that greets us and falls silent at one event. */
+static void event_that_silences_the_server_is_held_against_it(void **state)
+{
+    struct peer *p = *state;
+    open_with(p, "stream=s");
+    redis_set(&server, "CLIENT PAUSE 600000 WRITE");
+    sink_rig_add_many(&p->rig, 1, 64);
+    for (int i = 0; i < 3; i++) {
+        while (p->rig.answered < 1) {
+            sink_rig_submit(&p->rig);
+            p->rig.sk->ops->drive(p->rig.sk);
+            if (p->rig.answered == 1) break;
+            if (connection_number() > 0) p->rig.ahead_ns += INT64_C(11000) * MS_NS;
+            usleep(10000);
+        }
+        if (i == 2) redis_set(&server, "CLIENT UNPAUSE");
+        assert_int_equal(p->rig.items[0]->status, i < 2 ? SINK_DOWN : SINK_RETRY);
+        sink_rig_again(&p->rig);
+    }
 }
 
 static void replicas_are_waited_for(void **state)
@@ -524,30 +739,6 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("unix:sock?stream=s", "unix:/PATH");
 }
 
-static void faults_are_known_by_their_words(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text;
-        enum redis_fault fault;
-    } known[] = {
-        {"LOADING Redis is loading the dataset in memory", REDIS_FAULT_AWAY},
-        {"MISCONF Redis is configured to save RDB snapshots", REDIS_FAULT_AWAY},
-        {"BUSY Redis is busy running a script", REDIS_FAULT_AWAY},
-        {"NOREPLICAS Not enough good replicas to write.", REDIS_FAULT_AWAY},
-        {"CLUSTERDOWN The cluster is down", REDIS_FAULT_AWAY},
-        {"MOVED 3999 127.0.0.1:6381", REDIS_FAULT_SETUP},
-        {"ASK 3999 127.0.0.1:6381", REDIS_FAULT_SETUP},
-        {"NOSCRIPT No matching script.", REDIS_FAULT_SCRIPT},
-        {"ERR max number of clients reached", REDIS_FAULT_AWAY},
-        {"ERR Protocol error: invalid bulk length", REDIS_FAULT_PROTOCOL},
-        {"ERR unknown command 'XADD', with args beginning with:", REDIS_FAULT_SETUP},
-        {"ERR The stream has exhausted the last possible ID", REDIS_FAULT_EVENT},
-    };
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (redis_fault_of(known[i].text) != known[i].fault) fail_msg("%s", known[i].text);
-}
-
 /* TLS */
 
 static void certificate_must_be_good(void **state)
@@ -581,19 +772,29 @@ int main(int argc, char **argv)
         .arrived = peer_arrived,
         .break_peer = peer_break,
         .heal_peer = peer_heal,
+        .spoil = peer_spoil,
     };
     const struct CMUnitTest own[] = {
         OWN(entry_has_one_field_with_the_envelope),
-        OWN(bad_event_fails_alone),
+        OWN(stream_that_is_none_keeps_only_its_own_events),
+        OWN(stream_without_ids_keeps_only_its_own_events),
+        OWN(only_stream_without_ids_is_down),
+        OWN(id_beyond_all_clocks_is_a_receipt),
+        OWN(stream_with_too_long_a_name_rejects_its_event_alone),
+        OWN(event_larger_than_the_server_takes_is_rejected_alone),
+        OWN(every_error_has_its_fate),
+        OWN(what_redis_says_is_made_fit_to_print),
         OWN(event_that_lacks_a_part_of_the_name_is_rejected),
         OWN(wrong_type_of_the_only_stream_is_down),
         OWN(out_of_memory_is_down),
         OWN(replica_is_down_until_it_is_master),
         OWN(missing_and_wrong_passwords_are_down),
-        OWN(acl_on_keys_is_about_the_event_and_on_commands_about_all),
+        OWN(acl_on_keys_is_about_a_stream_and_on_commands_about_all),
         OWN(paused_server_is_down_after_the_time_limit),
         OWN(idle_connection_closed_by_the_server_costs_nothing),
         OWN(event_that_costs_the_connection_again_and_again_is_held_against_it),
+        OWN(event_that_costs_the_connection_is_found_with_replicas_too),
+        OWN(event_that_silences_the_server_is_held_against_it),
         OWN(replicas_are_waited_for),
         OWN(maxlen_and_maxage_trim_and_warn),
         OWN(marks_say_how_far_each_stream_has_come),
@@ -601,7 +802,6 @@ int main(int argc, char **argv)
         OWN(lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder),
         OWN(lease_ends_by_itself_while_the_server_hangs),
         cmocka_unit_test(bad_settings_are_refused_with_advice),
-        cmocka_unit_test(faults_are_known_by_their_words),
     };
     const struct CMUnitTest tls[] = {OWN(certificate_must_be_good)};
     secured = argc > 1 && strcmp(argv[1], "tls") == 0;

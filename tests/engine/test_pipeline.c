@@ -36,6 +36,14 @@ static enum sink_status fatal(struct model *m, const struct delivery *d)
     return SINK_FATAL;
 }
 
+/* later_nine_times: what keeps the event is its stream, say; it clears up at last. */
+static enum sink_status later_nine_times(struct model *m, const struct delivery *d)
+{
+    if (d->ev->seq != 1 || m->answer_ctx == 9) return SINK_DELIVERED;
+    m->answer_ctx++;
+    return SINK_LATER;
+}
+
 static struct consumer_info info(struct rig *g)
 {
     static struct arena a; /* the texts in it are not looked at */
@@ -131,6 +139,23 @@ static void failed_event_holds_back_its_key_and_no_other(void **state)
     SAW(2, 4, 6, 1, 3, 5);
     assert_int_equal(g->seen[3].attempt, 3);
     assert_int_equal(g->mono / MS_NS / 1000, 4); /* 1 s, then 2 s after the start at 1 s */
+}
+
+static void event_that_has_to_wait_burns_no_attempt_and_holds_back_only_its_key(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
+    w->sk->answer = later_nine_times;
+    rig_emit(g, "a"); /* 1 */
+    rig_emit(g, "b"); /* 2 */
+    rig_emit(g, "a"); /* 3 */
+    rig_emit(g, "b"); /* 4 */
+    rig_step(g, 0);
+    SAW(2, 4);
+    assert_true(rig_run(g, 0, 60000));
+    SAW(2, 4, 1, 3);
+    assert_int_equal(g->seen[2].attempt, 1);
+    assert_int_equal(w->sk->answer_ctx, 9);
 }
 
 static void attempts_used_up_make_a_dead_letter_and_let_the_key_go(void **state)
@@ -960,6 +985,7 @@ int main(void)
         ON_A_RIG(global_order_has_one_in_flight),
         ON_A_RIG(without_order_everything_flies),
         ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
+        ON_A_RIG(event_that_has_to_wait_burns_no_attempt_and_holds_back_only_its_key),
         ON_A_RIG(attempts_used_up_make_a_dead_letter_and_let_the_key_go),
         ON_A_RIG(rejected_event_is_buried_at_once_and_the_next_of_its_key_goes),
         ON_A_RIG(sink_that_is_down_burns_no_attempt_and_changes_no_order),

@@ -27,12 +27,13 @@ class Moods(Numbers, Case):
         self.outbox("init")
         self.redis = servers.Redis({"key-load-delay": 0}).start()
         self.addCleanup(self.redis.close)
+        self.streams = ["s"]
 
     def start(self, url=None, *more):
         return self.relay("--log-level", "debug", "--consumer", "out", "--sink", url or self.redis.url("stream=s"), *more)
 
     def got(self):
-        return [(event["payload"], event["event_id"]) for _, event in self.redis.entries("s")]
+        return [(event["payload"], event["event_id"]) for s in self.streams for _, event in self.redis.entries(s)]
 
     def arrived(self, relay):
         """arrived: all is there, and nothing of this was an event's fault: no attempt was counted, nothing buried."""
@@ -174,6 +175,57 @@ class Moods(Numbers, Case):
         self.assertGreater(len(self.redis.entries("s")), self.sent)
         self.reckon(3)
 
+    def test_one_mood_after_the_other_over_many_restarts(self):
+        """Whoever restarts however often: an error to everything counts no attempt against any event."""
+        moods = (("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
+                 ("CONFIG SET min-replicas-to-write 3", "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
+                 ("REPLICAOF 127.0.0.1 1", "READONLY", "REPLICAOF NO ONE"),
+                 ("ACL SETUSER default -xadd", "NOPERM", "ACL SETUSER default +xadd"),
+                 ("SET STREAM x", "WRONGTYPE", "DEL STREAM"),
+                 ("XADD STREAM 18446744073709551615-18446744073709551615 event {}", "no id is left", "DEL STREAM"))
+        for number, (fall, words, cure) in enumerate(moods):
+            stream = f"s{number}"
+            self.streams.append(stream)
+            start = lambda: self.start(self.redis.url(f"stream={stream}"), "--retry", "base=1ms,attempts=2,jitter=none")
+            self.redis(*fall.replace("STREAM", stream).split())
+            self.send(20)
+            for _ in range(3):
+                with start() as relay: self.down(relay, words)
+                self.assertNotIn("attempt 1 of", relay.output())
+            self.redis(*cure.replace("STREAM", stream).split())
+            self.fault(words)
+            with start() as relay: self.arrived(relay)
+        self.reckon()
+
+    def test_stream_that_takes_nothing_keeps_only_its_own_events(self):
+        """What cannot go to one stream waits, no attempt counted; other streams go on, and it arrives once that is cured."""
+        self.streams = ["k.good", "k.bad"]
+        self.redis("SET", "k.bad", "x")
+        with self.start(self.redis.url("stream={aggregate_type}.{type}"), "--retry", "base=1ms,attempts=2,jitter=none") as relay:
+            lines = "".join(json.dumps({"type": "bad" if i % 3 == 0 else "good", "aggregate_type": "k", "aggregate_id": str(i),
+                                        "payload": i}) + "\n" for i in range(30))
+            self.outbox("emit", "--ndjson", "-", input=lines)
+            wait_until(lambda: len(self.redis.entries("k.good")) == 20, what=relay.output)
+            wait_until(lambda: "has to wait, no attempt is counted" in relay.output(), what=relay.output)
+            self.assertNotIn("sink is down", relay.output())
+            self.redis("DEL", "k.bad")
+            wait_until(lambda: len(self.redis.entries("k.bad")) == 10, what=relay.output)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
+
+    def test_event_larger_than_the_server_takes_is_buried_alone(self):
+        """An event over the server's limit becomes a dead letter; what is around it arrives, and the sink counts as up."""
+        self.redis("CONFIG", "SET", "proto-max-bulk-len", "1mb")
+        with self.start() as relay:
+            for _ in range(5):
+                self.send(20)
+                line = json.dumps({"type": "large", "payload": {"x": "x" * 1000000}, "headers": {"h": "y" * 60000}}) + "\n"
+                self.outbox("emit", "--ndjson", "-", input=line)
+            self.send(20)
+            self.wait_all(relay)
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox_dead") == [(5,)], what=relay.output)
+            self.assertIn("proto-max-bulk-len", relay.output())
+            self.assertNotIn("sink is down", relay.output())
+
     def test_cluster_is_refused_in_clear_words(self):
         cluster = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
         cluster.start()
@@ -191,9 +243,8 @@ class Moods(Numbers, Case):
         cluster("CLUSTER", "ADDSLOTSRANGE", 0, slot - 1)
         other("CLUSTER", "ADDSLOTSRANGE", slot, slot)
         wait_until(lambda: self.moved(cluster))
-        relay = self.relay("--consumer", "out", "--sink", cluster.url("stream=s"), wait=False)
-        relay.wait(expect=69)
-        self.assertIn("this is a cluster", relay.output())
+        with self.start(cluster.url("stream=s")) as relay:
+            self.down(relay, "this is a cluster")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
     @staticmethod
