@@ -6,10 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/fd.h"
+#include "base/text.h"
 #include "event/ndjson.h"
 #include "sink/kinds.h"
 
@@ -17,43 +20,84 @@
 #define BUFFER_MAX ((size_t)2 << 30) /* ceiling of the buffer, that is, of one line */
 #define PENDING_MIN 1024             /* there from the start, so that an idle sink can always take one */
 #define TRIES_MAX 8
+#define LOCK_WAIT_NS (INT64_C(1000) * MS_NS) /* for another relay that writes; who holds it for longer keeps it */
+#define LOCK_PAUSE_MIN_NS (1 * MS_NS)
+#define LOCK_PAUSE_MAX_NS (20 * MS_NS)
+
+/* One event and its line. n == 0: the line was taken out again, because no file could hold it. */
+struct pending {
+    struct delivery *d;
+    size_t n;
+};
 
 /* Both sinks: lines gathered by submit, written by drive.
- * (1) lines holds one line for each of pending[0..count), in order. (2) off bytes of lines are written already; only
- * stdout: stops half-way. (3) fd < 0: not open. (4) size is that of the file after our last append; -1: not known. */
+ * (1) lines holds the lines of pending[0..count), in order. (2) off bytes of lines are written already; only stdout: stops
+ * half-way. (3) fd < 0: not open. (4) size is that of the file after our last append; -1: not known. (5) rest is what is
+ * still to be written of a line whose event has been answered for; only stdout:. */
 struct file {
     struct sink base;
     struct str consumer;
-    struct buf lines;
-    struct delivery **pending;
+    struct buf lines, rest;
+    struct pending *pending;
     size_t count, cap;
     size_t off;
-    bool blocked; /* stdout's reader must read before we can go on */
-    bool regular; /* as opposed to a device, which can neither be cut nor synced */
+    bool blocked;     /* stdout's reader must read before we can go on */
+    int64_t moved_at; /* when standard output last took something, or should have begun to */
+    bool regular;     /* as opposed to a device, which can neither be cut nor synced */
     const char *path;
     int fd;
     off_t size;
+    int64_t busy_since; /* another process has had the lock since then; 0: nobody */
+    int64_t again_at;   /* when to try for it again */
+    int64_t pause;
 };
 
-/* answer tells the end of the deliveries from `from` on and forgets all of them. */
-static void answer(struct file *f, size_t from, enum sink_status status, const struct error *err)
+/* answer_too_long: whatever becomes of the others, this one can never pass. */
+static void answer_too_long(struct file *f, struct delivery *d)
+{
+    struct rlimit limit = {0};
+    struct error err;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    err_set(&err, ERR_INVALID, "its line is longer than a file of this process may be: %llu bytes (ulimit -f)",
+            (unsigned long long)limit.rlim_cur);
+    sink_done(&f->base, d, &(struct sink_result){.status = SINK_REJECT, .native = EFBIG, .text = err.text});
+}
+
+/* answer_each answers for pending[from..to). */
+static void answer_each(struct file *f, size_t from, size_t to, enum sink_status status, const struct error *err)
 {
     struct sink_result r = {.status = status};
     if (err) {
         r.native = err->native;
         r.text = err->text;
     }
-    for (size_t i = from; i < f->count; i++) sink_done(&f->base, f->pending[i], &r);
+    for (size_t i = from; i < to; i++) {
+        if (f->pending[i].n > 0) sink_done(&f->base, f->pending[i].d, &r);
+        else answer_too_long(f, f->pending[i].d);
+    }
+}
+
+/* forget starts over with nothing pending. */
+static void forget(struct file *f)
+{
     f->count = 0;
     f->off = 0;
     f->blocked = false;
+    f->busy_since = 0;
     buf_clear(&f->lines);
+}
+
+/* answer tells the end of all deliveries and forgets them. */
+static void answer(struct file *f, enum sink_status status, const struct error *err)
+{
+    answer_each(f, 0, f->count, status, err);
+    forget(f);
 }
 
 static bool make_room(struct file *f)
 {
     if (f->count < f->cap) return true;
-    struct delivery **p = realloc(f->pending, 2 * f->cap * sizeof(struct delivery *));
+    struct pending *p = realloc(f->pending, 2 * f->cap * sizeof *p);
     if (!p) return false;
     f->pending = p;
     f->cap *= 2;
@@ -69,7 +113,7 @@ static bool add(struct file *f, struct delivery *d)
         buf_truncate(&f->lines, before);
         return false;
     }
-    f->pending[f->count++] = d;
+    f->pending[f->count++] = (struct pending){d, f->lines.n - before};
     return true;
 }
 
@@ -82,21 +126,34 @@ static size_t submit(struct sink *sk, struct delivery *const *d, size_t n)
     /* Not even one fits into memory. An idle sink takes one all the same, and says why it went wrong. */
     struct error err;
     err_nomem(&err);
-    f->pending[f->count++] = d[0];
-    answer(f, 0, SINK_DOWN, &err);
+    sink_done(sk, d[0], &(struct sink_result){.status = SINK_DOWN, .text = err.text});
     return 1;
 }
 
-static int64_t deadline(struct sink *sk)
+/* leave_out_too_long takes out the lines that are longer than any file of this process may be: written, they would stop
+ * everything behind them for ever. */
+static void leave_out_too_long(struct file *f)
 {
-    struct file *f = (struct file *)sk;
-    return f->count && !f->blocked ? 0 : CLOCK_NEVER;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || f->lines.n <= limit.rlim_cur) return;
+    size_t from = 0, to = 0;
+    for (size_t i = 0; i < f->count; i++) {
+        size_t n = f->pending[i].n;
+        if (n > limit.rlim_cur) {
+            f->pending[i].n = 0;
+        } else {
+            memmove(f->lines.p + to, f->lines.p + from, n);
+            to += n;
+        }
+        from += n;
+    }
+    buf_truncate(&f->lines, to);
 }
 
 static int new_file(const struct sink_config *cfg, const struct sink_ops *ops, struct file **ret, struct error *err)
 {
     struct file *f = calloc(1, sizeof *f);
-    struct delivery **pending = malloc(PENDING_MIN * sizeof(struct delivery *));
+    struct pending *pending = malloc(PENDING_MIN * sizeof *pending);
     if (!f || !pending) {
         free(f);
         free(pending);
@@ -109,6 +166,7 @@ static int new_file(const struct sink_config *cfg, const struct sink_ops *ops, s
     f->fd = -1;
     f->size = -1;
     buf_init(&f->lines, BUFFER_MAX);
+    buf_init(&f->rest, BUFFER_MAX);
     *ret = f;
     return 0;
 }
@@ -125,6 +183,7 @@ static void close_file(struct sink *sk)
     struct file *f = (struct file *)sk;
     drop_fd(f);
     buf_release(&f->lines);
+    buf_release(&f->rest);
     free(f->pending);
     free(f);
 }
@@ -172,27 +231,58 @@ static int open_fd(struct file *f, struct error *err)
     return 0;
 }
 
-static int lock_fd(int fd)
+/* How getting at the file went. */
+enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
+
+/* lock_fd never waits: whoever has the lock may keep it for hours, and we must hear when we are told to stop. */
+static enum entry lock_fd(struct file *f, struct error *err)
 {
     int rc;
-    do rc = flock(fd, LOCK_EX);
+    do rc = flock(f->fd, LOCK_EX | LOCK_NB);
     while (rc != 0 && errno == EINTR);
-    return rc;
+    if (rc == 0) return ENTRY_IN;
+    if (errno == EWOULDBLOCK) return ENTRY_BUSY;
+    failed(f, "lock", err);
+    return ENTRY_FAILED;
 }
 
 /* enter opens the file if need be and locks it, and makes sure, with the lock held, that the path still means this
  * file: a log rotation may have moved it away since the last drive, or while we waited. */
-static int enter(struct file *f, struct stat *st, struct error *err)
+static enum entry enter(struct file *f, struct stat *st, struct error *err)
 {
     struct stat now;
     for (int i = 0; i < TRIES_MAX; i++) {
-        if (f->fd < 0 && open_fd(f, err) != 0) return -1;
-        if (f->regular && lock_fd(f->fd) != 0) return failed(f, "lock", err);
-        if (fstat(f->fd, st) != 0) return failed(f, "look at", err);
-        if (stat(f->path, &now) == 0 && now.st_dev == st->st_dev && now.st_ino == st->st_ino) return 0;
+        if (f->fd < 0 && open_fd(f, err) != 0) return ENTRY_FAILED;
+        enum entry lock = f->regular ? lock_fd(f, err) : ENTRY_IN;
+        if (fstat(f->fd, st) != 0) {
+            failed(f, "look at", err);
+            return ENTRY_FAILED;
+        }
+        bool same = stat(f->path, &now) == 0 && now.st_dev == st->st_dev && now.st_ino == st->st_ino;
+        if (same || lock == ENTRY_FAILED) return lock;
         drop_fd(f);
     }
-    return err_set(err, ERR_UNAVAILABLE, "%s is being replaced again and again", f->path);
+    err_set(err, ERR_UNAVAILABLE, "%s is being replaced again and again", f->path);
+    return ENTRY_FAILED;
+}
+
+/* still_busy: another relay needs the lock for a moment only, so we try again soon, without holding up our thread. Who has
+ * it for longer makes the sink one that is down. */
+static bool still_busy(struct file *f, struct error *err)
+{
+    int64_t now = clock_mono(f->base.cfg.clock);
+    if (!f->busy_since) {
+        f->busy_since = now;
+        f->pause = LOCK_PAUSE_MIN_NS;
+    }
+    if (now - f->busy_since >= LOCK_WAIT_NS) {
+        err_fate(err, ERR_BUSY, FATE_DOWN, EWOULDBLOCK,
+                 "another process has %s locked (flock); who that is, lslocks says", f->path);
+        return false;
+    }
+    f->again_at = now + f->pause;
+    if (f->pause < LOCK_PAUSE_MAX_NS) f->pause *= 2;
+    return true;
 }
 
 /* last_line finds where the last line starts: behind the last line feed before `size`. */
@@ -238,7 +328,7 @@ static int mend(struct file *f, off_t *size)
         *size = start;
         return 0;
     }
-    if (write(f->fd, "\n", 1) != 1) return -1;
+    if (fd_write(f->fd, "\n", 1) != 1) return -1;
     *size += 1;
     return 0;
 }
@@ -246,7 +336,7 @@ static int mend(struct file *f, off_t *size)
 static int write_all(int fd, const char *p, size_t n)
 {
     while (n) {
-        ssize_t k = write(fd, p, n);
+        ssize_t k = fd_write(fd, p, n);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {
             if (k == 0) errno = EIO;
@@ -258,13 +348,12 @@ static int write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-static int append(struct file *f, struct error *err)
+static int append(struct file *f, off_t size, struct error *err)
 {
-    struct stat st;
-    if (enter(f, &st, err) != 0) return -1;
-    off_t size = st.st_size;
+    off_t was = size;
+    if (f->regular) leave_out_too_long(f);
     /* Another relay may have died in the middle of a line at any time: look whenever the file is not as we left it. */
-    if (f->regular && size != f->size && mend(f, &size) != 0) return failed(f, "repair the end of", err);
+    if (f->regular && was != f->size && mend(f, &size) != 0) return failed(f, "repair the end of", err);
     if (write_all(f->fd, f->lines.p, f->lines.n) != 0) {
         failed(f, "write to", err);
         /* Should the cut fail, too, the next one to append mends it. */
@@ -280,16 +369,28 @@ static int append(struct file *f, struct error *err)
 static void file_drive(struct sink *sk)
 {
     struct file *f = (struct file *)sk;
+    struct stat st;
     struct error err;
     if (!f->count) return;
-    if (append(f, &err) == 0) {
-        answer(f, 0, SINK_DELIVERED, NULL);
+    if (f->busy_since && clock_mono(sk->cfg.clock) < f->again_at) return;
+
+    enum entry entry = enter(f, &st, &err);
+    if (entry == ENTRY_BUSY && still_busy(f, &err)) return;
+    if (entry == ENTRY_IN && append(f, st.st_size, &err) == 0) {
+        answer(f, SINK_DELIVERED, NULL);
         return;
     }
     /* Closing gives back the lock. After a failed fsync it is also the only safe thing: the kernel has dropped the
      * pages, and the next fsync on this descriptor would call it a success. */
     drop_fd(f);
-    answer(f, 0, SINK_DOWN, &err);
+    answer(f, SINK_DOWN, &err);
+}
+
+static int64_t file_deadline(struct sink *sk)
+{
+    struct file *f = (struct file *)sk;
+    if (!f->count) return CLOCK_NEVER;
+    return f->busy_since ? f->again_at : 0;
 }
 
 static size_t file_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -302,7 +403,7 @@ static void file_cancel(struct sink *sk)
 {
     struct error err;
     err_set(&err, ERR_UNAVAILABLE, "cancelled before it was written");
-    answer((struct file *)sk, 0, SINK_CANCELLED, &err);
+    answer((struct file *)sk, SINK_CANCELLED, &err);
 }
 
 /* check_path refuses what no waiting can heal. */
@@ -342,7 +443,7 @@ const struct sink_ops file_ops = {
     .submit = submit,
     .drive = file_drive,
     .fds = file_fds,
-    .deadline = deadline,
+    .deadline = file_deadline,
     .cancel = file_cancel,
 };
 
@@ -350,18 +451,21 @@ const struct sink_ops file_ops = {
 
 /* write_some writes what standard output takes without waiting: a pipe that polls as writable has room for PIPE_BUF
  * bytes. So a reader that stands still holds up the deliveries, but not the relay's shutdown. */
-static int write_some(struct file *f)
+static int write_some(struct file *f, const struct buf *b, size_t *off)
 {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
-    while (f->off < f->lines.n) {
+    while (*off < b->n) {
         int ready = poll(&out, 1, 0);
         if (ready < 0 && errno == EINTR) continue;
         f->blocked = ready == 0;
         if (f->blocked) return 0;
-        size_t n = f->lines.n - f->off;
+        size_t n = b->n - *off;
         if (!f->regular && n > PIPE_BUF) n = PIPE_BUF;
-        ssize_t k = write(STDOUT_FILENO, f->lines.p + f->off, n);
-        if (k > 0) f->off += (size_t)k;
+        ssize_t k = fd_write(STDOUT_FILENO, b->p + *off, n);
+        if (k > 0) {
+            *off += (size_t)k;
+            f->moved_at = clock_mono(f->base.cfg.clock);
+        }
         if (k >= 0 || errno == EINTR) continue;
         f->blocked = errno == EAGAIN;
         return f->blocked ? 0 : -1;
@@ -369,22 +473,87 @@ static int write_some(struct file *f)
     return 0;
 }
 
-/* gave_up: with a line half out, nobody can make the stream whole again, so that is the end. */
+/* write_rest ends a line that was left half-way, before anything else is written. */
+static int write_rest(struct file *f)
+{
+    size_t off = 0;
+    int rc = write_some(f, &f->rest, &off);
+    int saved = errno;
+    memmove(f->rest.p, f->rest.p + off, f->rest.n - off);
+    buf_truncate(&f->rest, f->rest.n - off);
+    errno = saved;
+    return rc;
+}
+
+/* whole_lines counts the events whose lines are out, and what of the next one is. */
+static size_t whole_lines(const struct file *f, size_t *half)
+{
+    size_t i = 0, at = 0;
+    while (i < f->count && at + f->pending[i].n <= f->off) at += f->pending[i++].n;
+    *half = f->off - at;
+    return i;
+}
+
+/* stop_here ends everything: what went out whole is delivered, the rest is not. Of a line that is half out the other half is
+ * kept, to be written before anything else: its event comes again, and so a reader sees it twice, but never a torn
+ * line. Without memory to keep it in, that is the end. */
+static void stop_here(struct file *f, enum sink_status status, const struct error *err)
+{
+    size_t half, whole = whole_lines(f, &half);
+    bool kept = true;
+    if (half > 0) {
+        buf_add(&f->rest, f->lines.p + f->off, f->pending[whole].n - half);
+        kept = !f->rest.failed;
+    }
+    answer_each(f, 0, whole, SINK_DELIVERED, NULL);
+    answer_each(f, whole, f->count, kept ? status : SINK_FATAL, err);
+    forget(f);
+}
+
 static void gave_up(struct file *f)
 {
     struct error err;
-    bool gone = errno == EPIPE || errno == EBADF;
-    if (gone) err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, errno, "standard output was closed");
-    else err_errno(&err, ERR_UNAVAILABLE, errno, "could not write to standard output");
-    answer(f, 0, gone || f->off ? SINK_FATAL : SINK_DOWN, &err);
+    bool gone = errno == EPIPE || errno == EBADF || errno == ECONNRESET;
+    if (gone) {
+        /* What stood in the pipe went with its reader. */
+        err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, errno, "standard output was closed");
+        answer(f, SINK_FATAL, &err);
+        return;
+    }
+    err_errno(&err, ERR_UNAVAILABLE, errno, "could not write to standard output");
+    stop_here(f, SINK_DOWN, &err);
+}
+
+static int64_t stdout_due(const struct file *f)
+{
+    int64_t limit = f->base.cfg.timeout_ms;
+    return limit > 0 ? f->moved_at + limit * MS_NS : CLOCK_NEVER;
+}
+
+/* check_reader: nobody has read for as long as a delivery may take. */
+static void check_reader(struct file *f)
+{
+    struct error err;
+    char limit[32];
+    if (!f->blocked || clock_mono(f->base.cfg.clock) < stdout_due(f)) return;
+    text_duration_show(f->base.cfg.timeout_ms, limit);
+    err_set(&err, ERR_UNAVAILABLE, "nobody has read standard output for %s", limit);
+    stop_here(f, SINK_DOWN, &err);
 }
 
 static void stdout_drive(struct sink *sk)
 {
     struct file *f = (struct file *)sk;
     if (!f->count) return;
-    if (write_some(f) != 0) gave_up(f);
-    else if (f->off == f->lines.n) answer(f, 0, SINK_DELIVERED, NULL);
+    if (f->off == 0 && !f->blocked) { /* a first look at these lines */
+        f->moved_at = clock_mono(sk->cfg.clock);
+        if (f->regular) leave_out_too_long(f);
+    }
+    bool failed = f->rest.n > 0 && write_rest(f) != 0;
+    if (!failed && f->rest.n == 0) failed = write_some(f, &f->lines, &f->off) != 0;
+    if (failed) gave_up(f);
+    else if (f->rest.n == 0 && f->off == f->lines.n) answer(f, SINK_DELIVERED, NULL);
+    else check_reader(f);
 }
 
 static size_t stdout_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -395,17 +564,27 @@ static size_t stdout_fds(struct sink *sk, struct pollfd *out, size_t max)
     return 1;
 }
 
+static int64_t stdout_deadline(struct sink *sk)
+{
+    struct file *f = (struct file *)sk;
+    if (!f->count) return CLOCK_NEVER;
+    return f->blocked ? stdout_due(f) : 0;
+}
+
 /* stdout_cancel: the lines that went out whole count as delivered. */
 static void stdout_cancel(struct sink *sk)
 {
-    struct file *f = (struct file *)sk;
-    struct sink_result delivered = {.status = SINK_DELIVERED};
     struct error err;
-    size_t whole = 0;
-    for (size_t i = 0; i < f->off; i++) whole += f->lines.p[i] == '\n';
-    for (size_t i = 0; i < whole; i++) sink_done(sk, f->pending[i], &delivered);
     err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output took it");
-    answer(f, whole, SINK_CANCELLED, &err);
+    stop_here((struct file *)sk, SINK_CANCELLED, &err);
+}
+
+/* stdout_close does what it can for a line that is half out. */
+static void stdout_close(struct sink *sk)
+{
+    struct file *f = (struct file *)sk;
+    if (f->rest.n > 0) (void)write_rest(f);
+    close_file(sk);
 }
 
 static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
@@ -426,10 +605,10 @@ const struct sink_ops file_stdout_ops = {
     .help = "writes one line of JSON per event to standard output",
     .caps = SINK_FAILSTOP,
     .open = stdout_open,
-    .close = close_file,
+    .close = stdout_close,
     .submit = submit,
     .drive = stdout_drive,
     .fds = stdout_fds,
-    .deadline = deadline,
+    .deadline = stdout_deadline,
     .cancel = stdout_cancel,
 };

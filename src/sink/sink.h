@@ -44,10 +44,14 @@ struct sink_result {
 };
 
 enum {
-    /* Deliveries take effect in the order of submission, and the sink never answers SINK_RETRY or SINK_REJECT: an event
-     * is delivered, or it and everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission
-     * order. Then the engine may have many events of one key in flight. Without it, it sends the next of a key only
-     * after the one before. */
+    /* Deliveries take effect in the order of submission: an event is delivered, or it and everything behind it come back
+     * SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission order. Then the engine may have many events of one key in
+     * flight. Without it, it sends the next of a key only after the one before.
+     *
+     * One more answer is allowed, SINK_REJECT for an event that this sink can never express: nothing of it takes effect, and
+     * those around it end as if it had not been there, also those of its key behind it, as behind any dead letter. It must
+     * be the same whenever the event comes again, because a crash may bring it again after they were delivered.
+     * SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never said: the event would be tried again behind others of its key. */
     SINK_FAILSTOP = 1,
 };
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -25,6 +26,9 @@ int fsync(int fd)
     errno = EIO;
     return -1;
 }
+
+static struct rlimit no_limit; /* on the size of files, as it was */
+static char large[2 << 20];
 
 struct peer {
     char dir[SINK_PATH_SIZE], sub[SINK_PATH_SIZE + 8], away[SINK_PATH_SIZE + 8];
@@ -47,6 +51,7 @@ static void *peer_setup(void)
 
 static void peer_teardown(void *peer)
 {
+    setrlimit(RLIMIT_FSIZE, &no_limit);
     sink_tmp_remove(((struct peer *)peer)->dir);
     free(peer);
 }
@@ -74,6 +79,17 @@ static void peer_heal(void *peer)
 {
     struct peer *p = peer;
     assert_int_equal(rename(p->away, p->sub), 0);
+}
+
+static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
+{
+    (void)peer;
+    if (way >= 3) return NULL;
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
+    memset(large, 'x', sizeof large);
+    large[0] = large[sizeof large - 1] = '"';
+    it->ev.payload = (struct str){large, sizeof large};
+    return "ulimit -f";
 }
 
 /* What only file: promises. */
@@ -232,6 +248,89 @@ static void one_fsync_covers_a_whole_drive(void **state)
     int before = fsync_calls;
     deliver(p, 1000, 64);
     assert_int_equal(fsync_calls, before + 1);
+}
+
+/* lock_file holds the lock as another process would: a lock belongs to an open file, not to a process. */
+static int lock_file(struct peer *p)
+{
+    int fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    return fd;
+}
+
+/* drive would hang here, and the test with it, if it waited for the lock. */
+static void lock_of_another_process_is_down_and_never_a_hang(void **state)
+{
+    struct peer *p = *state;
+    struct sink *sk = p->rig.sk;
+    int fd = lock_file(p);
+    sink_rig_add_many(&p->rig, 3, 64);
+    sink_rig_submit(&p->rig);
+    sk->ops->drive(sk);
+    assert_int_equal(p->rig.answered, 0); /* it may be another relay, for a moment */
+    assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 0, 100 * MS_NS);
+    p->rig.ahead_ns += 2000 * MS_NS;
+    sk->ops->drive(sk);
+    sink_rig_check(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DOWN);
+    assert_non_null(strstr(p->rig.items[0]->text, "another process has"));
+    assert_non_null(strstr(p->rig.items[0]->text, p->path));
+    assert_int_equal(sk->ops->deadline(sk), CLOCK_NEVER);
+    close(fd);
+    sink_rig_again(&p->rig);
+    sink_rig_run(&p->rig);
+    assert_file(p, p->path, "");
+}
+
+static void lock_that_is_given_back_in_time_costs_nothing(void **state)
+{
+    struct peer *p = *state;
+    int fd = lock_file(p);
+    sink_rig_add_many(&p->rig, 3, 64);
+    sink_rig_submit(&p->rig);
+    for (int i = 0; i < 5; i++) {
+        p->rig.sk->ops->drive(p->rig.sk);
+        sink_rig_wait(&p->rig);
+    }
+    assert_int_equal(p->rig.answered, 0);
+    close(fd);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    assert_file(p, p->path, "");
+}
+
+static void cancel_does_not_wait_for_a_lock(void **state)
+{
+    struct peer *p = *state;
+    int fd = lock_file(p);
+    sink_rig_add_many(&p->rig, 3, 64);
+    sink_rig_submit(&p->rig);
+    p->rig.sk->ops->drive(p->rig.sk);
+    p->rig.sk->ops->cancel(p->rig.sk);
+    sink_rig_check(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_CANCELLED);
+    close(fd);
+}
+
+/* What takes the file's place while we run is down, with its name, and heals when it goes. */
+static void what_is_no_file_any_more_is_down(void **state)
+{
+    struct peer *p = *state;
+    for (int way = 0; way < 3; way++) {
+        unlink(p->path);
+        if (way == 0) assert_int_equal(mkfifo(p->path, 0644), 0); /* opening it to write would wait for a reader */
+        else if (way == 1) assert_int_equal(mkdir(p->path, 0755), 0);
+        else assert_int_equal(symlink(p->path, p->path), 0);
+        struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
+        sink_rig_run(&p->rig);
+        assert_int_equal(it->status, SINK_DOWN);
+        assert_non_null(strstr(it->text, p->path));
+        assert_int_equal(remove(p->path), 0);
+        sink_rig_again(&p->rig);
+        sink_rig_run(&p->rig);
+        assert_int_equal(it->status, SINK_DELIVERED);
+    }
 }
 
 static void rotated_file_is_opened_anew(void **state)
@@ -399,6 +498,7 @@ int main(void)
         .arrived = peer_arrived,
         .break_peer = peer_break,
         .heal_peer = peer_heal,
+        .spoil = peer_spoil,
     };
     const struct CMUnitTest own[] = {
         cmocka_unit_test(torn_last_line_is_cut_off),
@@ -409,6 +509,10 @@ int main(void)
         ON_A_FILE(full_device_is_down_until_there_is_space),
         ON_A_FILE(failed_fsync_is_down_and_that_descriptor_is_never_used_again),
         ON_A_FILE(one_fsync_covers_a_whole_drive),
+        ON_A_FILE(lock_of_another_process_is_down_and_never_a_hang),
+        ON_A_FILE(lock_that_is_given_back_in_time_costs_nothing),
+        ON_A_FILE(cancel_does_not_wait_for_a_lock),
+        ON_A_FILE(what_is_no_file_any_more_is_down),
         ON_A_FILE(rotated_file_is_opened_anew),
         ON_A_FILE(deleted_file_is_made_anew),
         ON_A_FILE(relays_that_share_a_file_never_mix_their_lines),
@@ -417,6 +521,6 @@ int main(void)
         ON_A_FILE(refuses_what_can_never_be_a_file),
         cmocka_unit_test(unknown_kind_of_sink_is_explained),
     };
-    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &no_limit);
     return sink_suite_run(&file, own, COUNT(own));
 }

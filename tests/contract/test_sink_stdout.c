@@ -7,8 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static struct rlimit no_limit; /* on the size of files, as it was */
+static char large[2 << 20];
 
 /* The test program's own standard output is kept aside while a test runs. */
 struct peer {
@@ -36,6 +40,7 @@ static void *peer_setup(void)
 static void peer_teardown(void *peer)
 {
     struct peer *p = peer;
+    setrlimit(RLIMIT_FSIZE, &no_limit);
     dup2(p->own_stdout, STDOUT_FILENO);
     close(p->own_stdout);
     if (p->fd >= 0) close(p->fd);
@@ -57,6 +62,17 @@ static void peer_arrived(void *peer, struct sink_arrivals *got)
     assert_int_equal(pread(fd, text, (size_t)st.st_size, 0), st.st_size);
     sink_arrivals_lines(got, text, (size_t)st.st_size);
     free(text);
+}
+
+static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
+{
+    (void)peer;
+    if (way >= 3) return NULL;
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
+    memset(large, 'x', sizeof large);
+    large[0] = large[sizeof large - 1] = '"';
+    it->ev.payload = (struct str){large, sizeof large};
+    return "ulimit -f";
 }
 
 /* What only stdout: promises: behaviour on a pipe. */
@@ -190,6 +206,84 @@ static void full_device_is_down_while_no_line_is_torn(void **state)
     sink_rig_release(&rig);
 }
 
+/* A disk that is full in the middle of a line is a sink that is down, not the end: the line is ended first. */
+static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
+{
+    struct peer *peer = peer_setup();
+    struct sink_rig rig;
+    struct stat st;
+    (void)state;
+    sink_rig_init(&rig);
+    sink_rig_open(&rig, (struct sink_config){.url = "stdout:"});
+    sink_rig_add_many(&rig, 1, 200);
+    sink_rig_run(&rig);
+    assert_int_equal(fstat(peer->fd, &st), 0);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)st.st_size * 5 / 2, no_limit.rlim_max});
+    sink_rig_add_many(&rig, 4, 200);
+    sink_rig_run(&rig);
+    for (size_t i = 0; i < 5; i++) assert_int_equal(rig.items[i]->status, i < 2 ? SINK_DELIVERED : SINK_DOWN);
+    assert_int_equal(rig.items[2]->native, EFBIG);
+    setrlimit(RLIMIT_FSIZE, &no_limit);
+    sink_rig_again(&rig);
+    sink_rig_run(&rig);
+    sink_rig_assert_all(&rig, SINK_DELIVERED);
+    struct sink_arrivals got = {0};
+    peer_arrived(peer, &got); /* fails at a line that is not whole */
+    peer_teardown(peer);
+    assert_int_equal(got.n, 6);
+    assert_string_equal(got.a[2].id, got.a[3].id); /* it comes again */
+    sink_arrivals_release(&got);
+    sink_rig_release(&rig);
+}
+
+static char *read_all(struct piped *p, size_t *n)
+{
+    char *text = malloc(1 << 20);
+    fcntl(p->peer->fd, F_SETFL, O_NONBLOCK);
+    *n = 0;
+    for (ssize_t k; (k = read(p->peer->fd, text + *n, (1 << 20) - *n)) > 0;) *n += (size_t)k;
+    return text;
+}
+
+static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
+{
+    struct piped *p = *state;
+    size_t n, more;
+    sink_rig_release(&p->rig);
+    sink_rig_open(&p->rig, (struct sink_config){.url = "stdout:", .timeout_ms = 30000});
+    struct sink *sk = p->rig.sk;
+    sink_rig_add_many(&p->rig, 100, 4000);
+    sink_rig_submit(&p->rig);
+    sk->ops->drive(sk);
+    assert_int_equal(p->rig.answered, 0);
+    assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 29000 * MS_NS, 30000 * MS_NS);
+    p->rig.ahead_ns += 30001 * MS_NS;
+    sk->ops->drive(sk);
+    sink_rig_check(&p->rig);
+    assert_int_equal(p->rig.items[0]->status, SINK_DELIVERED);
+    assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
+    assert_string_equal(p->rig.items[99]->text, "nobody has read standard output for 30s");
+
+    /* Then it reads again: the line that was half out is ended, and comes once more. */
+    char *first = read_all(p, &n);
+    size_t whole = lines_in(first, n);
+    sink_rig_again(&p->rig);
+    sink_rig_submit(&p->rig);
+    sk->ops->drive(sk);
+    char *second = read_all(p, &more);
+    first = realloc(first, n + more);
+    memcpy(first + n, second, more);
+    size_t end = n + more;
+    while (first[end - 1] != '\n') end--;
+    struct sink_arrivals got = {0};
+    sink_arrivals_lines(&got, first, end);
+    assert_true(got.n > whole + 1);
+    assert_string_equal(got.a[whole].id, got.a[whole + 1].id);
+    sink_arrivals_release(&got);
+    free(first);
+    free(second);
+}
+
 static void refuses_anything_behind_the_colon(void **state)
 {
     struct sink *sk = NULL;
@@ -214,6 +308,7 @@ int main(void)
         .teardown = peer_teardown,
         .url = peer_url,
         .arrived = peer_arrived,
+        .spoil = peer_spoil,
     };
     const struct CMUnitTest own[] = {
         ON_A_PIPE(closed_reader_is_fatal),
@@ -222,8 +317,10 @@ int main(void)
         ON_A_PIPE(cancel_counts_whole_lines_as_delivered),
         ON_A_PIPE(nonblocking_standard_output_works),
         cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
+        cmocka_unit_test(line_that_stopped_half_way_is_ended_before_the_next),
+        ON_A_PIPE(nobody_reads_for_longer_than_the_time_limit_is_down),
         cmocka_unit_test(refuses_anything_behind_the_colon),
     };
-    signal(SIGPIPE, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &no_limit);
     return sink_suite_run(&standard_output, own, COUNT(own));
 }
