@@ -25,4 +25,7 @@ CREATE TABLE outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) WITHOUT ROWID;
 
+-- Which outbox this is: a copy of it has the same, another one never.
+INSERT INTO outbox_meta (name, value) VALUES ('identity', lower(hex(randomblob(16))));
+
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

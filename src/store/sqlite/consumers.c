@@ -1,5 +1,6 @@
 /* consumers.c: registering consumers and telling how they are. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/bug.h"
 #include "base/text.h"
@@ -133,6 +134,29 @@ static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite
                        "ssss", c->events, c->where, c->retry, c->name);
 }
 
+void sqlite_spec_forget(struct sqlite_store *st)
+{
+    free((char *)st->spec.name);
+    free((char *)st->spec.events);
+    free((char *)st->spec.where);
+    free((char *)st->spec.retry);
+    st->spec = (struct consumer_spec){0};
+}
+
+/* spec_keep: the next file at this path may know nothing of the consumer. For want of memory it is not registered again. */
+static void spec_keep(struct sqlite_store *st, const struct consumer_spec *c)
+{
+    struct consumer_spec kept = *c;
+    if (st->home.moving) return; /* it is the one we have */
+    kept.name = strdup(c->name);
+    kept.events = strdup(c->events);
+    kept.where = strdup(c->where);
+    kept.retry = strdup(c->retry);
+    sqlite_spec_forget(st);
+    st->spec = kept;
+    if (!kept.name || !kept.events || !kept.where || !kept.retry) sqlite_spec_forget(st);
+}
+
 int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -153,6 +177,7 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
         return -1;
     }
     if (sqlite_commit(base, err) != 0) return -1;
+    spec_keep(st, c);
     if (ret_created) *ret_created = created;
     return 0;
 }

@@ -14,6 +14,7 @@ int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     (void)idle_ms, (void)err; /* the lock is the process's own: nobody can take it away */
+    st->lent = true;
     sqlite3_commit_hook(st->db, refuse_commit, st);
     return 0;
 }

@@ -140,6 +140,9 @@ int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev, c
     uuid7_next(&st->uuid, now, &st->rng, id);
     if (!ev->idempotency_key.p) {
         if (insert_event(&t, ev, id, now, err) != 0) return -1;
+        bool committed = !foreign && !st->in_tx;
+        if (committed && sqlite_home_check(st, err) != 0)
+            return -1; /* what is in a file that is gone was not emitted */
     } else {
         bool own = !foreign && !st->in_tx; /* a bare SAVEPOINT would begin without the write lock */
         if (own && sqlite_begin(base, err) != 0) return -1;

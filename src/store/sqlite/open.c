@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,18 +109,59 @@ static int prepare_tx(struct sqlite_store *st, struct error *err)
                : -1;
 }
 
-static int connect_db(struct sqlite_store *st, struct error *err)
+/* set_up: nothing depends on how SQLite was compiled, nor on what the process has set for all its connections. */
+static const char set_up[] =
+    "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA recursive_triggers = OFF; PRAGMA locking_mode = NORMAL; "
+    "PRAGMA wal_autocheckpoint = 1000; PRAGMA query_only = OFF";
+
+static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
-    if (st->opt.create || st->memory) flags |= SQLITE_OPEN_CREATE;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI | SQLITE_OPEN_PRIVATECACHE;
+    if (create) flags |= SQLITE_OPEN_CREATE;
     int rc = sqlite3_open_v2(st->path, &st->db, flags, NULL);
-    if (rc == SQLITE_CANTOPEN && !st->opt.create && access(st->shown, F_OK) != 0 && errno == ENOENT)
+    if (rc == SQLITE_CANTOPEN && !create && access(st->path, F_OK) != 0 && errno == ENOENT)
         return err_set(err, ERR_NOTOURS, "%s: no such file; make an outbox there with `outbox init`", st->shown);
     if (rc != SQLITE_OK) return sqlite_fail(st, st->db, rc, err);
     sqlite3_extended_result_codes(st->db, 1);
     sqlite3_busy_handler(st->db, on_busy, st);
-    if (simple(st, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF", err) != 0) return -1;
+    if (sqlite_home_paired(st, err) != 0) return -1;
+    if (simple(st, set_up, err) != 0) return -1;
+    if (st->lent && sqlite_lend(&st->base, 0, err) != 0) return -1;
     return prepare_tx(st, err);
+}
+
+/* read_identity: an outbox of another version may have none. */
+static void read_identity(struct sqlite_store *st)
+{
+    sqlite3_stmt *q;
+    st->identity[0] = '\0';
+    if (sqlite3_prepare_v2(st->db, "SELECT value FROM outbox_meta WHERE name = 'identity'", -1, &q, NULL) != SQLITE_OK)
+        return;
+    if (sqlite3_step(q) == SQLITE_ROW) snprintf(st->identity, sizeof st->identity, "%s", sqlite3_column_text(q, 0));
+    sqlite3_finalize(q);
+}
+
+int sqlite_connect(struct sqlite_store *st, struct error *err)
+{
+    if (connect_db(st, false, err) != 0) return -1;
+    if (!st->opt.create && !st->opt.any_version) {
+        if (check_version(st, err) != 0) return -1;
+        simple(st, "PRAGMA journal_mode = WAL", NULL); /* a file we may not write stays as it is */
+    }
+    read_identity(st);
+    sqlite_home_settle(st);
+    return 0;
+}
+
+void sqlite_disconnect(struct sqlite_store *st)
+{
+    for (size_t i = 0; i < st->n_cached; i++) sqlite3_finalize(st->cached[i].stmt);
+    st->n_cached = 0;
+    sqlite3_close_v2(st->db); /* also if the host left a statement of its own on it */
+    st->db = NULL;
+    if (st->bell >= 0) close(st->bell);
+    st->bell = -1;
+    sqlite_home_leave(st);
 }
 
 static struct sqlite_store *store_new(const struct store_options *opt)
@@ -128,6 +170,7 @@ static struct sqlite_store *store_new(const struct store_options *opt)
     if (!st) return NULL;
     st->base.ops = &store_sqlite;
     st->bell = -1;
+    st->home.pin = -1;
     st->opt = *opt;
     if (!st->opt.clock) st->opt.clock = &clock_system;
     if (!st->opt.busy_ms) st->opt.busy_ms = 5000;
@@ -139,9 +182,8 @@ static struct sqlite_store *store_new(const struct store_options *opt)
 static void sqlite_close_store(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
-    for (size_t i = 0; i < st->n_cached; i++) sqlite3_finalize(st->cached[i].stmt);
-    sqlite3_close_v2(st->db); /* also if the host left a statement of its own on it */
-    if (st->bell >= 0) close(st->bell);
+    sqlite_disconnect(st);
+    sqlite_spec_forget(st);
     free(st->path);
     free(st->shown);
     free(st);
@@ -174,19 +216,29 @@ static int finish_open(struct sqlite_store *st, struct store **ret, struct error
         err_nomem(err);
         goto fail;
     }
-    if (connect_db(st, err) != 0) goto fail;
     st->base.caps = st->memory ? STORE_ONE_WRITER : store_sqlite.caps;
-    if (st->memory) {
-        if (sqlite_init(&st->base, &created, err) != 0) goto fail;
-    } else if (!st->opt.create && !st->opt.any_version) {
-        if (check_version(st, err) != 0) goto fail;
-        simple(st, "PRAGMA journal_mode = WAL", NULL); /* a file we may not write stays as it is */
+    if (st->memory || st->opt.create) {
+        if (connect_db(st, true, err) != 0) goto fail;
+        if (st->memory && sqlite_init(&st->base, &created, err) != 0) goto fail;
+        sqlite_home_settle(st);
+    } else if (sqlite_connect(st, err) != 0) {
+        goto fail;
     }
     *ret = &st->base;
     return 0;
 fail:
     sqlite_close_store(&st->base);
     return -1;
+}
+
+/* absolute: where a relative path leads now, it shall lead later. The caller frees it; NULL: no memory, or no such folder. */
+static char *absolute(const char *path)
+{
+    if (*path == '/') return strdup(path);
+    char *here = getcwd(NULL, 0), *out = NULL;
+    if (here && asprintf(&out, "%s/%s", here, path) < 0) out = NULL;
+    free(here);
+    return out;
 }
 
 static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
@@ -201,11 +253,8 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
         char name[64];
         snprintf(name, sizeof name, "file:/outbox-%016llx?vfs=memdb", (unsigned long long)rng_next(&st->rng));
         st->path = strdup(name);
-    } else if (strncmp(path, "file:", 5) == 0) {
-        st->path = malloc(strlen(path) + 3); /* a file of that name, not a URI */
-        if (st->path) sprintf(st->path, "./%s", path);
     } else {
-        st->path = strdup(path);
+        st->path = absolute(path); /* also what keeps a name like file:x from being taken for a URI */
     }
     return finish_open(st, ret, err);
 }
@@ -258,7 +307,7 @@ int sqlite_commit(struct store *base, struct error *err)
         return -1;
     }
     st->in_tx = false;
-    return 0;
+    return sqlite_home_check(st, err); /* what is in a file that is gone was not committed */
 }
 
 void sqlite_rollback(struct store *base)
@@ -268,6 +317,21 @@ void sqlite_rollback(struct store *base)
     if (!sqlite3_get_autocommit(st->db)) sqlite_exec(st, NULL, rollback_sql, "");
     st->stuck = !sqlite3_get_autocommit(st->db);
     st->in_tx = false;
+}
+
+/* watch_place rings when the file is deleted, or another takes its name, or its folder's. */
+static void watch_place(const struct sqlite_store *st, const char *db)
+{
+    char folder[4096];
+    struct stat s;
+    inotify_add_watch(st->bell, db, IN_ATTRIB | IN_MOVE_SELF);
+    snprintf(folder, sizeof folder, "%s", st->path);
+    char *slash = strrchr(folder, '/');
+    if (!slash) return;
+    slash[slash == folder] = '\0';
+    bool link = lstat(st->path, &s) == 0 && S_ISLNK(s.st_mode);
+    uint32_t changes = link ? IN_MOVED_TO | IN_CREATE : 0;
+    inotify_add_watch(st->bell, folder, IN_MOVE_SELF | IN_DELETE_SELF | IN_ONLYDIR | changes);
 }
 
 /* sqlite_bell_fd watches the write-ahead log. A write to it comes before the commit is visible, so whoever is woken must
@@ -286,7 +350,10 @@ static int sqlite_bell_fd(struct store *base)
     if (n < 0 || (size_t)n >= sizeof wal || inotify_add_watch(st->bell, wal, IN_MODIFY) < 0) {
         close(st->bell);
         st->bell = -1;
+        return -1;
     }
+    watch_place(st, sqlite3_db_filename(st->db, "main"));
+    sqlite_home_settle(st);
     return st->bell;
 }
 

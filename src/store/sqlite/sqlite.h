@@ -3,6 +3,7 @@
 #define STORE_SQLITE_SQLITE_H
 
 #include <sqlite3.h>
+#include <sys/types.h>
 
 #include "base/random.h"
 #include "base/uuid7.h"
@@ -10,14 +11,28 @@
 
 #define SQLITE_SCHEMA_VERSION 2
 #define STATEMENTS_MAX 64
+#define SQLITE_IDENTITY 33 /* 32 digits */
+
+/* Which file we have open: see home.c. */
+struct sqlite_home {
+    int pin; /* O_PATH: keeps its inode from being used again; -1: not known yet */
+    dev_t dev;
+    ino_t ino;
+    ino_t log;   /* of the write-ahead log beside it; 0: not known */
+    bool moving; /* we are at it: don't look again */
+};
 
 /* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared
  * by address, so each call site has its own statement. */
 struct sqlite_store {
     struct store base;
     sqlite3 *db;
-    char *path;  /* what sqlite3_open_v2 was given; a URI for memory */
+    char *path;  /* what sqlite3_open_v2 was given: absolute, or a URI for memory */
     char *shown; /* the path for messages */
+    struct sqlite_home home;
+    char identity[SQLITE_IDENTITY]; /* of the outbox there; "" not known */
+    struct consumer_spec spec;      /* what was registered through this handle; its strings are owned */
+    bool lent;                      /* see effects.c */
     bool memory;
     bool in_tx;
     bool stuck; /* a ROLLBACK failed for want of memory: its transaction is still open, and nothing may be done in it */
@@ -85,7 +100,20 @@ struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
 /* sqlite_event_row copies the current row into *ev; false when there is no room. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
 
-/* open.c */
+/* home.c: sqlite_home_settle notes which file was opened. sqlite_home_check looks, outside of a transaction, whether it is
+ * still the one at the path; if not, it connects to what is there, and fails in any case, so that whoever is at work knows:
+ * ERR_UNAVAILABLE, to be tried again. sqlite_home_left only looks. sqlite_home_paired refuses a file whose write-ahead log
+ * belongs to another that was there before. */
+void sqlite_home_settle(struct sqlite_store *st);
+void sqlite_home_leave(struct sqlite_store *st);
+int sqlite_home_check(struct sqlite_store *st, struct error *err);
+bool sqlite_home_left(const struct sqlite_store *st);
+int sqlite_home_paired(struct sqlite_store *st, struct error *err);
+
+/* open.c: sqlite_connect opens st->path, checks what is there and notes which file and outbox it is; sqlite_disconnect undoes
+ * it, also halfway. */
+int sqlite_connect(struct sqlite_store *st, struct error *err);
+void sqlite_disconnect(struct sqlite_store *st);
 int sqlite_begin(struct store *st, struct error *err);
 int sqlite_commit(struct store *st, struct error *err);
 void sqlite_rollback(struct store *st);
@@ -140,6 +168,7 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
 int64_t sqlite_order_key(enum order order, const struct event *ev);
 
 /* consumers.c, inspect.c, trim.c */
+void sqlite_spec_forget(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
 int sqlite_consumer_history(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
                             size_t *ret_n, struct error *err);

@@ -76,7 +76,7 @@ void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
 
 static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, va_list ap)
 {
-    if (sqlite_unstick(st, err) != 0) return NULL;
+    if (sqlite_unstick(st, err) != 0 || sqlite_home_check(st, err) != 0) return NULL;
     sqlite3_stmt *q = prepare(st, sql, err);
     if (!q) return NULL;
     sqlite3_reset(q);

@@ -1,0 +1,237 @@
+"""A SQLite outbox that is replaced, taken away, restored or swapped under running relays and producers: nothing that is in the
+file at the path is lost, nobody goes on in a file that is gone without a word, and two files are never mixed up (G1, G2, G5)."""
+# build: plain
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+
+from support import BIN, Case, wait_until
+
+
+def backup(source, target):
+    """backup is SQLite's own way to copy a database that is in use."""
+    with contextlib.closing(sqlite3.connect(source)) as a, contextlib.closing(sqlite3.connect(target)) as b:
+        a.backup(b)
+        b.execute("PRAGMA journal_mode = DELETE")  # one file, and nothing beside it
+    return target
+
+
+class Moved(Case):
+    def setUp(self):
+        super().setUp()
+        self.home = self.dir / "home"
+        self.home.mkdir()
+        self.db = self.home / "shop.db"
+        self.store = f"sqlite:{self.db}"
+        self.out = self.path("out")
+        self.outbox("init")
+
+    def start(self, *args):
+        return self.relay("--consumer", "c", "--sink", f"file:{self.out}", "--lease", "2s", *args)
+
+    def got(self):
+        return [ev["type"] for ev in self.ndjson(self.out)]
+
+    def delivered(self, type, relay):
+        wait_until(lambda: type in self.got(), what=lambda: f"{self.got()}\n{relay.output()}")
+
+    def whole(self):
+        self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
+
+    def replaced_by(self, replace, text="was replaced by a copy of the same outbox"):
+        """A relay has delivered, idles, and has a backup moved under it: it delivers what is emitted there from now on."""
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            copy = backup(self.db, self.path("copy.db"))
+            self.emit("forgotten")
+            self.delivered("forgotten", relay)
+            replace(copy)
+            self.emit("after")
+            self.delivered("after", relay)
+            self.assertIn(text, relay.output())
+            types = [type for type, in self.sql("SELECT type FROM outbox_event ORDER BY seq")]
+            self.assertEqual(types, ["before", "after"], "the former file and the new one were mixed up")
+            self.whole()
+        self.assertEqual(self.got().count("after"), 1)
+
+    def test_a_backup_moved_onto_the_path_is_what_the_relay_works_on_from_then_on(self):
+        """The write-ahead log of the former file is still beside the path: it must not be taken for the new one's."""
+        self.replaced_by(lambda copy: os.rename(copy, self.db))
+
+    def test_a_backup_copied_and_renamed_is_what_the_relay_works_on_from_then_on(self):
+        def replace(copy):
+            shutil.copy(copy, self.home / "shop.db.new")
+            os.rename(self.home / "shop.db.new", self.db)
+        self.replaced_by(replace)
+
+    def test_a_file_deleted_with_its_log_and_copied_anew_is_what_the_relay_works_on_from_then_on(self):
+        def replace(copy):
+            for name in ("shop.db", "shop.db-wal", "shop.db-shm"): (self.home / name).unlink()
+            shutil.copy(copy, self.path("new"))
+            os.rename(self.path("new"), self.db)
+        self.replaced_by(replace)
+
+    def test_a_folder_that_is_swapped_is_noticed(self):
+        def replace(copy):
+            new = self.dir / "new"
+            new.mkdir()
+            os.rename(copy, new / "shop.db")
+            os.rename(self.home, self.dir / "old")
+            os.rename(new, self.home)
+        self.replaced_by(replace)
+
+    def test_a_link_that_leads_elsewhere_is_followed(self):
+        real = self.home / "real.db"
+        os.rename(self.db, real)
+        os.symlink(real, self.db)
+
+        def replace(copy):
+            os.rename(copy, self.home / "real2.db")
+            os.symlink(self.home / "real2.db", self.home / "link")
+            os.rename(self.home / "link", self.db)
+        self.replaced_by(replace)
+        with contextlib.closing(sqlite3.connect(real)) as db:
+            self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
+
+    def test_a_file_moved_aside_keeps_all_that_was_committed_to_it(self):
+        """Its log is no longer beside it, so what was in there must get into the file first."""
+        aside = self.home / "aside.db"
+
+        def replace(copy):
+            os.rename(self.db, aside)
+            os.rename(copy, self.db)
+        self.replaced_by(replace)
+        with contextlib.closing(sqlite3.connect(aside)) as db:
+            self.assertEqual(db.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
+            self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
+
+    def test_another_outbox_is_told_from_a_copy_and_gets_the_consumer(self):
+        other = self.path("other.db")
+        self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            os.rename(other, self.db)
+            self.emit("after")
+            self.delivered("after", relay)
+            self.assertIn("was replaced by another outbox", relay.output())
+            self.whole()
+
+    def test_a_file_that_is_gone_is_waited_for_and_never_made_anew(self):
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            os.rename(self.db, self.path("away"))
+            wait_until(lambda: "nothing is there now" in relay.output(), what=relay.output)
+            self.assertFalse(self.db.exists())
+            self.assertIn("no such file", self.outbox("emit", "x", status=None).stderr)
+            os.rename(self.path("away"), self.db)
+            self.emit("after")
+            self.delivered("after", relay)
+            self.assertFalse((self.got()).count("before") > 1)
+            self.whole()
+
+    def test_a_file_without_an_outbox_is_named_and_waited_out(self):
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            with contextlib.closing(sqlite3.connect(self.path("empty.db"))) as db:
+                db.execute("CREATE TABLE orders (n)")
+            os.rename(self.path("empty.db"), self.db)
+            wait_until(lambda: "no outbox in this database" in relay.output(), what=relay.output)
+            self.assertTrue(relay.running())
+            self.outbox("init")
+            self.emit("after")
+            self.delivered("after", relay)
+            self.whole()
+
+    def test_what_was_in_flight_when_the_file_was_replaced_is_lost_to_nobody(self):
+        """The copy has two events that were being delivered from the former file: they are delivered from it as well."""
+        gate = self.path("gate")
+        sink = f"exec:while test -e {gate}; do sleep 0.02; done; echo $OUTBOX_TYPE >> {self.out}"
+        gate.touch()
+        with self.relay("--consumer", "c", "--sink", sink, "--lease", "1s", "--log-hold", "0s") as relay:
+            self.emit("one", "k/1")
+            self.emit("two", "k/1")
+            copy = backup(self.db, self.path("copy.db"))
+            with contextlib.closing(sqlite3.connect(copy)) as db, db:
+                db.execute("DELETE FROM outbox_claim")  # as if it had been made before they were claimed
+                db.execute("UPDATE outbox_lane SET position = 0")
+                db.execute("UPDATE outbox_consumer SET epoch = 0")
+            os.rename(copy, self.db)
+            wait_until(lambda: "was replaced" in relay.output(), what=relay.output)
+            gate.unlink()
+            lines = lambda: self.out.read_text().split() if self.out.exists() else []
+            settled = lambda: self.sql("SELECT (SELECT count(*) FROM outbox_claim) + (SELECT count(*) FROM outbox_parked), "
+                                       "position FROM outbox_lane") == [(0, 2)]
+            wait_until(settled, what=lambda: f"{lines()}\n{relay.output()}")
+            self.assertGreaterEqual(lines().count("one"), 1)
+            self.assertGreaterEqual(lines().count("two"), 1)
+            self.whole()
+
+    def test_a_long_emit_does_not_go_on_in_a_file_that_is_gone(self):
+        child = subprocess.Popen([BIN, "emit", "--ndjson", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=self.env())
+        self.addCleanup(child.kill)
+        line = b'{"type":"first"}\n'
+        child.stdin.write(line)
+        child.stdin.flush()
+        copy = self.path("copy.db")
+        self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{copy}"})
+        opened = pathlib.Path(f"/proc/{child.pid}/fd")
+        wait_until(lambda: any(os.path.realpath(fd) == str(self.db) for fd in opened.iterdir()))
+        os.rename(copy, self.db)
+        try:
+            child.stdin.write(line * 5000)
+        except BrokenPipeError: pass
+        out, err = child.communicate()
+        stored = self.sql("SELECT count(*) FROM outbox_event")[0][0]
+        if child.returncode == 0: self.assertEqual(stored, 5001)
+        else: self.assertIn(b"was replaced", err)
+
+    def test_a_stranger_on_the_former_file_keeps_our_commands_from_mixing_two_files_up(self):
+        """A process that knows nothing of us has the former file open. Whoever opened the new one now would get the log of
+        the former: we refuse, name the process, and work as soon as it has ended."""
+        with contextlib.closing(sqlite3.connect(self.db)) as db, db:
+            db.execute("INSERT INTO outbox_event (type) VALUES ('former')")
+        copy = backup(self.db, self.path("copy.db"))
+        code = ("import sqlite3,sys; db = sqlite3.connect(sys.argv[1], isolation_level=None); "
+                "db.execute(\"INSERT INTO outbox_event (type) VALUES ('stranger')\"); print('ready', flush=True); "
+                "sys.stdin.read()")
+        stranger = subprocess.Popen(["python3", "-c", code, self.db], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(stranger.kill)
+        stranger.stdout.readline()
+        os.rename(copy, self.db)
+        refused = self.outbox("emit", "after", status=None)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(f"process {stranger.pid} still uses the file that was here before", refused.stderr)
+        self.assertIn("-wal", refused.stderr)
+        stranger.send_signal(signal.SIGKILL)
+        stranger.communicate()
+        for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink()
+        self.emit("after")
+        self.assertEqual(self.sql("SELECT type FROM outbox_event ORDER BY seq"), [("former",), ("after",)])
+        self.whole()
+
+    def test_every_relay_and_its_metrics_go_over(self):
+        """Two relays with two consumers each; all go over, and deliver everything that is emitted afterwards once."""
+        args = []
+        for name in ("a", "b"): args += ["--consumer", name, "--sink", f"file:{self.path(name)}"]
+        relays = [self.relay(*args, "--lease", "2s") for _ in range(2)]
+        self.emit("before")
+        wait_until(lambda: all(self.ndjson(self.path(n)) for n in ("a", "b")))
+        copy = backup(self.db, self.path("copy.db"))
+        os.rename(copy, self.db)
+        ids = [self.emit("after", f"k/{n}") for n in range(20)]
+        for name in ("a", "b"):
+            got = lambda: [ev["id"] for ev in self.ndjson(self.path(name)) if ev["type"] == "after"]
+            wait_until(lambda: len(got()) >= 20, what=lambda: "\n".join(r.output() for r in relays))
+            self.assertEqual(sorted(got()), sorted(ids))
+        self.whole()
+        for relay in relays: relay.stop()
+
