@@ -72,6 +72,8 @@ struct args {
     const char *columns[COLUMNS_MAX]; /* FIELD=COLUMN each */
     size_t n_columns;
     bool undo;
+    bool replace; /* of init */
+    int64_t lock_ms;
     int tool; /* of migrate gen */
     const char *service;
     int state;                                           /* enum delivery_state + 1; 0: not given */
@@ -219,6 +221,8 @@ int options_choice(const char *value, const char *const *names, int *ret, struct
 
 /* Setters that several commands have in common. */
 int options_set_json(void *args, const char *value, struct error *err);
+int options_set_wait(void *args, const char *value, struct error *err);
+int options_set_replace(void *args, const char *value, struct error *err);
 int options_set_type(void *args, const char *value, struct error *err);
 int options_set_consumer(void *args, const char *value, struct error *err);
 int options_set_key(void *args, const char *value, struct error *err);
@@ -227,6 +231,10 @@ int options_set_all(void *args, const char *value, struct error *err);
 
 /* clang-format off */
 #define OPTION_JSON {{"json", NULL, "no", "print JSON instead of a table", options_set_json}, 0, true}
+#define OPTION_WAIT {{"wait", "DURATION", "10m", "how long to go on trying while a long transaction has the outbox in use", \
+    options_set_wait}, 0, false}
+#define OPTION_REPLACE {{"replace", NULL, "no", "put this program's functions in place though a later build replaced them", \
+    options_set_replace}, 0, false}
 #define OPTION_END {{NULL, NULL, NULL, NULL, NULL}, 0, false}
 /* clang-format on */
 

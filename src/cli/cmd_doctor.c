@@ -142,6 +142,17 @@ static int consumers(struct visit *v, struct error *err)
 
 /* ---- all of it ---- */
 
+/* functions of another build work with this program, or their version would differ; they lack what was mended since. */
+static void functions(struct visit *v, enum functions_status there)
+{
+    if (there == FUNCTIONS_OLDER)
+        report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
+                   "the functions in the database are those of an earlier build than this program");
+    if (there == FUNCTIONS_NEWER)
+        report_say(&v->report, FINDING_NOTE, "functions", NULL,
+                   "the functions in the database are those of a later build than this program: update it some time");
+}
+
 /* version says whether what is there can be read by the rest. */
 static int version(struct visit *v, bool *ret_known, struct error *err)
 {
@@ -167,6 +178,7 @@ static int version(struct visit *v, bool *ret_known, struct error *err)
     else
         report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
                    "the outbox has version %lld, this program knows up to %lld", there, known);
+    if (*ret_known) functions(v, s.functions);
     return 0;
 }
 

@@ -35,7 +35,7 @@ static int run(struct cli *cli, struct error *err)
     return r == 0 ? report(cli, created, err) : -1;
 }
 
-static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 const struct command cmd_init[] = {
     {.name = "init",

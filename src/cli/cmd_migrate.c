@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 
 static const struct cli_option json_options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 /* start begins a JSON object, or a line, with the store's name, without its password. */
 static void start(struct buf *b, const struct cli *cli)
@@ -47,7 +48,11 @@ static int up(struct cli *cli, struct error *err)
         output_number(&b, "from", changed ? s.there : s.known);
         output_number(&b, "to", s.known);
         output_bool(&b, "changed", changed);
-    } else if (!changed) buf_addf(&b, "version %lld already; nothing to do", (long long)s.known);
+    } else if (!changed && s.functions == FUNCTIONS_NEWER)
+        buf_addf(&b, "version %lld already; its functions are those of a later build, and stay", (long long)s.known);
+    else if (!changed) buf_addf(&b, "version %lld already; nothing to do", (long long)s.known);
+    else if (s.there == s.known)
+        buf_addf(&b, "version %lld already; its functions were brought up to date", (long long)s.known);
     else if (s.there == 0) buf_addf(&b, "made an outbox of version %lld", (long long)s.known);
     else buf_addf(&b, "brought from version %lld to %lld", (long long)s.there, (long long)s.known);
     return finish(&b, cli, err);
@@ -55,12 +60,19 @@ static int up(struct cli *cli, struct error *err)
 
 /* ---- status ---- */
 
+static const char *const functions_names[] = {"same", "older", "newer"};
+
 static void say_status(struct buf *b, const struct schema_status *s)
 {
     if (s->there == 0) buf_adds(b, "no outbox");
     else buf_addf(b, "version %lld", (long long)s->there);
     buf_addf(b, ", this program makes %lld: ", (long long)s->known);
-    if (s->there == s->known) buf_adds(b, "nothing is pending");
+    bool same = s->there == s->known;
+    if (same && s->functions == FUNCTIONS_OLDER)
+        buf_adds(b, "its functions are those of an earlier build; run `outbox migrate up`");
+    else if (same && s->functions == FUNCTIONS_NEWER)
+        buf_adds(b, "its functions are those of a later build, which replaced this program's; nothing is pending");
+    else if (same) buf_adds(b, "nothing is pending");
     else if (s->there > s->known) buf_adds(b, "it is newer than this program; use a newer outbox");
     else
         buf_addf(b, "%lld step%s pending; run `outbox migrate up`", (long long)(s->known - s->there),
@@ -86,6 +98,7 @@ static int status(struct cli *cli, struct error *err)
         for (int64_t v = s.there + 1; v <= s.known; v++)
             buf_addf(&b, "%s%lld", v > s.there + 1 ? "," : "", (long long)v);
         buf_addc(&b, ']');
+        if (s.there == s.known) output_string(&b, "functions", functions_names[s.functions]);
     } else say_status(&b, &s);
     return finish(&b, cli, err);
 }
@@ -149,7 +162,7 @@ const struct command cmd_migrate[] = {
     {.name = "migrate",
      .sub = "up",
      .help = "make the tables, or bring them up to this version, as init does",
-     .options = json_options,
+     .options = up_options,
      .run = up},
     {.name = "migrate",
      .sub = "status",

@@ -60,11 +60,22 @@ int commands_look(struct cli *cli, struct store **ret, struct error *err)
     return store_open(cli->settings.store, &opt, ret, err);
 }
 
+static void tell_progress(void *ctx, const char *text)
+{
+    (void)ctx;
+    output_error(text);
+}
+
 int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err)
 {
     const struct settings *s = &cli->settings;
     if (commands_need_store(cli, err) != 0) return -1;
-    struct store_options opt = {
-        .clock = &clock_system, .busy_ms = s->busy_ms, .payload_max = s->payload_max, .create = create};
+    struct store_options opt = {.clock = &clock_system,
+                                .busy_ms = s->busy_ms,
+                                .payload_max = s->payload_max,
+                                .create = create,
+                                .replace = cli->args.replace,
+                                .lock_ms = cli->args.lock_ms,
+                                .progress = tell_progress};
     return store_open(s->store, &opt, ret, err);
 }

@@ -55,6 +55,19 @@ int options_set_json(void *args, const char *value, struct error *err)
     return text_bool(value, &((struct args *)args)->json, err);
 }
 
+int options_set_wait(void *args, const char *value, struct error *err)
+{
+    int64_t ms;
+    if (text_duration(value, &ms, err) != 0) return -1;
+    ((struct args *)args)->lock_ms = ms > 0 ? ms : 1;
+    return 0;
+}
+
+int options_set_replace(void *args, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)args)->replace, err);
+}
+
 int options_set_all(void *args, const char *value, struct error *err)
 {
     return text_bool(value, &((struct args *)args)->all, err);

@@ -318,8 +318,13 @@ struct doctor_request {
     void *ctx;
 };
 
+/* Functions and views in the database, where a store has them: this program's own, those of an earlier build, or those of a
+ * later build that replaced this program's. */
+enum functions_status { FUNCTIONS_SAME, FUNCTIONS_OLDER, FUNCTIONS_NEWER };
+
 struct schema_status {
-    int64_t there, known; /* version over there (0: no outbox), version this program makes */
+    int64_t there, known;            /* version over there (0: no outbox), version this program makes */
+    enum functions_status functions; /* if there == known */
 };
 
 struct buf;
@@ -347,6 +352,12 @@ struct store_options {
     int64_t payload_max; /* 0: EVENT_PAYLOAD_MAX */
     bool create;         /* make a database that does not exist (init) */
     bool any_version;    /* open whatever is there and change nothing: only for schema_status, validate and doctor */
+    bool replace;        /* init puts this program's functions in place though a later build's replaced them */
+    int64_t lock_ms;     /* how long init goes on trying to get its locks; 0: ten minutes */
+
+    /* progress is told, a line at a time, what init is waiting for; NULL: nobody listens. */
+    void (*progress)(void *ctx, const char *text);
+    void *progress_ctx;
 };
 
 struct store_ops {
@@ -364,7 +375,9 @@ struct store_ops {
      * as long as st is not being closed. */
     int (*dup)(struct store *st, struct store **ret, struct error *err);
 
-    /* init makes the tables, or brings them up to this version; *ret_created says whether anything was done. */
+    /* init makes the tables, or brings them up to this version, all of it or nothing; *ret_created says whether anything was
+     * done. Producers and workers may be at work meanwhile, and are not kept waiting. ERR_BUSY: somebody had the tables in use
+     * for all of opt->lock_ms. */
     int (*init)(struct store *st, bool *ret_created, struct error *err);
 
     /* schema_status compares versions; one that is newer than this program is no error here. */

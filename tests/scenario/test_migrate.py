@@ -45,7 +45,102 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 2, "pending": [1, 2]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 2, "known": 2, "pending": []})
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 2, "known": 2, "pending": [],
+                                                          "functions": "same"})
+
+
+class Functions(PgCase):
+    """Functions and views follow the program, though the version of the tables is the same."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.ours = self.meta("functions")
+
+    def meta(self, name):
+        return (self.sql("SELECT value FROM outbox.meta WHERE name = %s", name) or [(None,)])[0][0]
+
+    def of_another_build(self):
+        """Another build's functions: one does something else, one has another signature, one is gone, one answers otherwise."""
+        self.sql("CREATE OR REPLACE FUNCTION outbox.lane_of(lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS "
+                 "int LANGUAGE sql IMMUTABLE AS 'SELECT 0'")
+        self.sql("CREATE FUNCTION outbox.extend(consumer text, worker text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
+        self.sql("CREATE FUNCTION outbox.former() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        self.sql("DROP FUNCTION outbox.hwm; CREATE FUNCTION outbox.hwm(stream text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        self.sql("DROP VIEW outbox.consumer_status; CREATE VIEW outbox.consumer_status AS SELECT 1 AS lonely")
+        self.sql("UPDATE outbox.meta SET value = 'another' WHERE name = 'functions'")
+        self.sql("UPDATE outbox.meta SET value = value || E'\nextend(text, text)\nformer()' WHERE name = 'functions_list'")
+
+    def test_those_of_an_earlier_build_are_replaced_and_what_is_gone_goes(self):
+        consumer = self.role("consumer")
+        self.sql("CREATE FUNCTION outbox.mine(a int) RETURNS int LANGUAGE sql AS 'SELECT a'")
+        self.of_another_build()
+        self.assertIn("earlier build", self.outbox("migrate", "status").stdout)
+        self.assertEqual(self.json("migrate", "status")["functions"], "older")
+        self.assertIn("earlier build", self.outbox("doctor", status=None).stdout)
+        self.assertIn("its functions were brought up to date", self.outbox("migrate", "up").stdout)
+        self.assertEqual(self.meta("functions"), self.ours)
+        said = self.json("migrate", "validate")
+        self.assertEqual([f["text"] for f in said["findings"]],
+                         ["function mine(a integer) is not of this program's making"])
+        # A role's part is whole again: the view it may read was made anew.
+        self.assertEqual(self.json("migrate", "status")["functions"], "same")
+        self.emit("t")
+        self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}", "--store", consumer)
+        self.outbox("status", "--store", consumer)
+        self.assertFalse(self.json("migrate", "up")["changed"])
+
+    def test_init_does_as_much(self):
+        self.of_another_build()
+        self.outbox("init")
+        self.assertEqual(self.json("migrate", "validate")["problems"], 0)
+
+    def test_a_restarted_older_program_does_not_bring_its_own_back(self):
+        self.sql("UPDATE outbox.meta SET value = 'later' WHERE name = 'functions'")
+        self.sql("INSERT INTO outbox.meta VALUES ('functions_former', 'x ' || %s)", self.ours)
+        self.assertIn("later build, and stay", self.outbox("migrate", "up").stdout)
+        self.assertIn("nothing to do", self.outbox("init").stdout)
+        self.assertEqual(self.meta("functions"), "later")
+        self.assertEqual(self.json("migrate", "status")["functions"], "newer")
+        self.assertIn("later build", self.outbox("doctor", status=None).stdout)
+        self.emit("t")
+        self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}")
+        # On purpose it does, and then it is the other that was replaced.
+        self.assertTrue(self.json("migrate", "up", "--replace")["changed"])
+        self.assertEqual((self.meta("functions"), self.meta("functions_former")), (self.ours, "x later"))
+
+    def test_a_stray_of_the_same_name_is_found(self):
+        self.sql("CREATE FUNCTION outbox.claim(a text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        said = self.json("migrate", "validate", status=FOUND)
+        self.assertEqual([f["text"] for f in said["findings"]],
+                         ["function claim(a text) has the name of one of the outbox's: a call may mean either"])
+
+    def test_what_an_application_built_on_one_that_goes_keeps_it_and_is_told(self):
+        self.of_another_build()
+        self.sql("CREATE VIEW public.built AS SELECT outbox.former() AS a")
+        self.outbox("init")
+        self.assertEqual(self.sql("SELECT a FROM public.built"), [(1,)])
+        self.assertEqual([f["text"] for f in self.json("migrate", "validate")["findings"]],
+                         ["function former() is not of this program's making"])
+
+    def test_a_role_that_is_not_the_owner_is_told_whom_to_ask(self):
+        role = self.role("operator")
+        self.assertIn("nothing to do", self.outbox("init", "--store", role).stdout)
+        self.of_another_build()
+        said = self.outbox("init", "--store", role, status=UNAVAILABLE).stderr
+        self.assertRegex(said, r'the outbox in schema "outbox" belongs to role "outbox_test", and "r_\w+" may not change it')
+        self.assertEqual(self.meta("functions"), "another")
+
+    def test_what_a_superuser_brings_up_stays_the_owners(self):
+        name = f"o_{self.dbname[2:20]}"
+        self.sql(f"CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE {self.dbname} TO {name}")
+        self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
+        mine = re.sub(r"user=\w+", f"user={name}", self.store) + "&schema=theirs"
+        self.outbox("init", "--store", mine)
+        self.sql("DROP FUNCTION theirs.extend; UPDATE theirs.meta SET value = 'another' WHERE name = 'functions'")
+        self.outbox("init", "--store", self.store + "&schema=theirs")
+        owners = self.sql("SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'theirs'::regnamespace")
+        self.assertEqual(owners, [(name,)])
 
 
 class Validate(PgCase):

@@ -54,6 +54,30 @@ static bool harmless(const char *kind)
     return false;
 }
 
+/* shadows says whether a function that we did not make has the name of one that we do: a call may mean either. */
+static bool shadows(const PGresult *r, int row, const PGresult *ours)
+{
+    const char *name = PQgetvalue(r, row, 1);
+    size_t n = strcspn(name, "(") + 1;
+    if (strcmp(PQgetvalue(r, row, 0), "function") != 0) return false;
+    for (int i = 0; i < PQntuples(ours); i++)
+        if (strcmp(PQgetvalue(ours, i, 0), "function") == 0 && strncmp(PQgetvalue(ours, i, 1), name, n) == 0)
+            return true;
+    return false;
+}
+
+static void says_shadow(const PGresult *r, int row, finding_visit *visit, void *ctx)
+{
+    char text[300];
+    snprintf(text, sizeof text, "function %.200s has the name of one of the outbox's: a call may mean either",
+             PQgetvalue(r, row, 1));
+    struct finding f = {.level = FINDING_PROBLEM,
+                        .name = "extra",
+                        .text = text,
+                        .advice = "drop it: it is of an earlier version, or belongs into a schema of your own"};
+    visit(ctx, &f);
+}
+
 static void differs(const PGresult *r, int row, const char *how, finding_visit *visit, void *ctx)
 {
     bool extra = strcmp(how, "extra") == 0;
@@ -96,7 +120,8 @@ static void compare(const PGresult *there, const PGresult *ours, finding_visit *
     for (int i = 0, j = 0; i < PQntuples(there) || j < PQntuples(ours);) {
         int o = order(there, i, ours, j);
         if (o < 0) {
-            if (!of_other_table(there, i, ours)) differs(there, i, "extra", visit, ctx);
+            if (shadows(there, i, ours)) says_shadow(there, i, visit, ctx);
+            else if (!of_other_table(there, i, ours)) differs(there, i, "extra", visit, ctx);
             i++;
         } else if (o > 0) {
             if (!of_other_table(ours, j, there)) differs(ours, j, "missing", visit, ctx);

@@ -15,6 +15,8 @@
 extern const struct store_ops store_sqlite;
 extern const char *const sqlite_schema[];
 
+#define INIT_TELL (10000 * MS_NS) /* how often init says that it waits */
+
 /* on_busy waits a little longer each time, first in steps short enough for a commit on a fast disk: a relay that was
  * woken by a commit's first write waits here for that commit to finish. */
 static int on_busy(void *ctx, int count)
@@ -189,7 +191,7 @@ static void sqlite_close_store(struct store *base)
     free(st);
 }
 
-static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
+static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t version;
@@ -206,6 +208,29 @@ static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 fail:
     sqlite_rollback(base);
     return -1;
+}
+
+/* sqlite_init goes on for opt.lock_ms, if that was given, where others write all the time: a switch to WAL is not waited for
+ * like other locks. */
+static int sqlite_init(struct store *base, bool *ret_created, struct error *err)
+{
+    const struct store_options *opt = &sqlite_of(base)->opt;
+    int64_t began = clock_mono(&clock_system), told = 0;
+    for (;;) {
+        struct error why;
+        if (init_once(base, ret_created, &why) == 0) return 0;
+        int64_t now = clock_mono(&clock_system);
+        if (why.code != ERR_BUSY || now - began >= opt->lock_ms * MS_NS) {
+            if (err) *err = why;
+            return -1;
+        }
+        if (opt->progress && now - told >= INIT_TELL) {
+            opt->progress(opt->progress_ctx,
+                          "the database is written to all the time; nothing is changed yet, trying again");
+            told = now;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);
+    }
 }
 
 /* finish_open takes st in every case. */
