@@ -19,19 +19,6 @@ CREATE TABLE @schema@.setting (
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 ALTER TABLE @schema@.setting ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.setting USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
--- Roles that were given a part before this table was there.
-DO $outbox$
-DECLARE
-    g record;
-BEGIN
-    FOR g IN SELECT DISTINCT x.grantee::regrole AS role
-             FROM pg_catalog.pg_class c, LATERAL pg_catalog.aclexplode(c.relacl) x
-             WHERE c.oid IN ('@schema@.claim'::regclass, '@schema@.consumer'::regclass) AND x.grantee <> 0
-               AND x.grantee <> c.relowner AND x.privilege_type IN ('INSERT', 'DELETE') LOOP
-        EXECUTE format('GRANT SELECT, INSERT, DELETE ON @schema@.setting TO %s', g.role);
-    END LOOP;
-END
-$outbox$;
 DROP FUNCTION IF EXISTS @schema@.register(text, text, text, text, int, text, text);
 
 UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version';

@@ -140,7 +140,7 @@ class OnPostgres(Older, PgCase):
 
     def test_time_limits_of_the_role_do_not_stop_it(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '20ms'")
-        self.sql(f"ALTER DATABASE {self.dbname} SET idle_in_transaction_session_timeout = '20ms'")
+        self.sql(f"ALTER DATABASE {self.dbname} SET idle_in_transaction_session_timeout = '1s'")
         self.outbox("init")
         self.assertEqual(self.version(), "2")
 

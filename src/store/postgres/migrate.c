@@ -177,6 +177,7 @@ static int attempt(struct migrating *m, struct error *err)
     /* One at a time, whichever program comes first; the others find the work done. */
     int bad = run_text(st,
                        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
+                       "SET LOCAL idle_in_transaction_session_timeout = 0; "
                        "SELECT pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0))",
                        err);
     if (!bad) bad = pg_version(st, &m->from, err);

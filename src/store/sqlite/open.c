@@ -75,15 +75,23 @@ static int sqlite_schema_status(struct store *base, struct schema_status *ret, s
     return 0;
 }
 
+/* drop_made appends a DROP for each thing of a kind that the migrations make; whatever they renamed or dropped again is not there. */
+static void drop_made(const char *kind, struct buf *to)
+{
+    char mark[32];
+    int n_mark = snprintf(mark, sizeof mark, "\nCREATE %s ", kind);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        for (const char *p = sqlite_schema[i]; (p = strstr(p, mark));) {
+            p += n_mark;
+            buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
+        }
+}
+
 static int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, sqlite_schema[i]);
-    buf_adds(
-        req->down,
-        "DROP VIEW outbox_delivery;\nDROP TABLE outbox_mark;\nDROP TABLE outbox_receipt;\nDROP TABLE outbox_handled;\n"
-        "DROP TABLE outbox_dead;\nDROP TABLE outbox_parked;\nDROP TABLE outbox_claim;\n"
-        "DROP TABLE outbox_lane;\nDROP TABLE outbox_consumer;\nDROP TABLE outbox_idempotency;\n"
-        "DROP TABLE outbox_event;\nDROP TABLE outbox_meta;\n");
+    drop_made("VIEW", req->down);
+    drop_made("TABLE", req->down);
     return req->up->failed || req->down->failed ? err_nomem(err) : 0;
 }
 
