@@ -21,4 +21,77 @@ ALTER TABLE @schema@.setting ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.setting USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 DROP FUNCTION IF EXISTS @schema@.register(text, text, text, text, int, text, text);
 
+-- ---- what is shown is true ----
+
+-- Where a consumer started: what these show came before it, and was never its own. NULL: made by 0.1.0, which did not say.
+-- start_also: seqs besides, named one by one where a snapshot no longer can (see rebase_shown).
+ALTER TABLE @schema@.consumer ADD COLUMN start_seen pg_snapshot, ADD COLUMN start_floor bigint,
+    ADD COLUMN start_also bigint[];
+
+-- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, or per event
+-- that a worker passed over and said so. Both are rare, and the row goes with its event (see trim).
+CREATE TABLE @schema@.ended (
+    seq      bigint NOT NULL,
+    consumer text NOT NULL,
+    state    text NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
+    PRIMARY KEY (seq, consumer)
+);
+COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not tell';
+
+-- Filters that a consumer had, each with how far its lanes had got when it was replaced: what was handed out by then was judged
+-- by it. n grows; of those that cover an event the first counts. epoch: claims up to it were made under this filter. No event
+-- past head was handed out under it, so trimming knows when nobody can ask any more.
+CREATE TABLE @schema@.former_filter (
+    consumer  text NOT NULL,
+    n         bigint NOT NULL,
+    lane      int NOT NULL,
+    lanes     int NOT NULL,
+    events    text NOT NULL,
+    type_like text[],
+    predicate text NOT NULL,
+    epoch     bigint NOT NULL,
+    seen      pg_snapshot NOT NULL,
+    floor     bigint NOT NULL,
+    target    pg_snapshot,
+    pos       bigint NOT NULL,
+    also      bigint[],                       -- as start_also
+    head      bigint NOT NULL,
+    PRIMARY KEY (consumer, n, lane)
+);
+COMMENT ON TABLE @schema@.former_filter IS 'filters that consumers had, and how far they had got with them';
+
+ALTER TABLE @schema@.ended ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.former_filter ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.ended USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+CREATE POLICY tenant ON @schema@.former_filter USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+
+-- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is being settled.
+CREATE FUNCTION @schema@.note_drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; -- functions/note_drop.sql
+CREATE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW WHEN (NOT OLD.retrying)
+    EXECUTE FUNCTION @schema@.note_drop();
+
+-- Roles that were given a part before: see rights.
+DO $outbox$
+DECLARE
+    g record;
+BEGIN
+    FOR g IN SELECT DISTINCT x.grantee::regrole AS role, c.relname = 'event' AS operator
+             FROM pg_catalog.pg_class c, LATERAL pg_catalog.aclexplode(c.relacl) x
+             WHERE x.grantee <> 0 AND x.grantee <> c.relowner AND (c.oid = '@schema@.claim'::regclass AND x.privilege_type = 'INSERT'
+                OR c.oid = '@schema@.event'::regclass AND x.privilege_type = 'DELETE') LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE (state) ON @schema@.ended TO %s', g.role);
+        EXECUTE format('GRANT SELECT, INSERT ON @schema@.former_filter TO %s', g.role);
+        EXECUTE format('GRANT INSERT (start_seen, start_floor) ON @schema@.consumer TO %s', g.role);
+        IF g.operator THEN
+            EXECUTE format('GRANT DELETE ON @schema@.ended, @schema@.former_filter TO %s', g.role);
+        END IF;
+    END LOOP;
+END
+$outbox$;
+
+-- They say more than they did: functions whose answer changes are made anew.
+DROP FUNCTION IF EXISTS @schema@.trim(interval, int, interval);
+DROP FUNCTION IF EXISTS @schema@.trim_dry_run(interval, interval);
+DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
+
 UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version';

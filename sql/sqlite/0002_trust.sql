@@ -28,4 +28,97 @@ CREATE TABLE outbox_setting (
 -- Which outbox this is: a copy of it has the same, another one never.
 INSERT INTO outbox_meta (name, value) VALUES ('identity', lower(hex(randomblob(16))));
 
+-- ---- what is shown is true ----
+
+-- Where a consumer started: events up to here came before it, and were never its own. NULL: made by 0.1.0, which did not say.
+ALTER TABLE outbox_consumer ADD COLUMN start INTEGER;
+
+-- How single events ended for a consumer, where positions and filters do not tell: a row per dropped dead letter, and the few
+-- that a worker left which vanished while the filter changed. Both are rare, and the row goes with its event.
+CREATE TABLE outbox_ended (
+    seq      INTEGER NOT NULL,
+    consumer TEXT NOT NULL,
+    state    TEXT NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
+    PRIMARY KEY (seq, consumer)
+) WITHOUT ROWID;
+
+-- A dead letter that is deleted, by whatever way, was dropped, unless it had been sent back and is being settled.
+CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
+BEGIN
+    INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
+    SELECT OLD.seq, OLD.consumer, 'dropped' WHERE EXISTS (SELECT 1 FROM outbox_event WHERE seq = OLD.seq);
+END;
+
+-- Filters that a consumer had, each with the position of every lane when it was replaced: what was handed out by then was judged
+-- by it. n grows; of those that cover an event the first counts. low and high: the least and the greatest of the positions.
+-- epoch: claims up to it were made under this filter.
+CREATE TABLE outbox_former_filter (
+    consumer  TEXT NOT NULL,
+    n         INTEGER NOT NULL,
+    lane      INTEGER NOT NULL,
+    lanes     INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    low       INTEGER NOT NULL,
+    high      INTEGER NOT NULL,
+    epoch     INTEGER NOT NULL,
+    events    TEXT NOT NULL,
+    predicate TEXT NOT NULL,
+    PRIMARY KEY (consumer, n, lane)
+) WITHOUT ROWID;
+
+-- The state of every kept event for every consumer whose type patterns match it, or did when it was handed out. SQL alone cannot
+-- look into a payload as predicates do, nor tell the lane of a key. Where it would have to, it says `unknown`: of an event that
+-- a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
+-- others are not, or that a claim of some lane spans. `outbox events` is exact in both.
+-- An expired claim counts as none: its events are pending, or failed if they had failed before.
+DROP VIEW outbox_delivery;
+CREATE VIEW outbox_delivery AS
+SELECT seq, event_id, type, consumer,
+       CASE
+           WHEN retrying = 0 THEN 'expired'
+           WHEN parked AND parked_live THEN 'in-flight'
+           WHEN parked_attempts > 0 THEN 'failed'
+           WHEN parked OR seq > high THEN 'pending'
+           WHEN seq <= start THEN 'before-start'
+           WHEN seq > low THEN 'unknown'
+           WHEN ended IS NULL AND seq > former_low THEN 'unknown'
+           WHEN ended IS NULL AND NOT was_wanted THEN 'skipped'
+           WHEN claim_live IS NOT NULL AND NOT lane_known THEN 'unknown'
+           WHEN claim_live = 1 THEN 'in-flight'
+           WHEN claim_live = 0 THEN 'pending'
+           WHEN ended IS NOT NULL THEN ended
+           WHEN predicate <> '' THEN 'unknown'
+           ELSE 'delivered'
+       END AS state,
+       attempts, due_at, error
+FROM (SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.retrying, x.state AS ended,
+             p.seq IS NOT NULL AS parked, p.attempts AS parked_attempts, p.due_at,
+             coalesce(p.attempts, d.attempts, 0) AS attempts, coalesce(p.error, d.error) AS error,
+             EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = c.name AND k.epoch = p.claim
+                     AND k.locked_until > t.now) AS parked_live,
+             c.lanes = 1 OR e.aggregate_id IS NULL AS lane_known,
+             (SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name
+              AND (e.aggregate_id IS NOT NULL OR l.lane = e.seq % c.lanes)) AS low,
+             (SELECT max(l.position) FROM outbox_lane l WHERE l.consumer = c.name
+              AND (e.aggregate_id IS NOT NULL OR l.lane = e.seq % c.lanes)) AS high,
+             (SELECT max(k.locked_until > t.now) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0
+              AND e.seq > k.from_seq AND e.seq <= k.to_seq
+              AND (c.lanes = 1 OR e.aggregate_id IS NOT NULL OR k.lane = e.seq % c.lanes)) AS claim_live,
+             h.low AS former_low, coalesce(h.predicate, c.predicate) AS predicate,
+             c.events = '' OR EXISTS (
+                 SELECT 1 FROM json_each('[' || replace(json_quote(c.events), ',', '","') || ']') AS w
+                 WHERE e.type GLOB trim(w.value)) AS wanted,
+             coalesce(h.events, c.events) = '' OR EXISTS (
+                 SELECT 1 FROM json_each('[' || replace(json_quote(coalesce(h.events, c.events)), ',', '","') || ']') AS w
+                 WHERE e.type GLOB trim(w.value)) AS was_wanted
+      FROM outbox_event e
+      CROSS JOIN outbox_consumer c
+      CROSS JOIN (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AS now) t
+      LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = e.seq
+      LEFT JOIN outbox_dead d ON d.consumer = c.name AND d.seq = e.seq
+      LEFT JOIN outbox_ended x ON x.consumer = c.name AND x.seq = e.seq
+      LEFT JOIN outbox_former_filter h ON h.consumer = c.name AND h.lane = 0 AND h.n =
+                (SELECT min(g.n) FROM outbox_former_filter g WHERE g.consumer = c.name AND g.lane = 0 AND e.seq <= g.high))
+WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL OR ended IS NOT NULL;
+
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

@@ -20,13 +20,12 @@ static const struct {
 
 static int set_state(void *target, const char *value, struct error *err)
 {
-    static const char *const names[] = {"pending", "in-flight", "delivered", "failed", "expired", NULL};
     struct args *a = target;
     int i;
     for (size_t k = 0; k < sizeof(aliases) / sizeof(*aliases); k++) {
         if (strcmp(aliases[k].name, value) == 0) value = delivery_state_names[aliases[k].state];
     }
-    if (options_choice(value, names, &i, err) != 0) return -1;
+    if (options_choice(value, delivery_state_names, &i, err) != 0) return -1;
     a->state = i + 1;
     return 0;
 }
@@ -42,7 +41,8 @@ static int set_newest(void *target, const char *value, struct error *err)
 }
 
 static const struct cli_option list_options[] = {
-    {{"state", "STATE", NULL, "only those that are pending, in-flight, delivered, failed or expired somewhere",
+    {{"state", "STATE", NULL,
+      "only those that are pending, in-flight, delivered, failed, expired, skipped, dropped or before-start somewhere",
       set_state},
      0,
      false},

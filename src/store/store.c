@@ -10,8 +10,8 @@ extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
 
 const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql, NULL};
 
-const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight", "delivered", "failed",
-                                                           "expired", "skipped",   NULL};
+const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight", "delivered",    "failed", "expired",
+                                                           "skipped", "dropped",   "before-start", NULL};
 
 const char *const finding_level_names[FINDING_LEVELS + 1] = {"ok", "note", "warning", "problem", NULL};
 

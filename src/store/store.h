@@ -165,8 +165,17 @@ struct settlement {
 
 /* ---- what operators see ---- */
 
-enum delivery_state { STATE_PENDING, STATE_INFLIGHT, STATE_DELIVERED, STATE_FAILED, STATE_EXPIRED, STATE_SKIPPED };
-#define STATE_COUNT 6
+enum delivery_state {
+    STATE_PENDING,      /* nobody has it: not handed out yet, or waiting with no attempt used, or its claim ran out */
+    STATE_INFLIGHT,     /* in a live claim */
+    STATE_DELIVERED,    /* delivered, and nothing else */
+    STATE_FAILED,       /* an attempt was used; will be tried again */
+    STATE_EXPIRED,      /* a dead letter */
+    STATE_SKIPPED,      /* the filter it was handed out under, or will be, does not match */
+    STATE_DROPPED,      /* was a dead letter, which was deleted */
+    STATE_BEFORE_START, /* came before the consumer, as that was told to start */
+};
+#define STATE_COUNT 8
 extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
 
 struct consumer_info {

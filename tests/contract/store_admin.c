@@ -594,6 +594,206 @@ static void every_state_of_the_contract_is_shown(void **state)
     assert_int_equal(events(g, (struct event_query){.newest_first = true, .limit = 1}).state, STATE_DELIVERED);
 }
 
+/* state_of_nth: of the nth event there is, for consumer c. */
+static enum delivery_state state_of_nth(struct store_rig *g, int nth)
+{
+    struct error err;
+    struct seen s = {0};
+    struct event_query q = {.consumer = "c", .limit = (size_t)nth};
+    must(g->st->ops->events(g->st, &q, note_event, &s, &err), &err);
+    assert_int_equal(s.n, nth);
+    return s.state;
+}
+
+static void dropped_dead_letter_is_shown_as_dropped(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    int64_t n;
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 3);
+    struct outcome o[] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"},
+                          {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"}};
+    assert_true(settle(g, "c", o, 2));
+    struct letters l = letters(g);
+    must(g->st->ops->dead_drop(g->st, &(struct dead_query){.id = l.id}, &n, &err), &err);
+    assert_int_equal(n, 1);
+    assert_int_equal(state_of_nth(g, 1), STATE_EXPIRED);
+    assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
+    assert_int_equal(state_of_nth(g, 3), STATE_DELIVERED);
+    assert_int_equal(events(g, (struct event_query){.state = STATE_DROPPED + 1}).n, 1);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){0}, &n, &err), &err);
+    assert_int_equal(n, 1); /* the dropped one is gone */
+    assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* sent back, and delivered in the end */
+    assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
+}
+
+static void consumer_made_anew_knows_nothing_of_what_was_dropped(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    int64_t n;
+    put(g->st, "c");
+    emit(g->st, "1");
+    kill_one(g);
+    must(g->st->ops->dead_drop(g->st, &(struct dead_query){0}, &n, &err), &err);
+    assert_int_equal(state_of_nth(g, 1), STATE_DROPPED);
+    must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
+    put(g->st, "c");
+    assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED);
+    emit(g->st, "1");
+    kill_one(g);
+    must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
+    put(g->st, "c"); /* with a dead letter, which is removed, not dropped */
+    assert_int_equal(state_of_nth(g, 2), STATE_PENDING);
+}
+
+static void events_from_before_the_start_are_shown_as_such(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct consumer_spec c = {
+        .name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1, .start = START_END};
+    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    emit(g->st, "1");
+    assert_int_equal(state_of_nth(g, 3), STATE_BEFORE_START);
+    assert_int_equal(state_of_nth(g, 4), STATE_PENDING);
+    assert_int_equal(claim(g, "c"), 1);
+    int64_t last = g->b.ev[0].seq;
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(state_of_nth(g, 1), STATE_BEFORE_START);
+    assert_int_equal(state_of_nth(g, 4), STATE_DELIVERED);
+    c.lanes = 4; /* that it has other lanes since changes nothing */
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    assert_int_equal(state_of_nth(g, 3), STATE_BEFORE_START);
+    assert_int_equal(state_of_nth(g, 4), STATE_DELIVERED);
+    must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
+    c.start = START_SEQ;
+    c.start_seq = last + 2;
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    for (int i = 0; i < 2; i++) emit(g->st, "1");
+    assert_int_equal(state_of_nth(g, 4), STATE_BEFORE_START);
+    assert_int_equal(state_of_nth(g, 5), STATE_BEFORE_START); /* it was told to start further ahead */
+    assert_int_equal(state_of_nth(g, 6), STATE_PENDING);
+    assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
+}
+
+static void expired_claim_reads_as_pending(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 2);
+    assert_int_equal(state_of_nth(g, 1), STATE_INFLIGHT);
+    pass(LEASE + 1);
+    assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
+    assert_int_equal(state_of_nth(g, 2), STATE_PENDING);
+    assert_int_equal(claim(g, "c"), 1); /* taken over: one at a time */
+    struct outcome o = failed(g, 0, 1, 10);
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
+    pass(10);
+    for (int i = 0; i < 2; i++) assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(state_of_nth(g, 1), STATE_INFLIGHT);
+    pass(LEASE + 1);
+    assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
+}
+
+/* refilter gives consumer c another filter; ret_f, which the caller frees, is what a worker needs with it. */
+static struct claim_request refilter(struct store_rig *g, const char *events, const char *where, struct filter **ret_f)
+{
+    struct error err;
+    struct claim_request req = request("c", "me");
+    struct consumer_spec c = {
+        .name = "c", .events = events, .where = where, .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
+    must(filter_new(events, where, ret_f, &err), &err);
+    req.events = events;
+    req.where = where;
+    req.filter = *ret_f;
+    return req;
+}
+
+static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
+{
+    struct store_rig *g = *state;
+    struct filter *f[3];
+    struct claim_request req = refilter(g, "a.*", "", &f[0]);
+    emit_with(g->st, "a.x", "1", "{\"v\":1}", 0);
+    emit_with(g->st, "b.x", "2", "{\"v\":1}", 0);
+    assert_int_equal(state_of_nth(g, 2), STATE_SKIPPED);
+    assert_int_equal(claim_by(g, req), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    claim_by(g, req);
+    req = refilter(g, "b.*", "v = 2", &f[1]);
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* it was, whatever the filter is now */
+    assert_int_equal(state_of_nth(g, 2), STATE_SKIPPED);   /* it matches now, and was never delivered */
+    emit_with(g->st, "b.x", "1", "{\"v\":1}", 0);
+    emit_with(g->st, "b.x", "1", "{\"v\":2}", 0);
+    emit_with(g->st, "a.x", "1", "{\"v\":2}", 0);
+    assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);
+    assert_int_equal(state_of_nth(g, 4), STATE_PENDING);
+    assert_int_equal(state_of_nth(g, 5), STATE_SKIPPED);
+    assert_int_equal(claim_by(g, req), 1);
+    assert_int_equal(state_of_nth(g, 4), STATE_INFLIGHT);
+    assert_true(settle(g, "c", NULL, 0));
+    claim_by(g, req);
+    refilter(g, "", "", &f[2]);
+    static const enum delivery_state want[] = {STATE_DELIVERED, STATE_SKIPPED, STATE_SKIPPED, STATE_DELIVERED,
+                                               STATE_SKIPPED};
+    for (int i = 0; i < 5; i++) assert_int_equal(state_of_nth(g, i + 1), want[i]);
+    for (int i = 0; i < 3; i++) filter_free(f[i]);
+}
+
+static void failed_event_is_delivered_although_the_filter_changed_meanwhile(void **state)
+{
+    struct store_rig *g = *state;
+    struct filter *f[2];
+    struct claim_request req = refilter(g, "a.*", "", &f[0]);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    assert_int_equal(claim_by(g, req), 1);
+    struct outcome o = failed(g, 0, 1, 10);
+    assert_true(settle(g, "c", &o, 1));
+    req = refilter(g, "b.*", "", &f[1]);
+    assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
+    pass(10);
+    assert_int_equal(claim_by(g, req), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED);
+    for (int i = 0; i < 2; i++) filter_free(f[i]);
+}
+
+static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **state)
+{
+    struct store_rig *g = *state;
+    struct filter *f[2];
+    struct claim_request req = refilter(g, "a.*", "", &f[0]);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "b.x", "2", "{}", 0);
+    emit_with(g->st, "a.x", "3", "{}", 0);
+    assert_int_equal(claim_by(g, req), 2); /* its worker dies, perhaps before it delivered anything */
+    req = refilter(g, "b.*", "", &f[1]);
+    pass(LEASE + 1);
+    req.owner = "other";
+    assert_int_equal(claim_by(g, req), 1);
+    assert_string_equal(g->b.ev[0].type.p, "b.x");
+    assert_int_equal(state_of_nth(g, 2), STATE_INFLIGHT);
+    assert_true(settle_by(g, "c", "other", NULL, 0));
+    assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED); /* nobody knows; and nobody will deliver it */
+    assert_int_equal(state_of_nth(g, 2), STATE_DELIVERED);
+    assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);
+    for (int i = 0; i < 2; i++) filter_free(f[i]);
+}
+
 static void events_can_be_found_by_type_key_state_and_id(void **state)
 {
     struct store_rig *g = *state;
@@ -725,6 +925,13 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(trim_works_in_small_batches),
     ON_A_STORE(old_idempotency_keys_are_trimmed_and_free_again),
     ON_A_STORE(every_state_of_the_contract_is_shown),
+    ON_A_STORE(dropped_dead_letter_is_shown_as_dropped),
+    ON_A_STORE(consumer_made_anew_knows_nothing_of_what_was_dropped),
+    ON_A_STORE(events_from_before_the_start_are_shown_as_such),
+    ON_A_STORE(expired_claim_reads_as_pending),
+    ON_A_STORE(event_is_shown_by_the_filter_it_was_handed_out_under),
+    ON_A_STORE(failed_event_is_delivered_although_the_filter_changed_meanwhile),
+    ON_A_STORE(claim_taken_over_under_another_filter_is_shown_as_it_ends),
     ON_A_STORE(events_can_be_found_by_type_key_state_and_id),
     ON_A_STORE(gauge_tells_what_is_behind_by_type),
     ON_A_STORE(gauge_looks_at_no_more_than_so_many_events),

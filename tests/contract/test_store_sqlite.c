@@ -187,7 +187,12 @@ static void delivery_view_shows_the_states(void **state)
                                 .lease_ms = 1000,
                                 .max_attempts = 3};
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), 0);
+    /* The view goes by the machine's clock, the store here by one that stands. */
+    sql(db, "UPDATE outbox_claim SET lease = locked_until, locked_until = 9000000000000000");
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'in-flight'"), 2);
+    sql(db, "UPDATE outbox_claim SET locked_until = 1");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"), 2);
+    sql(db, "UPDATE outbox_claim SET locked_until = lease");
     struct outcome o[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 9, .error = "e"},
                            {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "d"}};
     struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .out = o, .n = 2};
@@ -195,6 +200,10 @@ static void delivery_view_shows_the_states(void **state)
     assert_int_equal(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), 0);
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'failed' AND error = 'e'"), 1);
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'expired' AND error = 'd'"), 1);
+    sql(db, "DELETE FROM outbox_dead"); /* by hand, which is dropping it as well */
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'dropped'"), 1);
+    sql(db, "UPDATE outbox_consumer SET start = 2");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'before-start'"), 1);
     sqlite3_close(db);
 }
 

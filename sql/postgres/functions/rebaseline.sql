@@ -33,6 +33,7 @@ BEGIN
             l.pos := 0;
             PERFORM @schema@.put_lane(l);
         END LOOP;
+        PERFORM @schema@.rebase_shown(c, snap);
     END LOOP;
     UPDATE @schema@.event e SET xid = pg_current_xact_id();
     INSERT INTO @schema@.meta AS m (name, value)

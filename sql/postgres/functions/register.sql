@@ -38,6 +38,9 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer USING ERRCODE = 'OB003';
     END IF;
     IF c.name IS NOT NULL AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
+        IF (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate) THEN
+            PERFORM @schema@.keep_filter(c);
+        END IF;
         UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
             predicate = register.predicate, retry = register.retry
         WHERE x.name = c.name AND (x.events, x.predicate, x.retry) IS DISTINCT FROM
@@ -53,15 +56,15 @@ BEGIN
         head := 0;
     END IF;
     IF c.name IS NULL THEN
-        INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry)
-        VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
-                register.ordering, register.lanes, register.retry) ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN -- it is there, but not for us to see
-            RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
-        END IF;
         IF start_at <> 'end' THEN
             snap := '1:1:';
             head := CASE start_at WHEN 'beginning' THEN 0 ELSE greatest(start_at::bigint - 1, 0) END;
+        END IF;
+        INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor)
+        VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
+                register.ordering, register.lanes, register.retry, snap, head) ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN -- it is there, but not for us to see
+            RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
         END IF;
         INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL, NULL, 0, 0, 0
         FROM generate_series(-1, register.lanes - 1) AS g;
@@ -76,6 +79,9 @@ BEGIN
                   END IS NOT NULL) THEN
         RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can change only once it is through',
             c.name USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
+    END IF;
+    IF (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate) THEN
+        PERFORM @schema@.keep_filter(c);
     END IF;
     UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
         predicate = register.predicate, retry = register.retry, ordering = register.ordering, lanes = register.lanes

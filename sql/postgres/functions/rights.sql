@@ -14,13 +14,15 @@ LANGUAGE sql IMMUTABLE AS $outbox$
                      '@schema@.idempotency'),
 
         ('consumer', 'SELECT', 'TABLE', '@schema@.event'),
-        ('consumer', 'SELECT, INSERT (name, events, type_like, predicate, ordering, lanes, retry), UPDATE (events, '
+        ('consumer', 'SELECT, INSERT (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor), UPDATE (events, '
                      'type_like, predicate, ordering, lanes, retry, report, report_at)', 'TABLE', '@schema@.consumer'),
         ('consumer', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.setting'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.lane'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.claim'),
         ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.parked'),
         ('consumer', 'SELECT, INSERT, UPDATE (attempts, error, dead_at, retrying), DELETE', 'TABLE', '@schema@.dead'),
+        ('consumer', 'SELECT, INSERT, UPDATE (state)', 'TABLE', '@schema@.ended'),
+        ('consumer', 'SELECT, INSERT', 'TABLE', '@schema@.former_filter'),
         ('consumer', 'SELECT, INSERT', 'TABLE', '@schema@.handled'),
         ('consumer', 'SELECT, INSERT, UPDATE (sink_id, at)', 'TABLE', '@schema@.receipt'),
         ('consumer', 'SELECT, INSERT, UPDATE (hi, lo, at)', 'TABLE', '@schema@.mark'),
@@ -37,6 +39,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.claim'),
         ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.parked'),
         ('operator', 'SELECT, UPDATE (retrying), DELETE', 'TABLE', '@schema@.dead'),
+        ('operator', 'SELECT, INSERT, UPDATE (state), DELETE', 'TABLE', '@schema@.ended'),
+        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.former_filter'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.handled'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.receipt'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.mark'),

@@ -1,8 +1,8 @@
 -- settle: records how a claim ended, and forgets it. What no outcome names was delivered. Outcomes, in the order the events
 -- were handed out: [{"seq": 5, "kind": "retry", "attempts": 1, "delay_ms": 1000, "error": "..."}, ...]; attempts used up
 -- by now may be left out, then this one is counted; kind is retry, dead,
--- behind (not tried: its key is held back), delay (not tried: its time has not come) or delivered (with id and receipt, to
--- keep a receipt). Events from release_from on were never tried: they are given back. Returns false, and does nothing, if
+-- behind (not tried: its key is held back), delay (not tried: its time has not come), skip (not wanted: the worker passed it
+-- over, and it is shown as skipped) or delivered (with id and receipt, to keep a receipt). Events from release_from on were never tried: they are given back. Returns false, and does nothing, if
 -- the claim is no longer the worker's. It may share a transaction with the effects of the delivery.
 CREATE OR REPLACE FUNCTION @schema@.settle(consumer text, worker text, epoch bigint, outcomes jsonb DEFAULT '[]',
                                            release_from bigint DEFAULT 0) RETURNS boolean

@@ -22,7 +22,11 @@ BEGIN
             RAISE EXCEPTION 'event % is not in claim %', o.seq, k.epoch USING ERRCODE = 'OB004';
         END IF;
         o.attempts := coalesce(o.attempts, coalesce(used, 0) + (o.kind IN ('retry', 'dead'))::int);
-        IF o.kind = 'dead' THEN
+        IF o.kind = 'skip' THEN -- a parked one goes with the claim's others
+            INSERT INTO @schema@.ended (seq, consumer, state)
+            SELECT e.seq, c.name, 'skipped' FROM @schema@.event e WHERE e.seq = o.seq
+            ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
+        ELSIF o.kind = 'dead' THEN
             PERFORM @schema@.bury(c.name, o.seq, o.attempts, coalesce(o.error, 'failed'));
         ELSIF o.kind = 'behind' AND k.lane = -1 THEN
             UPDATE @schema@.parked p SET claim = NULL, attempts = o.attempts WHERE p.consumer = c.name AND p.seq = o.seq;
@@ -40,7 +44,7 @@ BEGIN
                 false, o.kind = 'delay', CASE o.kind WHEN 'retry' THEN coalesce(o.error, 'failed') END);
         ELSE
             RAISE EXCEPTION 'unknown outcome "%" for event %', o.kind, o.seq
-                USING ERRCODE = 'OB004', HINT = 'kind is one of delivered, retry, dead, behind, delay';
+                USING ERRCODE = 'OB004', HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
         END IF;
     END LOOP;
     RETURN failed;

@@ -43,6 +43,9 @@ BEGIN
             ON CONFLICT DO NOTHING; -- parked by mistake already: it would be in the way for ever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;
+        IF k.lane >= 0 THEN
+            PERFORM @schema@.note_take_over(c, k);
+        END IF;
         crashed := crashed + n;
         DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     END LOOP;

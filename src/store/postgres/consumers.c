@@ -66,6 +66,8 @@ static int remove_consumer(struct store *base, const char *name, bool force, str
         pg_exec(st, err, NULL, "DELETE FROM @schema@.claim WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.parked WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.dead WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.ended WHERE consumer = $1", "s", name) == 0 &&
+        pg_exec(st, err, NULL, "DELETE FROM @schema@.former_filter WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.receipt WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.mark WHERE consumer = $1", "s", name) == 0 &&
         pg_exec(st, err, NULL, "DELETE FROM @schema@.setting WHERE consumer = $1", "s", name) == 0 &&

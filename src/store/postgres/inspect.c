@@ -67,11 +67,55 @@ fail:
     return -1;
 }
 
+/* state_of: "unknown" is what the view says of an event that the predicate has to be asked about. */
 static enum delivery_state state_of(const char *s)
 {
     for (int i = 0; i < STATE_COUNT; i++)
         if (strcmp(s, delivery_state_names[i]) == 0) return (enum delivery_state)i;
-    return STATE_SKIPPED;
+    return STATE_DELIVERED;
+}
+
+/* excluded says whether the predicate, which may be one that the consumer had before, leaves the event out. */
+static int excluded(const struct viewer *v, size_t i, const char *predicate, struct str payload, bool *ret,
+                    struct error *err)
+{
+    struct filter *f = NULL;
+    *ret = false;
+    if (!predicate || !*predicate) return 0;
+    if (strcmp(predicate, v->list[i].spec.where) == 0) {
+        *ret = !filter_payload(v->filters[i], payload);
+        return 0;
+    }
+    if (filter_new(NULL, predicate, &f, err) != 0) return -1;
+    *ret = !filter_payload(f, payload);
+    filter_free(f);
+    return 0;
+}
+
+static size_t consumer_index(const struct viewer *v, const char *name)
+{
+    size_t i = 0;
+    while (i < v->n && strcmp(v->list[i].spec.name, name) != 0) i++;
+    return i;
+}
+
+/* read_state takes one row of the view. */
+static int read_state(struct viewer *v, const PGresult *r, int row, const struct event *ev, struct arena *a,
+                      struct error *err)
+{
+    size_t i = consumer_index(v, PQgetvalue(r, row, 0));
+    if (i == v->n) return 0; /* not asked for, or made just now */
+    struct delivery_info *d = &v->d[i];
+    const char *e = pg_str(r, row, 4);
+    bool left_out;
+    d->state = state_of(PQgetvalue(r, row, 1));
+    d->attempts = (int)pg_int(r, row, 2);
+    d->due_at = pg_int(r, row, 3);
+    d->error = e ? arena_bytes(a, e, strlen(e)) : NULL;
+    if (e && !d->error) return err_nomem(err);
+    if (excluded(v, i, pg_str(r, row, 5), ev->payload, &left_out, err) != 0) return -1;
+    if (left_out) d->state = STATE_SKIPPED;
+    return 0;
 }
 
 /* read_states fills in v->d for one event. */
@@ -79,28 +123,16 @@ static int read_states(struct viewer *v, const struct event *ev, struct arena *a
 {
     for (size_t i = 0; i < v->n; i++)
         v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
-    PGresult *r = v->n ? pg_query(v->st, err,
-                                  "SELECT consumer, state, attempts, floor(extract(epoch FROM due_at) * 1000)::bigint, "
-                                  "error FROM @schema@.delivery WHERE seq = $1",
-                                  "i", ev->seq)
-                       : NULL;
-    if (v->n && !r) return -1;
-    bool ok = true;
-    for (int row = 0; r && row < PQntuples(r); row++)
-        for (size_t i = 0; i < v->n; i++) {
-            struct delivery_info *d = &v->d[i];
-            if (strcmp(d->consumer, PQgetvalue(r, row, 0)) != 0) continue;
-            d->state = state_of(PQgetvalue(r, row, 1));
-            d->attempts = (int)pg_int(r, row, 2);
-            d->due_at = pg_int(r, row, 3);
-            const char *e = pg_str(r, row, 4);
-            d->error = e ? arena_bytes(a, e, strlen(e)) : NULL;
-            ok = ok && (!e || d->error);
-            bool plain = d->state == STATE_PENDING || d->state == STATE_DELIVERED || d->state == STATE_INFLIGHT;
-            if (plain && d->attempts == 0 && !filter_payload(v->filters[i], ev->payload)) d->state = STATE_SKIPPED;
-        }
+    if (v->n == 0) return 0;
+    PGresult *r = pg_query(v->st, err,
+                           "SELECT consumer, state, attempts, floor(extract(epoch FROM due_at) * 1000)::bigint, error, "
+                           "predicate FROM @schema@.delivery WHERE seq = $1",
+                           "i", ev->seq);
+    if (!r) return -1;
+    int bad = 0;
+    for (int row = 0; !bad && row < PQntuples(r); row++) bad = read_state(v, r, row, ev, a, err);
     PQclear(r);
-    return ok ? 0 : err_nomem(err);
+    return bad;
 }
 
 static bool in_state(const struct viewer *v, const struct event_query *q)

@@ -22,6 +22,7 @@ struct turning {
     bool have; /* c was read ahead, and is in the window `in` */
     struct pg_chunk c;
     struct pg_window in;
+    int64_t passed_over; /* seq of a parked event that the filter does not want; 0: none */
 };
 
 /* ---- the settlement as JSON ---- */
@@ -35,10 +36,11 @@ static void add_text(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text_kept(text, kept)));
 }
 
-static int outcomes_json(const struct settlement *s, struct buf *b, struct error *err)
+static int outcomes_json(const struct turning *t, const struct settlement *s, struct buf *b, struct error *err)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
     buf_addc(b, '[');
+    if (t->passed_over) buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
     for (size_t i = 0; s && i < s->n; i++) {
         const struct outcome *o = &s->out[i];
         buf_addf(b, "%s{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld", i ? "," : "",
@@ -147,7 +149,7 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     buf_init(&known, 1 << 12);
     buf_init(&marks, SETTLE_BYTES);
     known_array(req, &known);
-    if (outcomes_json(s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
+    if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
         bad = pg_start(st, err, marked ? turn_marks_sql : turn_sql, marked ? TURN_TYPES "s" : TURN_TYPES, consumer,
                        owner, s ? s->b->epoch : 0, tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
                        q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
@@ -203,11 +205,14 @@ static int shrink(struct turning *t, int64_t last, struct error *err)
                    t->b->epoch, last);
 }
 
-/* forget settles a claim of which the filter wanted nothing. */
+/* forget settles a claim of which the filter wanted nothing. Of a parked event, which comes alone then, that is told: the filter
+ * it was handed out under may have been another. */
 static int forget(struct turning *t, struct error *err)
 {
     struct settlement s = {.consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
+    if (t->b->parked) t->passed_over = t->c.last;
     PGresult *r = call(t, &s, NULL, err);
+    t->passed_over = 0;
     if (!r) return -1;
     PQclear(r);
     *t->b = (struct batch){0};

@@ -203,6 +203,14 @@ static int take_over(struct claiming *k, struct error *err)
         sqlite3_reset(q);
         if (BUG(TAKE_OVER_FORGETS) && !parked) from = to;
         if ((parked ? unpark_claim(k, epoch, err) : park_range(k, lane, from, to, err)) != 0) return -1;
+        struct taken_over t = {.consumer = k->req->consumer,
+                               .epoch = epoch,
+                               .from = from,
+                               .to = to,
+                               .lane = lane,
+                               .lanes = k->req->lanes,
+                               .filter = k->req->filter};
+        if (!parked && sqlite_former_taken_over(k->st, &t, err) != 0) return -1;
         if (sqlite_exec(k->st, err, "DELETE FROM outbox_claim WHERE consumer = ? AND epoch = ?", "si", k->req->consumer,
                         epoch) != 0)
             return -1;

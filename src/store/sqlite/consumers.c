@@ -31,11 +31,11 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
     if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
     if (sqlite_exec(
             st, err,
-            "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, epoch) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = "
+            "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, start, epoch) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = "
             "'epoch'), 0))",
-            "ssssisi", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
-            sqlite_now(st)) != 0)
+            "ssssisii", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
+            sqlite_now(st), position) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
@@ -128,6 +128,8 @@ static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite
         arena_release(&a);
         if (r != 0) return -1;
     }
+
+    if (!filter && sqlite_former_keep(st, c->name, err) != 0) return -1;
     if (!shape && reshape(st, c, err) != 0) return -1;
     if (filter && retry) return 0;
     return sqlite_exec(st, err, "UPDATE outbox_consumer SET events = ?, predicate = ?, retry = ? WHERE name = ?",
@@ -217,6 +219,8 @@ static int remove_rows(struct sqlite_store *st, const char *name, struct error *
                    sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_dead WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_ended WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_former_filter WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_receipt WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_mark WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ?", "s", name) ||

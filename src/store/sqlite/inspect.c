@@ -26,21 +26,104 @@ int sqlite_info(struct store *base, struct store_info *ret, struct error *err)
 
 /* ---- states ---- */
 
+/* A filter that a consumer had, and how far its lanes had got when it was replaced. */
+struct former {
+    struct former *next;
+    struct filter *filter;
+    int64_t n;
+    int lanes;
+    int64_t positions[STORE_LANES_MAX];
+};
+
+/* What is known of a consumer for the whole listing. */
+struct viewed {
+    struct filter *filter;
+    struct former *former; /* the first one first */
+    int64_t positions[STORE_LANES_MAX];
+    int64_t start; /* -1: not known */
+    int64_t ended; /* rows of outbox_ended */
+};
+
 struct viewer {
     struct sqlite_store *st;
-    struct arena a; /* consumers: for the whole listing */
+    struct arena a;
     struct consumer_info *list;
-    struct filter **filters;
-    int64_t (*positions)[STORE_LANES_MAX];
+    struct viewed *c;
     struct delivery_info *d;
     size_t n;
     int64_t claims; /* of anyone */
+    int64_t now;
 };
 
 static void viewer_release(struct viewer *v)
 {
-    for (size_t i = 0; v->filters && i < v->n; i++) filter_free(v->filters[i]);
+    for (size_t i = 0; v->c && i < v->n; i++) {
+        filter_free(v->c[i].filter);
+        for (struct former *f = v->c[i].former; f; f = f->next) filter_free(f->filter);
+    }
     arena_release(&v->a);
+}
+
+static int read_positions(struct sqlite_store *st, const char *name, int64_t positions[STORE_LANES_MAX],
+                          struct error *err)
+{
+    sqlite3_stmt *q = sqlite_query(st, err, "SELECT lane, position FROM outbox_lane WHERE consumer = ?", "s", name);
+    int r = q ? 1 : -1;
+    while (q && (r = sqlite_step(st, q, err)) == 1) {
+        int lane = sqlite3_column_int(q, 0);
+        if (lane >= 0 && lane < STORE_LANES_MAX) positions[lane] = sqlite3_column_int64(q, 1);
+    }
+    return r < 0 ? -1 : 0;
+}
+
+/* add_former appends the filter of this row, which is the first of its n. */
+static struct former *add_former(struct viewer *v, struct former **end, sqlite3_stmt *q, struct error *err)
+{
+    bool ok = true;
+    struct former *f = arena_zalloc(&v->a, 1, sizeof *f);
+    const char *events = sqlite_copy(q, 4, &v->a, &ok).p, *where = sqlite_copy(q, 5, &v->a, &ok).p;
+    if (!f || !ok) {
+        err_nomem(err);
+        return NULL;
+    }
+    f->n = sqlite3_column_int64(q, 0);
+    f->lanes = sqlite3_column_int(q, 2);
+    if (filter_new(events, where, &f->filter, err) != 0) return NULL;
+    *end = f;
+    return f;
+}
+
+static int read_former(struct viewer *v, const char *name, struct former **end, struct error *err)
+{
+    struct former *f = NULL;
+    int r = 0;
+    sqlite3_stmt *q = sqlite_query(v->st, err,
+                                   "SELECT n, lane, lanes, position, events, predicate FROM outbox_former_filter WHERE "
+                                   "consumer = ? ORDER BY n, lane",
+                                   "s", name);
+    if (!q) return -1;
+    while ((r = sqlite_step(v->st, q, err)) == 1) {
+        int lane = sqlite3_column_int(q, 1);
+        if (!f || f->n != sqlite3_column_int64(q, 0)) {
+            f = add_former(v, f ? &f->next : end, q, err);
+            if (!f) break;
+        }
+        if (lane >= 0 && lane < STORE_LANES_MAX) f->positions[lane] = sqlite3_column_int64(q, 3);
+    }
+    if (r == 1) sqlite3_reset(q);
+    return r == 0 ? 0 : -1;
+}
+
+static int view_consumer(struct viewer *v, const struct consumer_spec *spec, struct viewed *c, struct error *err)
+{
+    c->start = -1;
+    if (filter_new(spec->events, spec->where, &c->filter, err) != 0) return -1;
+    if (read_positions(v->st, spec->name, c->positions, err) != 0) return -1;
+    if (read_former(v, spec->name, &c->former, err) != 0) return -1;
+    if (sqlite_number(v->st, err, &c->start, "SELECT start FROM outbox_consumer WHERE name = ?", "s", spec->name) != 0)
+        return -1;
+    return sqlite_number(v->st, err, &c->ended, "SELECT count(*) FROM outbox_ended WHERE consumer = ?", "s",
+                         spec->name);
 }
 
 static int viewer_init(struct viewer *v, struct sqlite_store *st, const char *consumer, struct error *err)
@@ -50,24 +133,16 @@ static int viewer_init(struct viewer *v, struct sqlite_store *st, const char *co
     size_t n;
     if (sqlite_consumer_list(&st->base, consumer, &v->a, &v->list, &n, err) != 0) goto fail;
     if (sqlite_number(st, err, &v->claims, "SELECT count(*) FROM outbox_claim", "") != 0) goto fail;
-    v->filters = arena_zalloc(&v->a, n + 1, sizeof *v->filters);
-    v->positions = arena_zalloc(&v->a, n + 1, sizeof *v->positions);
+    v->now = sqlite_now(st);
+    v->c = arena_zalloc(&v->a, n + 1, sizeof *v->c);
     v->d = arena_zalloc(&v->a, n + 1, sizeof *v->d);
-    if (!v->filters || !v->positions || !v->d) {
+    if (!v->c || !v->d) {
         err_nomem(err);
         goto fail;
     }
-    for (; v->n < n; v->n++) {
-        const struct consumer_spec *c = &v->list[v->n].spec;
-        if (filter_new(c->events, c->where, &v->filters[v->n], err) != 0) goto fail;
-        sqlite3_stmt *q = sqlite_query(st, err, "SELECT lane, position FROM outbox_lane WHERE consumer = ?", "s",
-                                       c->name);
-        int r = q ? 1 : -1;
-        while (q && (r = sqlite_step(st, q, err)) == 1) {
-            int lane = sqlite3_column_int(q, 0);
-            if (lane >= 0 && lane < STORE_LANES_MAX) v->positions[v->n][lane] = sqlite3_column_int64(q, 1);
-        }
-        if (r < 0) goto fail;
+    for (size_t i = 0; i < n; i++) {
+        v->n++; /* what view_consumer made is released, whether or not it got to the end */
+        if (view_consumer(v, &v->list[i].spec, &v->c[i], err) != 0) goto fail;
     }
     return 0;
 fail:
@@ -81,22 +156,91 @@ static int exceptional(struct viewer *v, size_t i, int64_t seq, struct arena *a,
 {
     struct delivery_info *d = &v->d[i];
     bool ok = true;
-    sqlite3_stmt *q = sqlite_query(v->st, err,
-                                   "SELECT attempts, due_at, claim IS NOT NULL, error, 0 FROM outbox_parked WHERE "
-                                   "consumer = ?1 AND seq = ?2 UNION ALL SELECT attempts, NULL, 0, error, 1 FROM "
-                                   "outbox_dead WHERE consumer = ?1 AND seq = ?2 AND retrying = 0",
-                                   "si", d->consumer, seq);
+    sqlite3_stmt *q = sqlite_query(
+        v->st, err,
+        "SELECT attempts, due_at, EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = ?1 "
+        "AND k.epoch = claim AND k.locked_until > ?3), error, 0 FROM outbox_parked WHERE "
+        "consumer = ?1 AND seq = ?2 UNION ALL SELECT attempts, NULL, 0, error, 1 FROM "
+        "outbox_dead WHERE consumer = ?1 AND seq = ?2 AND retrying = 0",
+        "sii", d->consumer, seq, v->now);
     int r = q ? sqlite_step(v->st, q, err) : -1;
     *found = r == 1;
     if (r <= 0) return r;
     d->attempts = sqlite3_column_int(q, 0);
     d->due_at = sqlite3_column_int64(q, 1);
-    d->state = sqlite3_column_int(q, 4)   ? STATE_EXPIRED
-               : sqlite3_column_int(q, 2) ? STATE_INFLIGHT
-               : d->attempts > 0          ? STATE_FAILED
-                                          : STATE_PENDING;
+    d->state = STATE_PENDING;
+    if (d->attempts > 0) d->state = STATE_FAILED;
+    if (sqlite3_column_int(q, 2)) d->state = STATE_INFLIGHT;
+    if (sqlite3_column_int(q, 4)) d->state = STATE_EXPIRED;
     d->error = sqlite_copy(q, 3, a, &ok).p;
     sqlite3_reset(q);
+    return ok ? 0 : err_nomem(err);
+}
+
+/* judge is the filter an event was handed out under: the first that was replaced after that, or the one of now. */
+static const struct filter *judge(const struct viewed *c, const struct event *ev)
+{
+    for (const struct former *f = c->former; f; f = f->next)
+        if (ev->seq <= f->positions[event_lane(ev->key, ev->seq, f->lanes)]) return f->filter;
+    return c->filter;
+}
+
+/* ended reads how a single event ended, where that is on record. */
+static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *found, struct error *err)
+{
+    *found = false;
+    if (v->c[i].ended == 0) return 0;
+    sqlite3_stmt *q = sqlite_query(v->st, err, "SELECT state FROM outbox_ended WHERE seq = ? AND consumer = ?", "is",
+                                   seq, v->d[i].consumer);
+    int r = q ? sqlite_step(v->st, q, err) : -1;
+    if (r <= 0) return r;
+    *found = true;
+    for (int s = 0; s < STATE_COUNT; s++)
+        if (str_is(sqlite_text(q, 0), delivery_state_names[s])) v->d[i].state = (enum delivery_state)s;
+    sqlite3_reset(q);
+    return 0;
+}
+
+/* claim_on: whether a claim spans the event, alive or expired. */
+enum claim_on { CLAIM_NONE, CLAIM_EXPIRED, CLAIM_LIVE };
+
+static int claim_on(struct viewer *v, const char *consumer, int lane, int64_t seq, enum claim_on *ret,
+                    struct error *err)
+{
+    int64_t found = CLAIM_NONE;
+    *ret = CLAIM_NONE;
+    if (!v->claims) return 0;
+    if (sqlite_number(
+            v->st, err, &found,
+            "SELECT max(CASE WHEN locked_until > ?5 THEN ?6 ELSE ?7 END) FROM outbox_claim WHERE consumer = ?1 "
+            "AND parked = 0 AND lane = ?2 AND from_seq < ?3 AND to_seq >= ?4",
+            "siiiiii", consumer, (int64_t)lane, seq, seq, v->now, (int64_t)CLAIM_LIVE, (int64_t)CLAIM_EXPIRED) != 0)
+        return -1;
+    *ret = (enum claim_on)found;
+    return 0;
+}
+
+static bool wants(const struct filter *f, const struct event *ev)
+{
+    return filter_type(f, ev->type) && filter_payload(f, ev->payload);
+}
+
+/* handed_out: the state of an event that its lane is past, and that is neither parked nor dead. */
+static int handed_out(struct viewer *v, size_t i, const struct event *ev, int lane, struct error *err)
+{
+    struct delivery_info *d = &v->d[i];
+    enum claim_on claim;
+    bool known;
+    if (ev->seq <= v->c[i].start) {
+        d->state = filter_type(v->c[i].filter, ev->type) ? STATE_BEFORE_START : STATE_SKIPPED;
+        return 0;
+    }
+    if (read_ended(v, i, ev->seq, &known, err) != 0) return -1;
+    if (!known) d->state = wants(judge(&v->c[i], ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
+    if (d->state == STATE_SKIPPED) return 0;
+    if (claim_on(v, d->consumer, lane, ev->seq, &claim, err) != 0) return -1;
+    if (claim == CLAIM_LIVE) d->state = STATE_INFLIGHT;
+    if (claim == CLAIM_EXPIRED) d->state = STATE_PENDING; /* nobody has it any more */
     return 0;
 }
 
@@ -105,21 +249,13 @@ static int state_of(struct viewer *v, size_t i, const struct event *ev, struct a
     struct delivery_info *d = &v->d[i];
     const struct consumer_spec *c = &v->list[i].spec;
     bool found;
-    int64_t claimed = 0;
     *d = (struct delivery_info){.consumer = c->name};
     found = v->list[i].parked + v->list[i].dead > 0; /* most have neither: then a million events cost no query */
     if (found && exceptional(v, i, ev->seq, a, &found, err) != 0) return -1;
     if (found) return 0;
     int lane = event_lane(ev->key, ev->seq, c->lanes);
-    if (v->claims &&
-        sqlite_number(v->st, err, &claimed,
-                      "SELECT 1 FROM outbox_claim WHERE consumer = ? AND parked = 0 AND lane = ? AND from_seq < ? AND "
-                      "to_seq >= ? LIMIT 1",
-                      "siii", c->name, (int64_t)lane, ev->seq, ev->seq) != 0)
-        return -1;
-    if (!filter_type(v->filters[i], ev->type) || !filter_payload(v->filters[i], ev->payload)) d->state = STATE_SKIPPED;
-    else if (claimed) d->state = STATE_INFLIGHT;
-    else d->state = ev->seq <= v->positions[i][lane] ? STATE_DELIVERED : STATE_PENDING;
+    if (ev->seq <= v->c[i].positions[lane]) return handed_out(v, i, ev, lane, err);
+    d->state = wants(v->c[i].filter, ev) ? STATE_PENDING : STATE_SKIPPED;
     return 0;
 }
 

@@ -167,6 +167,17 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
 /* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
 int64_t sqlite_order_key(enum order order, const struct event *ev);
 
+/* former.c: keep notes, before a consumer's filter is replaced, how far it was used. taken_over notes what it no longer tells of
+ * a fresh claim that was made under it and ran out. */
+struct taken_over {
+    const char *consumer;
+    int64_t epoch, from, to;
+    int lane, lanes;
+    const struct filter *filter; /* the one of now */
+};
+int sqlite_former_keep(struct sqlite_store *st, const char *name, struct error *err);
+int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t, struct error *err);
+
 /* consumers.c, inspect.c, trim.c */
 void sqlite_spec_forget(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
