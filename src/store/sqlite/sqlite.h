@@ -10,7 +10,7 @@
 #include "store/store.h"
 
 #define SQLITE_SCHEMA_VERSION 2
-#define STATEMENTS_MAX 64
+#define STATEMENTS_MAX 160
 #define SQLITE_IDENTITY 33 /* 32 digits */
 
 /* Which file we have open: see home.c. */
