@@ -41,11 +41,17 @@ static int set_undo(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct args *)target)->undo, err);
 }
 
+static int set_dry_run(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->dry_run, err);
+}
+
 static const struct cli_option options[] = {
     {{"shape", "NAME", "auto", "what the table looks like: auto, processed_at, debezium", set_shape}, 0, false},
     {{"column", "FIELD=COLUMN", NULL,
       "what a column is, where it is not called as usual: id, type, aggregate_type, aggregate_id, payload, created_at, "
-      "processed_at or tenant; nothing behind = for none; may be repeated",
+      "processed_at or tenant; nothing behind = for none; 'TEXT' in single quotes, the same for every row, for type, "
+      "aggregate_type or tenant; may be repeated",
       set_column},
      0,
      false},
@@ -53,31 +59,58 @@ static const struct cli_option options[] = {
      0,
      false},
     {{"undo", NULL, "no", "make no more events of its rows; those there are stay", set_undo}, 0, false},
+    {{"dry-run", NULL, "no", "say what would be done, and do nothing", set_dry_run}, 0, false},
     OPTION_JSON,
     OPTION_END,
 };
+
+static const char *rows(int64_t n)
+{
+    return n == 1 ? "row that is not processed" : "rows that are not processed";
+}
+
+static void say_dry_run(struct buf *b, const char *table, const struct adopt_result *res)
+{
+    long long n = (long long)res->copied;
+    if (!res->changed) buf_addf(b, "%s: is adopted, with these columns; nothing would be done\n", table);
+    else if (res->other_columns) buf_addf(b, "%s: is adopted; its next rows would be read with these columns\n", table);
+    else buf_addf(b, "%s: would be adopted, and %lld %s made events\n", table, n, rows(res->copied));
+    buf_addf(b, "columns: %s\n", res->mapping);
+}
+
+static void say(struct buf *b, const struct args *a, const struct adopt_result *res)
+{
+    const char *table = a->pos[0];
+    long long n = (long long)res->copied;
+    if (a->dry_run) say_dry_run(b, table, res);
+    else if (a->undo && res->changed) buf_addf(b, "%s: no longer adopted; its events stay\n", table);
+    else if (a->undo) buf_addf(b, "%s: was not adopted; nothing to do\n", table);
+    else if (res->other_columns)
+        buf_addf(b, "%s: was adopted before; its next rows are read with these columns, its events stay\n", table);
+    else if (res->changed)
+        buf_addf(b, "%s: adopted; %lld row%s that %s not processed became events\n", table, n, n == 1 ? "" : "s",
+                 n == 1 ? "was" : "were");
+    else buf_addf(b, "%s: was adopted before; nothing to do\n", table);
+}
 
 static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
 {
     const struct args *a = &cli->args;
     struct buf b;
-    buf_init(&b, 4096);
+    buf_init(&b, 8192);
     if (a->json) {
         buf_addc(&b, '{');
         output_string(&b, "table", a->pos[0]);
         output_bool(&b, "adopted", !a->undo);
         output_bool(&b, "changed", res->changed);
         output_number(&b, "copied", res->copied);
+        if (a->dry_run) {
+            output_bool(&b, "dry_run", true);
+            output_member(&b, "columns");
+            buf_adds(&b, res->mapping);
+        }
         buf_adds(&b, "}\n");
-    } else if (a->undo) {
-        buf_addf(&b, "%s: %s\n", a->pos[0],
-                 res->changed ? "no longer adopted; its events stay" : "was not adopted; nothing to do");
-    } else if (res->changed) {
-        buf_addf(&b, "%s: adopted; %lld row%s that %s not processed became events\n", a->pos[0], (long long)res->copied,
-                 res->copied == 1 ? "" : "s", res->copied == 1 ? "was" : "were");
-    } else {
-        buf_addf(&b, "%s: was adopted before; nothing to do\n", a->pos[0]);
-    }
+    } else say(&b, a, res);
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
@@ -91,11 +124,12 @@ static int run(struct cli *cli, struct error *err)
                                 .existing = a->existing,
                                 .columns = a->columns,
                                 .n_columns = a->n_columns,
-                                .undo = a->undo};
+                                .undo = a->undo,
+                                .dry_run = a->dry_run};
     struct adopt_result res = {0};
     struct store *st;
-    if (a->undo && (a->shape || a->existing || a->n_columns))
-        return options_usage(err, "--undo takes no --shape, --column or --existing");
+    if (a->undo && (a->shape || a->existing || a->n_columns || a->dry_run))
+        return options_usage(err, "--undo takes no --shape, --column, --existing or --dry-run");
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->adopt
                 ? st->ops->adopt(st, &req, &res, err)

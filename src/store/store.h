@@ -298,11 +298,13 @@ struct adopt_request {
     const char *const *columns; /* FIELD=COLUMN, where the shape's names are not the table's */
     size_t n_columns;
     const char *existing; /* "copy" or "skip" rows there are; NULL: copy, if it is the first time */
-    bool undo;
+    bool undo, dry_run;
 };
 struct adopt_result {
-    bool changed;   /* false: it was so already */
-    int64_t copied; /* rows that became events at once */
+    bool changed;       /* false: it was so already */
+    bool other_columns; /* it was adopted, and has other columns now */
+    int64_t copied;     /* rows that became events at once */
+    char mapping[2000]; /* of a dry run: {"FIELD":"COLUMN",...} */
 };
 
 /* Something somebody looked into and has a word to say about (validate, doctor). */

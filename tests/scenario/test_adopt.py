@@ -142,6 +142,88 @@ class Adoption(PgCase):
         self.insert(4)
         self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 4])
 
+    def test_adopting_again_with_other_columns_reads_the_next_rows_with_them(self):
+        self.sql("CREATE TABLE jobs (id int, event_type text, kind text, payload json, body json, processed_at date, done date)")
+        add = "INSERT INTO jobs VALUES (%s, 'a', 'b', '1', '2', %s, %s)"
+        self.outbox("adopt", "jobs")
+        self.sql(add, 1, None, None)
+        other = ("--column", "type=kind", "--column", "payload=body", "--column", "processed_at=done")
+        said = self.outbox("adopt", "jobs", *other).stdout
+        self.assertEqual(said, "jobs: was adopted before; its next rows are read with these columns, its events stay\n")
+        self.assertEqual(self.outbox("adopt", "jobs", *other).stdout, "jobs: was adopted before; nothing to do\n")
+        self.sql(add, 2, "2024-01-01", None)
+        self.sql(add, 3, None, "2024-01-01")  # done, by what counts now
+        self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"), [("a", 1), ("b", 2)])
+        self.assertIn("no column nope", self.outbox("adopt", "jobs", "--column", "type=nope", status=DATA).stderr)
+        self.assertTrue(self.json("adopt", "jobs")["changed"])
+        self.sql(add, 4, None, "2024-01-01")
+        self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq DESC LIMIT 1"), [("a", 1)])
+
+    def test_old_rows_are_not_copied_again_while_it_is_adopted(self):
+        self.old_rows(3)
+        self.outbox("adopt", "outbox")
+        self.assertIn("delivered twice; leave existing out; or undo first",
+                      self.outbox("adopt", "outbox", "--existing", "copy", status=DATA).stderr)
+        self.assertIn("delivered twice", self.outbox("adopt", "outbox", "--existing", "copy", "--dry-run", status=DATA).stderr)
+        self.assertFalse(self.json("adopt", "outbox", "--existing", "skip")["changed"])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(2,)])
+
+    def test_a_dry_run_says_what_would_be_done_and_does_nothing(self):
+        self.old_rows(10)
+        said = self.outbox("adopt", "outbox", "--dry-run").stdout
+        self.assertEqual(said.splitlines()[0], "outbox: would be adopted, and 7 rows that are not processed made events")
+        self.assertEqual(json.loads(said.splitlines()[1].removeprefix("columns: ")), {
+            "id": "id", "type": "event_type", "payload": "payload", "created_at": "created_at", "processed_at": "processed_at"})
+        self.assertEqual(self.json("adopt", "outbox", "--dry-run", "--existing", "skip")["copied"], 0)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
+        self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'outbox'::regclass"), [(0,)])
+        self.assertEqual(self.json("adopt", "outbox")["copied"], 7)
+        self.assertIn("nothing would be done", self.outbox("adopt", "outbox", "--dry-run").stdout)
+        said = self.outbox("adopt", "outbox", "--dry-run", "--column", "created_at=").stdout
+        self.assertIn("its next rows would be read with these columns", said)
+        self.assertFalse(self.json("adopt", "outbox")["changed"])
+        # Nobody waits for it, and it waits for nobody.
+        db = psycopg2.connect(self.store)
+        self.addCleanup(db.close)
+        with db.cursor() as cursor: cursor.execute("INSERT INTO outbox (event_type, payload) VALUES ('a', '1')")
+        self.outbox("adopt", "outbox", "--dry-run")
+
+    def test_a_text_in_quotes_is_the_same_for_every_row(self):
+        self.sql("CREATE TABLE orders (id int, order_id int, payload json, processed_at date)")
+        columns = ("--column", "aggregate_type='order'", "--column", "aggregate_id=order_id", "--column", "type='order.paid'")
+        self.sql("INSERT INTO orders VALUES (1, 7, '1'), (2, NULL, '2')")
+        self.outbox("adopt", "orders", *columns)
+        self.sql("INSERT INTO orders VALUES (3, 8, '3')")
+        self.assertEqual(self.sql("SELECT type, aggregate_type, aggregate_id FROM outbox.event ORDER BY seq"),
+                         [("order.paid", "order", "7"), ("order.paid", None, None), ("order.paid", "order", "8")])
+        self.assertTrue(self.json("adopt", "orders", *columns[:4], "--column", "type='order.changed'")["changed"])
+        self.sql("INSERT INTO orders VALUES (4, 8, '4')")
+        self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq DESC LIMIT 1"), [("order.changed",)])
+        given = {"aggregate_type": "'order'", "aggregate_id": "order_id", "type": "'t'"}
+        for field, text, says in (("payload", "'x'", "has to be a column"), ("id", "'7'", "has to be a column"),
+                                  ("aggregate_type", "'a/b'", "cannot be the aggregate_type"),
+                                  ("aggregate_type", "''", "cannot be the aggregate_type")):
+            with self.subTest(field=field, text=text):
+                args = [word for item in {**given, field: text}.items() for word in ("--column", "=".join(item))]
+                self.assertIn(says, self.outbox("adopt", "orders", *args, status=CONFIG).stderr)
+
+    def test_a_later_version_makes_events_of_old_tables_its_own_way(self):
+        self.sql("CREATE TABLE orders (id int, order_id int, payload json, processed_at date)")
+        self.outbox("adopt", "orders", "--column", "aggregate_type='order'", "--column", "aggregate_id=order_id", "--column",
+                    "type='t'")
+        name = self.sql("SELECT proname FROM pg_proc WHERE proname ~ '^adopted_[0-9]'")[0][0]
+        first = self.sql("SELECT prosrc FROM pg_proc WHERE proname = %s", name)[0][0].split("\n")[0]
+        self.sql(f"CREATE OR REPLACE FUNCTION outbox.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$" + first +
+                 "\nBEGIN RETURN NULL; END$$")
+        self.sql("UPDATE outbox.meta SET value = 'another' WHERE name = 'functions'")
+        writer = psycopg2.connect(self.store)  # nobody's table is locked for that
+        self.addCleanup(writer.close)
+        with writer.cursor() as cursor: cursor.execute("INSERT INTO orders VALUES (1, 1, '1')")
+        self.outbox("init")
+        writer.commit()
+        self.sql("INSERT INTO orders VALUES (2, 2, '2')")
+        self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event"), [("2",)])
+
     def test_undo_leaves_events_and_adopting_after_it_needs_a_decision(self):
         self.old_rows(3)
         self.assertEqual(self.outbox("adopt", "outbox", "--undo").stdout, "outbox: was not adopted; nothing to do\n")

@@ -3,36 +3,30 @@
 -- whoever inserts it. Writers wait meanwhile. shape: 'processed_at' (id, event_type, payload, created_at, processed_at),
 -- 'debezium' (id, aggregatetype, aggregateid, type, payload) or 'auto'; columns that are called otherwise: see adopt_columns.
 -- existing: 'copy' or 'skip'; by default copy, but for a table that was adopted before, of which nobody can tell what became
--- events then. adopted: whether it was not yet; copied: how many rows.
+-- events then. A table that is adopted already gets other columns, if these are others, from its next row on. adopted: whether it
+-- was not yet; copied: how many rows; changed: whether it was, and has other columns now.
 CREATE OR REPLACE FUNCTION @schema@.adopt(source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}',
-                                          existing text DEFAULT NULL, OUT adopted boolean, OUT copied bigint)
+                                          existing text DEFAULT NULL, OUT adopted boolean, OUT copied bigint, OUT changed boolean)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@.adopt_source(source);
     c pg_catalog.pg_class;
-    known text;
     v record;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'OB002';
     END IF;
-    IF existing NOT IN ('copy', 'skip') THEN
-        RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing USING ERRCODE = 'OB004';
-    END IF;
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
     copied := 0;
     adopted := @schema@.adopted(tab) IS NULL;
+    PERFORM @schema@.adopt_decided(tab, NOT adopted, existing);
     IF NOT adopted THEN
+        changed := @schema@.adopt_trigger(tab, shape, columns);
         RETURN;
     END IF;
+    changed := false;
     SELECT * INTO c FROM pg_catalog.pg_class x WHERE x.oid = tab;
-    known := format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname);
-    IF existing IS NULL AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = known) THEN
-        RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then cannot be told', tab
-            USING ERRCODE = 'OB001', HINT = 'say existing copy to make events of all that are not processed, or existing skip '
-            'to begin with new ones';
-    END IF;
     IF existing = 'skip' THEN
         PERFORM @schema@.adopt_columns(tab, shape, columns);
     ELSE
@@ -42,7 +36,7 @@ BEGIN
         GET DIAGNOSTICS copied = ROW_COUNT;
     END IF;
     PERFORM @schema@.adopt_trigger(tab, shape, columns);
-    INSERT INTO @schema@.meta (name, value) VALUES (known, @schema@.clock()::text) ON CONFLICT DO NOTHING;
+    INSERT INTO @schema@.meta (name, value) VALUES (@schema@.adopted_name(tab), @schema@.clock()::text) ON CONFLICT DO NOTHING;
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text) FROM PUBLIC;

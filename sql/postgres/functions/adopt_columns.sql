@@ -1,7 +1,8 @@
 -- adopt_columns: which column of an old table is what of an event. The shape says how they are usually called; `columns`
--- ({"type": "kind", "created_at": ""}) says otherwise, '' for none.
+-- ({"type": "kind", "created_at": ""}) says otherwise, '' for none. A text in single quotes ({"aggregate_type": "'order'"}) is
+-- no column but the same for every row: `literal`.
 CREATE OR REPLACE FUNCTION @schema@.adopt_columns(source regclass, shape text, columns jsonb)
-RETURNS TABLE (field text, col text, typ regtype, category "char")
+RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     usual jsonb := '{"processed_at": {"id": "id", "type": "event_type", "payload": "payload", "created_at": "created_at",
@@ -21,7 +22,8 @@ BEGIN
     END IF;
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has) THEN 'processed_at'
-                      WHEN coalesce(columns ->> 'aggregate_type', 'aggregatetype') = ANY (has) THEN 'debezium' END;
+                      WHEN coalesce(columns ->> 'aggregate_type', 'aggregatetype') = ANY (has)
+                           OR columns ->> 'aggregate_type' ~ '^''.*''$' THEN 'debezium' END;
         IF shape IS NULL THEN
             RAISE EXCEPTION 'table % has neither a column processed_at nor aggregatetype; its columns are %', source,
                 array_to_string(has, ', ') USING ERRCODE = 'OB003', HINT = 'say which shape it has, and which column is what';
@@ -44,6 +46,21 @@ BEGIN
             RAISE EXCEPTION 'which column of table % is the % has to be said; its columns are %', source, f.field,
                 array_to_string(has, ', ') USING ERRCODE = 'OB003', HINT = format('say %s=COLUMN', f.field);
         END IF;
+        IF f.col <> ALL (has) AND f.col ~ '^''.*''$' THEN
+            literal := substr(f.col, 2, length(f.col) - 2);
+            IF f.field NOT IN ('type', 'aggregate_type', 'tenant') THEN
+                RAISE EXCEPTION 'the % is not the same for every row: it has to be a column', f.field USING ERRCODE = 'OB004',
+                    HINT = 'type, aggregate_type and tenant may be a text in single quotes';
+            END IF;
+            IF literal !~ '^[^[:cntrl:][:space:]/]{1,255}$' THEN
+                RAISE EXCEPTION '% cannot be the %: 1 to 255 characters without /, white space or control characters', f.col,
+                    f.field USING ERRCODE = 'OB004';
+            END IF;
+            field := f.field; col := f.col; typ := 'text'::regtype; category := 'S';
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        literal := NULL;
         IF f.col <> ALL (has) AND (f.field = ANY (needed) OR f.named) THEN
             RAISE EXCEPTION 'table % has no column %, which would be the %; its columns are %', source, quote_ident(f.col),
                 f.field, array_to_string(has, ', ')

@@ -1,30 +1,46 @@
--- adopt_trigger: makes the trigger of an adopted table, with a function of its own that knows its columns. It runs with the
--- rights of whoever owns the outbox: the old producer needs none.
-CREATE OR REPLACE FUNCTION @schema@.adopt_trigger(tab regclass, shape text, columns jsonb) RETURNS void
+-- adopt_trigger: makes the trigger of an adopted table, or brings it up to date, with a function of its own that knows its
+-- columns; returns whether that changed anything. It runs with the rights of whoever owns the outbox: the old producer needs
+-- none. Its first line says which column is what, for the next time.
+CREATE OR REPLACE FUNCTION @schema@.adopt_trigger(tab regclass, shape text, columns jsonb) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     v record;
+    old record;
     name text := 'adopted_' || tab::oid;
     f text;
+    mapping text := (SELECT jsonb_object_agg(c.field, c.col)::text FROM @schema@.adopt_columns(tab, shape, columns) c);
+    body text;
     owner text := (SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
                    WHERE c.oid = '@schema@.event'::regclass);
 BEGIN
-    WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
-        name := name || '_'; -- of a table that had this oid where a dump came from
-    END LOOP;
+    SELECT p.proname, p.prosrc INTO old FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = tab AND t.tgname = @schema@.adopted(tab);
+    IF FOUND THEN
+        name := old.proname;
+    ELSE
+        WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
+            name := name || '_'; -- of a table that had this oid where a dump came from
+        END LOOP;
+    END IF;
     f := format('%s.%I()', '@schema@', name);
     SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 'NEW');
-    EXECUTE format('CREATE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
-                   'SET search_path = pg_catalog, pg_temp AS %L', f,
-                   format(E'BEGIN\n    INSERT INTO %s (%s) VALUES (%s);\n    RETURN NULL;\nEND', '@schema@.event', v.targets,
-                          v.expressions));
+    body := format(E'-- %s\nBEGIN\n    INSERT INTO %s (%s) VALUES (%s);\n    RETURN NULL;\nEND', mapping, '@schema@.event', v.targets,
+                   v.expressions);
+    IF old.prosrc = body THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
+                   'SET search_path = pg_catalog, pg_temp AS %L', f, body);
     EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
     EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'makes events of the rows of ' || tab);
-    EXECUTE format('CREATE TRIGGER %I AFTER INSERT ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s', name, tab,
-                   v.unprocessed, f);
+    IF split_part(old.prosrc, E'\n', 1) IS DISTINCT FROM '-- ' || mapping THEN -- else it is only made otherwise
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s', name, tab,
+                       v.unprocessed, f);
+    END IF;
     IF owner <> current_user THEN
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
     END IF;
+    RETURN true;
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt_trigger(regclass, text, jsonb) FROM PUBLIC;

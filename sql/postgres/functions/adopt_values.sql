@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     unprocessed := 'true';
     FOR c IN SELECT * FROM @schema@.adopt_columns(source, shape, columns) LOOP
-        v := format('%s.%I', r, c.col);
+        v := coalesce(quote_literal(c.literal) || '::text', format('%s.%I', r, c.col));
         IF c.field = 'id' THEN
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s.as_uuid(%s::text), %1$s.uuid7())', '@schema@', v)

@@ -1,4 +1,6 @@
 /* admin.c: who may do what, and tables that are taken over. What happens is in sql/postgres/functions: allow.sql, adopt.sql. */
+#include <stdio.h>
+
 #include "base/buf.h"
 #include "base/json.h"
 #include "store/postgres/postgres.h"
@@ -35,9 +37,12 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
     struct buf columns;
     PGresult *r = NULL;
     buf_init(&columns, 1 << 16);
+    const char *sql = "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, $3::jsonb, $4)";
+    if (req->dry_run)
+        sql =
+            "SELECT what <> 'nothing', rows, what = 'change', mapping FROM @schema@.adopt_dry_run($1, $2, $3::jsonb, $4)";
     if (columns_json(req, &columns, err) == 0)
-        r = pg_query(st, err, "SELECT adopted, copied FROM @schema@.adopt($1, $2, $3::jsonb, $4)", "ssss", req->table,
-                     req->shape, columns.p, req->existing);
+        r = pg_query(st, err, sql, "ssss", req->table, req->shape, columns.p, req->existing);
     buf_release(&columns);
     return r;
 }
@@ -46,11 +51,13 @@ int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_r
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* it may have many rows to go through */
-    PGresult *r = req->undo ? pg_query(st, err, "SELECT @schema@.unadopt($1), 0", "s", req->table)
+    PGresult *r = req->undo ? pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table)
                             : adopt(st, req, err);
     st->patient = false;
     if (!r) return -1;
-    *ret = (struct adopt_result){.changed = pg_true(r, 0, 0), .copied = pg_int(r, 0, 1)};
+    *ret = (struct adopt_result){
+        .changed = pg_true(r, 0, 0), .copied = pg_int(r, 0, 1), .other_columns = pg_true(r, 0, 2)};
+    snprintf(ret->mapping, sizeof ret->mapping, "%s", PQgetvalue(r, 0, 3));
     PQclear(r);
     return 0;
 }

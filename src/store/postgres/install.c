@@ -140,7 +140,8 @@ static const char strays_sql[] =
     "        BEGIN\n            EXECUTE format('DROP ROUTINE %%s', f.which);\n"
     "        EXCEPTION WHEN dependent_objects_still_exist THEN\n            NULL;\n        END;\n    END LOOP;\n"
     /* Rights on what was dropped or is new: a part is given again, whole. */
-    "    PERFORM @schema@.allow(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\nEND\n$outbox$;\n";
+    "    PERFORM @schema@.allow(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\n"
+    "    PERFORM @schema@.adopt_again();\nEND\n$outbox$;\n";
 
 static const char record_sql[] =
     "INSERT INTO @schema@.meta (name, value) SELECT 'functions_former', value FROM @schema@.meta WHERE name = 'functions' AND "

@@ -1,0 +1,29 @@
+-- adopt_dry_run: what adopt would do, without doing it or keeping anybody waiting. what: 'adopt', 'change' (it is adopted, with
+-- other columns) or 'nothing'; mapping: which column, or text in single quotes, is what of an event; rows: how many would be
+-- copied, as of now.
+CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}',
+                                                  existing text DEFAULT NULL, OUT what text, OUT mapping jsonb, OUT rows bigint)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    tab regclass := @schema@.adopt_source(source);
+    c pg_catalog.pg_class;
+    old text;
+    v record;
+BEGIN
+    SELECT jsonb_object_agg(x.field, x.col) INTO mapping FROM @schema@.adopt_columns(tab, shape, columns) x;
+    SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
+    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = tab AND t.tgname = @schema@.adopted(tab);
+    what := CASE WHEN NOT FOUND THEN 'adopt' WHEN old = mapping::text THEN 'nothing' ELSE 'change' END;
+    rows := 0;
+    PERFORM @schema@.adopt_decided(tab, what <> 'adopt', existing);
+    IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
+        SELECT * INTO c FROM pg_catalog.pg_class x WHERE x.oid = tab;
+        SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
+        EXECUTE format('SELECT count(*) FROM %s %s s WHERE %s', CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab, v.unprocessed)
+            INTO rows;
+    END IF;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text) IS 'what adopt would do';
