@@ -50,16 +50,10 @@ static void make_owner(struct runner *r)
 static int open_sink(struct runner *r, struct error *err)
 {
     const struct sink_ops *kind;
-    struct sink_config cfg = {
-        .url = r->consumer->sink,
-        .consumer = r->consumer->name,
-        .timeout_ms = r->consumer->timeout_ms,
-        .concurrency = r->consumer->concurrency,
-        .http = &r->consumer->http,
-        .clock = r->crew->clock,
-        .done = pipeline_done,
-        .done_ctx = r->p,
-    };
+    struct sink_config cfg = consumer_sink_config(r->consumer);
+    cfg.clock = r->crew->clock;
+    cfg.done = pipeline_done;
+    cfg.done_ctx = r->p;
     if (!cfg.url) {
         struct handler_guard guard = pipeline_guard(r->p);
         return handlers_open(&cfg, r->handlers, r->n_handlers, r->named ? &guard : NULL, &r->sk, err);

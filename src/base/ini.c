@@ -15,9 +15,8 @@ struct seen {
 };
 
 struct parser {
-    ini_visit *visit;
-    void *ctx;
-    const char *section;
+    struct ini_reading *r;
+    const char *section; /* NULL: its heading is wrong, what stands in it is passed over */
     struct seen *seen;
     size_t n_seen, cap_seen;
 };
@@ -54,7 +53,7 @@ static int open_section(struct parser *p, char *line, size_t n, struct error *er
     if (!*name) return err_set(err, ERR_CONFIG, "a section without a name");
     if (strpbrk(name, "[]")) return err_set(err, ERR_CONFIG, "a bracket inside a section's name");
     p->section = name;
-    return p->visit(p->ctx, name, NULL, NULL, err);
+    return p->r->visit(p->r->ctx, name, NULL, NULL, err);
 }
 
 /* remember refuses a name its section has already, also when the section was opened twice. */
@@ -87,7 +86,7 @@ static int setting(struct parser *p, char *line, size_t n, struct error *err)
         value++;
     }
     if (remember(p, name, err) != 0) return -1;
-    return p->visit(p->ctx, p->section, name, value, err);
+    return p->r->visit(p->r->ctx, p->section, name, value, err);
 }
 
 /* take_line handles one line; the byte at `end` may be overwritten. */
@@ -97,28 +96,52 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
     line = trim(line, end);
     size_t n = strlen(line);
     if (n == 0 || *line == '#' || *line == ';') return 0;
-    return *line == '[' ? open_section(p, line, n, err) : setting(p, line, n, err);
+    if (*line == '[') {
+        if (open_section(p, line, n, err) == 0) return 0;
+        p->section = NULL;
+        return -1;
+    }
+    return p->section ? setting(p, line, n, err) : 0;
 }
 
-int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx, struct error *err)
+/* gathered tells of a problem, if that is wanted, so that reading goes on. */
+static bool gathered(const struct parser *p, const struct error *why)
 {
-    struct parser p = {.visit = visit, .ctx = ctx, .section = ""};
+    if (!p->r->problem || why->code == ERR_NOMEM) return false;
+    p->r->problem(p->r->ctx, why);
+    return true;
+}
+
+int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *err)
+{
+    struct parser p = {.r = r, .section = ""};
     char *copy = malloc(n + 1);
     if (!copy) return err_nomem(err);
     if (n) memcpy(copy, text, n);
     copy[n] = '\n';
     char *at = copy, *stop = copy + n;
     if (n >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0) at += 3; /* a byte order mark, from some editors */
-    int r = 0;
-    for (size_t line = 1; r == 0 && at < stop; line++) {
+    int result = 0;
+    for (r->line = 1; at < stop; r->line++) {
+        struct error why = {0};
         char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
-        r = take_line(&p, at, end, err);
-        if (r != 0) err_prefix(err, "%s:%zu", where, line);
+        if (take_line(&p, at, end, &why) != 0 && !gathered(&p, &why)) {
+            if (err) *err = why;
+            result = -1;
+            break;
+        }
         at = end + 1;
     }
     free(p.seen);
     free(copy);
-    return r == 0 ? 0 : -1;
+    return result;
+}
+
+int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx, struct error *err)
+{
+    struct ini_reading r = {.visit = visit, .ctx = ctx};
+    if (ini_read(&r, text, n, err) == 0) return 0;
+    return r.line ? err_prefix(err, "%s:%zu", where, r.line) : -1;
 }
 
 /* read_all fills buf from the file; -1 with errno. More than size bytes end as size. */

@@ -18,6 +18,18 @@ typedef int ini_visit(void *ctx, const char *section, const char *name, const ch
  * Errors: ERR_CONFIG, or what visit said, prefixed with where:line. */
 int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx, struct error *err);
 
+/* ini_read is ini_parse with more to say. *line is the number of the line that is read. Unless `problem` is NULL it goes on after
+ * a line that is wrong: `problem` is told of each, and what stands in a section whose heading is wrong is passed over; only
+ * want of memory ends it then. Its errors say nothing of file and line. */
+typedef void ini_problem(void *ctx, const struct error *err);
+struct ini_reading {
+    ini_visit *visit;
+    ini_problem *problem;
+    void *ctx;
+    size_t line;
+};
+int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *err);
+
 /* ini_load reads the file and parses it. ERR_CONFIG if it cannot be read, is over 1 MiB, or has NUL bytes. */
 int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err);
 

@@ -30,6 +30,8 @@ enum {
 #define CLI_USAGE 100
 /* And one that is none: all went well, but what was looked at is not in order, which has been printed. */
 #define CLI_FOUND 101
+/* The settings are wrong, and that has been printed. */
+#define CLI_WRONG 102
 
 struct cli;
 
@@ -64,6 +66,7 @@ struct args {
     bool has_version;
     int64_t version, delay_ms;
 
+    bool connect, overflow; /* of config check; overflow: a problem could not be kept */
     bool drain, watch, dry_run, force, all, newest, man, options;
     int64_t interval_ms, older_than_ms, patience_ms; /* -1: not given */
     int64_t after, limit;
@@ -106,6 +109,7 @@ struct command {
     const struct cli_option *options; /* ends with def.name == NULL; NULL: none but the global ones */
     int min, max;                     /* how many args */
     bool consumers;                   /* takes --consumer and the options of consumers */
+    bool gathers;                     /* wants to know everything that is wrong with the settings */
     bool bare;                        /* works without any settings, and whatever is wrong with them */
     int (*run)(struct cli *cli, struct error *err);
 };
@@ -131,6 +135,7 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
 /* ---- settings: options that flags, environment and file have in common ---- */
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };
+#define ORIGINS 4
 
 /* The options of [outbox], as they take effect. Strings are borrowed from the config. */
 struct settings {
@@ -158,13 +163,28 @@ struct given {
     char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
 };
 
-/* Everything that was given, and the names of consumers in the order they came. */
+/* Names of consumers in the order they came, and where each stands. */
+struct consumer_names {
+    char **name, **where;
+    size_t n;
+};
+
+/* Something that is wrong with the settings. */
+struct problem {
+    char *where; /* "outbox.conf:12", "OUTBOX_LEASE", "--sink"; NULL: nowhere in particular */
+    char *text;
+    bool warning; /* a relay would start all the same */
+};
+
+/* Everything that was given. (1) gather: what is wrong is put among the problems, and reading goes on. */
 struct config {
     struct given *given;
     size_t n_given;
-    char **flag_consumers, **file_consumers;
-    size_t n_flag_consumers, n_file_consumers;
+    struct consumer_names names[ORIGINS];
     char *path; /* the file that was loaded; NULL: none */
+    bool gather;
+    struct problem *problem;
+    size_t n_problems;
 };
 
 void config_init(struct config *c);
@@ -174,10 +194,13 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
                 struct error *err);
 /* config_flag_consumer opens the group of `--consumer NAME`. */
 int config_flag_consumer(struct config *c, const char *name, struct error *err);
-/* config_environment takes what OUTBOX_<OPTION> says, config_file what the file says. An empty variable counts as one
- * that is not there. */
-int config_environment(struct config *c, struct error *err);
+/* config_load takes what the environment says (OUTBOX_<OPTION>, and with `consumers` also OUTBOX_CONSUMERS and
+ * OUTBOX_CONSUMER_<NAME>_<OPTION>) and what the file says, if path is not NULL. An empty variable counts as one that is not
+ * there. config_file takes only the file. */
+int config_load(struct config *c, const char *path, bool consumers, struct error *err);
 int config_file(struct config *c, const char *path, struct error *err);
+/* config_complain notes a problem; it takes nothing over. Returns -1 for want of memory. */
+int config_complain(struct config *c, const struct problem *p, struct error *err);
 /* config_again makes a config as `from` was made, from the same flags, but from the environment and the file as they are
  * now. The caller releases *ret, also after a failure. */
 int config_again(const struct config *from, struct config *ret, struct error *err);
@@ -187,10 +210,13 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 const struct given *config_get(const struct config *c, const char *consumer, const struct option_def *def);
 /* config_settings puts defaults and what was given into *ret. */
 int config_settings(const struct config *c, struct settings *ret, struct error *err);
-/* config_consumers gives the names to run: those of the arguments, or else those of the file. */
+/* config_consumers gives the names to run: those of the arguments, else those of the environment, else those of the file. */
 char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check_consumer refuses a consumer that could not run: without a sink, or with options that don't go together. */
-int config_check_consumer(const struct config *c, const char *name, struct error *err);
+/* config_check looks whether a relay could run these consumers: there is one, each has a sink, its options go together, and
+ * the sink can be opened, which reads the files it needs and connects to nobody. With `connect` it does, too. Each problem is
+ * told to `visit`, whose argument is borrowed. The relay looks the same way before it starts. */
+typedef void config_visit(void *ctx, const struct problem *p);
+void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
 /* config_mask appends a value with the passwords in its URLs, and the query of a webhook, replaced by ***. */
 void config_mask(struct buf *b, const char *value);
 /* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */

@@ -1,20 +1,121 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
+static int set_connect(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->connect, err);
+}
+
 static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option check_options[] = {
+    {{"connect", NULL, "no", "connect to the store and to what sinks deliver to as well", set_connect}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
 
 /* ---- check ---- */
 
+static void gather(void *ctx, const struct problem *p)
+{
+    struct cli *cli = ctx;
+    struct error err;
+    if (config_complain(&cli->config, p, &err) != 0) cli->args.overflow = true;
+}
+
+/* check_store: the URL, and with --connect the database. */
+static void check_store(struct cli *cli)
+{
+    const struct given *g = config_get(&cli->config, NULL, option_find(config_options, "store"));
+    struct error err = {0};
+    struct buf b;
+    int r = commands_need_store(cli, &err);
+    if (r == 0 && cli->args.connect) {
+        struct store *st;
+        r = commands_store(cli, false, &st, &err);
+        if (r == 0) store_close(st);
+    } else if (r == 0) {
+        buf_init(&b, (size_t)16 << 20);
+        struct ddl_request req = {.url = cli->settings.store, .up = &b, .down = &b, .ret_schema = &b};
+        r = store_kind(cli->settings.store)->ddl(&req, &err);
+        buf_release(&b);
+    }
+    struct problem p = {g ? g->where : NULL, err.text, false};
+    if (r != 0) gather(cli, &p);
+}
+
+static size_t print_problems(const struct config *c)
+{
+    size_t wrong = 0;
+    struct buf b;
+    for (size_t i = 0; i < c->n_problems; i++) {
+        const struct problem *p = &c->problem[i];
+        buf_init(&b, 8192);
+        buf_addf(&b, "%s%s%s%s", p->warning ? "warning: " : "", p->where ? p->where : "", p->where ? ": " : "",
+                 p->text);
+        output_error(buf_cstr(&b));
+        buf_release(&b);
+        if (!p->warning) wrong++;
+    }
+    return wrong;
+}
+
+static void list_json(struct buf *b, const char *name, const struct config *c, bool warnings)
+{
+    bool any = false;
+    output_member(b, name);
+    buf_addc(b, '[');
+    for (size_t i = 0; i < c->n_problems; i++) {
+        if (c->problem[i].warning != warnings) continue;
+        buf_adds(b, any ? ",\n{" : "\n{");
+        output_string(b, "where", c->problem[i].where);
+        output_string(b, "text", c->problem[i].text);
+        buf_addc(b, '}');
+        any = true;
+    }
+    buf_addc(b, ']');
+}
+
+static int print_json(const struct cli *cli, size_t consumers, size_t *ret_wrong, struct error *err)
+{
+    struct buf b;
+    const struct config *c = &cli->config;
+    for (size_t i = 0; i < c->n_problems; i++) *ret_wrong += c->problem[i].warning ? 0 : 1;
+    buf_init(&b, OUTPUT_MAX);
+    buf_addc(&b, '{');
+    output_bool(&b, "ok", *ret_wrong == 0);
+    output_string(&b, "file", c->path);
+    output_bool(&b, "connected", cli->args.connect);
+    output_number(&b, "consumers", (int64_t)consumers);
+    list_json(&b, "problems", c, false);
+    list_json(&b, "warnings", c, true);
+    buf_adds(&b, "}\n");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
 static int check(struct cli *cli, struct error *err)
 {
-    size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
-    for (size_t i = 0; i < n; i++) {
-        if (config_check_consumer(&cli->config, names[i], err) != 0) return -1;
+    size_t n, wrong = 0;
+    check_store(cli);
+    config_check(&cli->config, cli->args.connect, gather, cli);
+    config_consumers(&cli->config, &n);
+    if (cli->args.overflow) return err_nomem(err);
+    if (cli->args.json) {
+        if (print_json(cli, n, &wrong, err) != 0) return -1;
+    } else {
+        wrong = print_problems(&cli->config);
     }
-    printf("%s: ok, %zu consumer%s\n", cli->config.path ? cli->config.path : "no config file", n, n == 1 ? "" : "s");
+    if (wrong > 0) {
+        err->code = CLI_WRONG;
+        return -1;
+    }
+    if (!cli->args.json)
+        printf("%s: ok, %zu consumer%s%s\n", cli->config.path ? cli->config.path : "no config file", n,
+               n == 1 ? "" : "s", cli->args.connect ? ", all answer" : "");
     return 0;
 }
 
@@ -163,8 +264,10 @@ static int sample(struct cli *cli, struct error *err)
 const struct command cmd_config[] = {
     {.name = "config",
      .sub = "check",
-     .help = "see whether the settings are fit for a relay",
+     .help = "list everything that is wrong with the settings a relay would run with",
+     .options = check_options,
      .consumers = true,
+     .gathers = true,
      .run = check},
     {.name = "config",
      .sub = "show",

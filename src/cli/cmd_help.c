@@ -277,7 +277,8 @@ static void print_man(void)
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the environment, in capitals and with "
         "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options come before the environment, and that "
-        "before the config file. NO_COLOR switches colours off.");
+        "before the config file. Consumers may come from there alone: OUTBOX_CONSUMERS=search,mail names them, and "
+        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR switches colours off.");
     man_exit_codes();
 }
 

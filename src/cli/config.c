@@ -9,6 +9,7 @@
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/config.h"
 
 #define FILE_MAX ((size_t)1024 * 1024)
 #define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* what the stores' tables allow */
@@ -144,10 +145,14 @@ void config_init(struct config *c)
     *c = (struct config){0};
 }
 
-static void release_names(char **names, size_t n)
+static void release_names(struct consumer_names *names)
 {
-    for (size_t i = 0; i < n; i++) free(names[i]);
-    free(names);
+    for (size_t i = 0; i < names->n; i++) {
+        free(names->name[i]);
+        free(names->where[i]);
+    }
+    free(names->name);
+    free(names->where);
 }
 
 void config_release(struct config *c)
@@ -158,8 +163,12 @@ void config_release(struct config *c)
         free(c->given[i].where);
     }
     free(c->given);
-    release_names(c->flag_consumers, c->n_flag_consumers);
-    release_names(c->file_consumers, c->n_file_consumers);
+    for (int i = 0; i < ORIGINS; i++) release_names(&c->names[i]);
+    for (size_t i = 0; i < c->n_problems; i++) {
+        free(c->problem[i].where);
+        free(c->problem[i].text);
+    }
+    free(c->problem);
     free(c->path);
     config_init(c);
 }
@@ -186,8 +195,7 @@ static char *copy(const char *s)
     return s ? strdup(s) : NULL;
 }
 
-/* add checks a value and keeps a copy of all of it. */
-static int add(struct config *c, const struct given *g, struct error *err)
+int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0) return -1;
     struct given *grown = realloc(c->given, (c->n_given + 1) * sizeof(*grown));
@@ -203,24 +211,56 @@ static int add(struct config *c, const struct given *g, struct error *err)
     return 0;
 }
 
-static bool has_name(char *const *names, size_t n, const char *name)
+int config_complain(struct config *c, const struct problem *p, struct error *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(names[i], name) == 0) return true;
+    struct problem *grown = realloc(c->problem, (c->n_problems + 1) * sizeof(*grown));
+    if (!grown) return err_nomem(err);
+    c->problem = grown;
+    struct problem new = {copy(p->where), copy(p->text), p->warning};
+    if (!new.text || (p->where && !new.where)) {
+        free(new.where);
+        free(new.text);
+        return err_nomem(err);
     }
-    return false;
+    grown[c->n_problems++] = new;
+    return 0;
 }
 
-static int add_name(char ***names, size_t *n, const char *name, struct error *err)
+/* complain is where reading ends with the first problem, or notes it and goes on. */
+static int complain(struct config *c, const char *where, struct error *err)
+{
+    if (!c->gather || err->code == ERR_NOMEM) return err_prefix(err, "%s", where);
+    struct problem p = {(char *)(uintptr_t)where, err->text, false};
+    return config_complain(c, &p, err);
+}
+
+static int check_new(const struct consumer_names *names, const char *name, struct error *err)
 {
     if (store_name_check(name, err) != 0) return -1;
-    if (has_name(*names, *n, name)) return err_set(err, ERR_CONFIG, "there is a consumer \"%s\" already", name);
-    char **grown = realloc(*names, (*n + 1) * sizeof(*grown));
-    if (!grown) return err_nomem(err);
-    *names = grown;
-    grown[*n] = strdup(name);
-    if (!grown[*n]) return err_nomem(err);
-    (*n)++;
+    for (size_t i = 0; i < names->n; i++) {
+        if (strcmp(names->name[i], name) == 0)
+            return err_set(err, ERR_CONFIG, "there is a consumer \"%s\" already", name);
+    }
+    return 0;
+}
+
+int config_add_name(struct config *c, enum origin origin, const char *name, const char *where, struct error *err)
+{
+    struct consumer_names *names = &c->names[origin];
+    if (check_new(names, name, err) != 0) return -1;
+    char **more = realloc(names->name, (names->n + 1) * sizeof(*more));
+    if (more) names->name = more;
+    char **wheres = realloc(names->where, (names->n + 1) * sizeof(*wheres));
+    if (wheres) names->where = wheres;
+    if (!more || !wheres) return err_nomem(err);
+    char *kept[] = {strdup(name), strdup(where)};
+    if (!kept[0] || !kept[1]) {
+        free(kept[0]);
+        free(kept[1]);
+        return err_nomem(err);
+    }
+    names->name[names->n] = kept[0];
+    names->where[names->n++] = kept[1];
     return 0;
 }
 
@@ -229,9 +269,9 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 {
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
-    /* add copies: the casts only take const away from what is borrowed meanwhile. */
+    /* config_add copies: the casts only take const away from what is borrowed meanwhile. */
     struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value, where};
-    if (add(c, &g, err) == 0) return 0;
+    if (config_add(c, &g, err) == 0) return 0;
     err_prefix(err, "%s", where);
     if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
     return -1;
@@ -239,7 +279,7 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 
 int config_flag_consumer(struct config *c, const char *name, struct error *err)
 {
-    if (add_name(&c->flag_consumers, &c->n_flag_consumers, name, err) == 0) return 0;
+    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) == 0) return 0;
     err_prefix(err, "--consumer");
     if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
     return -1;
@@ -263,47 +303,36 @@ static int environment(struct config *c, const struct option_def *table, struct 
         char *value = getenv(config_variable(o->name, variable));
         if (!value || !*value) continue;
         struct given g = {o, ORIGIN_ENV, NULL, value, variable};
-        if (add(c, &g, err) != 0) return err_prefix(err, "%s", variable);
+        if (config_add(c, &g, err) != 0 && complain(c, variable, err) != 0) return -1;
     }
     return 0;
 }
 
-int config_environment(struct config *c, struct error *err)
-{
-    return environment(c, config_options, err) == 0 ? environment(c, consumer_options, err) : -1;
-}
-
 /* ---- file ---- */
 
-/* (1) at and line stand behind the last line that visit was called for. */
 struct reading {
     struct config *config;
     const char *path;
-    const char *at, *end;
-    int line;
+    struct ini_reading ini;
+    struct error nomem; /* a problem could not be kept */
 };
 
-/* next_line moves to the next line that is neither blank nor a comment: the one ini_parse calls visit for, so that
- * `config show` can say where a value comes from. */
-static void next_line(struct reading *r)
+#define WHERE 512
+
+static const char *where_now(const struct reading *r, char out[WHERE])
 {
-    while (r->at < r->end) {
-        const char *p = r->at;
-        const char *eol = memchr(p, '\n', (size_t)(r->end - p));
-        r->at = eol ? eol + 1 : r->end;
-        r->line++;
-        while (p < r->at && isspace((unsigned char)*p)) p++;
-        if (p < r->at && *p != '#' && *p != ';') return;
-    }
+    snprintf(out, WHERE, "%s:%zu", r->path, r->ini.line);
+    return out;
 }
 
-static int open_section(struct config *c, const char *section, struct error *err)
+static int open_section(struct reading *r, const char *section, struct error *err)
 {
     static const char *const names[] = {"outbox", "consumer", NULL};
     char word[32];
     if (strcmp(section, "outbox") == 0) return 0;
     if (strncmp(section, "consumer ", 9) == 0) {
-        return add_name(&c->file_consumers, &c->n_file_consumers, section + 9, err);
+        char where[WHERE];
+        return config_add_name(r->config, ORIGIN_FILE, section + 9, where_now(r, where), err);
     }
     snprintf(word, sizeof(word), "%.*s", (int)strcspn(section, " "), section);
     const char *near = text_nearest(word, names);
@@ -332,8 +361,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
 static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)
 {
     struct reading *r = ctx;
-    next_line(r);
-    if (!name) return open_section(r->config, section, err);
+    if (!name) return open_section(r, section, err);
     if (!*section) return err_set(err, ERR_CONFIG, "\"%s\" stands in no section; put [outbox] before it", name);
 
     bool in_consumer = strncmp(section, "consumer ", 9) == 0;
@@ -341,11 +369,19 @@ static int visit(void *ctx, const char *section, const char *name, const char *v
     if (!def && !in_consumer) def = option_find(config_options, name);
     if (!def) return unknown_name(name, in_consumer, err);
 
-    char where[512];
-    snprintf(where, sizeof(where), "%s:%d", r->path, r->line);
+    char where[WHERE];
+    where_now(r, where);
     struct given g = {def, ORIGIN_FILE, in_consumer ? (char *)(uintptr_t)(section + 9) : NULL, (char *)(uintptr_t)value,
                       where};
-    return add(r->config, &g, err) == 0 ? 0 : err_prefix(err, "%s", name);
+    return config_add(r->config, &g, err) == 0 ? 0 : err_prefix(err, "%s", name);
+}
+
+static void gather_problem(void *ctx, const struct error *err)
+{
+    struct reading *r = ctx;
+    struct error why = *err;
+    char where[WHERE];
+    if (complain(r->config, where_now(r, where), &why) != 0) r->nomem = why;
 }
 
 static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
@@ -354,9 +390,13 @@ static int parse(struct config *c, const char *path, const struct buf *text, str
     c->path = strdup(path);
     if (!c->path) return err_nomem(err);
     if (text->n == 0) return 0;
-    struct reading r = {.config = c, .path = path, .at = text->p, .end = text->p + text->n};
-    if (text->n >= 3 && memcmp(text->p, "\xEF\xBB\xBF", 3) == 0) r.at += 3; /* ini_parse skips it, too */
-    return ini_parse(text->p, text->n, path, visit, &r, err);
+    struct reading r = {
+        .config = c, .path = path, .ini = {.visit = visit, .problem = c->gather ? gather_problem : NULL}};
+    r.ini.ctx = &r;
+    if (ini_read(&r.ini, text->p, text->n, err) != 0) return err_prefix(err, "%s:%zu", path, r.ini.line);
+    if (!r.nomem.code) return 0;
+    *err = r.nomem;
+    return -1;
 }
 
 int config_file(struct config *c, const char *path, struct error *err)
@@ -369,15 +409,30 @@ int config_file(struct config *c, const char *path, struct error *err)
     return r;
 }
 
+/* load_file: a file that cannot be read is one of the problems, where they are gathered. */
+static int load_file(struct config *c, const char *path, struct error *err)
+{
+    if (config_file(c, path, err) == 0) return 0;
+    if (!c->gather || err->code == ERR_NOMEM) return -1;
+    struct problem p = {NULL, err->text, false};
+    return config_complain(c, &p, err);
+}
+
+int config_load(struct config *c, const char *path, bool consumers, struct error *err)
+{
+    if (environment(c, config_options, err) != 0 || environment(c, consumer_options, err) != 0) return -1;
+    if (path && load_file(c, path, err) != 0) return -1;
+    return consumers ? config_environment_consumers(c, err) : 0;
+}
+
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
     config_init(ret);
     for (size_t i = 0; i < from->n_given; i++)
-        if (from->given[i].origin == ORIGIN_FLAG && add(ret, &from->given[i], err) != 0) return -1;
-    for (size_t i = 0; i < from->n_flag_consumers; i++)
-        if (config_flag_consumer(ret, from->flag_consumers[i], err) != 0) return -1;
-    if (config_environment(ret, err) != 0) return -1;
-    return from->path ? config_file(ret, from->path, err) : 0;
+        if (from->given[i].origin == ORIGIN_FLAG && config_add(ret, &from->given[i], err) != 0) return -1;
+    for (size_t i = 0; i < from->names[ORIGIN_FLAG].n; i++)
+        if (config_flag_consumer(ret, from->names[ORIGIN_FLAG].name[i], err) != 0) return -1;
+    return config_load(ret, from->path, true, err);
 }
 
 /* ---- what counts ---- */
@@ -411,29 +466,10 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 
 char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
-    *ret_n = c->n_flag_consumers ? c->n_flag_consumers : c->n_file_consumers;
-    return c->n_flag_consumers ? c->flag_consumers : c->file_consumers;
-}
-
-static const char *value_of(const struct config *c, const char *consumer, const char *name)
-{
-    const struct option_def *def = option_find(consumer_options, name);
-    const struct given *g = config_get(c, consumer, def);
-    return g ? g->value : def->def;
-}
-
-int config_check_consumer(const struct config *c, const char *name, struct error *err)
-{
-    if (!value_of(c, name, "sink")) {
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, or sink = URL in its section",
-                       name, name);
-    }
-    if (strcmp(value_of(c, name, "order"), "global") == 0 && strcmp(value_of(c, name, "lanes"), "1") != 0) {
-        return err_set(err, ERR_CONFIG, "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
-                       name);
-    }
-    return 0;
+    enum origin from = ORIGIN_FLAG;
+    while (from > ORIGIN_FILE && c->names[from].n == 0) from--;
+    *ret_n = c->names[from].n;
+    return c->names[from].name;
 }
 
 /* ---- secrets ---- */

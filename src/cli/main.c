@@ -14,6 +14,7 @@ static int exit_code(int code)
     switch (code) {
     case CLI_FOUND: return EXIT_FOUND_;
     case CLI_USAGE: return EXIT_USAGE_;
+    case CLI_WRONG:
     case ERR_CONFIG: return EXIT_CONFIG_;
     case ERR_INVALID:
     case ERR_CONFLICT:
@@ -43,8 +44,8 @@ static void advise(const struct cli *cli, struct error *err)
 
 static int load_settings(struct cli *cli, struct error *err)
 {
-    if (config_environment(&cli->config, err) != 0) return -1;
-    if (cli->args.config && config_file(&cli->config, cli->args.config, err) != 0) return -1;
+    cli->config.gather = cli->cmd->gathers;
+    if (config_load(&cli->config, cli->args.config, cli->cmd->consumers, err) != 0) return -1;
     return config_settings(&cli->config, &cli->settings, err);
 }
 
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
     config_init(&cli.config);
     int r = run(&cli, argc, argv, &err);
     if (r == 0) r = output_end(&err);
-    if (r != 0 && err.code != CLI_FOUND) {
+    if (r != 0 && err.code != CLI_FOUND && err.code != CLI_WRONG) {
         advise(&cli, &err);
         if (cli.cmd == cmd_relay && cli.settings.log_format == LOG_JSON)
             logger_line(LOG_JSON, LOG_ERROR_, NULL, err.text, 0);

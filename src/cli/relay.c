@@ -100,19 +100,29 @@ void relay_release(struct relay *r)
     r->consumer = NULL;
 }
 
+/* The first problem of several, and how many there are. */
+struct refusal {
+    size_t n;
+    struct error *err;
+};
+
+static void note_refusal(void *ctx, const struct problem *p)
+{
+    struct refusal *f = ctx;
+    if (p->warning || f->n++ > 0) return;
+    if (p->where) err_set(f->err, ERR_CONFIG, "%s: %s", p->where, p->text);
+    else err_set(f->err, ERR_CONFIG, "%s", p->text);
+}
+
 int relay_check(const struct config *config, struct error *err)
 {
-    size_t n;
-    char *const *names = config_consumers(config, &n);
-    if (n == 0) {
-        return err_set(err, ERR_CONFIG,
-                       "no consumers to run; say --consumer NAME --sink URL, or name with -c a config file that has a "
-                       "[consumer NAME] section");
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (config_check_consumer(config, names[i], err) != 0) return -1;
-    }
-    return 0;
+    struct refusal f = {.err = err};
+    config_check(config, false, note_refusal, &f);
+    if (f.n == 0) return 0;
+    size_t at = strlen(err->text);
+    if (f.n > 1)
+        snprintf(err->text + at, sizeof(err->text) - at, " (one of %zu problems: outbox config check lists them)", f.n);
+    return -1;
 }
 
 /* ---- reading the config again ---- */

@@ -261,3 +261,14 @@ struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[
         .start_seq = c->start_seq,
     };
 }
+
+struct sink_config consumer_sink_config(const struct consumer *c)
+{
+    return (struct sink_config){
+        .url = c->sink,
+        .consumer = c->name,
+        .timeout_ms = c->timeout_ms,
+        .concurrency = c->concurrency,
+        .http = &c->http,
+    };
+}

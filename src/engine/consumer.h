@@ -38,6 +38,10 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
 /* consumer_spec_of borrows from c, and from retry_text, which it fills. */
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT]);
 
+struct sink_config;
+/* consumer_sink_config is what the consumer's sink is opened with, but for clock and done; borrows from c. */
+struct sink_config consumer_sink_config(const struct consumer *c);
+
 extern const char *const order_names[]; /* by enum order; ends with NULL */
 
 #endif

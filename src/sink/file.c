@@ -433,6 +433,22 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
     return 0;
 }
 
+/* file_probe: nothing is written, nor made. */
+static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
+{
+    const char *path = ((struct file *)sk)->path;
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX] = ".";
+    (void)timeout_ms;
+    if (access(path, F_OK) == 0) {
+        if (access(path, W_OK) == 0) return 0;
+        return err_errno(err, ERR_UNAVAILABLE, errno, "cannot write to %s", path);
+    }
+    if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    if (access(folder, W_OK | X_OK) == 0) return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno, "cannot make %s", path);
+}
+
 const struct sink_ops file_ops = {
     .scheme = "file",
     .synopsis = "file:PATH",
@@ -445,6 +461,7 @@ const struct sink_ops file_ops = {
     .fds = file_fds,
     .deadline = file_deadline,
     .cancel = file_cancel,
+    .probe = file_probe,
 };
 
 /* stdout: */

@@ -352,6 +352,19 @@ static int https_open(const struct sink_config *cfg, struct sink **ret, struct e
     return open_with(&https_ops, cfg, ret, err);
 }
 
+static int http_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
+{
+    struct request *r = &((struct http *)sk)->slots[0];
+    char text[HTTP_TEXT] = "";
+    if (!r->easy && !http_setup_easy(r)) return err_nomem(err);
+    curl_easy_setopt(r->easy, CURLOPT_CONNECT_ONLY, 1L);
+    curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS, (long)timeout_ms);
+    CURLcode rc = curl_easy_perform(r->easy);
+    if (rc == CURLE_OK) return 0;
+    http_judge(r, rc, text);
+    return err_set(err, ERR_UNAVAILABLE, "%s", text);
+}
+
 const struct sink_ops https_ops = {
     .scheme = "https",
     .synopsis = "https://HOST/PATH",
@@ -363,6 +376,7 @@ const struct sink_ops https_ops = {
     .fds = http_fds,
     .deadline = http_deadline,
     .cancel = http_cancel,
+    .probe = http_probe,
 };
 
 const struct sink_ops http_ops = {
@@ -376,4 +390,5 @@ const struct sink_ops http_ops = {
     .fds = http_fds,
     .deadline = http_deadline,
     .cancel = http_cancel,
+    .probe = http_probe,
 };

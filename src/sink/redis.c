@@ -1,6 +1,8 @@
 /* redis.c: the sink that appends to Redis Streams: one XADD per event, hundreds in flight, answers matched one by one. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "event/envelope.h"
@@ -429,6 +431,16 @@ static void redis_close(struct sink *sk)
     free(r);
 }
 
+/* check_files: they are read at each connection, but one that is not there now was not meant so. */
+static int check_files(const struct redis_url *u, struct error *err)
+{
+    const char *const files[] = {u->password_file, u->ca, u->cert, u->key};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (files[i] && access(files[i], R_OK) != 0)
+            return err_errno(err, ERR_CONFIG, errno, "redis sink: could not read %s", files[i]);
+    return 0;
+}
+
 static int redis_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     const struct sink_ops *ops;
@@ -440,7 +452,7 @@ static int redis_open(const struct sink_config *cfg, struct sink **ret, struct e
     buf_init(&r->envelope, OUT_MAX);
     snprintf(r->client, sizeof r->client, "outbox:%s", cfg->consumer);
     redis_conn_init(&r->conn, &r->url, r->client, OUT_MAX, IN_MAX);
-    if (redis_settings_read(cfg->url, &r->set, &r->url, err) != 0) goto fail;
+    if (redis_settings_read(cfg->url, &r->set, &r->url, err) != 0 || check_files(&r->url, err) != 0) goto fail;
     if (template_new(r->set.stream, &r->name, err) != 0) {
         err_prefix(err, "redis sink: stream");
         goto fail;
@@ -463,6 +475,19 @@ fail:
     return -1;
 }
 
+static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
+{
+    struct redis_sink *r = (struct redis_sink *)sk;
+    const char *ping[] = {"PING"};
+    const size_t lens[] = {4};
+    redisReply *reply;
+    if (redis_conn_call(&r->conn, 1, ping, lens, timeout_ms, -1, &reply, err) != 0) return -1;
+    int rc = 0;
+    if (reply->type == REDIS_REPLY_ERROR) rc = err_set(err, ERR_UNAVAILABLE, "redis sink: %s", reply->str);
+    freeReplyObject(reply);
+    return rc;
+}
+
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
         .scheme = scheme_, \
@@ -478,6 +503,7 @@ fail:
         .lease = redis_lease, \
         .marks = redis_marks, \
         .marks_kept = redis_marks_kept, \
+        .probe = redis_probe, \
         .caution = redis_caution, \
     }
 

@@ -118,6 +118,9 @@ struct sink_ops {
      * the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
+    /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and delivers nothing. NULL:
+     * there is nobody to ask. Only on a sink that was not used yet. */
+    int (*probe)(struct sink *sk, int64_t timeout_ms, struct error *err);
     /* caution is a line for operators about how it is set up; NULL: nothing to say. */
     const char *(*caution)(struct sink *sk);
 };

@@ -256,6 +256,27 @@ static void assert_env(const char *env, const char *entry)
     if (!strstr(env, line)) fail_msg("%s is missing in%s", entry, env);
 }
 
+static void settings_of_the_relay_are_not_in_the_environment(void **state)
+{
+    struct peer *p = *state;
+    setenv("OUTBOX_STORE", "postgres://app:geheim@db/shop", 1);
+    setenv("OUTBOX_REDIS_PASSWORD", "geheim", 1);
+    setenv("OUTBOX_CONSUMERS", "geheim", 1);
+    setenv("OUTBOX_CONSUMER_A_SINK", "https://example.com/?token=geheim", 1);
+    open_command(p, "{ echo; env; } > $dir/env", 0, 1);
+    unsetenv("OUTBOX_STORE");
+    unsetenv("OUTBOX_REDIS_PASSWORD");
+    unsetenv("OUTBOX_CONSUMERS");
+    unsetenv("OUTBOX_CONSUMER_A_SINK");
+    sink_rig_add(&p->rig, "{}", 0);
+    sink_rig_run(&p->rig);
+    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    char *env = read_in(p, "env");
+    if (strstr(env, "geheim")) fail_msg("a secret is in%s", env);
+    assert_non_null(strstr(env, "\nOUTBOX_SEQ=1\n"));
+    free(env);
+}
+
 static void facts_are_in_the_environment(void **state)
 {
     struct peer *p = *state;
@@ -280,7 +301,6 @@ static void facts_are_in_the_environment(void **state)
     assert_env(env, "OUTBOX_CONSUMER=search");
     assert_env(env, "OUTBOX_ATTEMPT=3");
     assert_env(env, "OUTBOX_STORE=sqlite:shop.db");
-    assert_env(env, "OUTBOX_LEASE=2s");
     free(env);
 }
 
@@ -621,6 +641,7 @@ int main(void)
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
         ON_A_COMMAND(stdin_is_the_line_and_need_not_be_read),
         ON_A_COMMAND(facts_are_in_the_environment),
+        ON_A_COMMAND(settings_of_the_relay_are_not_in_the_environment),
         ON_A_COMMAND(absent_facts_are_unset_even_if_inherited),
         ON_A_COMMAND(command_gets_no_descriptor_of_ours),
         ON_A_COMMAND(command_gets_default_signals_and_an_empty_mask),

@@ -526,7 +526,10 @@ lease = 20s
                            ("[consumer a]\nsink = stdout:\norder = global\nlanes = 2\n", ['"a"', "global"])):
             with self.subTest(text=text):
                 self.write("o.conf", text)
-                self.refused(CONFIG, "config", "check", "-c", "o.conf", says=says)
+                self.refused(CONFIG, "config", "show", "-c", "o.conf", says=says) if "sink" not in says and "global" not in \
+                    says else self.refused(CONFIG, "relay", "-c", "o.conf", says=says)
+                said = self.outbox("config", "check", "-c", "o.conf", status=CONFIG).stderr
+                for text in says: self.assertIn(text, said)
         self.refused(CONFIG, "status", "-c", "none.conf", says="none.conf")
 
     def test_a_bad_variable_is_named(self):

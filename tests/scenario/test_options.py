@@ -23,7 +23,8 @@ class Drift(Case):
 
     def test_the_sample_is_valid_as_it_is_and_with_everything_switched_on(self):
         self.path("a.conf").write_text(self.sample)
-        self.outbox("config", "check", "-c", "a.conf")
+        said = self.outbox("config", "check", "-c", "a.conf", status=78).stderr
+        self.assertRegex(said, r"\Aoutbox: a\.conf: no consumers to run[^\n]*\n\Z")
         all_on = re.sub(r"(?m)^#([a-z-]+ = |\[)", r"\1", self.sample)
         self.path("b.conf").write_text(all_on)
         self.assertIn("1 consumer", self.outbox("config", "check", "-c", "b.conf").stdout)

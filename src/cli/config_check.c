@@ -1,0 +1,204 @@
+/* config_check.c: whether a relay could run with the settings. `config check` and the relay itself look the same way, so that the
+ * one says what the other would. */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/config.h"
+#include "sink/sink.h"
+
+#define PROBE_MS 10000 /* how long a peer may take to answer */
+
+/* One look at all consumers. */
+struct checking {
+    const struct config *c;
+    bool connect;
+    config_visit *visit;
+    void *ctx;
+};
+
+static void tell(const struct checking *k, const char *where, const char *text, bool warning)
+{
+    /* The visitor copies what it keeps: the casts only take const away. */
+    struct problem p = {(char *)(uintptr_t)where, (char *)(uintptr_t)text, warning};
+    k->visit(k->ctx, &p);
+}
+
+static const char *where_of(const struct checking *k, const char *consumer, const char *option)
+{
+    const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
+    return g ? g->where : config_where(k->c, consumer);
+}
+
+static const char *value_of(const struct checking *k, const char *consumer, const char *name)
+{
+    const struct option_def *def = option_find(consumer_options, name);
+    const struct given *g = config_get(k->c, consumer, def);
+    return g ? g->value : def->def;
+}
+
+/* culprit is the option that an error speaks of: by its name, or by the file that it names. NULL: none, so it is the sink. */
+static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
+{
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        const struct given *g = config_get(k->c, consumer, o);
+        if (!g || strcmp(o->name, "sink") == 0) continue;
+        bool file = o->arg && strcmp(o->arg, "FILE") == 0;
+        bool named = strchr(o->name, '-') && strstr(text, o->name);
+        if (named || (file && strstr(text, g->value))) return g;
+    }
+    return NULL;
+}
+
+/* fill makes the consumer as the relay would, but for options in `without`. */
+static int fill(const struct checking *k, const char *name, const struct given *const *without, size_t n,
+                struct consumer *ret, struct error *err)
+{
+    if (consumer_init(ret, name, err) != 0) return -1;
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        const struct given *g = config_get(k->c, name, o);
+        bool left_out = !g;
+        for (size_t i = 0; i < n; i++) left_out = left_out || without[i] == g;
+        if (left_out || o->set(ret, g->value, err) == 0) continue;
+        consumer_release(ret);
+        return -1;
+    }
+    return 0;
+}
+
+static void ignore(void *ctx, struct delivery *d, const struct sink_result *r)
+{
+    (void)ctx;
+    (void)d;
+    (void)r;
+}
+
+/* try_sink opens the sink, and with k->connect asks its other side for an answer. */
+static int try_sink(const struct checking *k, const struct consumer *c, struct error *err)
+{
+    struct sink_config cfg = consumer_sink_config(c);
+    const struct sink_ops *kind;
+    struct sink *sk;
+    cfg.clock = &clock_system;
+    cfg.done = ignore;
+    if (sink_find(cfg.url, &kind, err) != 0 || kind->open(&cfg, &sk, err) != 0) return -1;
+    int r = k->connect && kind->probe ? kind->probe(sk, PROBE_MS, err) : 0;
+    kind->close(sk);
+    return r;
+}
+
+/* check_files tells of files that cannot be read and that check_sink did not get to. */
+static void check_files(const struct checking *k, const char *name, const struct given *const *told, size_t n)
+{
+    char text[600];
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        const struct given *g = config_get(k->c, name, o);
+        bool known = !g || !o->arg || strcmp(o->arg, "FILE") != 0;
+        for (size_t i = 0; i < n; i++) known = known || told[i] == g;
+        if (known || access(g->value, R_OK) == 0) continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", name, g->value, strerror(errno));
+        tell(k, g->where, text, false);
+    }
+}
+
+/* check_sink finds one problem after the other, leaving out the option that the last was about. */
+static void check_sink(const struct checking *k, const char *name)
+{
+    const struct given *without[32];
+    char text[sizeof(((struct error *)0)->text) + STORE_NAME_MAX + 32];
+    for (size_t n = 0; n < 32; n++) {
+        struct consumer c;
+        struct error err = {0};
+        int r = fill(k, name, without, n, &c, &err);
+        if (r == 0) {
+            r = try_sink(k, &c, &err);
+            consumer_release(&c);
+        }
+        if (r == 0) return;
+        const struct given *g = culprit(k, name, err.text);
+        snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
+        tell(k, g ? g->where : where_of(k, name, "sink"), text, false);
+        bool again = false;
+        for (size_t i = 0; i < n; i++) again = again || without[i] == g;
+        if (!g || again) {
+            if (strncmp(value_of(k, name, "sink"), "http", 4) == 0) check_files(k, name, without, n);
+            return;
+        }
+        without[n] = g;
+    }
+}
+
+/* check_secrets warns of files that hold secrets and are open to everyone. */
+static void check_secrets(const struct checking *k, const char *name)
+{
+    static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
+    char text[600];
+    struct stat st;
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        const struct given *g = config_get(k->c, name, option_find(consumer_options, options[i]));
+        bool open_to_all = g && stat(g->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
+        if (!open_to_all) continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": everybody on this machine can read or write %s; chmod o-rwx it",
+                 name, g->value);
+        tell(k, g->where, text, true);
+    }
+}
+
+static void check_consumer(const struct checking *k, const char *name)
+{
+    char text[2 * STORE_NAME_MAX + 200];
+    if (strcmp(value_of(k, name, "order"), "global") == 0 && strcmp(value_of(k, name, "lanes"), "1") != 0) {
+        snprintf(text, sizeof(text), "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
+                 name);
+        tell(k, where_of(k, name, "lanes"), text, false);
+    }
+    if (value_of(k, name, "sink")) {
+        check_sink(k, name);
+        check_secrets(k, name);
+        return;
+    }
+    snprintf(text, sizeof(text),
+             "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, sink = URL in its section, or "
+             "OUTBOX_CONSUMER_<NAME>_SINK",
+             name, name);
+    tell(k, config_where(k->c, name), text, false);
+}
+
+/* check_file warns of a config file with a password in it that is open to everyone. */
+static void check_file(const struct checking *k)
+{
+    struct stat st;
+    bool secret = false;
+    for (size_t i = 0; i < k->c->n_given; i++) {
+        struct buf b;
+        const struct given *g = &k->c->given[i];
+        if (g->origin != ORIGIN_FILE) continue;
+        buf_init(&b, (size_t)1 << 20);
+        config_mask(&b, g->value);
+        secret = secret || (!b.failed && b.n > 0 && strcmp(buf_cstr(&b), g->value) != 0);
+        buf_release(&b);
+    }
+    if (secret && k->c->path && stat(k->c->path, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH)))
+        tell(k, k->c->path,
+             "there is a password in it, and everybody on this machine can read or write it; chmod o-rwx it", true);
+}
+
+void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx)
+{
+    struct checking k = {c, connect, visit, ctx};
+    size_t n;
+    char *const *names = config_consumers(c, &n);
+    if (n == 0)
+        tell(
+            &k, c->path,
+            "no consumers to run; say --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, or name with -c a config "
+            "file that has a [consumer NAME] section",
+            false);
+    for (size_t i = 0; i < n; i++) check_consumer(&k, names[i]);
+    check_file(&k);
+}

@@ -1,0 +1,202 @@
+"""config check says what a relay would, and all of it; consumers from the environment alone."""
+import os
+import re
+
+import servers
+from support import Case, wait_until
+
+USAGE, CONFIG = 64, 78
+
+
+class ConfigCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def write(self, name, text, mode=0o600):
+        path = self.path(name)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def problems(self, *args, **kw):
+        """problems gives what config check has to say, as (where, text)."""
+        got = self.json("config", "check", *args, status=CONFIG, **kw)
+        self.assertFalse(got["ok"])
+        return [(p["where"], p["text"]) for p in got["problems"]]
+
+
+class Check(ConfigCase):
+    def test_everything_that_is_wrong_is_listed_with_file_and_line(self):
+        self.write("o.conf", """stray = 1
+[outbox]
+stor = sqlite:x
+lease = 3
+nonsense
+[bad
+sink = file:x
+[consumr q]
+sink = file:x
+[consumer a]
+sink = redis://127.0.0.1/0
+lanes = many
+[consumer b]
+sink = redis://:secret@127.0.0.1/0?stream=x
+[consumer c]
+sink = https://10.1.2.3/x
+webhook-secret-file = none
+webhook-ca-file = neither
+[consumer d]
+order = global
+lanes = 3
+[consumer a]
+batch = 3
+[consumer e]
+sink = https://example.com/
+webhook-header-file = nor-this
+webhook-ca-file = neither
+""")
+        expected = [(1, "stands in no section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
+                    (6, "a section is"), (8, "unknown section"), (12, "lanes"), (22, '"a" already'), (11, "which stream"),
+                    (14, "password"), (16, "private address"), (17, "could not read"), (18, "could not read"),
+                    (21, "one lane"), (19, "has no sink"), (26, "could not read"), (27, "could not read")]
+        got = self.problems("-c", "o.conf")
+        self.assertEqual([where for where, _ in got], [f"o.conf:{line}" for line, _ in expected])
+        for (_, text), (_, says) in zip(got, expected): self.assertIn(says, text)
+        said = self.outbox("config", "check", "-c", "o.conf", status=CONFIG)
+        self.assertEqual(said.stdout, "")
+        self.assertEqual([line.split(":")[2] for line in said.stderr.splitlines()[:len(expected)]],
+                         [str(line) for line, _ in expected])
+        self.assertNotIn("secret@", said.stderr)
+
+    def test_it_refuses_what_a_relay_refuses_in_the_same_words(self):
+        secret = self.write("secrets", "this is no secret\n")
+        for options in ({"sink": "redis://127.0.0.1/0"}, {"sink": "redis://:pw@127.0.0.1/0?stream=s"},
+                        {"sink": "redis://127.0.0.1/0?stream=s&password-file=none"},
+                        {"sink": "redis://127.0.0.1/0?stream={nonsense}"}, {"sink": "redis://127.0.0.1/0?steam=s"},
+                        {"sink": "https://10.0.0.1/"}, {"sink": "https://u:p@example.com/"},
+                        {"sink": "https://example.com/", "webhook-secret-file": "none"},
+                        {"sink": "https://example.com/", "webhook-secret-file": secret},
+                        {"sink": "https://example.com/", "webhook-secret-env": "NOT_SET"},
+                        {"sink": "https://example.com/", "webhook-header-file": secret},
+                        {"sink": "https://example.com/", "webhook-ca-file": "none"},
+                        {"sink": "file:"}, {"sink": "file:/tmp"}, {"sink": "exec:"},
+                        {"sink": "file:x", "order": "global", "lanes": "2"}, {"events": "a.*"}):
+            with self.subTest(options=options):
+                self.write("o.conf", "[consumer c]\n" + "".join(f"{k} = {v}\n" for k, v in options.items()))
+                relay = self.outbox("relay", "--drain", "-c", "o.conf", status=None)
+                check = self.outbox("config", "check", "-c", "o.conf", status=None)
+                self.assertEqual(check.returncode, relay.returncode, relay.stderr + check.stderr)
+                self.assertEqual(relay.returncode, CONFIG)
+                self.assertIn(check.stderr.splitlines()[0], relay.stderr)
+                self.assertRegex(check.stderr, r"outbox: o\.conf:\d+: ")
+        self.assertEqual(self.json("consumers", "list"), [])
+
+    def test_flags_environment_and_missing_things_are_named_too(self):
+        self.assertEqual(self.problems("--consumer", "a", "--sink", "exec:")[0][0], "--sink")
+        got = self.problems(env={"OUTBOX_LEASE": "soon", "OUTBOX_LANES": "many", "OUTBOX_STORE": ""})
+        self.assertEqual([where for where, _ in got][:2], ["OUTBOX_LANES", "OUTBOX_LEASE"] if got[0][0] == "OUTBOX_LANES"
+                         else ["OUTBOX_LEASE", "OUTBOX_LANES"])
+        self.assertTrue(any("no consumers" in text for _, text in got))
+        self.assertTrue(any(re.search("store", text) for _, text in got))
+        (_, text), *_ = self.problems("-c", "no-such-file")
+        self.assertIn("no-such-file", text)
+        self.write("empty.conf", "")
+        self.assertIn("no consumers to run", self.problems("-c", "empty.conf")[0][1])
+        if os.geteuid() != 0:
+            self.write("closed.conf", "", 0)
+            self.assertIn("closed.conf", self.problems("-c", "closed.conf")[0][1])
+
+    def test_secrets_that_everybody_can_read_are_a_warning(self):
+        secret = self.write("secrets", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o644)
+        args = "--consumer", "a", "--sink", "https://example.com/", "--webhook-secret-file", secret
+        got = self.json("config", "check", *args)
+        self.assertTrue(got["ok"])
+        self.assertIn("everybody", got["warnings"][0]["text"])
+        secret.chmod(0o640)
+        self.assertEqual(self.json("config", "check", *args)["warnings"], [])
+
+    def test_connect_asks_store_and_sinks_and_leaves_nothing(self):
+        port = servers.free_port()
+        sinks = {"a": f"file:{self.path('no')}/x", "b": f"redis://127.0.0.1:{port}/0?stream=s", "c": f"http://127.0.0.1:{port}/",
+                 "d": "exec:true", "e": f"file:{self.path('new')}"}
+        args = [word for name, url in sinks.items() for word in ("--consumer", name, "--sink", url)]
+        self.assertTrue(self.json("config", "check", *args)["ok"])
+        got = self.problems("--connect", *args)
+        self.assertEqual([re.match('consumer "(.)"', text)[1] for _, text in got], ["a", "b", "c"])
+        (where, text), = self.problems("--connect", "--consumer", "d", "--sink", "exec:true",
+                                       env={"OUTBOX_STORE": f"sqlite:{self.path('none.db')}"})
+        self.assertEqual(where, "OUTBOX_STORE")
+        self.assertFalse(self.path("new").exists() or self.path("none.db").exists())
+        self.assertEqual(self.json("consumers", "list"), [])
+        said = self.outbox("config", "check", "--connect", "--consumer", "e", "--sink", f"file:{self.path('new')}").stdout
+        self.assertIn("ok, 1 consumer", said)
+
+    def test_a_reload_refuses_a_sink_that_cannot_be_opened_as_a_whole(self):
+        good = f"[outbox]\nstore = {self.store}\n[consumer a]\nsink = file:{self.path('out')}\n"
+        self.write("o.conf", good)
+        with self.relay("-c", "o.conf") as relay:
+            self.write("o.conf", good + "[consumer b]\nsink = redis://127.0.0.1/0\n")
+            relay.signal(1)
+            wait_until(lambda: "the config was not read again: o.conf:6: " in relay.output(), what=relay.output)
+            self.emit("t")
+            wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+
+
+class Environment(ConfigCase):
+    def show(self, *args, **env):
+        rows = self.json("config", "show", *args, env=env)
+        return {(r["section"], r["name"]): (r["value"], r["where"]) for r in rows}
+
+    def test_consumers_come_from_the_environment_alone(self):
+        env = {"OUTBOX_CONSUMERS": "search, mail-eu.x", "OUTBOX_CONSUMER_SEARCH_SINK": f"file:{self.path('search')}",
+               "OUTBOX_CONSUMER_MAIL_EU_X_SINK": f"file:{self.path('mail')}", "OUTBOX_CONSUMER_MAIL_EU_X_EVENTS": "b.*"}
+        self.emit("a.1")
+        self.emit("b.1")
+        self.drain(env=env)
+        self.assertEqual([ev["type"] for ev in self.ndjson(self.path("search"))], ["a.1", "b.1"])
+        self.assertEqual([ev["type"] for ev in self.ndjson(self.path("mail"))], ["b.1"])
+        self.assertTrue(self.json("config", "check", env=env)["ok"])
+
+    def test_flags_count_before_the_environment_and_that_before_the_file(self):
+        self.write("o.conf", "[outbox]\nbatch = 1\n[consumer a]\nsink = file:x\nbatch = 2\nlease = 7s\n[consumer b]\nsink = file:y\n")
+        env = {"OUTBOX_CONSUMER_A_BATCH": "3", "OUTBOX_BATCH": "4"}
+        got = self.show("-c", "o.conf", **env)
+        self.assertEqual(got["consumer a", "batch"], ("3", "OUTBOX_CONSUMER_A_BATCH"))
+        self.assertEqual(got["consumer a", "lease"], ("7s", "o.conf:6"))
+        self.assertEqual(got["consumer b", "batch"], ("4", "OUTBOX_BATCH"))
+        self.assertEqual(self.show("-c", "o.conf", "--batch", 5, **env)["consumer a", "batch"], ("5", "--batch"))
+        some = self.show("-c", "o.conf", OUTBOX_CONSUMERS="b", **env)
+        self.assertEqual({section for section, _ in some}, {"outbox", "consumer b"})
+        flags = self.show("-c", "o.conf", "--consumer", "z", OUTBOX_CONSUMERS="b")
+        self.assertEqual({section for section, _ in flags}, {"outbox", "consumer z"})
+
+    def test_what_fits_nothing_or_two_is_refused(self):
+        base = {"OUTBOX_CONSUMERS": "search,mail-eu", "OUTBOX_CONSUMER_SEARCH_SINK": "file:x", "OUTBOX_CONSUMER_MAIL_EU_SINK": "file:y"}
+        for more, where, says in (
+                ({"OUTBOX_CONSUMER_SAERCH_EVENTS": "a.*"}, "OUTBOX_CONSUMER_SAERCH_EVENTS", "OUTBOX_CONSUMER_SEARCH_EVENTS?"),
+                ({"OUTBOX_CONSUMER_SEARCH_EVENT": "a.*"}, "OUTBOX_CONSUMER_SEARCH_EVENT", "OUTBOX_CONSUMER_SEARCH_EVENTS?"),
+                ({"OUTBOX_CONSUMERS": "search,mail-eu,mail.eu"}, "OUTBOX_CONSUMER_MAIL_EU_SINK", '"mail-eu" or "mail.eu"'),
+                ({"OUTBOX_CONSUMERS": "search,mail-eu,search"}, "OUTBOX_CONSUMERS", "already"),
+                ({"OUTBOX_CONSUMERS": "search,,mail-eu"}, "OUTBOX_CONSUMERS", "missing"),
+                ({"OUTBOX_CONSUMERS": "search,mail-eu,m m"}, "OUTBOX_CONSUMERS", "character"),
+                ({"OUTBOX_CONSUMER_SEARCH_LANES": "many"}, "OUTBOX_CONSUMER_SEARCH_LANES", "whole number")):
+            with self.subTest(more=more):
+                said = self.outbox("relay", "--drain", env={**base, **more}, status=CONFIG).stderr
+                self.assertIn(f"outbox: {where}: ", said)
+                self.assertIn(says, said)
+                self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
+
+    def test_what_is_not_for_us_is_passed_over(self):
+        self.outbox("status", env={"OUTBOX_CONSUMER_SEARCH_EVENTS": "a.*"})  # a relay's business
+        self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}",
+                   env={"OUTBOX_CONSUMER_X_SERVICE_HOST": "10.0.0.1", "OUTBOX_CONSUMER_X_PORT": "tcp://10.0.0.1:80",
+                        "OUTBOX_CONSUMER_X_PORT_80_TCP_ADDR": "10.0.0.1", "OUTBOX_CONSUMER_A_EVENTS": ""})
+
+    def test_a_command_sees_no_setting_of_the_relay(self):
+        self.emit("t")
+        self.drain(env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": f"exec:env >{self.path('env')}",
+                        "OUTBOX_LEASE": "20s", "OUTBOX_REDIS_PASSWORD": "geheim"})
+        names = {line.partition("=")[0] for line in self.path("env").read_text().splitlines() if line.startswith("OUTBOX_")}
+        self.assertEqual(names, {"OUTBOX_STORE", "OUTBOX_ID", "OUTBOX_SEQ", "OUTBOX_TYPE", "OUTBOX_CREATED_AT",
+                                 "OUTBOX_CONSUMER", "OUTBOX_ATTEMPT"})
