@@ -121,4 +121,11 @@ FROM (SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.ret
                 (SELECT min(g.n) FROM outbox_former_filter g WHERE g.consumer = c.name AND g.lane = 0 AND e.seq <= g.high))
 WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL OR ended IS NOT NULL;
 
+-- The highest number a lane was handed, and the id of that event: by these it is found out that numbers began again.
+ALTER TABLE outbox_lane ADD COLUMN high INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE outbox_lane ADD COLUMN high_id TEXT;
+UPDATE outbox_lane SET high = position, high_id = (SELECT id FROM outbox_event WHERE seq = position)
+WHERE position <= (SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event') -- else it was told to start further ahead
+   OR EXISTS (SELECT 1 FROM outbox_consumer c WHERE c.name = consumer AND c.delivered > 0);
+
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

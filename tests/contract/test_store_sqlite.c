@@ -337,6 +337,265 @@ static void racing_claimers_never_get_the_same_event(void **state)
     for (int i = 1; i <= RACE_EVENTS; i++) assert_int_equal(got[i], 1);
 }
 
+/* ---- the database moves ---- */
+
+static struct claim_request claim_request_of(const char *owner)
+{
+    return (struct claim_request){.consumer = "c",
+                                  .owner = owner,
+                                  .order = ORDER_KEY,
+                                  .lanes = 1,
+                                  .max_events = 10,
+                                  .max_bytes = 1000000,
+                                  .lease_ms = 30000,
+                                  .max_attempts = 3,
+                                  .careful = CAREFUL_TAKE};
+}
+
+static int take(struct store_rig *g, struct error *err)
+{
+    struct claim_request req = claim_request_of("me");
+    arena_reset(&g->a);
+    g->b = (struct batch){0};
+    return g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, err);
+}
+
+/* taken gives the types of what is claimed next, "" for nothing; one turn may fail to tell that the database has moved. */
+static const char *taken(struct store_rig *g, const char *told)
+{
+    static char types[256];
+    struct error err;
+    types[0] = '\0';
+    if (told) {
+        assert_int_equal(take(g, &err), -1);
+        assert_int_equal(err.fate, FATE_RETRY);
+        if (!strstr(err.text, told)) fail_msg("%s", err.text);
+    }
+    if (take(g, &err) != 0) fail_msg("%s", err.text);
+    for (size_t i = 0; i < g->b.n; i++) strcat(strcat(types, i ? " " : ""), g->b.ev[i].type.p);
+    return types;
+}
+
+static bool done(struct store_rig *g, const struct batch *b, const struct outcome *out, size_t n)
+{
+    struct error err;
+    bool lost = true;
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = b, .out = out, .n = n};
+    if (g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err) != 0) fail_msg("%s", err.text);
+    return !lost;
+}
+
+static void one_consumer(struct store_rig *g)
+{
+    struct error err;
+    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
+    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
+}
+
+/* copy_to and copy_from are SQLite's own backup and restore. */
+static void copy_all(sqlite3 *from, sqlite3 *to)
+{
+    sqlite3_backup *b = sqlite3_backup_init(to, "main", from, "main");
+    assert_non_null(b);
+    assert_int_equal(sqlite3_backup_step(b, -1), SQLITE_DONE);
+    assert_int_equal(sqlite3_backup_finish(b), SQLITE_OK);
+}
+
+static void restore(sqlite3 *copy)
+{
+    sqlite3 *db = own_connection();
+    sql(db, "PRAGMA journal_mode = WAL");
+    copy_all(copy, db);
+    sqlite3_close(db);
+}
+
+static sqlite3 *copy_of_now(void)
+{
+    sqlite3 *db = own_connection(), *copy;
+    assert_int_equal(sqlite3_open(":memory:", &copy), SQLITE_OK);
+    copy_all(db, copy);
+    sqlite3_close(db);
+    return copy;
+}
+
+static void claim_from_before_a_restore_can_change_nothing_after_it(void **state)
+{
+    struct store_rig *g = *state;
+    sqlite3 *db = own_connection();
+    one_consumer(g);
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('a'), ('b')");
+    sqlite3_close(db);
+    sqlite3 *copy = copy_of_now();
+    for (int i = 0; i < 20; i++) {
+        assert_string_equal(taken(g, i ? "older copy" : NULL), "a b");
+        struct batch before = g->b;
+        restore(copy);
+        struct error err;
+        if (i % 2) {
+            assert_int_equal(take(g, &err), -1); /* it says that it was set back */
+            assert_non_null(strstr(err.text, "older copy"));
+        } else {
+            struct store *other;
+            assert_int_equal(g->st->ops->dup(g->st, &other, &err), 0); /* one that never knew another */
+            struct store *own = g->st;
+            g->st = other;
+            assert_string_equal(taken(g, NULL), "a b"); /* the same owner, and the same place in the count */
+            assert_int_not_equal(g->b.epoch, before.epoch);
+            assert_false(done(g, &before, NULL, 0));
+            assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_claim"), 1);
+            g->st = own;
+            store_close(other);
+            restore(copy);
+            continue;
+        }
+        assert_false(done(g, &before, NULL, 0));
+        assert_int_equal(count(g->st, "SELECT delivered FROM outbox_consumer"), 0);
+        assert_string_equal(taken(g, NULL), "a b");
+        restore(copy);
+    }
+    sqlite3_close(copy);
+}
+
+static void another_outbox_put_into_the_file_is_told_and_gets_the_consumer(void **state)
+{
+    struct store_rig *g = *state;
+    sqlite3 *empty = copy_of_now(), *db = own_connection();
+    one_consumer(g);
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('a')");
+    assert_string_equal(taken(g, NULL), "a");
+    sql(empty, "UPDATE outbox_meta SET value = 'f00' WHERE name = 'identity'");
+    restore(empty);
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('b')");
+    assert_string_equal(taken(g, "another outbox"), "b");
+    sqlite3_close(empty);
+    sqlite3_close(db);
+}
+
+/* Numbers begin again in every way there is; what is emitted then is delivered, in order, and is not taken for others. */
+static void numbers_that_begin_again_lose_nothing(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    static const char *const ways[] = {
+        "DELETE FROM outbox_event; DELETE FROM sqlite_sequence",
+        "DELETE FROM outbox_event; UPDATE sqlite_sequence SET seq = 0",
+        "DELETE FROM outbox_event; DELETE FROM sqlite_sequence WHERE name = 'outbox_event'",
+        "DELETE FROM outbox_event WHERE seq % 2; DELETE FROM sqlite_sequence; DELETE FROM outbox_event",
+    };
+    static const char *const three = "INSERT INTO outbox_event (type) VALUES ('x'), ('y'), ('z')";
+    one_consumer(g);
+    sqlite3 *db = own_connection();
+    sql(db, "CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO orders VALUES (7)");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('a'), ('b'), ('c'), ('d'), ('e')");
+        assert_string_equal(taken(g, NULL), "a b c d e");
+        struct outcome out[2] = {
+            {.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 1000000, .error = "later"},
+            {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "never"}};
+        assert_true(done(g, &g->b, out, 2));
+        sql(db, ways[i]);
+        sql(db, three); /* fewer than there were */
+        assert_string_equal(taken(g, "began again"), "x y z");
+        assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_parked"), 0);
+        assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_dead d JOIN outbox_event e USING (seq)"), 0);
+        assert_true(done(g, &g->b, NULL, 0));
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('more')");
+        assert_string_equal(taken(g, NULL), "more");
+        assert_true(done(g, &g->b, NULL, 0));
+
+        sql(db, ways[i]);
+        for (int j = 0; j < 20; j++) sql(db, three); /* and more than there ever were, with nobody looking */
+        size_t n = 0;
+        assert_int_equal(take(g, &err), -1);
+        while (n < 60) {
+            assert_int_equal(take(g, &err), 0);
+            assert_true(g->b.n > 0);
+            n += g->b.n;
+            assert_true(done(g, &g->b, NULL, 0));
+        }
+        assert_int_equal(n, 60);
+        assert_string_equal(taken(g, NULL), "");
+    }
+    sqlite3_close(db);
+}
+
+static void numbers_that_go_on_are_left_alone(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    one_consumer(g);
+    sqlite3 *db = own_connection();
+    static const char *const harmless[] = {
+        "SELECT 1",
+        "UPDATE sqlite_sequence SET seq = 0", /* the rows keep it from beginning again */
+        "DELETE FROM outbox_event WHERE seq < (SELECT max(seq) FROM outbox_event)",
+        "DELETE FROM outbox_event",
+        "VACUUM",
+    };
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('a'), ('b')");
+        assert_string_equal(taken(g, NULL), "a b");
+        assert_true(done(g, &g->b, NULL, 0));
+        sql(db, harmless[i]);
+        assert_string_equal(taken(g, NULL), "");
+    }
+    /* One that was told to start further ahead than events have come: not a number that anybody was given. */
+    struct consumer_spec far = {.name = "far",
+                                .events = "",
+                                .where = "",
+                                .retry = "",
+                                .order = ORDER_KEY,
+                                .lanes = 1,
+                                .start = START_SEQ,
+                                .start_seq = 1000};
+    assert_int_equal(g->st->ops->consumer_put(g->st, &far, NULL, &err), 0);
+    struct claim_request req = claim_request_of("me");
+    req.consumer = "far";
+    assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), 0);
+    assert_int_equal(g->b.n, 0);
+    sqlite3_close(db);
+}
+
+static void trimming_deletes_nothing_whose_number_began_again(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_result t;
+    one_consumer(g);
+    sqlite3 *db = own_connection();
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('a'), ('b')");
+    assert_string_equal(taken(g, NULL), "a b");
+    assert_true(done(g, &g->b, NULL, 0));
+    sql(db, "DELETE FROM outbox_event; DELETE FROM sqlite_sequence; "
+            "INSERT INTO outbox_event (type, created_at) VALUES ('new', 1), ('newer', 1), ('newest', 1)");
+    assert_int_equal(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1}, &t, &err), 0);
+    assert_int_equal(t.events, 0);
+    assert_string_equal(taken(g, NULL), "new newer newest");
+    sqlite3_close(db);
+}
+
+static void database_of_utf16_is_refused(void **state)
+{
+    struct store_rig *g = *state;
+    struct store *st;
+    struct error err;
+    char path[128], url[140];
+    sqlite3 *db;
+    bool created;
+    (void)g;
+    snprintf(path, sizeof path, "%s/wide.db", dir);
+    snprintf(url, sizeof url, "sqlite:%s", path);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sql(db, "PRAGMA encoding = 'UTF-16'; CREATE TABLE t (x)");
+    sqlite3_close(db);
+    assert_int_equal(store_open(url, &(struct store_options){.create = true}, &st, &err), 0);
+    assert_int_equal(st->ops->init(st, &created, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_non_null(strstr(err.text, "UTF-8"));
+    store_close(st);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct store_case file = {"sqlite", file_fresh, file_clean}, memory = {"memory", memory_fresh, memory_clean};
@@ -351,6 +610,12 @@ int main(void)
         ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
         ON_A_STORE(emit_after_the_database_rolled_back_by_itself_is_refused),
         ON_A_STORE(racing_claimers_never_get_the_same_event),
+        ON_A_STORE(claim_from_before_a_restore_can_change_nothing_after_it),
+        ON_A_STORE(another_outbox_put_into_the_file_is_told_and_gets_the_consumer),
+        ON_A_STORE(numbers_that_begin_again_lose_nothing),
+        ON_A_STORE(numbers_that_go_on_are_left_alone),
+        ON_A_STORE(trimming_deletes_nothing_whose_number_began_again),
+        ON_A_STORE(database_of_utf16_is_refused),
     };
     const struct CMUnitTest racing[] = {ON_A_STORE(racing_claimers_never_get_the_same_event)};
     int failures = store_suite_run(&file, own, sizeof own / sizeof *own);

@@ -235,3 +235,34 @@ class Moved(Case):
         self.whole()
         for relay in relays: relay.stop()
 
+    def test_a_restore_into_the_same_file_is_told_and_gone_on_from(self):
+        """`.restore` writes the copy into the file that all have open: nobody has to open it anew."""
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            copy = backup(self.db, self.path("copy.db"))
+            self.emit("forgotten")
+            self.delivered("forgotten", relay)
+            with contextlib.closing(sqlite3.connect(copy)) as a, contextlib.closing(sqlite3.connect(self.db)) as b:
+                a.backup(b)
+            self.emit("after")
+            self.delivered("after", relay)
+            self.assertIn("an older copy of this outbox was restored into the file", relay.output())
+            self.whole()
+
+    def test_numbers_that_begin_again_are_told_and_nothing_is_lost(self):
+        """Fixtures of tests and some ORMs empty the table and its sequence: what comes then has numbers that were passed."""
+        empty = "DELETE FROM outbox_event", "DELETE FROM sqlite_sequence"
+        with self.start() as relay:
+            for n in range(5): self.emit(f"before{n}")
+            self.delivered("before4", relay)
+            for statement in empty: self.sql(statement)
+            self.emit("after")
+            self.delivered("after", relay)
+            self.assertIn("the numbers of events began again", relay.output())
+        for statement in empty: self.sql(statement)
+        for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with nobody looking
+        self.assertIn("began again below what consumers have had", self.outbox("doctor", status=None).stdout)
+        self.drain("--consumer", "c", "--sink", f"file:{self.out}")
+        self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
+        self.assertIn("the numbers of events had begun again", self.outbox("doctor", status=None).stdout)

@@ -1,9 +1,12 @@
 /* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
+#include <stdio.h>
+
 #include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 #define PULL_EVERY (10000 * MS_NS)
-#define SCAN_MIN 10000 /* events looked at per claim, so that a filter that matches rarely still gets on */
+#define EPOCH_RANDOM 20 /* bits */
+#define SCAN_MIN 10000  /* events looked at per claim, so that a filter that matches rarely still gets on */
 
 struct claiming {
     struct sqlite_store *st;
@@ -12,7 +15,7 @@ struct claiming {
     struct batch *b;
     struct claim_hint *hint;
     int64_t now;
-    int64_t epoch; /* the consumer's last one */
+    int64_t epoch; /* of the claim that is being made */
 };
 
 /* A chunk of fresh events: what was read, from where, and up to which seq was looked. */
@@ -87,10 +90,18 @@ static int prefetch(struct claiming *k, struct chunk *c, struct error *err)
     return position < 0 ? 0 : read_fresh(k, k->req->lane_hint, position, c, err);
 }
 
+/* next_epoch grows with every claim. The lower bits are random: a file that was set back to an older copy counts the same
+ * numbers again, but a claim from before that is not taken for one made after it. */
+static int64_t next_epoch(struct sqlite_store *st, int64_t last)
+{
+    if (BUG(EPOCHS_BEGIN_AGAIN)) return last + 1;
+    return (((last >> EPOCH_RANDOM) + 1) << EPOCH_RANDOM) | (int64_t)(rng_next(&st->rng) & ((1 << EPOCH_RANDOM) - 1));
+}
+
 /* record_claim writes the lease and its new epoch, the fence. */
 static int record_claim(struct claiming *k, struct error *err)
 {
-    k->b->epoch = ++k->epoch;
+    k->b->epoch = k->epoch;
     if (BUG(POSITION_WITHOUT_CLAIM) && !k->b->parked) return 0;
     if (sqlite_exec(k->st, err, "UPDATE outbox_consumer SET epoch = ? WHERE name = ?", "is", k->epoch,
                     k->req->consumer) != 0)
@@ -253,7 +264,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     return sqlite_exec(k->st, err,
                        "UPDATE outbox_parked SET claim = ?3, attempts = attempts + careful WHERE consumer = ?1 AND "
                        "seq = ?2",
-                       "sii", k->req->consumer, p->seq, k->epoch + 1);
+                       "sii", k->req->consumer, p->seq, k->epoch);
 }
 
 static size_t list_parked(sqlite3_stmt *q, struct sqlite_store *st, struct parked_row *rows, size_t max, int *r,
@@ -461,8 +472,10 @@ static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct 
     else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
     if (c.scanned == 0) return 0;
     if (BUG(WINDOW_EDGE)) c.to++;
-    if (sqlite_exec(k->st, err, "UPDATE outbox_lane SET position = ? WHERE consumer = ? AND lane = ?", "isi", c.to,
-                    k->req->consumer, (int64_t)lane) != 0)
+    if (sqlite_exec(
+            k->st, err,
+            "UPDATE outbox_lane SET position = ?1, high = max(high, ?1), high_id = CASE WHEN ?1 > high THEN (SELECT id FROM outbox_event WHERE seq = ?1) ELSE high_id END WHERE consumer = ?2 AND lane = ?3",
+            "isi", c.to, k->req->consumer, (int64_t)lane) != 0)
         return -1;
     k->hint->skipped += c.scanned - c.n;
     if (c.n == 0) return 0;
@@ -530,27 +543,93 @@ static int check_version(struct claiming *k, bool settling, bool *ret_other, str
                     (long long)there, SQLITE_SCHEMA_VERSION);
 }
 
+/* is_registered: the consumer is the one that was registered through this handle, and of which it remembers things. */
+static bool is_registered(const struct claiming *k)
+{
+    return k->st->spec.name && strcmp(k->st->spec.name, k->req->consumer) == 0;
+}
+
+/* note_identity: a restore into the same file can put another outbox in the place of the one we knew. */
+static int note_identity(struct sqlite_store *st, struct error *err)
+{
+    sqlite3_stmt *q = sqlite_query(st, err, "SELECT value FROM outbox_meta WHERE name = 'identity'", "");
+    int r = q ? sqlite_step(st, q, err) : -1;
+    if (r < 0) return -1;
+    snprintf(st->identity, sizeof st->identity, "%s", r == 1 ? (const char *)sqlite3_column_text(q, 0) : "");
+    sqlite3_reset(q);
+    st->home.unknown = true;
+    st->epoch_seen = 0;
+    return err_fate(
+        err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+        "%s: another outbox was put into this file; going on with that one, and what was claimed in the former "
+        "is dropped",
+        st->shown);
+}
+
+static int say_set_back(struct sqlite_store *st, struct error *err)
+{
+    st->epoch_seen = 0;
+    return err_fate(
+        err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+        "%s: an older copy of this outbox was restored into the file; going on with that one: what was claimed "
+        "since it was made is dropped, and may come again",
+        st->shown);
+}
+
+static int not_registered(struct claiming *k, struct error *err)
+{
+    bool ours;
+    sqlite3_stmt *q = sqlite_query(k->st, err, "SELECT value FROM outbox_meta WHERE name = 'identity'", "");
+    int r = q ? sqlite_step(k->st, q, err) : -1;
+    if (r < 0) return -1;
+    ours = r == 0 || !k->st->identity[0] || str_is(sqlite_text(q, 0), k->st->identity);
+    sqlite3_reset(q);
+    if (!ours && is_registered(k)) return note_identity(k->st, err);
+    return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0, "consumer \"%s\" is not registered (any more)", k->req->consumer);
+}
+
 /* check_consumer reads the row; someone may have paused, removed or changed the consumer meanwhile. With other settings
  * than those registered nothing may be claimed or taken over: what their filter passes over would be lost. */
 static int check_consumer(struct claiming *k, struct error *err)
 {
     sqlite3_stmt *q = sqlite_query(
-        k->st, err, "SELECT paused, epoch, ordering, lanes, events, predicate FROM outbox_consumer WHERE name = ?", "s",
-        k->req->consumer);
+        k->st, err,
+        "SELECT paused, epoch, ordering, lanes, events, predicate, (SELECT value FROM outbox_meta WHERE name = "
+        "'identity') FROM outbox_consumer WHERE name = ?",
+        "s", k->req->consumer);
     int r = q ? sqlite_step(k->st, q, err) : -1;
     if (r < 0) return -1;
-    if (r == 0)
-        return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0, "consumer \"%s\" is not registered (any more)",
-                        k->req->consumer);
+    if (r == 0) return not_registered(k, err);
+    bool same_outbox = !k->st->identity[0] || str_is(sqlite_text(q, 6), k->st->identity);
+    int64_t last = sqlite3_column_int64(q, 1);
     k->hint->paused = sqlite3_column_int(q, 0) != 0;
-    k->epoch = sqlite3_column_int64(q, 1);
+    k->epoch = next_epoch(k->st, last);
     k->hint->changed = !str_is(sqlite_text(q, 2), store_order_names[k->req->order]) ||
                        sqlite3_column_int(q, 3) != k->req->lanes ||
                        !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
                        !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");
     sqlite3_reset(q);
     if (BUG(OLD_SETTINGS_GO_ON)) k->hint->changed = false;
-    return 0;
+    if (!same_outbox) return note_identity(k->st, err);
+    bool set_back = is_registered(k) && last < k->st->epoch_seen;
+    return set_back ? say_set_back(k->st, err) : 0;
+}
+
+/* check_numbers: what is handed out must have numbers that nobody has passed. A repair is a transaction of its own, and the
+ * turn fails, so that it is told. */
+static int check_numbers(struct claiming *k, struct error *err)
+{
+    bool broken;
+    int64_t events, from;
+    if (sqlite_numbers_broken(k->st, k->req->consumer, &broken, err) != 0) return -1;
+    if (!broken) return 0;
+    if (sqlite_numbers_repair(k->st, &events, &from, err) != 0 || sqlite_commit(&k->st->base, err) != 0) return -1;
+    return err_fate(
+        err, ERR_CONFLICT, FATE_RETRY, 0,
+        "%s: the numbers of events began again below what consumers have had (was the table emptied, or "
+        "sqlite_sequence set back?): %lld events got new numbers, from %lld on; nothing is lost, and some may come "
+        "again",
+        k->st->shown, (long long)events, (long long)from);
 }
 
 static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err)
@@ -574,6 +653,7 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     bool lost = false, other_version = false;
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     bool claiming = req && req->max_events > 0;
+    if (sqlite_home_adopt(st, err) != 0) return -1;
     if (claiming && prefetch(&k, &ahead, err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     sqlite3_int64 before = sqlite3_total_changes64(st->db);
@@ -581,12 +661,14 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     if (req && check_version(&k, s != NULL, &other_version, err) != 0) goto fail;
     if (req && check_consumer(&k, err) != 0) goto fail;
     bool fit = !hint.changed && !other_version;
+    if (claiming && fit && check_numbers(&k, err) != 0) goto fail;
     if (req && fit && take_over(&k, err) != 0) goto fail;
     if (s && sqlite_settle(st, s, &lost, err) != 0) goto fail;
     if (claiming && fit && claim_next(&k, &ahead, err) != 0) goto fail;
     st->turn_now = 0;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
     else if (sqlite_commit(base, err) != 0) return -1;
+    if (b.n > 0 && is_registered(&k)) st->epoch_seen = b.epoch;
     if (ret_lost) *ret_lost = lost;
     if (req) {
         *ret_batch = b;

@@ -12,12 +12,18 @@ static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
     return sqlite_number(st, err, ret, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'", "");
 }
 
+/* make_lanes: see numbers.c for high. */
 static int make_lanes(struct sqlite_store *st, const char *name, int lanes, int64_t position, struct error *err)
 {
+    int64_t head;
+    if (head_of(st, &head, err) != 0) return -1;
     if (sqlite_exec(st, err, "DELETE FROM outbox_lane WHERE consumer = ?", "s", name) != 0) return -1;
     for (int i = 0; i < lanes; i++)
-        if (sqlite_exec(st, err, "INSERT INTO outbox_lane (consumer, lane, position) VALUES (?, ?, ?)", "sii", name,
-                        (int64_t)i, position) != 0)
+        if (sqlite_exec(
+                st, err,
+                "INSERT INTO outbox_lane (consumer, lane, position, high, high_id) SELECT ?1, ?2, ?3, min(?3, ?4), "
+                "(SELECT id FROM outbox_event WHERE seq = min(?3, ?4))",
+                "siii", name, (int64_t)i, position, head) != 0)
             return -1;
     return 0;
 }
@@ -27,6 +33,7 @@ static int make_lanes(struct sqlite_store *st, const char *name, int lanes, int6
 static int create(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t position = 0;
+    if (sqlite_numbers_keep(st, err) != 0) return -1; /* or its end would be before what is there */
     if (c->start == START_END && head_of(st, &position, err) != 0) return -1;
     if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
     if (sqlite_exec(
@@ -150,12 +157,14 @@ static void spec_keep(struct sqlite_store *st, const struct consumer_spec *c)
 {
     struct consumer_spec kept = *c;
     if (st->home.moving) return; /* it is the one we have */
+    kept.by = NULL;
     kept.name = strdup(c->name);
     kept.events = strdup(c->events);
     kept.where = strdup(c->where);
     kept.retry = strdup(c->retry);
     sqlite_spec_forget(st);
     st->spec = kept;
+    st->epoch_seen = 0;
     if (!kept.name || !kept.events || !kept.where || !kept.retry) sqlite_spec_forget(st);
 }
 

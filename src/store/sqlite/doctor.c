@@ -88,6 +88,33 @@ static int claims(struct sqlite_store *st, const struct doctor_request *req, str
     return r;
 }
 
+/* numbers: see numbers.c. */
+static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+{
+    bool broken;
+    int64_t at = 0;
+    char when[CLOCK_RFC3339_SIZE], text[200];
+    if (sqlite_numbers_broken(st, NULL, &broken, err) != 0) return -1;
+    if (broken) {
+        say(req, FINDING_WARNING, "numbers",
+            "the numbers of events began again below what consumers have had: the table was emptied, or sqlite_sequence set "
+            "back",
+            "start a relay: it gives those events new numbers and delivers them; events that are kept may come again");
+        return 0;
+    }
+    if (sqlite_number(st, err, &at, "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at'",
+                      "") != 0)
+        return -1;
+    if (at == 0) return 0;
+    clock_rfc3339(at, when);
+    snprintf(text, sizeof text,
+             "at %s the numbers of events had begun again; events got new ones then, and some may have come twice",
+             when);
+    say(req, FINDING_NOTE, "numbers", text,
+        "never empty sqlite_sequence: events that are delivered are removed by `trim`");
+    return 0;
+}
+
 int sqlite_doctor(struct store *base, const struct doctor_request *req, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -97,5 +124,7 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     space(st, req);
     if (base->ops->schema_status(base, &s, NULL) != 0) return 0; /* who called has seen it, too */
     if (journal(st, req, err) != 0) return -1;
-    return s.there == s.known ? claims(st, req, err) : 0;
+    if (s.there != s.known) return 0;
+    if (numbers(st, req, err) != 0) return -1;
+    return claims(st, req, err);
 }

@@ -214,7 +214,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
-    st->pull_at = 0;
+    st->pull_at = st->epoch_seen = 0;
     return 0;
 }
 
@@ -226,6 +226,7 @@ static int register_again(struct sqlite_store *st, struct error *err)
     if (sqlite_number(st, err, &there, "SELECT 1 FROM outbox_consumer WHERE name = ?", "s", st->spec.name) != 0)
         return -1;
     struct consumer_spec spec = st->spec;
+    spec.how = PUT_START;
     return there ? 0 : sqlite_consumer_put(&st->base, &spec, NULL, err);
 }
 
@@ -253,7 +254,12 @@ int sqlite_home_check(struct sqlite_store *st, struct error *err)
     return r;
 }
 
-bool sqlite_home_left(const struct sqlite_store *st)
+int sqlite_home_adopt(struct sqlite_store *st, struct error *err)
 {
-    return !at_home(st);
+    if (!st->home.unknown) return 0;
+    st->home.moving = true;
+    int r = register_again(st, err);
+    st->home.moving = false;
+    if (r == 0) st->home.unknown = false;
+    return r;
 }

@@ -199,20 +199,41 @@ static void sqlite_close_store(struct store *base)
     free(st);
 }
 
+/* check_encoding: in a database of UTF-16 the table's own checks would not mean what they say. */
+static int check_encoding(struct sqlite_store *st, struct error *err)
+{
+    sqlite3_stmt *q = sqlite_query(st, err, "PRAGMA encoding", "");
+    if (!q || sqlite_step(st, q, err) < 0) return -1;
+    bool utf8 = str_is(sqlite_text(q, 0), "UTF-8");
+    sqlite3_reset(q);
+    if (utf8) return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "%s: the texts in this database are UTF-16, and an outbox needs UTF-8; that is chosen when a database is "
+        "made (PRAGMA encoding): copy it into one that has UTF-8, or use another file",
+        st->shown);
+}
+
 static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t version;
     if (version_of(st, &version, err) != 0) return -1;
     *ret_created = version < SQLITE_SCHEMA_VERSION;
-    if (!*ret_created) return 0;
+    if (!*ret_created) {
+        read_identity(st);
+        return 0;
+    }
+    if (version == 0 && check_encoding(st, err) != 0) return -1;
     if (!st->memory && simple(st, "PRAGMA journal_mode = WAL", err) != 0) return -1;
     if (sqlite_begin(base, err) != 0) return -1;
     if (version_of(st, &version, err) != 0) goto fail; /* again: another process may have been first */
     *ret_created = version < SQLITE_SCHEMA_VERSION;
     for (; version < SQLITE_SCHEMA_VERSION; version++)
         if (simple(st, sqlite_schema[version], err) != 0) goto fail;
-    return sqlite_commit(base, err);
+    if (sqlite_commit(base, err) != 0) return -1;
+    read_identity(st);
+    return 0;
 fail:
     sqlite_rollback(base);
     return -1;
@@ -253,6 +274,7 @@ static int finish_open(struct sqlite_store *st, struct store **ret, struct error
     if (st->memory || st->opt.create) {
         if (connect_db(st, true, err) != 0) goto fail;
         if (st->memory && sqlite_init(&st->base, &created, err) != 0) goto fail;
+        read_identity(st);
         sqlite_home_settle(st);
     } else if (sqlite_connect(st, err) != 0) {
         goto fail;

@@ -18,8 +18,9 @@ struct sqlite_home {
     int pin; /* O_PATH: keeps its inode from being used again; -1: not known yet */
     dev_t dev;
     ino_t ino;
-    ino_t log;   /* of the write-ahead log beside it; 0: not known */
-    bool moving; /* we are at it: don't look again */
+    ino_t log;    /* of the write-ahead log beside it; 0: not known */
+    bool moving;  /* we are at it: don't look again */
+    bool unknown; /* another outbox was found in it: our consumer may have to be registered there */
 };
 
 /* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared
@@ -32,6 +33,7 @@ struct sqlite_store {
     struct sqlite_home home;
     char identity[SQLITE_IDENTITY]; /* of the outbox there; "" not known */
     struct consumer_spec spec;      /* what was registered through this handle; its strings are owned */
+    int64_t epoch_seen;             /* of the last claim that was made for that consumer through this handle */
     bool lent;                      /* see effects.c */
     bool memory;
     bool in_tx;
@@ -102,13 +104,20 @@ bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
 
 /* home.c: sqlite_home_settle notes which file was opened. sqlite_home_check looks, outside of a transaction, whether it is
  * still the one at the path; if not, it connects to what is there, and fails in any case, so that whoever is at work knows:
- * ERR_UNAVAILABLE, to be tried again. sqlite_home_left only looks. sqlite_home_paired refuses a file whose write-ahead log
+ * ERR_UNAVAILABLE, to be tried again. sqlite_home_adopt makes ourselves known in an outbox that was put into the file, if
+ * need be. sqlite_home_paired refuses a file whose write-ahead log
  * belongs to another that was there before. */
 void sqlite_home_settle(struct sqlite_store *st);
 void sqlite_home_leave(struct sqlite_store *st);
 int sqlite_home_check(struct sqlite_store *st, struct error *err);
-bool sqlite_home_left(const struct sqlite_store *st);
+int sqlite_home_adopt(struct sqlite_store *st, struct error *err);
 int sqlite_home_paired(struct sqlite_store *st, struct error *err);
+
+/* numbers.c, inside a transaction: sqlite_numbers_broken says whether the numbers of events began again below what this
+ * consumer (NULL: any) was handed; sqlite_numbers_repair gives all events new ones; sqlite_numbers_keep does so if need be. */
+int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *ret, struct error *err);
+int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from, struct error *err);
+int sqlite_numbers_keep(struct sqlite_store *st, struct error *err);
 
 /* open.c: sqlite_connect opens st->path, checks what is there and notes which file and outbox it is; sqlite_disconnect undoes
  * it, also halfway. */

@@ -121,7 +121,8 @@ int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_
         return 0;
     }
     if (sqlite_begin(base, err) != 0) return -1; /* the floor is found under the lock: nobody moves it meanwhile */
-    if (find_floor(st, &floor, t.pin, err) != 0 || trim_some(st, req, cutoff, floor, &t, err) != 0) {
+    if (sqlite_numbers_keep(st, err) != 0 || find_floor(st, &floor, t.pin, err) != 0 ||
+        trim_some(st, req, cutoff, floor, &t, err) != 0) {
         sqlite_rollback(base);
         return -1;
     }
