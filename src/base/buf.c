@@ -26,7 +26,7 @@ void buf_clear(struct buf *b)
 void buf_truncate(struct buf *b, size_t n)
 {
     if (n < b->n) b->n = n;
-    b->failed = false;
+    b->failed = b->full = false;
 }
 
 /* grow makes cap at least `want` (<= max) by doubling. One byte past cap is allocated too: buf_cstr's NUL. */
@@ -47,11 +47,9 @@ static bool grow(struct buf *b, size_t want)
 char *buf_grow(struct buf *b, size_t n)
 {
     if (b->failed) return NULL;
-    if (b->n > b->max || n > b->max - b->n || !grow(b, b->n + n)) {
-        b->failed = true;
-        return NULL;
-    }
-    return b->p + b->n;
+    b->full = b->n > b->max || n > b->max - b->n;
+    b->failed = b->full || !grow(b, b->n + n);
+    return b->failed ? NULL : b->p + b->n;
 }
 
 void buf_addi64(struct buf *b, int64_t v)

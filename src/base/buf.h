@@ -9,12 +9,13 @@
 #include "base/str.h"
 
 /* (1) n <= cap. (2) After a failed append `failed` stays set until buf_clear, and the content is as it was before
- * the first append that failed: callers append freely and check once. */
+ * the first append that failed: callers append freely and check once. (3) full implies failed: it was the ceiling, not
+ * memory, so that trying again later is no use. */
 struct buf {
     char *p;
     size_t n, cap;
     size_t max; /* ceiling for n */
-    bool failed;
+    bool failed, full;
 };
 
 void buf_init(struct buf *b, size_t max);

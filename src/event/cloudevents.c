@@ -44,13 +44,15 @@ static void add(struct writer *w, struct str name, struct str value)
 /* subject is the key that order goes by: order/42. */
 static void add_subject(struct writer *w, const struct event *ev)
 {
-    char text[2 * EVENT_KEY_MAX + 1];
-    if (!ev->aggregate_id.p || ev->aggregate_type.n + ev->aggregate_id.n + 1 > sizeof text) return;
-    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
-    buf_addstr(&b, ev->aggregate_type);
-    buf_addc(&b, '/');
-    buf_addstr(&b, ev->aggregate_id);
-    add(w, STR("subject"), (struct str){text, b.n});
+    struct buf text;
+    if (!ev->aggregate_id.p) return;
+    buf_init(&text, ev->aggregate_type.n + 1 + ev->aggregate_id.n);
+    buf_addstr(&text, ev->aggregate_type);
+    buf_addc(&text, '/');
+    buf_addstr(&text, ev->aggregate_id);
+    if (text.failed) w->b->failed = true;
+    else add(w, STR("subject"), (struct str){text.p, text.n});
+    buf_release(&text);
 }
 
 static void add_version(struct writer *w, const struct event *ev)

@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/json.h"
 #include "event/cloudevents.h"
 #include "sink/http_impl.h"
 #include "sink/kinds.h"
 
-#define HEAD_MAX ((size_t)512 * 1024) /* 64 KiB of headers, everything in them percent-encoded, and the rest */
+#define HEAD_MAX ((size_t)256 * 1024) /* 64 KiB of headers, everything in them percent-encoded, and the rest */
 #define BODY_MAX ((size_t)2 << 30)
 #define BODY_KEEP ((size_t)64 * 1024) /* a buffer that grew beyond is not kept for the next event */
 #define ROUNDS_MAX 16                 /* of 64 descriptors each, in one drive */
@@ -102,10 +103,33 @@ static bool link_lines(struct request *r)
     return true;
 }
 
-/* prepare makes the request; NULL, or why this event cannot be one. */
-static const char *prepare(struct http *h, struct request *r)
+/* check_text: a header line is no place for more than an event may have. JSON is, but it must be text. */
+static int check_text(const struct http *h, const char *name, struct str s, size_t max, struct error *err)
+{
+    bool binary = h->o->mode == HTTP_BINARY;
+    if (binary && s.n > max)
+        return err_set(err, ERR_INVALID, "its %s has %zu bytes; in a header line it may have %zu", name, s.n, max);
+    if (!binary && s.n && !utf8_valid(s, NULL)) return err_set(err, ERR_INVALID, "its %s is not UTF-8", name);
+    return 0;
+}
+
+/* check_event refuses what no request can say. ERR_INVALID. */
+static int check_event(const struct http *h, const struct event *ev, struct error *err)
+{
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
+    if (ev->id.n == 0 || strspn(ev->id.p, plain) != ev->id.n)
+        return err_set(err, ERR_INVALID, "its id is none that a header line could have");
+    if (check_text(h, "type", ev->type, EVENT_TYPE_MAX, err) != 0) return -1;
+    if (check_text(h, "aggregate_type", ev->aggregate_type, EVENT_KEY_MAX, err) != 0) return -1;
+    if (check_text(h, "aggregate_id", ev->aggregate_id, EVENT_KEY_MAX, err) != 0) return -1;
+    return check_text(h, "tenant", ev->tenant, EVENT_KEY_MAX, err);
+}
+
+/* prepare makes the request. ERR_INVALID: this event cannot be one, ever. */
+static int prepare(struct http *h, struct request *r, struct error *err)
 {
     struct str body = r->d->ev->payload;
+    if (check_event(h, r->d->ev, err) != 0) return -1;
     if (h->o->mode == HTTP_STRUCTURED) {
         buf_clear(&r->body);
         cloudevents_structured(&r->body, r->d->ev, h->source);
@@ -114,26 +138,34 @@ static const char *prepare(struct http *h, struct request *r)
         body = STR("null");
     }
     add_lines(h, r, body);
-    if (r->head.failed || r->body.failed) return "out of memory";
-    if (!link_lines(r)) return "the event has too many headers for a request";
+
+    if (r->head.full) return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HEAD_MAX);
+    if (r->body.full) return err_set(err, ERR_INVALID, "it takes more than %zu bytes", BODY_MAX);
+    if (r->head.failed || r->body.failed) return err_nomem(err);
+    if (!link_lines(r)) return err_set(err, ERR_INVALID, "the event has too many headers for a request");
     curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->lines);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, body.p);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.n);
-    return NULL;
+    return 0;
+}
+
+/* hand_over gives the request to curl. */
+static int hand_over(struct http *h, struct request *r, struct error *err)
+{
+    if (!r->easy && !http_setup_easy(r)) return err_nomem(err);
+    if (prepare(h, r, err) != 0) return -1;
+    CURLMcode rc = curl_multi_add_handle(h->multi, r->easy);
+    return rc == CURLM_OK ? 0 : err_set(err, ERR_UNAVAILABLE, "%s", curl_multi_strerror(rc));
 }
 
 static void start(struct http *h, struct request *r, int64_t now)
 {
-    struct sink_result res = {.status = SINK_DOWN};
+    struct error err;
     if (h->waiting == r) h->waiting = NULL;
     r->start_at = 0;
-    if (!r->easy && !http_setup_easy(r)) res.text = "out of memory";
-    else res.text = prepare(h, r);
-    if (res.text && strcmp(res.text, "out of memory") != 0) res.status = SINK_REJECT;
-    CURLMcode rc = res.text ? CURLM_OK : curl_multi_add_handle(h->multi, r->easy);
-    if (rc != CURLM_OK) res.text = curl_multi_strerror(rc);
-    if (res.text) {
-        slot_end(r, &res);
+    if (hand_over(h, r, &err) != 0) {
+        enum sink_status status = err.code == ERR_INVALID ? SINK_REJECT : SINK_DOWN;
+        slot_end(r, &(struct sink_result){.status = status, .text = err.text});
         return;
     }
     r->due = now + h->base.cfg.timeout_ms * MS_NS;

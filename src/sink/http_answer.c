@@ -2,13 +2,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/text.h"
 #include "sink/http_impl.h"
 
+#define PATH_PART 12                              /* characters of a part of the path that may be a token */
+#define QUERY_PART 4                              /* the same of a query */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000) /* nobody may silence us for longer with one header */
 
-/* What a status means; the first line that fits counts. */
+/* What a status means; the first line that fits counts. SINK_REJECT is what speaks of the request itself, and is a retry
+ * unless webhook-client-errors says otherwise. All other 4xx speak of the endpoint, or of us: no event becomes a dead letter
+ * for them at once, however that is set. docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;
@@ -16,11 +19,18 @@ static const struct {
 } meanings[] = {
     {200, 299, SINK_DELIVERED, ""},
     {300, 399, SINK_RETRY, "; redirects are not followed, so name the place it leads to"},
-    {408, 408, SINK_RETRY, ""},
+    {400, 400, SINK_REJECT, ""},
+    {401, 401, SINK_RETRY, "; it wants credentials: see webhook-header-file and webhook-secret-file"},
+    {406, 406, SINK_REJECT, ""},
+    {407, 407, SINK_RETRY, "; the proxy wants credentials"},
+    {409, 409, SINK_REJECT, ""},
     {410, 410, SINK_PAUSE, "; the endpoint wants no more"},
-    {425, 425, SINK_RETRY, ""},
+    {411, 412, SINK_REJECT, ""},
+    {413, 413, SINK_REJECT, "; the event is too large for it"},
+    {414, 416, SINK_REJECT, ""},
+    {422, 422, SINK_REJECT, ""},
     {429, 429, SINK_DOWN, ""},
-    {400, 499, SINK_REJECT, ""}, /* or retry, as set */
+    {431, 431, SINK_REJECT, "; its headers are too large for it"},
     {503, 503, SINK_DOWN, ""},
     {0, 999, SINK_RETRY, ""},
 };
@@ -40,8 +50,8 @@ static int64_t retry_after(const struct request *r)
     return s >= RETRY_AFTER_MAX_MS / 1000 ? RETRY_AFTER_MAX_MS : (int64_t)s * 1000;
 }
 
-/* echoes says whether a text repeats one of the headers that we were given in confidence. */
-static bool echoes(const struct http *h, const char *text)
+/* repeats_header says whether a text has one of the headers that we were given in confidence. */
+static bool repeats_header(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
         const char *value = strstr(h->extra.p + at, ": ") + 2;
@@ -51,17 +61,32 @@ static bool echoes(const struct http *h, const char *text)
     return false;
 }
 
-/* excerpt makes one clean line of how an answer begins; empty when that is nothing to show. */
+/* repeats_url says whether a text has something of what stands behind the host: the path, a long part of it, or a value of
+ * the query. Many endpoints have their tokens there. */
+static bool repeats_url(const struct http *h, const char *text)
+{
+    const char *host = strstr(h->base.cfg.url, "://") + 3;
+    const char *path = host + strcspn(host, "/?#"), *query = path + strcspn(path, "?#");
+    size_t n = (size_t)(query - path);
+    if (n > 1 && memmem(text, strlen(text), path, n)) return true;
+    for (const char *p = path; *p;) {
+        size_t skip = strspn(p, "/?#&="), part = strcspn(p + skip, "/?#&=");
+        bool telling = part >= (p < query ? PATH_PART : QUERY_PART);
+        if (telling && memmem(text, strlen(text), p + skip, part)) return true;
+        p += skip + part;
+    }
+    return false;
+}
+
+/* excerpt makes one clean line of how an answer begins; empty when that is nothing to show. What would be cut off is looked
+ * at, too, or half a secret might stay. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
-    size_t n = r->got < HTTP_EXCERPT - 1 ? r->got : HTTP_EXCERPT - 1, at = 0;
-    memcpy(out, r->excerpt, n);
-    out[n] = '\0';
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)out[i] < ' ' || out[i] == 0x7f) out[i] = ' ';
-    while (n && out[n - 1] == ' ') out[--n] = '\0';
-    while (!utf8_valid((struct str){out, n}, &at)) out[at] = '?';
-    if (r->h->extra.n && echoes(r->h, out)) out[0] = '\0';
+    char heard[HTTP_HEARD + 1];
+    size_t n = r->got < HTTP_HEARD ? r->got : HTTP_HEARD;
+    n = text_clean(heard, sizeof heard, r->heard, n);
+    if (repeats_header(r->h, heard) || repeats_url(r->h, heard)) n = 0;
+    text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
@@ -84,8 +109,13 @@ static struct sink_result judge_status(const struct request *r, long code, char 
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {.status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .native = (int)rc, .text = text};
-    const char *why = r->why[0] ? r->why : curl_easy_strerror(rc);
+    const char *said = r->why[0] ? r->why : curl_easy_strerror(rc);
+    char why[CURL_ERROR_SIZE];
+    text_clean(why, sizeof why, said, strlen(said));
     if (rc == CURLE_OUT_OF_MEMORY) res.status = SINK_DOWN;
+#if LIBCURL_VERSION_NUM >= 0x080600
+    if (rc == CURLE_TOO_LARGE) res.status = SINK_REJECT;
+#endif
     if (r->refused)
         snprintf(text, HTTP_TEXT, "%s: will not connect to %s, a %s address; webhook-allow can permit it", r->h->where,
                  r->address, r->refused);

@@ -15,6 +15,7 @@
 
 #define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
 #define HTTP_EXCERPT 160      /* bytes of it that may be repeated */
+#define HTTP_HEARD 2048       /* bytes of it that are looked at, for what must not be */
 #define HTTP_LINES_MAX 64     /* header lines of a request */
 #define HTTP_TEXT 640
 
@@ -39,10 +40,10 @@ struct request {
     int64_t start_at;
     struct buf head, body;
     struct curl_slist lines[HTTP_LINES_MAX];
-    long said;                  /* the status in the answer's last status line; 0: none */
-    size_t got;                 /* bytes of the answer */
-    char excerpt[HTTP_EXCERPT]; /* its beginning */
-    const char *refused;        /* what the address was that we would not connect to */
+    long said;              /* the status in the answer's last status line; 0: none */
+    size_t got;             /* bytes of the answer */
+    char heard[HTTP_HEARD]; /* its beginning */
+    const char *refused;    /* what the address was that we would not connect to */
     char address[INET6_ADDRSTRLEN];
     int no_socket; /* errno, when there was none to be had */
     char why[CURL_ERROR_SIZE];

@@ -298,7 +298,8 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
     (void)size; /* always 1 */
-    if (r->got < HTTP_EXCERPT) memcpy(r->excerpt + r->got, p, n < HTTP_EXCERPT - r->got ? n : HTTP_EXCERPT - r->got);
+    size_t room = r->got < HTTP_HEARD ? HTTP_HEARD - r->got : 0;
+    memcpy(r->heard + HTTP_HEARD - room, p, n < room ? n : room);
     r->got += n;
     return r->got < HTTP_ANSWER_MAX ? n : 0;
 }
