@@ -94,4 +94,11 @@ DROP FUNCTION IF EXISTS @schema@.trim(interval, int, interval);
 DROP FUNCTION IF EXISTS @schema@.trim_dry_run(interval, interval);
 DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
 
+-- Whose fault a failure is: since when an event has failed, and whether it is known to be the event's own (others got through
+-- beside it). Until it is known, a failure uses up no attempt: see src/engine/evidence.h.
+ALTER TABLE @schema@.parked ADD COLUMN failing_since timestamptz, ADD COLUMN proven boolean NOT NULL DEFAULT false;
+UPDATE @schema@.parked SET failing_since = failed_at WHERE failed_at IS NOT NULL;
+DROP FUNCTION IF EXISTS @schema@.park(text, bigint, bigint, int, timestamptz, interval, boolean, boolean, text);
+DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
+
 UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version';

@@ -128,4 +128,10 @@ UPDATE outbox_lane SET high = position, high_id = (SELECT id FROM outbox_event W
 WHERE position <= (SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event') -- else it was told to start further ahead
    OR EXISTS (SELECT 1 FROM outbox_consumer c WHERE c.name = consumer AND c.delivered > 0);
 
+-- Whose fault a failure is: since when an event has failed, and whether it is known to be the event's own (others got through
+-- beside it). Until it is known, a failure uses up no attempt: see src/engine/evidence.h.
+ALTER TABLE outbox_parked ADD COLUMN failing_since INTEGER;
+ALTER TABLE outbox_parked ADD COLUMN proven INTEGER NOT NULL DEFAULT 0;
+UPDATE outbox_parked SET failing_since = failed_at WHERE failed_at IS NOT NULL;
+
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

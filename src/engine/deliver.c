@@ -17,28 +17,63 @@ void deliver_report(struct pipeline *p)
     p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, p->report[0] ? p->report : NULL, &ignored);
 }
 
-static void sink_is_down(struct pipeline *p, const struct sink_result *r)
+static const char *reason(const char *text)
 {
-    int64_t now = pipeline_now(p);
-    bool was_open = circuit_open(&p->circuit) && now < p->circuit.until;
-    bool opened = circuit_down(&p->circuit, now, r->retry_after_ms, p->cfg.rng);
+    return text ? text : "no reason given";
+}
+
+/* say_down tells operators that the sink is down, and why. */
+static void say_down(struct pipeline *p, const char *what, const char *next)
+{
+    bool first = !p->stats.down;
+    snprintf(p->stats.why, sizeof p->stats.why, "%s", what);
+    log_at(p->cfg.log, first ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "%s; %s", what, next);
+    if (!first) return;
     p->stats.down = true;
-    snprintf(p->stats.why, sizeof p->stats.why, "sink is down: %s", r->text ? r->text : "no reason given");
-    if (was_open) return;
-    p->stats.meter.openings += opened;
-    long long wait = (long long)((p->circuit.until - now) / MS_NS);
-    log_at(p->cfg.log, opened ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "sink is down: %s; trying again in %lld ms",
-           r->text ? r->text : "no reason given", wait);
-    if (!opened) return;
-    snprintf(p->report, sizeof p->report, "sink is down: %s", r->text ? r->text : "no reason given");
+    p->stats.down_since = pipeline_now(p);
+    p->stats.meter.openings++;
+    snprintf(p->report, sizeof p->report, "%s", what);
     p->report_due = true;
 }
 
-static void sink_is_up(struct pipeline *p)
+/* open_circuit: nothing is sent for a while but a probe now and then. */
+static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms)
 {
-    bool was_down = circuit_up(&p->circuit), resumed = p->stop_said && !p->stats.paused;
+    int64_t now = pipeline_now(p);
+    bool waits = circuit_open(&p->circuit) && now < p->circuit.until; /* this is one of many that were in flight */
+    circuit_down(&p->circuit, now, retry_after_ms, p->cfg.rng);
+    if (waits) return;
+    char next[64];
+    snprintf(next, sizeof next, "trying again in %lld ms", (long long)((p->circuit.until - now) / MS_NS));
+    say_down(p, what, next);
+}
+
+static void sink_is_down(struct pipeline *p, const struct sink_result *r)
+{
+    char what[sizeof p->report];
+    snprintf(what, sizeof what, "sink is down: %s", reason(r->text));
+    open_circuit(p, what, r->retry_after_ms);
+}
+
+/* nothing_passes: event after event fails, and nothing gets through: it is the sink, whatever it answers. A single event that
+ * fails may be the only one there is to try: then its own retries are the probes, and no other has to wait for them. */
+static void nothing_passes(struct pipeline *p, const struct sink_result *r)
+{
+    char what[sizeof p->report];
+    snprintf(what, sizeof what, "sink is down: every delivery fails: %s", reason(r->text));
+    if (evidence_many(&p->evidence)) open_circuit(p, what, r->retry_after_ms);
+    else if (!p->stats.down) say_down(p, what, "only one event was there to try it with");
+}
+
+static void sink_is_up(struct pipeline *p, const struct item *it)
+{
+    evidence_passed(&p->evidence, it->sent_at);
+    circuit_up(&p->circuit);
+    bool was_down = p->stats.down;
+    bool resumed = p->stop_said && !p->stats.paused;
     if (was_down) {
         p->stats.down = false;
+        p->stats.down_since = 0;
         p->stats.why[0] = 0;
         log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
     }
@@ -48,40 +83,124 @@ static void sink_is_up(struct pipeline *p)
     p->report_due = true;
 }
 
-static void bury(struct pipeline *p, struct item *it, int attempts, const char *text)
+static void say_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text)
 {
     p->stats.buried++;
     p->stats.stalled_since = p->stats.ended_at;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", it->d.ev->id.p,
-           it->d.ev->type.p, attempts, text);
+    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", ev->id.p,
+           ev->type.p, attempts, text);
+}
+
+static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    int attempts = it->d.ev->attempts + 1;
+    const char *text = reason(r->text);
+    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
+    say_buried(p, it->d.ev, attempts, text);
     item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
 }
 
-static void retry(struct pipeline *p, struct item *it, int attempts, const char *text, int64_t at_least_ms)
-{
-    int64_t delay = retry_delay(&p->c->retry, attempts, p->cfg.rng);
-    if (delay < at_least_ms) delay = at_least_ms;
-    p->stats.retried++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
-           it->d.ev->id.p, it->d.ev->type.p, attempts, p->c->retry.attempts, text, (long long)delay);
-    item_end(it, &(struct outcome){.kind = OUTCOME_RETRY, .attempts = attempts, .delay_ms = delay, .error = text}, true,
-             &p->ready);
-}
-
+/* event_failed ends it for now; whether that counts against it is decided when the batch is settled, for by then it is known
+ * what became of the others. */
 static void event_failed(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
-    int attempts = it->d.ev->attempts + !BUG(ATTEMPTS_NOT_COUNTED);
-    const char *text = r->text ? r->text : "no reason given";
+    const char *text = reason(r->text);
+    int64_t now = pipeline_now(p);
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
-    if (r->status == SINK_REJECT || attempts >= p->c->retry.attempts) bury(p, it, attempts, text);
-    else retry(p, it, attempts, text, r->retry_after_ms);
+    struct outcome out = {
+        .kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = r->retry_after_ms, .error = text};
+    item_end(it, &out, true, &p->ready);
+    it->unjudged = true;
+
+    if (p->c->retry.outage_ms == 0) {
+        sink_is_up(p, it); /* it answered, and whatever it says is about the event */
+        return;
+    }
+    evidence_failed(&p->evidence, it->d.ev->seq, it->sent_at, now);
+    bool still_down = circuit_open(&p->circuit);
+    if (still_down || evidence_down(&p->evidence, now)) nothing_passes(p, r);
 }
+
+/* ---- whose fault it was ---- */
+
+/* How a failure is judged. (1) attempts == 0: it may be the sink's fault. */
+struct judgement {
+    int attempts;  /* that are used up by it: this one, and one before, if its guilt came out only afterwards */
+    bool proven;   /* others got through, so it is its own fault */
+    bool hopeless; /* nobody knows whose fault it is, but it has gone on for long enough */
+    int64_t failing_ms;
+};
+
+static struct judgement judge(struct pipeline *p, const struct item *it)
+{
+    const struct event *ev = it->d.ev;
+    struct evidence *e = &p->evidence;
+    struct judgement j = {.failing_ms = ev->failing_ms};
+    if (p->c->retry.outage_ms == 0 || BUG(OUTAGE_COUNTS)) {
+        j.attempts = 1;
+        return j;
+    }
+    bool guilty_now = evidence_near(e, it->sent_at);
+    bool guilty_before = !ev->proven && evidence_late(e, ev->seq);
+    bool known = ev->proven || guilty_before;
+    j.proven = known || guilty_now;
+    if (guilty_now || (known && evidence_alone(e, ev->seq))) j.attempts = 1;
+    if (guilty_before && !guilty_now) j.attempts++;
+
+    if (ev->failing_ms) j.failing_ms += (pipeline_now(p) - it->live->claimed_at) / MS_NS;
+    bool long_enough = j.failing_ms >= p->c->retry.outage_ms;
+    j.hopeless = j.attempts == 0 && long_enough && evidence_tried(e) && !evidence_certain(e);
+    return j;
+}
+
+static void wait_for_retry(struct pipeline *p, struct item *it, const struct judgement *j)
+{
+    const struct event *ev = it->d.ev;
+    struct outcome *out = &it->out;
+    int64_t least = out->delay_ms;
+    if (j->attempts > 0) out->delay_ms = retry_delay(&p->c->retry, out->attempts, p->cfg.rng);
+    else out->delay_ms = retry_delay_in_doubt(&p->c->retry, j->failing_ms, p->cfg.rng);
+    if (out->delay_ms < least) out->delay_ms = least;
+    p->stats.retried++;
+    if (j->attempts > 0)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
+               ev->id.p, ev->type.p, out->attempts, p->c->retry.attempts, out->error, (long long)out->delay_ms);
+    else
+        log_at(p->cfg.log, LOG_WARN_, p->c->name,
+               "event %s (%s) failed, and nothing got through after it, so it is not counted: %s; next in %lld ms",
+               ev->id.p, ev->type.p, out->error, (long long)out->delay_ms);
+}
+
+static void judge_item(struct pipeline *p, struct item *it)
+{
+    struct outcome *out = &it->out;
+    struct judgement j = judge(p, it);
+    it->unjudged = false;
+    out->proven = j.proven;
+    if (!BUG(ATTEMPTS_NOT_COUNTED)) out->attempts = it->d.ev->attempts + j.attempts;
+    bool used_up = j.attempts > 0 && out->attempts >= p->c->retry.attempts;
+    if (!used_up && !j.hopeless) {
+        wait_for_retry(p, it, &j);
+        return;
+    }
+    out->kind = OUTCOME_DEAD;
+    say_buried(p, it->d.ev, out->attempts, out->error);
+}
+
+void deliver_judge(struct pipeline *p, struct live *l)
+{
+    if (l->lost || l->exceptions == 0) return;
+    for (size_t i = 0; i < l->b.n; i++)
+        if (l->items[i].unjudged) judge_item(p, &l->items[i]);
+}
+
+/* ---- answers ---- */
 
 static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     p->stats.delivered++;
     p->stats.stalled_since = p->stats.ended_at;
-    sink_is_up(p);
+    sink_is_up(p, it);
     item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
 }
 
@@ -89,7 +208,7 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
 static void not_mine(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
-    const char *text = r->text ? r->text : "no reason given";
+    const char *text = reason(r->text);
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "event %s (%s) is left to another worker: %s", it->d.ev->id.p,
            it->d.ev->type.p, text);
     item_end(it,
@@ -168,17 +287,17 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     count(p, it, r);
     switch (r->status) {
     case SINK_DELIVERED: event_delivered(p, it, r); break;
-    case SINK_RETRY:
+    case SINK_RETRY: event_failed(p, it, r); break;
     case SINK_REJECT:
-        sink_is_up(p); /* it answered */
-        event_failed(p, it, r);
+        sink_is_up(p, it); /* it looked at the event, and found something wrong with it */
+        event_rejected(p, it, r);
         break;
     case SINK_NOT_MINE:
-        sink_is_up(p);
+        sink_is_up(p, it);
         not_mine(p, it, r);
         break;
     case SINK_LATER:
-        sink_is_up(p);
+        sink_is_up(p, it);
         not_now(p, it, r);
         break;
     case SINK_DOWN:
@@ -221,6 +340,13 @@ static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, in
     return took;
 }
 
+/* next_sent gives each delivery a time of its own, so that it is known which of two was sent first. */
+static int64_t next_sent(struct pipeline *p, int64_t now)
+{
+    p->last_sent = now > p->last_sent ? now : p->last_sent + 1;
+    return p->last_sent;
+}
+
 /* offer hands up to `room` queued items to the sink; returns how many it took. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
@@ -232,7 +358,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     /* They fly before the sink has said so, because it may answer from within submit. */
     for (size_t i = 0; i < n; i++) {
         item_fly((struct item *)d[i]);
-        ((struct item *)d[i])->sent_at = now;
+        ((struct item *)d[i])->sent_at = next_sent(p, now);
     }
     for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;

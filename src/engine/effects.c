@@ -375,6 +375,7 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
 {
     struct effects *e = &p->effects;
     bool all = true;
+    deliver_judge(p, l);
     if (live_outcomes(l) != 0) return err_nomem(err);
     struct settlement s = turn_settlement(p, l);
     if (!e->single) {

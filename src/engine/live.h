@@ -25,10 +25,11 @@ struct item {
     struct item *next_ready;
     struct item *next_in_bucket;
     uint64_t key;    /* what order goes by; 0: nothing */
-    int64_t sent_at; /* monotonic: when the sink was last offered it */
+    int64_t sent_at; /* monotonic: when the sink was last offered it; no two have the same */
     enum item_state state;
     bool mapped;      /* the last of its key: in the keymap */
     bool exceptional; /* `out` goes into the settlement */
+    bool unjudged;    /* it failed, and whose fault that is is decided when the batch is settled */
     bool released;    /* not tried, and given back by release_from */
     struct outcome out;
 };

@@ -19,6 +19,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
     p->drain_deadline = CLOCK_NEVER;
     circuit_init(&p->circuit);
+    evidence_init(&p->evidence);
     effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
     ready_init(&p->ready);
     for (size_t i = 0; i < LIVE_MAX; i++) arena_init(&p->pool[i].a, 0);

@@ -57,8 +57,9 @@ struct pipeline_stats {
     char why[PIPELINE_WHY]; /* what sink or store said when it was last away; "" once it is back */
     bool through;           /* the last look found nothing left (see claim_hint.through) */
     bool paused;
-    bool down;    /* the circuit is open */
-    bool standby; /* the consumer has other settings than ours: nothing is claimed until they are ours again */
+    bool standby;       /* the consumer has other settings than ours: nothing is claimed until they are ours again */
+    bool down;          /* the sink is away, or nothing gets through to it */
+    int64_t down_since; /* monotonic ns; 0: it is not */
 };
 
 /* pipeline_new makes the pipeline. Then pipeline_attach gives it its sink, which must have been opened with pipeline_done

@@ -6,6 +6,7 @@
 #include "base/bug.h"
 #include "engine/circuit.h"
 #include "engine/effects.h"
+#include "engine/evidence.h"
 #include "engine/live.h"
 #include "engine/pipeline.h"
 
@@ -32,6 +33,7 @@ struct pipeline {
     bool give_back; /* and what is in it goes back to the store: the consumer was paused by its sink */
     size_t flying;
     struct circuit circuit;
+    struct evidence evidence;
     struct effects effects;
 
     size_t batch_size;
@@ -47,6 +49,7 @@ struct pipeline {
     struct error standby;     /* why we stand by; code 0: we don't */
     int64_t standby_at, standby_delay;
     int64_t drain_deadline;
+    int64_t last_sent;     /* sent_at of the last delivery; no two have the same */
     bool answered;         /* since the sink was last offered something */
     int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
     char failure[256];     /* the last failure of an event */
@@ -98,6 +101,8 @@ void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline
  * what may go to the sink; returns whether it took anything. */
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
 void deliver_queue(struct pipeline *p);
+/* deliver_judge decides for each failure in a batch that is about to be settled whether it is held against the event. */
+void deliver_judge(struct pipeline *p, struct live *l);
 bool deliver_submit(struct pipeline *p);
 /* deliver_report passes on what operators should know of the sink. */
 void deliver_report(struct pipeline *p);

@@ -5,25 +5,30 @@
 
 #include "base/text.h"
 
+#define DAY_MS (24 * INT64_C(3600000))
+
 static const struct preset {
     const char *name;
     struct retry_policy p;
 } presets[] = {
-    {"fast", {.base_ms = 1000, .cap_ms = 300000, .attempts = 5, .jitter = true}},
-    {"slow", {.base_ms = 60000, .cap_ms = 3600000, .attempts = 5, .jitter = false}},
+    {"fast", {.base_ms = 1000, .cap_ms = 300000, .attempts = 5, .jitter = true, .outage_ms = DAY_MS}},
+    {"slow", {.base_ms = 60000, .cap_ms = 3600000, .attempts = 5, .jitter = false, .outage_ms = DAY_MS}},
+    {"patient", {.base_ms = 1000, .cap_ms = 3600000, .attempts = 32, .jitter = true, .outage_ms = DAY_MS}},
 };
+#define PRESETS (sizeof presets / sizeof *presets)
 
 static int set_part(const char *name, const char *value, struct retry_policy *p, struct error *err)
 {
-    static const char *const names[] = {"fast", "slow", "base", "cap", "attempts", "jitter", NULL};
+    static const char *const names[] = {"fast", "slow", "patient", "base", "cap", "attempts", "jitter", "outage", NULL};
     int64_t n;
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < PRESETS; i++)
         if (!value && strcmp(name, presets[i].name) == 0) {
             *p = presets[i].p;
             return 0;
         }
     if (value && strcmp(name, "base") == 0) return text_duration(value, &p->base_ms, err);
     if (value && strcmp(name, "cap") == 0) return text_duration(value, &p->cap_ms, err);
+    if (value && strcmp(name, "outage") == 0) return text_duration(value, &p->outage_ms, err);
     if (value && strcmp(name, "attempts") == 0) {
         if (text_int(value, 1, 1000, &n, err) != 0) return -1;
         p->attempts = (int)n;
@@ -34,7 +39,8 @@ static int set_part(const char *name, const char *value, struct retry_policy *p,
         return 0;
     }
     const char *near = text_nearest(name, names);
-    return err_set(err, ERR_CONFIG, "\"%s\" is not fast, slow, base=, cap=, attempts= or jitter=full|none%s%s", name,
+    return err_set(err, ERR_CONFIG,
+                   "\"%s\" is not patient, fast, slow, base=, cap=, attempts=, jitter=full|none or outage=%s%s", name,
                    near ? "; did you mean " : "", near ? near : "");
 }
 
@@ -45,7 +51,9 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
     if (strlen(s) >= sizeof text) return err_set(err, ERR_CONFIG, "retry policy is too long");
     strcpy(text, s);
     char *part = strtok_r(text, ", ", &save);
-    if (!part) return err_set(err, ERR_CONFIG, "retry policy is empty: write fast, slow, or base=1s,cap=5m,attempts=5");
+    if (!part)
+        return err_set(err, ERR_CONFIG,
+                       "retry policy is empty: write patient, fast, slow, or base=1s,cap=5m,attempts=5");
     for (; part; part = strtok_r(NULL, ", ", &save)) {
         char *value = strchr(part, '=');
         if (value) *value++ = '\0';
@@ -60,21 +68,25 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
     return 0;
 }
 
+static bool same_policy(const struct retry_policy *p, const struct retry_policy *q)
+{
+    return p->base_ms == q->base_ms && p->cap_ms == q->cap_ms && p->attempts == q->attempts && p->jitter == q->jitter &&
+           p->outage_ms == q->outage_ms;
+}
+
 void retry_show(const struct retry_policy *p, char out[RETRY_TEXT])
 {
-    char base[32], cap[32];
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        const struct retry_policy *q = &presets[i].p;
-        if (p->base_ms == q->base_ms && p->cap_ms == q->cap_ms && p->attempts == q->attempts &&
-            p->jitter == q->jitter) {
-            snprintf(out, RETRY_TEXT, "%s", presets[i].name);
-            return;
-        }
+    char base[32], cap[32], outage[32];
+    for (size_t i = 0; i < PRESETS; i++) {
+        if (!same_policy(p, &presets[i].p)) continue;
+        snprintf(out, RETRY_TEXT, "%s", presets[i].name);
+        return;
     }
     text_duration_show(p->base_ms, base);
     text_duration_show(p->cap_ms, cap);
-    snprintf(out, RETRY_TEXT, "base=%s,cap=%s,attempts=%d,jitter=%s", base, cap, p->attempts,
-             p->jitter ? "full" : "none");
+    text_duration_show(p->outage_ms, outage);
+    snprintf(out, RETRY_TEXT, "base=%s,cap=%s,attempts=%d,jitter=%s,outage=%s", base, cap, p->attempts,
+             p->jitter ? "full" : "none", outage);
 }
 
 static int64_t longest_delay(const struct retry_policy *p, int attempts)
@@ -88,6 +100,16 @@ int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
 {
     int64_t delay = longest_delay(p, attempts);
     return p->jitter ? (int64_t)rng_below(r, (uint64_t)delay + 1) : delay;
+}
+
+/* What was waited for so far is what doubling would wait for next. */
+int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, struct rng *r)
+{
+    int64_t delay = failing_ms;
+    if (delay < p->base_ms) delay = p->base_ms;
+    if (delay > p->cap_ms) delay = p->cap_ms;
+    if (!p->jitter) return delay;
+    return delay / 2 + (int64_t)rng_below(r, (uint64_t)delay / 2 + 1);
 }
 
 int64_t retry_horizon(const struct retry_policy *p)

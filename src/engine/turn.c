@@ -273,6 +273,7 @@ bool turn_settle(struct pipeline *p, int i)
     struct batch b = {0};
     struct error err = {0};
     bool lost = false;
+    if (l) deliver_judge(p, l);
     if (l && live_outcomes(l) != 0) {
         err_nomem(&err);
         goto failed;

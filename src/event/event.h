@@ -44,9 +44,11 @@ struct event {
     uint64_t key;       /* event_key of the aggregate */
 
     /* What the claim says about this delivery. */
-    int attempts; /* attempts used up before this one */
-    bool behind;  /* its key is held back: don't deliver, settle as OUTCOME_BEHIND */
-    bool delayed; /* not_before has not come: don't deliver, settle as OUTCOME_DELAY */
+    int attempts;       /* attempts used up before this one */
+    int64_t failing_ms; /* how long it has failed by now; 0: it has not */
+    bool proven;        /* and at least once others got through, so that it was its own fault */
+    bool behind;        /* its key is held back: don't deliver, settle as OUTCOME_BEHIND */
+    bool delayed;       /* not_before has not come: don't deliver, settle as OUTCOME_DELAY */
 };
 
 /* event_check refuses what may not be emitted: ERR_INVALID and a text that says which part, what is wrong with it, and

@@ -127,6 +127,7 @@ struct outcome {
     const struct event *ev;
     enum outcome_kind kind;
     int attempts;        /* used up by now */
+    bool proven;         /* OUTCOME_RETRY: it was the event's own fault, and not the sink's; that is remembered */
     int64_t delay_ms;    /* OUTCOME_RETRY */
     const char *error;   /* OUTCOME_RETRY, OUTCOME_DEAD: why */
     const char *receipt; /* OUTCOME_DELIVERED */

@@ -103,7 +103,7 @@ static outbox_consumer *consumer(outbox *ob, const char *name)
 {
     outbox_consumer *c;
     OK(outbox_consumer_new(ob, name, &c, &err));
-    OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=3,jitter=none", &err));
+    OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=3,jitter=none,outage=0s", &err));
     return c;
 }
 
@@ -381,7 +381,7 @@ static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
 static void only_the_latest_reason_is_kept(void **state)
 {
     outbox_consumer *c = consumer(*state, "c");
-    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none", &err));
+    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s", &err));
     OK(outbox_add_handler(c, "h", "e", complain, NULL, 0, &err));
     emit(*state, 1);
     for (int i = 1; i <= 3; i++) {
@@ -731,7 +731,7 @@ static void many_workers_share_the_work(void **state)
         outbox_consumer *c = consumer(ob[i], "c");
         OK(outbox_consumer_set(c, "workers", "4", &err));
         OK(outbox_consumer_set(c, "lanes", "8", &err));
-        OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=50,jitter=none", &err));
+        OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=50,jitter=none,outage=0s", &err));
         OK(outbox_add_handler(c, "many", "e", now_and_then, &calls, 0, &err));
     }
     OK(outbox_begin(ob[0], &err));

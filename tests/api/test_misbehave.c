@@ -54,7 +54,7 @@ static outbox_consumer *consumer(const char *name)
 {
     outbox_consumer *c;
     OK(outbox_consumer_new(here, name, &c, &err));
-    OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=3,jitter=none", &err));
+    OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=3,jitter=none,outage=0s", &err));
     return c;
 }
 

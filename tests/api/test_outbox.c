@@ -182,7 +182,7 @@ static void step_tells_a_failure_and_goes_on_with_the_others(void **state)
     struct heard bad = {.verdict = OUTBOX_RETRY}, good = {0};
     outbox_consumer *c = listener(ob_of(state), "bad", "*", &bad);
     size_t n = 9;
-    OK(outbox_consumer_set(c, "retry", "base=0s,cap=0s,attempts=2", &err));
+    OK(outbox_consumer_set(c, "retry", "base=0s,cap=0s,attempts=2,outage=0s", &err));
     listener(ob_of(state), "good", "*", &good);
     emit(ob_of(state), "a", "1", "{}");
     assert_int_equal(outbox_step(ob_of(state), &n, &err), -1);

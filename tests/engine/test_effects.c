@@ -417,7 +417,7 @@ static void describe(struct consumer *c)
                                   {"lanes", plan.lanes},
                                   {"batch", plan.batch},
                                   {"lease", "2s"},
-                                  {"retry", "base=50ms,cap=200ms,attempts=6"}};
+                                  {"retry", "base=50ms,cap=200ms,attempts=6,outage=0s"}};
     assert_int_equal(consumer_init(c, "c", &err), 0);
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         if (option_set(consumer_options, c, set[i][0], set[i][1], &err) != 0) fail_msg("%s", err.text);

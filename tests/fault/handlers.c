@@ -104,7 +104,7 @@ int main(int argc, char **argv)
     if (outbox_open(argv[1], NULL, &ob, &err) != 0) give_up(argv[1], err.text);
     if (outbox_consumer_new(ob, "c", &c, &err) != 0) give_up("c", err.text);
     set(c, "lease", "150ms");
-    set(c, "retry", "base=10ms,attempts=3,jitter=none");
+    set(c, "retry", "base=10ms,attempts=3,jitter=none,outage=0s");
     if (strcmp(step, "between") == 0) {
         set(c, "fate", "shared");
         add(c, mail, outside, OUTBOX_EXTERNAL);

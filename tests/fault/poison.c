@@ -57,7 +57,7 @@ static void add(outbox *ob, const char *name, outbox_handler handler, int *fd)
     if (outbox_consumer_new(ob, name, &c, &err) != 0) die(name, err.text);
     if (outbox_on(c, "*", handler, fd, &err) != 0) die(name, err.text);
     set(c, "lease", "150ms");
-    set(c, "retry", "base=10ms,attempts=3,jitter=none");
+    set(c, "retry", "base=10ms,attempts=3,jitter=none,outage=0s");
 }
 
 int main(int argc, char **argv)

@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     outbox_error err;
     outbox_options o = OUTBOX_OPTIONS_INIT;
     outbox_consumer *c;
-    char path[4096], retry[64];
+    char path[4096], retry[96];
     if (argc != 6) die("usage", "fault_storm URL FOLDER ATTEMPTS CALLS LAG");
     folder = argv[2];
     calls_left = strtol(argv[4], NULL, 10);
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
     o.log = say;
     if (outbox_open(argv[1], &o, &ob, &err) != 0) die(argv[1], err.text);
     if (outbox_consumer_new(ob, "shop", &c, &err) != 0) die("shop", err.text);
-    snprintf(retry, sizeof retry, "base=5ms,cap=20ms,attempts=%s,jitter=none", argv[3]);
+    snprintf(retry, sizeof retry, "base=5ms,cap=20ms,attempts=%s,jitter=none,outage=0s", argv[3]);
     set(c, "retry", retry);
     set(c, "lease", "150ms");
     set(c, "timeout", "1s");

@@ -34,7 +34,7 @@ class Clocks(Numbers):
 
     def start(self, clock=None, *more):
         return self.relay("--consumer", "out", "--sink", SECOND.format(out=self.out), "--batch", BATCH, "--lease", "1500ms",
-                          "--retry", "base=20ms,cap=100ms,attempts=1000", "--sweep", "60s", "--log-hold", "0s", *more,
+                          "--retry", "base=20ms,cap=100ms,attempts=1000,outage=0s", "--sweep", "60s", "--log-hold", "0s", *more,
                           env=clock.env() if clock else None)
 
     def emit_at(self, clock, n, *more):

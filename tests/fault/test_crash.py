@@ -46,7 +46,7 @@ class Storm(Crew, Scenario, Case):
 
     def relay_args(self):
         args = ["--batch", BATCH, "--lease", f"{LEASE}ms", "--lanes", self.lanes, "--concurrency", 6, "--log-hold", "0s",
-                "--retry", "base=20ms,cap=100ms,attempts=6"]
+                "--retry", "base=20ms,cap=100ms,attempts=6,outage=0s"]
         for name, sink in self.sinks.items(): args += ["--consumer", name, "--sink", sink]
         return args
 
@@ -250,7 +250,7 @@ class Directed(Case):
         fails = f"if [ -e {broken} ] && [ $OUTBOX_SEQ = 1 ]; then exit 1; fi; "
         sink = "exec:" + fails + APPEND.format(out=self.out)
         with self.relay("--consumer", "mail", "--sink", sink, "--lease", "300ms",
-                        "--retry", "base=100ms,cap=100ms,attempts=1000") as relay:
+                        "--retry", "base=100ms,cap=100ms,attempts=1000,outage=0s") as relay:
             wait_until(lambda: "took over 2 events" in relay.output(), what=relay.output)
             at, = self.sql("SELECT not_before FROM outbox_event WHERE seq = 2")[0]
             wait_until(lambda: time.time() * 1000 > at + 300)

@@ -135,7 +135,7 @@ class Memory(Scenario):
 
     def limited(self, limit):
         return self.spawn("prlimit", f"--as={limit}:", BIN, "relay", "--consumer", "out", "--sink", f"file:{self.out}",
-                          "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=6", log=f"relay-{len(self.children)}.log")
+                          "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=6,outage=0s", log=f"relay-{len(self.children)}.log")
 
     def got(self):
         """got gives each event's number and its bytes."""

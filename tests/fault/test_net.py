@@ -229,7 +229,7 @@ class ToWebhook(Network, Case):
 
     def start(self, *more):
         return self.relay("--consumer", "out", "--sink", self.far, "--timeout", "300ms", "--webhook-connect-timeout", "300ms",
-                          "--retry", "base=20ms,cap=50ms,attempts=1000", "--batch", BATCH, "--log-hold", "0s", *more)
+                          "--retry", "base=20ms,cap=50ms,attempts=1000,outage=0s", "--batch", BATCH, "--log-hold", "0s", *more)
 
     def got(self):
         return [(int(request.body), request.id) for request in list(self.endpoint.requests)]

@@ -232,7 +232,7 @@ class Asleep(Faults):
         hold.touch()
         sink = (f"exec:while [ -e {hold} ]; do sleep 0.02; done; [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; "
                 f"exec 9>>{self.out}; flock 9; cat >&9")
-        with self.relay("--consumer", "mail", "--sink", sink, "--retry", "base=50ms,cap=50ms") as relay:
+        with self.relay("--consumer", "mail", "--sink", sink, "--retry", "base=50ms,cap=50ms,outage=0s") as relay:
             self.emit_numbers(1)
             wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
             self.wait_asleep(1, relay)

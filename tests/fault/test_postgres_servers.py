@@ -78,7 +78,7 @@ class Crowd(Crew, Scenario, ServerCase):
 
     def relay_args(self):
         args = ["--batch", BATCH, "--lease", self.lease, "--lanes", self.lanes, "--concurrency", 6, "--log-hold", "0s",
-                "--retry", "base=20ms,cap=200ms,attempts=1000"]
+                "--retry", "base=20ms,cap=200ms,attempts=1000,outage=0s"]
         for name, sink in self.sinks.items(): args += ["--consumer", name, "--sink", sink]
         return args
 

@@ -7,7 +7,7 @@ from endpoint import Endpoint, answer
 from scenario import CLAIMS, Numbers
 from support import Case, wait_until
 
-QUICK = "base=20ms,cap=50ms,attempts=1000"
+QUICK = "base=20ms,cap=50ms,attempts=1000,outage=0s"
 
 
 class WebhookCase(Case):

@@ -648,7 +648,7 @@ class Inspect(CliCase):
         self.assertEqual([c["name"] for c in self.json("consumers", "list")], ["bad", "good"])
         self.assertEqual(len(self.outbox("consumers", "list").stdout.splitlines()), 3)
         shown = self.json("consumers", "show", "bad")
-        self.assertEqual((shown["events"], shown["order"], shown["lanes"], shown["retry"]), ("order.*", "key", 1, "fast"))
+        self.assertEqual((shown["events"], shown["order"], shown["lanes"], shown["retry"]), ("order.*", "key", 1, "patient"))
         self.assertRegex(self.outbox("consumers", "show", "bad").stdout, r"(?m)^dead letters +3$")
         self.outbox("consumers", "pause", "good")
         self.assertTrue(self.json("consumers", "show", "good")["paused"])

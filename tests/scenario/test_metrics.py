@@ -148,7 +148,7 @@ class Measured(OutsideCase):
     def test_failures_are_counted_by_reason(self):
         sink = 'exec:case $OUTBOX_TYPE in bad) exit 65;; worse) [ $OUTBOX_ATTEMPT -gt 2 ] || exit 75;; esac'
         self.emit_many([{"type": type, "payload": 1} for type in ("good", "bad", "bad", "worse")])
-        with self.serve("--consumer", "mail", "--sink", sink, "--retry", "base=1ms,cap=1ms,attempts=5") as relay:
+        with self.serve("--consumer", "mail", "--sink", sink, "--retry", "base=1ms,cap=1ms,attempts=5,outage=0s") as relay:
             self.wait_metric(relay, 2, "outbox_dispatched_total")
             page = self.metrics(relay)
         self.assertEqual(page.get("outbox_publish_failures_total", type="bad", reason="reject"), 2)

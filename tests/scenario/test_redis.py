@@ -117,7 +117,7 @@ class OnSqlite(Redis, Case):
         self.emit("t", "good/1", {"n": 2})
         with Odd("bad") as odd:
             url = f"redis://127.0.0.1:{odd.port}?stream={{aggregate_type}}"
-            self.drain("--consumer", "out", "--sink", url, "--retry", "base=1ms,cap=2ms,attempts=8,jitter=none")
+            self.drain("--consumer", "out", "--sink", url, "--retry", "base=1ms,cap=2ms,attempts=8,jitter=none,outage=0s")
         self.assertEqual(odd.added, ["good"])
         dead = self.json("dead", "list")
         dead = dead[0] if isinstance(dead, list) else dead

@@ -8,7 +8,7 @@ import time
 from support import Case, wait_until
 
 APPEND = "exec 9>>{out}; flock 9; cat >&9"
-QUICK = "base=20ms,cap=50ms,attempts=1000"
+QUICK = "base=20ms,cap=50ms,attempts=1000,outage=0s"
 DATA = 65
 
 
@@ -139,7 +139,7 @@ class Failing(RelayCase):
         times = self.path("times")
         self.number(1)
         fail = f"date +%s%N >>{times}; echo no stock >&2; exit 1; "
-        self.drain(*self.exec_sink(fail, "--retry", "base=100ms,cap=200ms,attempts=5,jitter=none"))
+        self.drain(*self.exec_sink(fail, "--retry", "base=100ms,cap=200ms,attempts=5,jitter=none,outage=0s"))
         at = [int(line) / 1e6 for line in times.read_text().split()]
         self.assertEqual(len(at), 5)
         for gap, least in zip((b - a for a, b in zip(at, at[1:])), (100, 200, 200, 200)):
@@ -154,7 +154,7 @@ class Failing(RelayCase):
     def test_a_dead_letter_lets_its_key_go_on_and_comes_back_on_request(self):
         self.broken.touch()
         self.number(1, 2, 3)
-        sink = self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", "base=10ms,attempts=2")
+        sink = self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", "base=10ms,attempts=2,outage=0s")
         with self.relay(*sink) as relay:
             self.wait_got([1, 3], relay=relay)
             wait_until(lambda: self.state(2) == ("expired", 2), what=relay.output)
@@ -167,7 +167,7 @@ class Failing(RelayCase):
 
     def test_a_dead_letter_that_fails_again_is_a_dead_letter_again(self):
         self.number(1)
-        sink = self.exec_sink("exit 1; ", "--retry", "base=1ms,attempts=2")
+        sink = self.exec_sink("exit 1; ", "--retry", "base=1ms,attempts=2,outage=0s")
         self.drain(*sink)
         self.outbox("dead", "retry", "--all")
         self.assertEqual(self.state(1), ("pending", 0))
@@ -186,7 +186,7 @@ class Failing(RelayCase):
     def test_a_command_that_is_not_there_burns_no_attempts(self):
         self.number(1, 2)
         command = self.path("later.sh")
-        with self.relay("--consumer", "mail", "--sink", f"exec:{command}", "--retry", "base=1ms,attempts=1") as relay:
+        with self.relay("--consumer", "mail", "--sink", f"exec:{command}", "--retry", "base=1ms,attempts=1,outage=0s") as relay:
             wait_until(lambda: "sink is down" in (self.consumer()["last_error"] or ""), what=relay.output)
             self.write_script(command, f"#!/bin/sh\n{APPEND.format(out=self.out)}\n")
             self.wait_got([1, 2], relay=relay)
@@ -204,7 +204,7 @@ class Failing(RelayCase):
         folder = self.path("not-yet")
         sink = self.file_sink(out=folder / "out")
         self.number(*range(30))
-        with self.relay(*sink, "--retry", "base=1ms,attempts=1") as relay:
+        with self.relay(*sink, "--retry", "base=1ms,attempts=1,outage=0s") as relay:
             wait_until(lambda: "sink is down" in (self.consumer()["last_error"] or ""), what=relay.output)
             self.assertIn(str(folder), self.consumer()["last_error"])
             self.number(*range(30, 60))
@@ -216,7 +216,7 @@ class Failing(RelayCase):
 
     def test_a_consumer_that_always_fails_delays_no_other(self):
         """G7: the failing one has its retries ahead of it for an hour."""
-        bad = self.exec_sink("exit 1; ", "--retry", "base=1h,cap=1h", name="bad")
+        bad = self.exec_sink("exit 1; ", "--retry", "base=1h,cap=1h,outage=0s", name="bad")
         with self.relay(*bad, *self.file_sink("good")) as relay:
             for n in range(5):
                 self.number(n)
@@ -306,7 +306,7 @@ class Delay(RelayCase):
         self.number(1)
         self.emit("a", "k/1", 2, "--delay", "1500ms")
         fails = "[ $OUTBOX_SEQ != 1 ] || [ $OUTBOX_ATTEMPT -gt 1 ] || exit 1; "
-        with self.relay(*self.stamping(fails, "--retry", "base=20ms,jitter=none")) as relay:
+        with self.relay(*self.stamping(fails, "--retry", "base=20ms,jitter=none,outage=0s")) as relay:
             self.wait_got([1, 2], relay=relay)
         self.assertGreaterEqual(self.arrivals()[2], self.not_before(2))
 
@@ -371,7 +371,7 @@ class Operating(RelayCase):
     def test_lanes_change_only_once_the_consumer_is_through(self):
         self.broken.touch()
         self.number(1, 2)
-        fails = self.failing("true", "--retry", "base=1h,cap=1h")
+        fails = self.failing("true", "--retry", "base=1h,cap=1h,outage=0s")
         with self.relay(*fails): wait_until(lambda: self.state(1) == ("failed", 1))
         done = self.outbox("relay", *self.file_sink("mail", "--lanes", 4), "--drain", status=None)
         self.assertNotEqual(done.returncode, 0)
@@ -391,7 +391,7 @@ class Operating(RelayCase):
         hold.touch()
         self.broken.touch()
         script = f"while [ -e {hold} ]; do sleep 0.02; done; [ ! -e {self.broken} ] || exit 1; "
-        sink = self.exec_sink(script, "--retry", "base=1h,cap=1h,attempts=2")
+        sink = self.exec_sink(script, "--retry", "base=1h,cap=1h,attempts=2,outage=0s")
 
         def listed(state):
             return [ev["seq"] for ev in self.json("events", "list", "--state", state)]
@@ -468,7 +468,7 @@ class Retention(RelayCase):
     def test_a_dead_letter_outlives_its_event_and_can_still_be_retried(self):
         self.broken.touch()
         self.number(1, 2)
-        sink = self.failing("[ $OUTBOX_SEQ = 1 ]", "--retry", "base=1ms,attempts=1")
+        sink = self.failing("[ $OUTBOX_SEQ = 1 ]", "--retry", "base=1ms,attempts=1,outage=0s")
         self.drain(*sink)
         self.age(2)
         self.assertEqual(self.json("trim", "--older-than", "1h")["events"], 2)
@@ -481,7 +481,7 @@ class Retention(RelayCase):
     def test_an_event_that_waits_for_its_retry_is_kept(self):
         self.broken.touch()
         self.number(1, 2, 3)
-        with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--order", "none", "--retry", "base=1h,cap=1h")):
+        with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--order", "none", "--retry", "base=1h,cap=1h,outage=0s")):
             wait_until(lambda: sorted(self.got()) == [1, 3] and self.state(2)[0] == "failed")
         self.age(3)
         self.assertEqual(self.json("trim", "--older-than", "1h")["events"], 1)
@@ -516,7 +516,7 @@ class Stopping(RelayCase):
         self.broken.touch()
         started = self.path("started")
         self.number(*range(6))
-        relay = self.relay(*self.slow(started, "--retry", "base=1ms,attempts=1"), "--drain-deadline", "500ms")
+        relay = self.relay(*self.slow(started, "--retry", "base=1ms,attempts=1,outage=0s"), "--drain-deadline", "500ms")
         wait_until(lambda: self.begun(started) == 1, what=relay.output)
         since = time.monotonic()
         relay.stop(timeout=20)

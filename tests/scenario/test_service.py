@@ -111,7 +111,7 @@ class Reloading(ServiceCase):
         broken = self.path("broken")
         broken.touch()
         sink = f"exec:[ ! -e {broken} ] || exit 75; cat >>{self.path('a')}"
-        options = {"sink": sink, "retry": "base=50ms,cap=50ms,attempts=1000"}
+        options = {"sink": sink, "retry": "base=50ms,cap=50ms,attempts=1000,outage=0s"}
         self.configure(("a", options))
         self.emit("t", payload=1)
         with self.relay("-c", self.conf) as relay:

@@ -137,7 +137,7 @@ class Secrets(WebhookCase):
         with Endpoint(lambda r: answer(500, body=r.headers["authorization"].encode())) as endpoint:
             config.write_text(f"[consumer hook]\nsink = {endpoint.url}?token=t0ken-in-url\n"
                               f"webhook-secret-file = {self.secrets}\nwebhook-secret-env = HOOK_SECRETS\n"
-                              f"webhook-header-file = {headers}\nwebhook-proxy = env\nretry = base=1ms,attempts=2\n")
+                              f"webhook-header-file = {headers}\nwebhook-proxy = env\nretry = base=1ms,attempts=2,outage=0s\n")
             env = {"HOOK_SECRETS": OTHER}
             with self.relay("-c", config, "--log-level", "debug", env=env) as relay:
                 argv = pathlib.Path(f"/proc/{relay.pid}/cmdline").read_text()
@@ -186,10 +186,10 @@ class Listening(WebhookCase):
         self.drain("--consumer", "good", "--sink", url, "--webhook-secret-file", self.secrets)
         wait_until(lambda: "genuine" in child.output(), what=child.output)
         self.assertRegex(child.output(), rf"POST /hook order.paid order/42 {id} -> 204, genuine\n  {{\"total\": 99}}")
-        self.drain("--consumer", "unsigned", "--sink", url, "--retry", "base=1ms,attempts=1")
+        self.drain("--consumer", "unsigned", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s")
         self.assertIn("-> 401, no webhook-signature", child.output())
         self.path("other").write_text(OTHER)
-        self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1", "--webhook-secret-file",
+        self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s", "--webhook-secret-file",
                    self.path("other"))
         self.assertIn("-> 401, no signature of it was made with a secret of ours", child.output())
         child.stop()

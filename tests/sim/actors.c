@@ -237,6 +237,14 @@ static void answer(struct sim *w, struct relay *r, int c)
     if (m && m->n) model_end(m, sim_below(w, m->n));
 }
 
+static void change_mood(struct sim *w, int c)
+{
+    enum mood mood = MOOD_FLAKY;
+    if (sim_one_in(w, 2)) mood = (enum mood)sim_below(w, MOODS);
+    else if (w->plan.outages) mood = w->subject[c].mood == MOOD_OUT ? MOOD_GOOD : MOOD_OUT;
+    sink_mood(w, c, mood);
+}
+
 static void disturb(struct sim *w, struct relay *r, int c)
 {
     struct pipe *q = &r->pipe[c];
@@ -249,9 +257,7 @@ static void disturb(struct sim *w, struct relay *r, int c)
     case 1:
         if (q->up && sim_one_in(w, 3)) pipeline_drain(q->p, w->mono + 100 * MS_NS);
         break;
-    default:
-        w->subject[c].mood = (enum mood)sim_below(w, MOODS);
-        if (sim_one_in(w, 2)) w->subject[c].mood = MOOD_FLAKY;
+    default: change_mood(w, c);
     }
 }
 
@@ -264,6 +270,7 @@ static void relays(struct sim *w, const struct relay *except, uint64_t what)
     if (what < 8) work(w, r, c);
     else if (what < 14) answer(w, r, c);
     else if (sim_one_in(w, 12)) disturb(w, r, c);
+    else if (w->plan.outages && sim_one_in(w, 12)) change_mood(w, c);
 }
 
 void actors_act(struct sim *w, const struct relay *except)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/evidence.h"
 #include "engine/live.h"
 #include "sim.h"
 
@@ -293,6 +294,52 @@ static void died(struct sim *w, struct track *t)
     w->totals->dead++;
 }
 
+/* was_out: the failure was the sink's, beyond doubt: it was out, and for a while yet, so that nothing else got through. */
+static bool was_out(const struct sim *w, const struct claim *k, size_t i)
+{
+    const struct subject *s = &w->subject[k->consumer];
+    const struct sending *sent = &k->sent[i];
+    if (!sent->outage) return false;
+    bool goes_on = s->mood == MOOD_OUT && s->outages == sent->outage;
+    return goes_on || s->outage_end[sent->outage] > sent->at + EVIDENCE_NEAR;
+}
+
+/* others_passed: the sink took something else that was sent right after it. The engine's times are those of the simulator, give
+ * or take a tick. */
+static bool others_passed(const struct sim *w, const struct claim *k, size_t i)
+{
+    const struct relay *r = &w->relay[k->relay];
+    const struct model *m = r->pipe[k->consumer].model;
+    for (size_t p = 0; m && r->start == k->start && p < k->passed; p++)
+        if (m->passed[p] > k->sent[i].at + SLACK && m->passed[p] < k->sent[i].at + EVIDENCE_NEAR - SLACK) return true;
+    return false;
+}
+
+void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch)
+{
+    struct claim *k = find(w, r, c, epoch);
+    if (k->judged || !r->pipe[c].model) return;
+    k->judged = true;
+    k->passed = r->pipe[c].model->n_passed;
+}
+
+/* check_counted: a failure is held against an event if others got through, and never if it has failed only while the sink was
+ * out. */
+static void check_counted(struct sim *w, const struct claim *k, size_t i, int attempts)
+{
+    const struct subject *s = &w->subject[k->consumer];
+    struct track *t = &w->subject[k->consumer].t[k->ev[i]];
+    int counted = attempts - (t->attempts - k->careful);
+    bool out = was_out(w, k, i);
+    if (counted < 0 || counted > 2)
+        sim_fail(w, "%s event %d failed, and its attempts are %d after %d", s->name, k->ev[i], attempts, t->attempts);
+    if (counted > 0 && out && !t->guilty)
+        sim_fail(w, "%s event %d has failed only while the sink was out, and it was counted", s->name, k->ev[i]);
+    if (counted == 0 && !w->plan.oom && others_passed(w, k, i))
+        sim_fail(w, "%s event %d failed while others got through, and it was not counted", s->name, k->ev[i]);
+    t->guilty = t->guilty || !out;
+}
+
 void check_settled(struct sim *w, struct settled *s)
 {
     if (!s->any) return;
@@ -304,11 +351,12 @@ void check_settled(struct sim *w, struct settled *s)
         if (s->e[i].released) continue;
         switch (s->e[i].kind) {
         case OUTCOME_DELIVERED: delivered(w, k, i); continue;
-        case OUTCOME_DEAD: died(w, t); break;
+        case OUTCOME_DEAD:
+            if (!k->rejected[i]) check_counted(w, k, i, s->e[i].attempts);
+            died(w, t);
+            break;
         case OUTCOME_RETRY:
-            if (k->failed[i] && s->e[i].attempts != t->attempts + 1 - k->careful)
-                sim_fail(w, "%s event %d failed, and its attempts are %d after %d", c->name, s->e[i].ev,
-                         s->e[i].attempts, t->attempts);
+            if (k->failed[i]) check_counted(w, k, i, s->e[i].attempts);
             break;
         default: break;
         }
@@ -412,12 +460,15 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
     return k;
 }
 
-void check_answered(struct sim *w, struct claim *k, int n, enum sink_status said)
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status said, const struct sending *sent)
 {
     int i = place_in(k, n);
     (void)w;
     k->delivered[i] = said == SINK_DELIVERED;
-    k->failed[i] += said == SINK_RETRY || said == SINK_REJECT;
+    if (said == SINK_REJECT) k->rejected[i] = true;
+    if (said != SINK_RETRY && said != SINK_REJECT) return;
+    k->failed[i]++;
+    k->sent[i] = *sent;
 }
 
 /* ---- operators ---- */
@@ -438,7 +489,7 @@ void check_redriven(struct sim *w, int c)
     for (int n = 0; n < w->n_facts; n++) {
         struct track *t = &w->subject[c].t[n];
         if (!t->dead) continue;
-        t->dead = false;
+        t->dead = t->guilty = false;
         t->attempts = 0;
     }
 }

@@ -81,6 +81,7 @@ static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_l
 {
     struct from f;
     struct settled settled;
+    if (s) check_judged(world, from(st).r, from(st).deed.c, s->b->epoch);
     if (enter(&f, st, err) != 0) return -1;
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0) {

@@ -28,6 +28,8 @@
 #define SIM_ATTEMPTS 4
 #define SIM_BIG 30000
 #define SIM_PAYLOAD (SIM_BIG + 100)
+#define SIM_OUTAGES 256
+#define SIM_PASSED 4096
 #define SIM_TX 6 /* events in a producer's transaction */
 
 /* What a producer knows of an event. */
@@ -49,6 +51,7 @@ struct track {
     int attempts; /* it must come with so many next time */
     int64_t holder;
     bool present; /* was there when the consumer was made, and is to be delivered */
+    bool guilty;  /* it has failed while the sink was not out */
     bool settled; /* as delivered */
     bool dead, was_dead, dropped;
 };
@@ -63,14 +66,21 @@ struct claim {
     bool careful;
     size_t n;
     int ev[SIM_BATCH];
-    bool delivered[SIM_BATCH];       /* the sink said so */
-    int failed[SIM_BATCH];           /* how often it said retry or reject */
+    bool delivered[SIM_BATCH]; /* the sink said so */
+    int failed[SIM_BATCH];     /* how often it said retry or reject */
+    bool rejected[SIM_BATCH];
+    struct sending {
+        int64_t at;    /* monotonic */
+        int outage;    /* of the sink at that time; 0: it was not out */
+    } sent[SIM_BATCH]; /* of the last that failed */
+    bool judged;       /* a settlement of it was tried, when so many deliveries had got through */
+    size_t passed;
     int64_t until_least, until_most; /* wall ms: when the store lets it go; jumps of the clock make it uncertain */
     int64_t mono_until;              /* what the relay may go by at most */
 };
 
 enum kind { KIND_ASYNC, KIND_FAILSTOP, KIND_EFFECTS, KIND_EACH, KINDS };
-enum mood { MOOD_GOOD, MOOD_FLAKY, MOOD_DOWN, MOOD_REJECTS, MOODS };
+enum mood { MOOD_GOOD, MOOD_FLAKY, MOOD_DOWN, MOOD_REJECTS, MOOD_OUT, MOODS };
 
 struct settings {
     enum order order;
@@ -81,6 +91,8 @@ struct subject { /* a consumer */
     char name[8];
     enum kind kind;
     enum mood mood;
+    int outages; /* so far; the last one is under way while mood is MOOD_OUT */
+    int64_t outage_end[SIM_OUTAGES];
     bool there, paused;
     int life;             /* how often it was made */
     struct settings want; /* what the next relay starts it with */
@@ -109,6 +121,9 @@ struct model {
     size_t n, capacity;
     struct delivery *d[64];
     struct claim *k[64]; /* of which claim: an event may be in flight for an old one, too */
+    struct sending sent[64];
+    int64_t passed[SIM_PASSED]; /* when what got through was sent */
+    size_t n_passed;
 };
 
 struct settled { /* what a settlement said, kept until its transaction is over */
@@ -163,7 +178,7 @@ struct producer {
 /* Which troubles this seed has. */
 struct plan {
     uint64_t calls; /* 1 in so many calls of a store or sink goes wrong; 0: none */
-    bool jumps, oom, big, operators, poison, ticking, crashes, changes;
+    bool jumps, oom, big, operators, poison, ticking, crashes, changes, outages;
 };
 
 enum fault {
@@ -178,6 +193,7 @@ enum fault {
     FAULT_UNKNOWN,
     FAULT_ZOMBIE,
     FAULT_SINK,
+    FAULT_OUTAGE,
     FAULTS
 };
 extern const char *const sim_faults[FAULTS];
@@ -256,7 +272,8 @@ void relay_call(struct sim *w, struct relay *r);
 void relay_meanwhile(struct sim *w, struct relay *r);
 void faulty_wrap(struct sim *w, struct store *st);
 
-/* sink.c */
+/* sink.c. sink_mood: from now on the sinks of c are so. */
+void sink_mood(struct sim *w, int c, enum mood mood);
 struct model *model_new(struct sim *w, struct relay *r, int c);
 /* model_end ends the k-th delivery as the sink's mood has it. */
 void model_end(struct model *m, size_t k);
@@ -286,6 +303,8 @@ struct deed {
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
 void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost);
+/* check_judged: a settlement is about to be tried. */
+void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
 /* check_settling looks at a settlement; what it says counts from check_settled on. */
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost, struct settled *ret);
 void check_settled(struct sim *w, struct settled *s);
@@ -293,7 +312,7 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n);
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
-void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s);
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s, const struct sending *sent);
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);

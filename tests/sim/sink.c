@@ -5,11 +5,38 @@
 
 #include "sim.h"
 
-static enum sink_status verdict(struct sim *w, int c, bool failstop)
+void sink_mood(struct sim *w, int c, enum mood mood)
+{
+    struct subject *s = &w->subject[c];
+    if (s->mood == mood || (mood == MOOD_OUT && s->outages == SIM_OUTAGES - 1)) return;
+    if (s->mood == MOOD_OUT) s->outage_end[s->outages] = w->mono;
+    s->mood = mood;
+    if (mood != MOOD_OUT) return;
+    s->outages++;
+    sim_fault(w, FAULT_OUTAGE);
+    sim_trace(w, "outage %d of %s", s->outages, s->name);
+}
+
+static struct sending sending(const struct sim *w, int c)
+{
+    const struct subject *s = &w->subject[c];
+    return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
+}
+
+/* out: what is sent while a sink is out fails, whatever that looks like. What was sent before arrives. */
+static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
+{
+    if (!sent->outage) return SINK_DELIVERED;
+    sim_fault(w, FAULT_SINK);
+    return failstop || sim_one_in(w, 8) ? SINK_DOWN : SINK_RETRY;
+}
+
+static enum sink_status verdict(struct sim *w, int c, bool failstop, const struct sending *sent)
 {
     static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY,
                                                 SINK_DOWN,  SINK_DOWN,  SINK_NOT_MINE};
     enum mood mood = w->subject[c].mood;
+    if (mood == MOOD_OUT || sent->outage) return out(w, sent, failstop);
     if (mood == MOOD_GOOD || (mood == MOOD_FLAKY && !sim_one_in(w, 4))) return SINK_DELIVERED;
     sim_fault(w, FAULT_SINK);
     if (sim_one_in(w, 60)) return SINK_FATAL;
@@ -26,11 +53,15 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
     struct delivery *d = m->d[k];
     int n = check_number(w, d->ev);
     struct claim *claim = m->k[k];
+    struct sending sent = m->sent[k];
+    bool passes = said == SINK_DELIVERED || said == SINK_REJECT || said == SINK_NOT_MINE;
+    if (passes && m->n_passed < SIM_PASSED) m->passed[m->n_passed++] = sent.at;
     m->n--;
     memmove(&m->d[k], &m->d[k + 1], (m->n - k) * sizeof m->d[0]);
     memmove(&m->k[k], &m->k[k + 1], (m->n - k) * sizeof m->k[0]);
+    memmove(&m->sent[k], &m->sent[k + 1], (m->n - k) * sizeof m->sent[0]);
     if (arrives) check_arrived(w, claim, m->c, n, m->r->pipe[m->c].as.order);
-    check_answered(w, claim, n, said);
+    check_answered(w, claim, n, said, &sent);
     sink_done(&m->base, d, &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
 }
 
@@ -38,9 +69,10 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
 void model_end(struct model *m, size_t k)
 {
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
-    enum sink_status said = verdict(m->w, m->c, failstop);
+    if (failstop) k = 0;
+    enum sink_status said = verdict(m->w, m->c, failstop, &m->sent[k]);
     bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
-    end(m, failstop ? 0 : k, said, arrives);
+    end(m, k, said, arrives);
     while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
         arrives = arrives && sim_one_in(m->w, 2);
         end(m, 0, said, arrives);
@@ -60,6 +92,7 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
             relay_die(m->w, m->r);
         }
         m->k[m->n] = claim;
+        m->sent[m->n] = sending(m->w, m->c);
         m->d[m->n++] = d[k++];
     }
     relay_call(m->w, m->r);
@@ -119,13 +152,15 @@ enum sink_status handler_act(struct handler_call *call, const struct delivery *d
     struct sim *w = h->w;
     int n = check_number(w, d->ev);
     bool outside = call->tx == NULL;
+    struct sending sent = sending(w, h->c);
     relay_call(w, h->r);
     if (w->fact[n].poison) {
         sim_fault(w, FAULT_POISON);
         relay_die(w, h->r);
     }
-    enum sink_status said = verdict(w, h->c, false);
+    enum sink_status said = verdict(w, h->c, false, &sent);
     if (said == SINK_FATAL) said = SINK_DOWN;
+    if (said != SINK_DELIVERED) check_answered(w, check_claim_of(w, h->r, h->c, d), n, said, &sent);
     if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0)) return SINK_RETRY;
     if (outside && (said == SINK_DELIVERED || sim_one_in(w, 4))) {
         w->subject[h->c].outside[n]++;

@@ -48,6 +48,7 @@ SIMULATOR = {
     "SUBMITTED_PAST_LEASE": "a worker goes on submitting after its lease",
     "LOST_CLAIM_GOES_ON": "a worker goes on after it was told that its claim is lost",
     "ATTEMPTS_NOT_COUNTED": "a failure is not counted",
+    "OUTAGE_COUNTS": "a failure is counted although nothing gets through",
     "FAILURE_NOT_RECORDED": "a failure is settled as a delivery",
     "FOLLOWER_AFTER_FAILURE": "the next of a key goes although the one before failed",
     "SETTLED_OUT_OF_ORDER": "a later batch is settled before an earlier one",

@@ -12,7 +12,7 @@ const char *const sim_types[3] = {"t.a", "t.b", "u.c"};
 const struct sim_filter sim_filters[4] = {{"", ""}, {"t.*", ""}, {"", "k != 1"}, {"t.a, u.*", "k != 2"}};
 const char *const sim_faults[FAULTS] = {"crash",           "store busy",          "answer lost",   "slow call",
                                         "connection lost", "clock jump",          "out of memory", "poison",
-                                        "unknown commit",  "lease slept through", "sink failure"};
+                                        "unknown commit",  "lease slept through", "sink failure",  "outage"};
 
 void sim_fail(struct sim *w, const char *fmt, ...)
 {
@@ -107,7 +107,8 @@ static void make_plan(struct sim *w)
                             .poison = sim_one_in(w, 4),
                             .ticking = sim_one_in(w, 4),
                             .crashes = !sim_one_in(w, 3),
-                            .changes = sim_one_in(w, 4)};
+                            .changes = sim_one_in(w, 4),
+                            .outages = sim_one_in(w, 2)};
     w->plan.oom = w->plan.oom || w->plan.big;
 }
 
@@ -188,7 +189,7 @@ static void drain_one(struct sim *w, int c)
     struct error err;
     if (!relay_up(w, &w->relay[0], c) && !relay_up(w, &w->relay[0], c))
         sim_fail(w, "consumer %d cannot be made: %s", c, w->why);
-    w->subject[c].mood = MOOD_GOOD;
+    sink_mood(w, c, MOOD_GOOD);
     w->subject[c].paused = false;
     if (w->st->ops->consumer_pause(w->st, w->subject[c].name, false, &err) != 0) sim_fail(w, "%s", err.text);
     settle_down(w, c);

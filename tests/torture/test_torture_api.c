@@ -161,7 +161,7 @@ static outbox_verdict witness(const outbox_event *ev, outbox_tx *tx, void *ctx)
 /* add_consumers: one with a handler that has a name, one without. */
 static bool add_consumers(outbox *ob)
 {
-    static const char *const options[][2] = {{"retry", "base=1ms,cap=2ms,attempts=100,jitter=none"},
+    static const char *const options[][2] = {{"retry", "base=1ms,cap=2ms,attempts=100,jitter=none,outage=0s"},
                                              {"lease", "100ms"},
                                              {"from", "beginning"},
                                              {"order", "key"}};

@@ -83,7 +83,7 @@ class Torture:
     def test_looking_around(self):
         self.outbox("init")
         self.emit_many([event(i) for i in range(5)])
-        self.outbox("relay", "--drain", "--consumer", "c", "--sink", "exec:false", "--retry", "attempts=1,base=1ms",
+        self.outbox("relay", "--drain", "--consumer", "c", "--sink", "exec:false", "--retry", "attempts=1,base=1ms,outage=0s",
                     status=None)
         self.assertEqual(self.sql(self.COUNT_DEAD)[0][0], 5)
         for args in self.LOOKING:
@@ -182,7 +182,7 @@ class Sqlite(Torture, Case):
         self.outbox("init")
         config = self.path("outbox.conf")
         config.write_text(f'[outbox]\nstore = {self.store}\n\n[consumer mail]\nsink = file:x\nlease = 2s\nevents = a.*\n'
-                          'where = n = 1\n\n[consumer search]\nsink = stdout:\nretry = base=1s,attempts=3\n')
+                          'where = n = 1\n\n[consumer search]\nsink = stdout:\nretry = base=1s,attempts=3,outage=0s\n')
         whole = self.outbox("-c", config, "config", "show").stdout
 
         def check(done, where):

@@ -54,7 +54,7 @@ static void work(struct rig *g, unsigned kinds, long at, enum fail_mode mode, bo
 {
     struct worker *w[2];
     for (int i = 0; i < 2; i++) {
-        w[i] = rig_worker(g, i, "retry=base=1s,attempts=9,jitter=none", NULL);
+        w[i] = rig_worker(g, i, "retry=base=1s,attempts=9,jitter=none,outage=0s", NULL);
         w[i]->sk->answer = mixed;
     }
     for (int i = 0; i < EVENTS; i++) rig_emit(g, i % 2 ? "a" : "b");

@@ -110,7 +110,7 @@ static struct run prepare(void **made)
     begin_file();
     assert_int_equal(rig_setup(made), 0);
     struct rig *g = *made;
-    struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
+    struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none,outage=0s", NULL);
     free(w->sk); /* a real sink takes the place of the model */
     w->sk = NULL;
     return (struct run){.g = g};

@@ -56,6 +56,9 @@ static void every_number_can_be_set(void **state)
     assert_int_equal(p.cap_ms, 2000);
     assert_int_equal(p.attempts, 9);
     assert_false(p.jitter);
+    assert_int_equal(p.outage_ms, 24 * 3600000);
+    p = parsed("fast,outage=30m");
+    assert_int_equal(p.outage_ms, 30 * 60000);
     p = parsed("slow,attempts=2");
     assert_int_equal(p.base_ms, 60000);
     assert_int_equal(p.attempts, 2);
@@ -64,8 +67,10 @@ static void every_number_can_be_set(void **state)
 static void what_is_shown_reads_back(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"fast", "slow", "base=250ms,cap=2s,attempts=9,jitter=none"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const texts[] = {"fast", "slow", "patient",
+                                        "base=250ms,cap=2s,attempts=9,jitter=none,outage=1h30m",
+                                        "base=1s,cap=5m,attempts=5,jitter=full,outage=0s"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct retry_policy p = parsed(texts[i]);
         char shown[RETRY_TEXT];
         retry_show(&p, shown);
@@ -76,7 +81,8 @@ static void what_is_shown_reads_back(void **state)
 static void nonsense_is_refused_with_its_name(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", "fats", "base=", "base=5", "attempts=0", "jitter=some", "cap=x", "slow=1"};
+    static const char *const bad[] = {"",      "fats",   "base=",   "base=5",  "attempts=0", "jitter=some",
+                                      "cap=x", "slow=1", "outage=", "outage=x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct retry_policy p;
         struct error err = {0};

@@ -26,7 +26,7 @@ BEGIN
                AND @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane
              ORDER BY w.seq LOOP
         PERFORM @schema@.park(c.name, e.seq, @schema@.key(c.ordering, e.aggregate_type, e.aggregate_id), 0, now, '0', false,
-                              false, NULL);
+                              false, NULL, false);
     END LOOP;
 END
 $outbox$;

@@ -9,7 +9,8 @@ DECLARE
     failed bigint := 0;
 BEGIN
     FOR o IN SELECT * FROM jsonb_to_recordset(outcomes)
-             AS x (seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid, receipt text) LOOP
+             AS x (seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid, receipt text,
+                   proven boolean) LOOP
         IF o.kind = 'delivered' THEN
             INSERT INTO @schema@.receipt (consumer, seq, event_id, sink_id, at) VALUES (c.name, o.seq, o.id, o.receipt, now)
             ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
@@ -41,7 +42,8 @@ BEGIN
                 CASE o.kind WHEN 'retry' THEN now + greatest(o.delay_ms, 1) * interval '1 millisecond'
                             WHEN 'delay' THEN coalesce(e.not_before, now) ELSE now END,
                 CASE o.kind WHEN 'retry' THEN greatest(o.delay_ms, 1) * interval '1 millisecond' ELSE '0' END,
-                false, o.kind = 'delay', CASE o.kind WHEN 'retry' THEN coalesce(o.error, 'failed') END);
+                false, o.kind = 'delay', CASE o.kind WHEN 'retry' THEN coalesce(o.error, 'failed') END,
+                coalesce(o.proven, false));
         ELSE
             RAISE EXCEPTION 'unknown outcome "%" for event %', o.kind, o.seq
                 USING ERRCODE = 'OB004', HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';

@@ -27,7 +27,8 @@ static const char fresh_sql[] = FRESH ORDERED, both_sql[] = BOTH("");
 static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] = BOTH(WANTED);
 static const char parked_sql[] =
     "SELECT " PG_EVENT_COLUMNS
-    ", e.attempts::bigint, e.careful::int::bigint FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
+    ", e.attempts::bigint, e.careful::int::bigint, coalesce(e.failing_ms, 0), e.proven::int::bigint "
+    "FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
 
 static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req, int lane,
                        const struct pg_window *w, size_t max, struct error *err)
@@ -58,6 +59,15 @@ static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
     return 0;
 }
 
+/* take_past reads what a parked event has been through; returns whether somebody had it in hand, and so had looked at it. */
+static bool take_past(const PGresult *r, struct event *ev)
+{
+    ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
+    ev->failing_ms = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 2);
+    ev->proven = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 3) != 0;
+    return pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
+}
+
 /* take_row adds one row to the chunk if the filter wants it. What was parked by somebody who had it in hand was wanted then,
  * whatever the filter is now; only what a worker left that vanished has not been looked at, for the server cannot. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c, struct error *err)
@@ -65,11 +75,8 @@ static int take_row(const struct filter *f, const PGresult *r, struct arena *a, 
     if (grow(c, a, err) != 0) return -1;
     struct event *ev = &c->ev[c->n];
     if (!pg_event_row(r, 0, a, ev)) return err_nomem(err);
-    bool parked = PQnfields(r) > PG_EVENT_COLUMN_COUNT, looked_at = false;
-    if (parked) {
-        ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
-        looked_at = pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
-    }
+    bool looked_at = false;
+    if (PQnfields(r) > PG_EVENT_COLUMN_COUNT) looked_at = take_past(r, ev);
     c->scanned++;
     c->last = ev->seq;
     if (!looked_at && !wanted(f, ev)) return 0;

@@ -45,6 +45,7 @@ static int outcomes_json(const struct turning *t, const struct settlement *s, st
         const struct outcome *o = &s->out[i];
         buf_addf(b, "%s{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld", i ? "," : "",
                  (long long)o->ev->seq, kinds[o->kind], o->attempts, (long long)o->delay_ms);
+        if (o->proven) buf_adds(b, ",\"proven\":true");
         add_text(b, "error", o->error);
         if (o->kind == OUTCOME_DELIVERED) {
             add_text(b, "receipt", o->receipt);

@@ -231,10 +231,11 @@ static int take_over(struct claiming *k, struct error *err)
 /* ---- parked events ---- */
 
 struct parked_row {
-    int64_t seq, key;
+    int64_t seq, key, failing_since;
     int attempts;
-    bool careful;
+    bool careful, proven;
 };
+#define PARKED_COLUMNS "failing_since, proven, attempts, key, seq" /* and then whether it is careful */
 
 /* take_parked reads the event of a row and marks it with the coming epoch. */
 static int take_parked(struct claiming *k, const struct parked_row *p, size_t *bytes, struct error *err)
@@ -258,6 +259,8 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     sqlite3_reset(q);
     if (!ok) return err_nomem(err);
     ev->attempts = p->attempts;
+    ev->proven = p->proven;
+    if (p->failing_since && p->failing_since < k->now) ev->failing_ms = k->now - p->failing_since;
     ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;
@@ -273,8 +276,12 @@ static size_t list_parked(sqlite3_stmt *q, struct sqlite_store *st, struct parke
     size_t n = 0;
     *r = q ? 0 : -1;
     while (q && n < max && (*r = sqlite_step(st, q, err)) == 1)
-        rows[n++] = (struct parked_row){sqlite3_column_int64(q, 0), sqlite3_column_int64(q, 1),
-                                        sqlite3_column_int(q, 2), sqlite3_column_int(q, 3) != 0};
+        rows[n++] = (struct parked_row){.failing_since = sqlite3_column_int64(q, 0),
+                                        .proven = sqlite3_column_int(q, 1) != 0,
+                                        .attempts = sqlite3_column_int(q, 2),
+                                        .key = sqlite3_column_int64(q, 3),
+                                        .seq = sqlite3_column_int64(q, 4),
+                                        .careful = sqlite3_column_int(q, 5) != 0};
     if (q) sqlite3_reset(q);
     if (*r > 0) *r = 0;
     return n;
@@ -288,7 +295,7 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     size_t room = k->req->max_events - k->b->n;
     if (head->key == 0 || room == 0) return 0;
     sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT seq, key, attempts, careful OR claim IS NOT NULL OR due_at IS NOT NULL "
+                                   "SELECT " PARKED_COLUMNS ", careful OR claim IS NOT NULL OR due_at IS NOT NULL "
                                    "FROM outbox_parked WHERE consumer = ? AND key = ? AND seq > ? ORDER BY seq LIMIT ?",
                                    "siii", k->req->consumer, head->key, head->seq, (int64_t)room);
     size_t n = list_parked(q, k->st, rows, room, &r, err);
@@ -355,7 +362,7 @@ static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, 
 {
     int r;
     sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT seq, key, attempts, careful FROM outbox_parked WHERE consumer = ? AND claim "
+                                   "SELECT " PARKED_COLUMNS ", careful FROM outbox_parked WHERE consumer = ? AND claim "
                                    "IS NULL AND due_at <= ? AND careful <= ? ORDER BY due_at, seq LIMIT ?",
                                    "siii", k->req->consumer, k->now, (int64_t)(k->req->careful != CAREFUL_SKIP),
                                    (int64_t)max);

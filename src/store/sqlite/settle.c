@@ -32,13 +32,14 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
     return sqlite_exec(
         st, err,
         "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "
-        "failed_at, wait) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "
-        "CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, ?10) "
+        "failed_at, failing_since, wait, proven) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "
+        "CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, ?10, ?11) "
         "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = excluded.attempts, due_at = "
         "excluded.due_at, wait = excluded.wait, careful = excluded.careful, delayed = excluded.delayed, claim = NULL, "
-        "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at)",
-        "siiiiiisii", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
-        (int64_t)p->careful, (int64_t)p->delayed, why, now, p->wait_ms);
+        "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at), "
+        "failing_since = coalesce(failing_since, excluded.failing_since), proven = max(proven, excluded.proven)",
+        "siiiiiisiii", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
+        (int64_t)p->careful, (int64_t)p->delayed, why, now, p->wait_ms, (int64_t)p->proven);
 }
 
 int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
@@ -92,6 +93,7 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
         p.wait_ms = o->delay_ms > 0 ? o->delay_ms : 1;
         p.due_at = sqlite_now(st) + p.wait_ms;
         p.error = o->error ? o->error : "failed";
+        p.proven = o->proven;
         return sqlite_park(st, &p, err);
     case OUTCOME_DEAD: return sqlite_bury(st, s->consumer, o->ev->seq, o->attempts, o->error, err);
     case OUTCOME_BEHIND: return s->b->parked ? put_back(st, s, o, err) : sqlite_park(st, &p, err);

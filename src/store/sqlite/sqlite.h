@@ -163,6 +163,7 @@ struct parking {
     int64_t due_at;
     int64_t wait_ms; /* what due_at was made of, if of a wait */
     bool careful, delayed;
+    bool proven;       /* see struct outcome */
     const char *error; /* NULL: keep what is there */
 };
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);

@@ -1,0 +1,125 @@
+#include "engine/evidence.h"
+
+#define DOWN_FAILURES 3 /* before a sink counts as down; and of each event, before it can be given up without proof */
+
+void evidence_init(struct evidence *e)
+{
+    *e = (struct evidence){0};
+}
+
+/* ---- what got through ---- */
+
+static void keep_slot(struct evidence *e, int64_t sent_at)
+{
+    int64_t number = sent_at / EVIDENCE_SLOT;
+    struct evidence_slot *s = &e->slot[number % EVIDENCE_SLOTS];
+    if (s->number != number) *s = (struct evidence_slot){.number = number, .first = sent_at, .last = sent_at};
+    if (sent_at < s->first) s->first = sent_at;
+    if (sent_at > s->last) s->last = sent_at;
+}
+
+static bool is_near(int64_t failed_sent, int64_t passed_sent)
+{
+    return passed_sent > failed_sent && passed_sent <= failed_sent + EVIDENCE_NEAR;
+}
+
+static void convict(struct evidence *e, int64_t sent_at)
+{
+    for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
+        struct evidence_suspect *s = &e->suspect[i];
+        if (s->seq && is_near(s->sent_at, sent_at)) s->proven = true;
+    }
+}
+
+void evidence_passed(struct evidence *e, int64_t sent_at)
+{
+    keep_slot(e, sent_at);
+    if (e->failures == 0) return;
+    convict(e, sent_at);
+    if (sent_at < e->first_sent) return; /* it was on its way when the sink still worked */
+    e->failing_since = 0;
+    e->failures = e->n_failing = 0;
+}
+
+/* ---- what failed ---- */
+
+static void add_failing(struct evidence *e, int64_t seq)
+{
+    for (size_t i = 0; i < e->n_failing; i++)
+        if (e->failing[i] == seq) return;
+    if (e->n_failing < EVIDENCE_CERTAIN) e->failing[e->n_failing++] = seq;
+}
+
+static struct evidence_suspect *find_suspect(struct evidence *e, int64_t seq)
+{
+    for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++)
+        if (e->suspect[i].seq == seq) return &e->suspect[i];
+    return NULL;
+}
+
+static void add_suspect(struct evidence *e, int64_t seq, int64_t sent_at)
+{
+    struct evidence_suspect *s = find_suspect(e, seq);
+    bool proven = s && s->proven; /* not asked for yet */
+    if (!s) s = &e->suspect[e->next_suspect++ % EVIDENCE_SUSPECTS];
+    *s = (struct evidence_suspect){.seq = seq, .sent_at = sent_at, .proven = proven};
+}
+
+void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now)
+{
+    if (e->failures == 0) {
+        e->failing_since = now;
+        e->first_sent = sent_at;
+    }
+    e->failures++;
+    add_failing(e, seq);
+    add_suspect(e, seq, sent_at);
+}
+
+/* ---- what follows ---- */
+
+bool evidence_near(const struct evidence *e, int64_t sent_at)
+{
+    int64_t number = sent_at / EVIDENCE_SLOT;
+    for (int64_t n = number; n <= number + EVIDENCE_NEAR / EVIDENCE_SLOT; n++) {
+        const struct evidence_slot *s = &e->slot[n % EVIDENCE_SLOTS];
+        if (s->number != n) continue;
+        if (is_near(sent_at, s->first) || is_near(sent_at, s->last)) return true;
+    }
+    return false;
+}
+
+bool evidence_late(struct evidence *e, int64_t seq)
+{
+    struct evidence_suspect *s = find_suspect(e, seq);
+    if (!s || !s->proven) return false;
+    *s = (struct evidence_suspect){0};
+    return true;
+}
+
+bool evidence_alone(const struct evidence *e, int64_t seq)
+{
+    if (e->n_failing == 0) return true;
+    return e->n_failing == 1 && e->failing[0] == seq;
+}
+
+bool evidence_certain(const struct evidence *e)
+{
+    return e->n_failing >= EVIDENCE_CERTAIN;
+}
+
+bool evidence_many(const struct evidence *e)
+{
+    return e->n_failing > 1;
+}
+
+bool evidence_down(const struct evidence *e, int64_t now)
+{
+    if (evidence_certain(e)) return true;
+    return e->failures >= DOWN_FAILURES && now - e->failing_since >= EVIDENCE_PATIENCE;
+}
+
+bool evidence_tried(const struct evidence *e)
+{
+    return e->failures >= DOWN_FAILURES * e->n_failing;
+}

@@ -1,0 +1,276 @@
+/* Whose fault is it? A sink that fails everything is out and buries nothing, whatever it answers; an event that fails among
+ * others that get through ends as a dead letter. */
+#include "rig.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MINUTE INT64_C(60000)
+#define HOUR (60 * MINUTE)
+
+/* The sink is out until this time of the rig's monotonic clock; seq `bad` always fails. */
+static int64_t out_until, bad;
+static int tries_of_bad;
+
+static enum sink_status answer(struct model *m, const struct delivery *d)
+{
+    if (d->ev->seq == bad) tries_of_bad++;
+    if (m->g->mono < out_until) return SINK_RETRY;
+    return d->ev->seq == bad ? SINK_RETRY : SINK_DELIVERED;
+}
+
+static struct worker *worker(struct rig *g, const char *retry, const char *order)
+{
+    char option[100];
+    snprintf(option, sizeof option, "retry=%s", retry);
+    struct worker *w = rig_worker(g, 0, option, order, NULL);
+    w->sk->answer = answer;
+    out_until = bad = 0;
+    tries_of_bad = 0;
+    return w;
+}
+
+static void out_for(struct rig *g, int64_t ms)
+{
+    out_until = g->mono + ms * MS_NS;
+}
+
+static struct consumer_info info(struct rig *g)
+{
+    static struct arena a;
+    arena_release(&a);
+    arena_init(&a, 0);
+    return rig_info(g, &a);
+}
+
+static void emit_keys(struct rig *g, int n, int keys)
+{
+    char key[16];
+    for (int i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "k%d", i % keys);
+        rig_emit(g, key);
+    }
+}
+
+static void assert_all_delivered_once(struct rig *g, size_t n)
+{
+    assert_int_equal(g->n_seen, n);
+    struct consumer_info c = info(g);
+    assert_int_equal(c.dead, 0);
+    assert_int_equal(c.parked, 0);
+}
+
+static void assert_each_key_in_order(const struct rig *g)
+{
+    for (size_t i = 0; i < g->n_seen; i++)
+        for (size_t k = i + 1; k < g->n_seen; k++)
+            if (g->seen[i].key == g->seen[k].key) assert_true(g->seen[i].seq < g->seen[k].seq);
+}
+
+static void outage_buries_nothing_with(struct rig *g, const char *retry, const char *order, int keys, int64_t ms)
+{
+    worker(g, retry, order);
+    out_for(g, ms);
+    emit_keys(g, 200, keys);
+    rig_run(g, 0, ms);
+    assert_int_equal(info(g).dead, 0);
+    assert_true(rig_run(g, 0, 3 * HOUR));
+    assert_all_delivered_once(g, 200);
+    assert_each_key_in_order(g);
+}
+
+static void outage_buries_nothing(void **state)
+{
+    outage_buries_nothing_with(*state, "fast", "order=key", 50, 30000);
+}
+
+static void outage_longer_than_patience_buries_nothing(void **state)
+{
+    outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
+}
+
+static void outage_buries_nothing_without_order(void **state)
+{
+    outage_buries_nothing_with(*state, "base=10ms,cap=1s,attempts=2", "order=none", 200, 10 * MINUTE);
+}
+
+static void outage_buries_nothing_of_a_single_key(void **state)
+{
+    outage_buries_nothing_with(*state, "fast", "order=key", 1, 10 * MINUTE);
+}
+
+static void outage_buries_nothing_in_global_order(void **state)
+{
+    outage_buries_nothing_with(*state, "fast", "order=global", 50, 10 * MINUTE);
+}
+
+/* The last that got through proves nothing about the first that does not. */
+static void outage_in_the_middle_of_a_single_key_buries_nothing(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "fast", "order=key");
+    emit_keys(g, 100, 1);
+    assert_true(rig_run(g, 0, 1000));
+    assert_int_equal(g->n_seen, 100);
+    out_for(g, 30000);
+    emit_keys(g, 100, 1);
+    assert_true(rig_run(g, 0, HOUR));
+    assert_all_delivered_once(g, 200);
+}
+
+static void outages_one_after_the_other_bury_nothing(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "base=1s,cap=2s,attempts=3", "order=key");
+    emit_keys(g, 400, 40);
+    for (int i = 0; i < 30 && g->n_seen < 400; i++) {
+        out_for(g, 10000);
+        rig_run(g, 0, 11000 + 100 * i);
+    }
+    assert_true(rig_run(g, 0, HOUR));
+    assert_all_delivered_once(g, 400);
+}
+
+static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "fast", "order=key");
+    out_for(g, 10 * MINUTE);
+    emit_keys(g, 200, 200);
+    rig_run(g, 0, 10 * MINUTE - 1000);
+    const struct pipeline_stats *s = pipeline_stats(w->p);
+    assert_true(s->down);
+    assert_true(s->retried < RIG_INFLIGHT + 60); /* what was in flight when it began, and probes */
+    assert_non_null(strstr(s->why, "every delivery fails: scripted"));
+    assert_non_null(strstr(info(g).last_error, "scripted"));
+    assert_true(rig_run(g, 0, HOUR));
+    assert_false(s->down);
+    assert_int_equal(s->down_since, 0);
+    assert_null(info(g).last_error);
+    assert_all_delivered_once(g, 200);
+}
+
+static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "fast", "order=key");
+    bad = 1;
+    rig_emit(g, "a");
+    rig_run(g, 0, 10 * MINUTE);
+    assert_true(pipeline_stats(w->p)->down);
+    assert_int_equal(info(g).dead, 0);
+    rig_emit(g, "b");
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    assert_int_equal(g->n_seen, 1);
+    assert_false(pipeline_stats(w->p)->down);
+}
+
+static void event_that_fails_among_others_has_its_attempts_and_no_more(void **state)
+{
+    struct rig *g = *state;
+    for (int place = 1; place <= 3; place++) { /* the first of its batch, in the middle, the last */
+        struct worker *w = worker(g, "base=100ms,cap=1s,attempts=5,jitter=none", "order=key");
+        int64_t before = (int64_t)(g->n_seen + (size_t)place - 1);
+        bad = before + (place == 1 ? 1 : place == 2 ? 5 : 10);
+        emit_keys(g, 10, 10);
+        rig_step(g, 0);
+        emit_keys(g, 1, 10);
+        assert_true(rig_run(g, 0, MINUTE));
+        assert_int_equal(info(g).dead, place);
+        assert_int_equal(info(g).parked, 0);
+        assert_int_equal(tries_of_bad, 5);
+        assert_int_equal(pipeline_stats(w->p)->buried, 1);
+        rig_crash(g, 0);
+        consumer_release(&g->w[0].c);
+    }
+}
+
+static void many_that_fail_among_others_are_buried(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "base=100ms,cap=1s,attempts=3,jitter=none", "order=key");
+    for (bad = 1; bad < 40; bad += 2) {
+        emit_keys(g, 2, 2);
+        rig_run(g, 0, 2 * MINUTE);
+    }
+    assert_int_equal(info(g).dead, 20);
+    assert_int_equal(pipeline_stats(w->p)->buried, 20);
+    assert_int_equal(g->n_seen, 20);
+}
+
+/* Nobody can know whose fault it is. It is not tried for ever. */
+static void event_that_fails_alone_is_given_up_in_the_end(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "fast,cap=1m,outage=10m", "order=global");
+    bad = 1;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_run(g, 0, 9 * MINUTE);
+    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(g->n_seen, 0);
+    assert_true(rig_run(g, 0, 3 * MINUTE));
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(g->n_seen, 1);
+}
+
+static void relays_that_come_and_go_do_not_begin_anew(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "fast,cap=10s,outage=5m", "order=key");
+    bad = 1;
+    rig_emit(g, "a");
+    for (int i = 0; i < 7; i++) {
+        rig_run(g, 0, MINUTE);
+        if (info(g).dead) break;
+        rig_crash(g, 0);
+        rig_start(g, 0);
+        w->sk->answer = answer;
+    }
+    assert_int_equal(info(g).dead, 1);
+}
+
+static void without_patience_every_failure_counts(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "base=10ms,cap=1s,attempts=3,outage=0s", "order=key");
+    bad = 1;
+    rig_emit(g, "a");
+    assert_true(rig_run(g, 0, 10000));
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(tries_of_bad, 3);
+}
+
+/* What is retried while the sink is out waits longer each time, though no attempt is counted. */
+static void failures_that_do_not_count_are_not_repeated_in_a_hurry(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "fast", "order=key");
+    bad = 1;
+    rig_emit(g, "a");
+    rig_run(g, 0, 10 * MINUTE);
+    assert_in_range(tries_of_bad, 5, 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_A_RIG(outage_buries_nothing),
+        ON_A_RIG(outage_longer_than_patience_buries_nothing),
+        ON_A_RIG(outage_buries_nothing_without_order),
+        ON_A_RIG(outage_buries_nothing_of_a_single_key),
+        ON_A_RIG(outage_buries_nothing_in_global_order),
+        ON_A_RIG(outage_in_the_middle_of_a_single_key_buries_nothing),
+        ON_A_RIG(outages_one_after_the_other_bury_nothing),
+        ON_A_RIG(sink_that_fails_everything_is_left_in_peace_and_said_to_be_down),
+        ON_A_RIG(event_that_fails_alone_is_said_so_and_nobody_waits_for_it),
+        ON_A_RIG(event_that_fails_among_others_has_its_attempts_and_no_more),
+        ON_A_RIG(many_that_fail_among_others_are_buried),
+        ON_A_RIG(event_that_fails_alone_is_given_up_in_the_end),
+        ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
+        ON_A_RIG(without_patience_every_failure_counts),
+        ON_A_RIG(failures_that_do_not_count_are_not_repeated_in_a_hurry),
+    };
+    return cmocka_run_group_tests_name("outage", tests, NULL, NULL);
+}
