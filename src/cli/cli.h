@@ -67,6 +67,7 @@ struct args {
     int64_t version, delay_ms;
 
     bool connect, overflow; /* of config check; overflow: a problem could not be kept */
+    bool yes;               /* don't ask */
     bool drain, watch, dry_run, force, all, newest, man, options;
     int64_t interval_ms, older_than_ms, patience_ms; /* -1: not given */
     int64_t after, limit;
@@ -255,7 +256,16 @@ int options_set_key(void *args, const char *value, struct error *err);
 int options_set_limit(void *args, const char *value, struct error *err);
 int options_set_all(void *args, const char *value, struct error *err);
 
+int options_set_yes(void *args, const char *value, struct error *err);
+int options_set_dry_run(void *args, const char *value, struct error *err);
+
+/* confirm asks, on a terminal, whether to do what cannot be undone: "delete 3 dead letters ...". 0: yes, or --yes was given.
+ * CLI_FOUND: no. Elsewhere than on a terminal it is a usage error that says what would be done. */
+int confirm(const struct cli *cli, struct error *err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* clang-format off */
+#define OPTION_YES {{"yes", NULL, "no", "do it without asking; needed where there is no terminal", options_set_yes}, 0, false}
+#define OPTION_DRY_RUN {{"dry-run", NULL, "no", "only say what would be done", options_set_dry_run}, 0, false}
 #define OPTION_JSON {{"json", NULL, "no", "print JSON instead of a table", options_set_json}, 0, true}
 #define OPTION_WAIT {{"wait", "DURATION", "10m", "how long to go on trying while a long transaction has the outbox in use", \
     options_set_wait}, 0, false}

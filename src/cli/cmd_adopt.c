@@ -59,6 +59,7 @@ static const struct cli_option options[] = {
      0,
      false},
     {{"undo", NULL, "no", "make no more events of its rows; those there are stay", set_undo}, 0, false},
+    OPTION_YES,
     {{"dry-run", NULL, "no", "say what would be done, and do nothing", set_dry_run}, 0, false},
     OPTION_JSON,
     OPTION_END,
@@ -130,6 +131,7 @@ static int run(struct cli *cli, struct error *err)
     struct store *st;
     if (a->undo && (a->shape || a->existing || a->n_columns || a->dry_run))
         return options_usage(err, "--undo takes no --shape, --column, --existing or --dry-run");
+    if (a->undo && confirm(cli, err, "stop making events of the rows of %.200s", a->pos[0]) != 0) return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->adopt
                 ? st->ops->adopt(st, &req, &res, err)

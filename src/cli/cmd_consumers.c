@@ -63,6 +63,8 @@ static const struct cli_option remove_options[] = {
     {{"force", NULL, "no", "even with dead letters, events that wait for a retry, or a relay at work", set_force},
      0,
      false},
+    OPTION_DRY_RUN,
+    OPTION_YES,
     OPTION_JSON,
     OPTION_END,
 };
@@ -222,17 +224,61 @@ static int report(const struct cli *cli, const char *what, struct error *err)
 
 static int change(struct cli *cli, const char *what, struct error *err)
 {
-    const char *name = cli->args.pos[0];
     struct store *st;
-    int r;
     if (commands_store(cli, false, &st, err) != 0) return -1;
-    if (strcmp(what, "removed") == 0) {
-        r = st->ops->consumer_remove(st, name, cli->args.force, err);
-    } else {
-        r = st->ops->consumer_pause(st, name, strcmp(what, "paused") == 0, err);
-    }
+    int r = st->ops->consumer_pause(st, cli->args.pos[0], strcmp(what, "paused") == 0, err);
     store_close(st);
     return r == 0 ? report(cli, what, err) : -1;
+}
+
+/* ---- remove ---- */
+
+/* add_loss says what goes with a consumer. */
+static void add_loss(struct buf *b, const struct consumer_info *c)
+{
+    buf_addf(b, "its place (%lld), %lld dead letter%s and %lld parked event%s", (long long)c->position,
+             (long long)c->dead, c->dead == 1 ? "" : "s", (long long)c->parked, c->parked == 1 ? "" : "s");
+}
+
+static int report_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
+{
+    struct buf b;
+    bool dry = cli->args.dry_run;
+    buf_init(&b, 4096);
+    if (cli->args.json) {
+        buf_addc(&b, '{');
+        output_string(&b, "consumer", c->spec.name);
+        output_string(&b, "now", dry ? "there" : "removed");
+        output_bool(&b, "dry_run", dry);
+        output_number(&b, "dead", c->dead);
+        output_number(&b, "parked", c->parked);
+        output_number(&b, "position", c->position);
+        buf_adds(&b, "}\n");
+    } else {
+        buf_addf(&b, "consumer \"%s\": %s, with ", c->spec.name, dry ? "would be removed" : "removed");
+        add_loss(&b, c);
+        buf_addc(&b, '\n');
+    }
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    return r;
+}
+
+static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+{
+    const char *name = cli->args.pos[0];
+    struct consumer_info *c;
+    struct buf loss;
+    size_t n;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
+    if (!cli->args.force && store_removable(name, c->dead, c->parked, c->inflight, err) != 0) return -1;
+    if (cli->args.dry_run) return report_removal(cli, c, err);
+    buf_init(&loss, 1024);
+    add_loss(&loss, c);
+    int r = confirm(cli, err, "remove consumer \"%s\" for good, with %s", name, buf_cstr(&loss));
+    buf_release(&loss);
+    if (r == 0) r = st->ops->consumer_remove(st, name, cli->args.force, err);
+    return r == 0 ? report_removal(cli, c, err) : -1;
 }
 
 static int pause_(struct cli *cli, struct error *err)
@@ -247,7 +293,14 @@ static int resume(struct cli *cli, struct error *err)
 
 static int remove_(struct cli *cli, struct error *err)
 {
-    return change(cli, "removed", err);
+    struct store *st;
+    struct arena a;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    arena_init(&a, 0);
+    int r = remove_in(cli, st, &a, err);
+    arena_release(&a);
+    store_close(st);
+    return r;
 }
 
 /* ---- settings: history, set, revert ---- */

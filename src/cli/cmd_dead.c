@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -18,12 +19,15 @@ static const struct cli_option list_options[] = {
 
 static const struct cli_option show_options[] = {OPTION_CONSUMER, OPTION_JSON, OPTION_END};
 
-static const struct cli_option change_options[] = {
-    OPTION_CONSUMER,
-    OPTION_TYPE,
-    {{"all", NULL, "no", "every dead letter, or those that --consumer and --type leave", options_set_all}, 0, false},
-    OPTION_JSON,
-    OPTION_END,
+/* clang-format off */
+#define OPTION_ALL {{"all", NULL, "no", "every dead letter of every consumer, or those that --consumer and --type leave", options_set_all}, 0, false}
+/* clang-format on */
+
+static const struct cli_option retry_options[] = {
+    OPTION_CONSUMER, OPTION_TYPE, OPTION_ALL, OPTION_DRY_RUN, OPTION_JSON, OPTION_END,
+};
+static const struct cli_option drop_options[] = {
+    OPTION_CONSUMER, OPTION_TYPE, OPTION_ALL, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END,
 };
 
 /* (1) failed: err has been filled in by a visit. */
@@ -173,34 +177,139 @@ static int show(struct cli *cli, struct error *err)
 
 /* ---- retry and drop ---- */
 
-static int report(const struct args *a, const char *member, const char *text, int64_t n, struct error *err)
+/* How many letters of each consumer. */
+struct tally {
+    struct share {
+        char consumer[STORE_NAME_MAX + 1];
+        int64_t n;
+    } * share;
+    size_t n;
+    int64_t sum;
+    bool failed;
+};
+
+static void tally_add(struct tally *t, const char *consumer, int64_t n)
+{
+    t->sum += n;
+    for (size_t i = 0; i < t->n; i++) {
+        if (strcmp(t->share[i].consumer, consumer) != 0) continue;
+        t->share[i].n += n;
+        return;
+    }
+    struct share *grown = realloc(t->share, (t->n + 1) * sizeof(*grown));
+    if (!grown) {
+        t->failed = true;
+        return;
+    }
+    t->share = grown;
+    snprintf(grown[t->n].consumer, sizeof(grown[t->n].consumer), "%s", consumer);
+    grown[t->n++].n = n;
+}
+
+static int count_letter(void *ctx, const struct dead_letter *d)
+{
+    struct tally *t = ctx;
+    if (!d->retrying) tally_add(t, d->consumer, 1); /* one that was sent back is no dead letter until it dies again */
+    return t->failed;
+}
+
+/* count says what is there to be retried or dropped. */
+static int count(struct store *st, const struct args *a, struct tally *ret, struct error *err)
+{
+    struct dead_query q = query_of(a);
+    if (st->ops->dead(st, &q, count_letter, ret, err) != 0) return -1;
+    return ret->failed ? err_nomem(err) : 0;
+}
+
+/* act goes from consumer to consumer, so that it can be told how many of each it were. */
+static int act(struct store *st, const struct args *a, bool drop, struct tally *ret, struct error *err)
+{
+    struct dead_query q = query_of(a);
+    struct consumer_info *c;
+    struct arena arena;
+    size_t n;
+    arena_init(&arena, 0);
+    int r = st->ops->consumer_list(st, NULL, &arena, &c, &n, err);
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        int64_t done = 0;
+        if (a->consumer && strcmp(a->consumer, c[i].spec.name) != 0) continue;
+        q.consumer = c[i].spec.name;
+        r = drop ? st->ops->dead_drop(st, &q, &done, err) : st->ops->dead_retry(st, &q, &done, err);
+        if (r == 0 && done > 0) tally_add(ret, q.consumer, done);
+    }
+    arena_release(&arena);
+    if (r == 0 && ret->failed) return err_nomem(err);
+    return r;
+}
+
+static void add_shares(struct buf *b, const struct tally *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        buf_addf(b, "%s%s %lld", i ? ", " : "", t->share[i].consumer, (long long)t->share[i].n);
+}
+
+static int report(const struct args *a, bool drop, const struct tally *t, struct error *err)
 {
     struct buf b;
-    buf_init(&b, 256);
+    const char *did = drop ? "dropped" : "sent back for delivery";
+    buf_init(&b, OUTPUT_MAX);
     if (a->json) {
-        buf_addf(&b, "{\"%s\":%lld}\n", member, (long long)n);
+        buf_addc(&b, '{');
+        output_number(&b, drop ? "dropped" : "retried", t->sum);
+        output_bool(&b, "dry_run", a->dry_run);
+        output_member(&b, "consumers");
+        buf_addc(&b, '{');
+        for (size_t i = 0; i < t->n; i++) output_number(&b, t->share[i].consumer, t->share[i].n);
+        buf_adds(&b, "}}\n");
     } else {
-        buf_addf(&b, "%lld dead letter%s %s\n", (long long)n, n == 1 ? "" : "s", text);
+        buf_addf(&b, "%lld dead letter%s %s%s%s", (long long)t->sum, t->sum == 1 ? "" : "s",
+                 a->dry_run ? "would be " : "", did, t->n ? ": " : "");
+        add_shares(&b, t);
+        buf_addc(&b, '\n');
     }
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
+/* ask_first says whose letters would go. */
+static int ask_first(const struct cli *cli, const struct tally *t, struct error *err)
+{
+    struct buf b;
+    if (t->sum == 0) return 0;
+    buf_init(&b, 65536);
+    add_shares(&b, t);
+    int r = confirm(cli, err, "delete %lld dead letter%s%s: %.400s", (long long)t->sum, t->sum == 1 ? "" : "s",
+                    t->n > 1 ? " of several consumers" : "", buf_cstr(&b));
+    buf_release(&b);
+    return r;
+}
+
+static int change_in(struct cli *cli, struct store *st, bool drop, struct tally *ret, struct error *err)
+{
+    const struct args *a = &cli->args;
+    bool look = a->dry_run || (drop && !a->yes);
+    if (look && count(st, a, ret, err) != 0) return -1;
+    if (a->dry_run) return 0;
+    if (look && ask_first(cli, ret, err) != 0) return -1;
+    free(ret->share);
+    *ret = (struct tally){0};
+    return act(st, a, drop, ret, err);
+}
+
 static int change(struct cli *cli, bool drop, struct error *err)
 {
     const struct args *a = &cli->args;
-    struct dead_query q = query_of(a);
+    struct tally t = {0};
     struct store *st;
-    int64_t n = 0;
     if (!a->all && !a->n_pos) return options_usage(err, "dead %s needs an ID, or --all", drop ? "drop" : "retry");
     if (a->all && a->n_pos) return options_usage(err, "an ID and --all are one too many");
     if (commands_store(cli, false, &st, err) != 0) return -1;
-    int r = drop ? st->ops->dead_drop(st, &q, &n, err) : st->ops->dead_retry(st, &q, &n, err);
+    int r = change_in(cli, st, drop, &t, err);
     store_close(st);
-    if (r != 0) return -1;
-    if (n == 0 && a->n_pos) return not_found(a, err);
-    return drop ? report(a, "dropped", "dropped", n, err) : report(a, "retried", "sent back for delivery", n, err);
+    if (r == 0) r = t.sum == 0 && a->n_pos ? not_found(a, err) : report(a, drop, &t, err);
+    free(t.share);
+    return r;
 }
 
 static int retry(struct cli *cli, struct error *err)
@@ -227,14 +336,14 @@ const struct command cmd_dead[] = {
      .sub = "retry",
      .args = "ID | --all",
      .help = "send dead letters back, with all their attempts",
-     .options = change_options,
+     .options = retry_options,
      .max = 1,
      .run = retry},
     {.name = "dead",
      .sub = "drop",
      .args = "ID | --all",
      .help = "delete dead letters",
-     .options = change_options,
+     .options = drop_options,
      .max = 1,
      .run = drop},
     {.name = NULL},

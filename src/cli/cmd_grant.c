@@ -36,6 +36,9 @@ static int change(struct cli *cli, bool take, struct error *err)
         return -1;
     }
     req.part = parts[part];
+    if (take && confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer",
+                        req.part, req.role) != 0)
+        return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->grant
                 ? st->ops->grant(st, &req, &changed, err)
@@ -58,6 +61,7 @@ static int revoke_(struct cli *cli, struct error *err)
 }
 
 static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option revoke_options[] = {OPTION_YES, OPTION_JSON, OPTION_END};
 
 const struct command cmd_grant[] = {
     {.name = "grant",
@@ -74,7 +78,7 @@ const struct command cmd_revoke[] = {
     {.name = "revoke",
      .args = "producer|consumer|operator ROLE",
      .help = "take a part from a role",
-     .options = options,
+     .options = revoke_options,
      .min = 2,
      .max = 2,
      .run = revoke_},

@@ -9,17 +9,13 @@ static int set_older_than(void *target, const char *value, struct error *err)
     return text_duration(value, &((struct args *)target)->older_than_ms, err);
 }
 
-static int set_dry_run(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->dry_run, err);
-}
-
 static const struct cli_option options[] = {
     {{"older-than", "DURATION", NULL, "age from which events may go; if not given, what retention says",
       set_older_than},
      0,
      true},
-    {{"dry-run", NULL, "no", "only say what would be deleted", set_dry_run}, 0, true},
+    {{"dry-run", NULL, "no", "only say what would be deleted", options_set_dry_run}, 0, true},
+    OPTION_YES,
     OPTION_JSON,
     OPTION_END,
 };
@@ -65,6 +61,22 @@ static int report(const struct cli *cli, const struct trim_request *req, const s
     return r;
 }
 
+/* ask_first: what is younger than retention was meant to be kept. */
+static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req, struct error *err)
+{
+    struct trim_request look = *req;
+    struct trim_result would;
+    char age[32];
+    bool as_retention = cli->settings.retention_ms > 0 && req->older_than_ms >= cli->settings.retention_ms;
+    if (req->dry_run || as_retention || cli->args.yes) return 0;
+    look.dry_run = true;
+    if (trim_all(st, &look, &would, err) != 0) return -1;
+    if (would.events == 0) return 0;
+    text_duration_show(req->older_than_ms, age);
+    return confirm(cli, err, "delete %lld event%s older than %s, though retention keeps them for longer",
+                   (long long)would.events, would.events == 1 ? "" : "s", age);
+}
+
 static int run(struct cli *cli, struct error *err)
 {
     struct trim_request req = {
@@ -76,7 +88,8 @@ static int run(struct cli *cli, struct error *err)
         return options_usage(err, "retention is 0s, for ever; say --older-than to delete anyway");
     }
     if (commands_store(cli, false, &st, err) != 0) return -1;
-    int r = trim_all(st, &req, &sum, err);
+    int r = ask_first(cli, st, &req, err);
+    if (r == 0) r = trim_all(st, &req, &sum, err);
     store_close(st);
     return r == 0 ? report(cli, &req, &sum, err) : -1;
 }

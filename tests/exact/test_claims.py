@@ -153,7 +153,7 @@ class Claims(Exact):
         self.register("c")
         mine = [self.writer.emit("a/1") for _ in range(3)]
         epoch, _ = self.reader.claim("c", "w", 2)
-        self.outbox("consumers", "remove", "c", "--force")
+        self.outbox("consumers", "remove", "c", "--force", "--yes")
         self.register("c")
         self.assertFalse(self.reader.settle("c", epoch, "w"))
         self.assertEqual(self.reader.do("SELECT @.extend('c', 'w', %s)", epoch), [(False,)])

@@ -226,9 +226,9 @@ class Adoption(PgCase):
 
     def test_undo_leaves_events_and_adopting_after_it_needs_a_decision(self):
         self.old_rows(3)
-        self.assertEqual(self.outbox("adopt", "outbox", "--undo").stdout, "outbox: was not adopted; nothing to do\n")
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--yes").stdout, "outbox: was not adopted; nothing to do\n")
         self.outbox("adopt", "outbox")
-        self.assertEqual(self.outbox("adopt", "outbox", "--undo").stdout, "outbox: no longer adopted; its events stay\n")
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--yes").stdout, "outbox: no longer adopted; its events stay\n")
         self.insert(4)
         self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2])
         self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'outbox'::regclass"), [(0,)])
@@ -237,7 +237,7 @@ class Adoption(PgCase):
         self.outbox("adopt", "outbox", "--existing", "skip")
         self.insert(5)
         self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 5])
-        self.outbox("adopt", "outbox", "--undo")
+        self.outbox("adopt", "outbox", "--undo", "--yes")
         self.assertEqual(self.json("adopt", "outbox", "--existing", "copy")["copied"], 4)
 
     def test_rows_of_writers_that_are_at_work_meanwhile_come_once(self):

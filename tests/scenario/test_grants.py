@@ -135,18 +135,18 @@ class Grants(PgCase):
         self.outbox("dead", "retry", "--all", "--store", consumer, status=UNAVAILABLE)
         self.outbox("consumers", "pause", "mail", "--store", operator)
         self.outbox("consumers", "resume", "mail", "--store", operator)
-        self.assertEqual(self.json("dead", "retry", "--all", "--store", operator), {"retried": 2})
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", operator)["retried"], 2)
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}", "--receipts", "--store", consumer)
         self.assertEqual([e["payload"] for e in self.ndjson(out)], [1, 2])
         self.assertEqual(self.ndjson(out)[0]["id"], ok)
         self.assertEqual(self.json("dead", "list", "--store", operator), [])
-        self.outbox("trim", "--older-than", "0s", "--store", consumer, status=UNAVAILABLE)
-        self.assertEqual(self.json("trim", "--older-than", "0s", "--store", operator)["events"], 2)
+        self.outbox("trim", "--older-than", "0s", "--yes", "--store", consumer, status=UNAVAILABLE)
+        self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", operator)["events"], 2)
         self.outbox("emit", "a", "--store", operator, status=UNAVAILABLE)
         self.outbox("emit", "a", "--store", consumer, status=UNAVAILABLE)
         self.outbox("events", "list", "--store", producer, status=UNAVAILABLE)
-        self.outbox("consumers", "remove", "mail", "--store", consumer, status=UNAVAILABLE)
-        self.outbox("consumers", "remove", "mail", "--store", operator)
+        self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
+        self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
 
     def test_a_relay_waits_for_the_bell_with_a_consumers_rights(self):
         producer, consumer = self.role(PRODUCER), self.role(CONSUMER)
@@ -159,11 +159,11 @@ class Grants(PgCase):
     def test_taking_a_part_leaves_the_others(self):
         store = self.role(PRODUCER, CONSUMER)
         name = store.partition("user=")[2].partition("&")[0]
-        self.assertEqual(self.outbox("revoke", "consumer", name).stdout, f'role "{name}": is no longer consumer\n')
-        self.assertEqual(self.outbox("revoke", "consumer", name).stdout, f'role "{name}": was no consumer\n')
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": is no longer consumer\n')
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": was no consumer\n')
         self.emit("a", None, 1, "--idempotency-key", "k", "--store", store)
         self.assertFalse(self.attempt(store, "SELECT * FROM outbox.event", None))
-        self.assertEqual(json.loads(self.outbox("revoke", "producer", name, "--json").stdout)["changed"], True)
+        self.assertEqual(json.loads(self.outbox("revoke", "--yes", "producer", name, "--json").stdout)["changed"], True)
         self.assertFalse(self.attempt(store, "SELECT 1 FROM outbox.meta", None))
         self.assertEqual(self.sql("SELECT count(*) FROM pg_class c, aclexplode(c.relacl) x WHERE x.grantee = %s::regrole",
                                   name), [(0,)])

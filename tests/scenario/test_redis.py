@@ -90,7 +90,7 @@ class OnSqlite(Redis, Case):
             self.assertEqual(self.json("hwm", stream)["id"], last)
         self.assertIn("a.s", self.outbox("hwm").stdout)
         self.assertIn("b.s", self.outbox("hwm").stdout)
-        self.outbox("consumers", "remove", "out")
+        self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
 
     def test_odd_bytes_inject_nothing(self):

@@ -360,7 +360,7 @@ class Operating(RelayCase):
         self.number(1)
         self.wait_got([1], self.path("gone"), relay)
         wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
-        self.outbox("consumers", "remove", "gone")
+        self.outbox("consumers", "remove", "gone", "--yes")
         wait_until(lambda: "consumer=gone stopping: " in relay.output(), what=relay.output)
         self.assertIn('consumer "gone" is not registered', relay.output())
         self.number(2)
@@ -462,7 +462,7 @@ class Retention(RelayCase):
         self.outbox("consumers", "resume", "late")
         self.drain(*late)
         self.assertEqual(self.got(self.path("late")), [*range(8)])
-        self.assertEqual(self.json("trim", "--older-than", "1h")["events"], 4)
+        self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 4)
         self.assertEqual(self.seqs(), [])
 
     def test_a_dead_letter_outlives_its_event_and_can_still_be_retried(self):
@@ -471,7 +471,7 @@ class Retention(RelayCase):
         sink = self.failing("[ $OUTBOX_SEQ = 1 ]", "--retry", "base=1ms,attempts=1,outage=0s")
         self.drain(*sink)
         self.age(2)
-        self.assertEqual(self.json("trim", "--older-than", "1h")["events"], 2)
+        self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 2)
         self.broken.unlink()
         self.outbox("dead", "retry", "--all")
         self.drain(*sink)
@@ -484,7 +484,7 @@ class Retention(RelayCase):
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--order", "none", "--retry", "base=1h,cap=1h,outage=0s")):
             wait_until(lambda: sorted(self.got()) == [1, 3] and self.state(2)[0] == "failed")
         self.age(3)
-        self.assertEqual(self.json("trim", "--older-than", "1h")["events"], 1)
+        self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 1)
         self.assertEqual(self.seqs(), [2, 3])
 
 

@@ -164,7 +164,7 @@ class Reloading(ServiceCase):
         with self.relay("-c", self.conf) as relay:
             self.emit("t", payload=1)
             for name in "ab": self.wait_numbers(name, [1], relay)
-            self.outbox("consumers", "remove", "b", "--force")
+            self.outbox("consumers", "remove", "b", "--force", "--yes")
             self.emit("t", payload=2)
             self.wait_numbers("a", [1, 2], relay)
             wait_until(lambda: "error consumer=b stopping" in relay.output(), what=relay.output)

@@ -140,7 +140,7 @@ class Rolling:
         old = self.host("old", events="a.*")
         self.outbox("consumers", "set", "c", "--events", "b.*")
         self.wait_standing(old)
-        self.outbox("consumers", "remove", "c")
+        self.outbox("consumers", "remove", "c", "--yes")
         old.wait(expect=DATA)
         self.assertIn("is not registered (any more)", old.output())
         self.assertEqual(self.json("consumers", "list"), [])

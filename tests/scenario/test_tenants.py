@@ -184,11 +184,11 @@ class Tenants(PgCase):
         db = self.connect("a", self.operator)
         self.refused(db, "OB003", "SELECT outbox.redrive('b-mail')")
         self.refused(db, "OB003", "SELECT outbox.redrive('all')")
-        self.assertEqual(self.json("dead", "retry", "--all", "--store", a), {"retried": 2})
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", a)["retried"], 2)
         self.assertEqual(self.sql("SELECT consumer, count(*) FROM outbox.dead WHERE retrying GROUP BY 1"), [("a-mail", 2)])
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
-        self.assertEqual(self.json("dead", "drop", "--all", "--store", a), {"dropped": 0})
-        self.assertEqual(self.json("dead", "retry", "--all", "--store", self.operator), {"retried": 8})
+        self.assertEqual(self.json("dead", "drop", "--all", "--yes", "--store", a)["dropped"], 0)
+        self.assertEqual(self.json("dead", "retry", "--all", "--store", self.operator)["retried"], 8)
         self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
         self.assertEqual(self.drained("all", None), ["a1", "b1", "None1", "a2", "b2", "None2"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
@@ -203,8 +203,8 @@ class Tenants(PgCase):
         self.assertIn("taken", self.refused(self.connect("b"), "OB004", "SELECT outbox.register('mail')"))
         operator = self.connect("b", self.operator)
         self.assertEqual(self.run_on(operator, "SELECT outbox.pause('mail')"), [(False,)])
-        self.outbox("consumers", "remove", "mail", "--force", "--store", self.of("b", self.operator), status=DATA)
-        self.outbox("consumers", "remove", "mail", "--force", "--store", self.of("a", self.operator))
+        self.outbox("consumers", "remove", "mail", "--force", "--yes", "--store", self.of("b", self.operator), status=DATA)
+        self.outbox("consumers", "remove", "mail", "--force", "--yes", "--store", self.of("a", self.operator))
 
     def test_a_role_can_be_held_to_a_tenant_whatever_it_says(self):
         """With the policies of docs/operations.md."""
@@ -231,11 +231,11 @@ class Tenants(PgCase):
     def test_trimming_is_the_platforms(self):
         self.mixed()
         self.drained("a-mail", "a")
-        said = self.outbox("trim", "--older-than", "0s", "--store", self.of("a", self.operator), status=CONFIG).stderr
+        said = self.outbox("trim", "--older-than", "0s", "--yes", "--store", self.of("a", self.operator), status=CONFIG).stderr
         self.assertIn("platform", said)
         self.outbox("trim", "--older-than", "0s", "--dry-run", "--store", self.of("a", self.operator), status=CONFIG)
         self.drained("all", None)
-        self.assertEqual(self.json("trim", "--older-than", "0s", "--store", self.operator)["events"], 6)
+        self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", self.operator)["events"], 6)
 
     def test_a_role_above_row_security_cannot_work_for_a_tenant(self):
         self.mixed()
