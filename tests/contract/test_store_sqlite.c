@@ -574,6 +574,131 @@ static void trimming_deletes_nothing_whose_number_began_again(void **state)
     sqlite3_close(db);
 }
 
+/* emitted emits with and without a key on the caller's connection and commits. */
+static void emitted(struct store *st, sqlite3 *db, const char *key)
+{
+    struct error err;
+    sql(db, "BEGIN");
+    if (emit_in(st, db, NULL, &err) != 0) fail_msg("%s", err.text);
+    if (emit_in(st, db, key, &err) != 0) fail_msg("%s", err.text);
+    sql(db, "COMMIT");
+}
+
+static void settings_of_the_callers_connection_change_nothing(void **state)
+{
+    struct store_rig *g = *state;
+    static const char *const settings[] = {
+        "PRAGMA recursive_triggers = ON",
+        "PRAGMA foreign_keys = ON",
+        "PRAGMA case_sensitive_like = ON",
+        "PRAGMA reverse_unordered_selects = ON",
+        "PRAGMA count_changes = ON",
+        "PRAGMA full_column_names = ON",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA cell_size_check = ON",
+        "PRAGMA ignore_check_constraints = ON",
+        "PRAGMA legacy_alter_table = ON",
+        "PRAGMA read_uncommitted = ON",
+        "CREATE TEMP TABLE outbox_event (type, payload, id, aggregate_type, aggregate_id, version, headers, tenant, "
+        "not_before, created_at)",
+        "CREATE TEMP TABLE outbox_idempotency (key, event_id, hash, at)",
+        "CREATE TEMP VIEW outbox_event AS SELECT 1 AS seq",
+        "ATTACH ':memory:' AS other; CREATE TABLE other.outbox_event (seq, type)",
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        char key[16];
+        sqlite3 *db = own_connection();
+        snprintf(key, sizeof key, "k%zu", i);
+        sql(db, settings[i]);
+        emitted(g->st, db, key);
+        if (count(g->st, "SELECT count(*) FROM outbox_event") != (int64_t)(i + 1) * 2) fail_msg("%s", settings[i]);
+        assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    }
+    sqlite3 *db = own_connection();
+    sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(db, SQLITE_DBCONFIG_DQS_DML, 0, NULL);
+    sqlite3_db_config(db, SQLITE_DBCONFIG_DQS_DDL, 0, NULL);
+    sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
+    sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_VIEW, 0, NULL);
+    emitted(g->st, db, "last");
+    sqlite3_close(db);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"),
+                     (int64_t)(sizeof settings / sizeof *settings + 1) * 2);
+}
+
+static void connection_that_trusts_no_schema_works_or_is_told_what_to_do(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = own_connection();
+    sql(db, "PRAGMA trusted_schema = OFF; BEGIN");
+    int64_t stored = emit_in(g->st, db, NULL, &err) == 0; /* a newer SQLite thinks JSON harmless */
+    if (!stored) {
+        assert_int_equal(err.code, ERR_CONFIG);
+        assert_non_null(strstr(err.text, "PRAGMA trusted_schema"));
+    }
+    sql(db, "COMMIT");
+    sqlite3_close(db);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), stored);
+}
+
+static void outbox_that_the_caller_has_attached_is_found(void **state)
+{
+    struct store_rig *g = *state;
+    char attach[160];
+    sqlite3 *db;
+    snprintf(attach, sizeof attach, "ATTACH '%s/t.db' AS \"odd \"\"name\"", dir);
+    assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
+    sql(db, attach);
+    emitted(g->st, db, "k");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 2);
+    sql(db, "CREATE TABLE outbox_event (seq INTEGER PRIMARY KEY, type)"); /* another that has the name only */
+    emitted(g->st, db, "l");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 4);
+    sqlite3_close(db);
+}
+
+static void event_that_a_trigger_swallows_is_an_error(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    sqlite3 *db = own_connection();
+    sql(db, "CREATE TEMP TRIGGER t BEFORE INSERT ON main.outbox_event BEGIN SELECT RAISE(IGNORE); END; BEGIN");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), -1);
+    assert_non_null(strstr(err.text, "trigger"));
+    assert_int_equal(emit_in(g->st, db, "k", &err), -1);
+    sql(db, "COMMIT; DROP TRIGGER t");
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
+    emitted(g->st, db, "k"); /* the key is free */
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 2);
+    sqlite3_close(db);
+}
+
+static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char from[128], to[128];
+    sqlite3 *db = own_connection();
+    sql(db, "BEGIN");
+    assert_int_equal(emit_in(g->st, db, NULL, &err), 0);
+    sql(db, "COMMIT; BEGIN");
+    snprintf(from, sizeof from, "%s/t.db", dir);
+    snprintf(to, sizeof to, "%s/away.db", dir);
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(emit_in(g->st, db, NULL, &err), -1);
+    assert_int_equal(err.code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "deleted or replaced"));
+    assert_int_equal(emit_in(g->st, NULL, NULL, &err), -1); /* nor on our own */
+    assert_int_equal(err.code, ERR_UNAVAILABLE);
+    assert_int_equal(rename(to, from), 0);
+    sql(db, "ROLLBACK");
+    emitted(g->st, db, "k");
+    assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 4);
+    sqlite3_close(db);
+}
+
 static void database_of_utf16_is_refused(void **state)
 {
     struct store_rig *g = *state;
@@ -616,6 +741,11 @@ int main(void)
         ON_A_STORE(numbers_that_go_on_are_left_alone),
         ON_A_STORE(trimming_deletes_nothing_whose_number_began_again),
         ON_A_STORE(database_of_utf16_is_refused),
+        ON_A_STORE(settings_of_the_callers_connection_change_nothing),
+        ON_A_STORE(connection_that_trusts_no_schema_works_or_is_told_what_to_do),
+        ON_A_STORE(outbox_that_the_caller_has_attached_is_found),
+        ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
+        ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),
     };
     const struct CMUnitTest racing[] = {ON_A_STORE(racing_claimers_never_get_the_same_event)};
     int failures = store_suite_run(&file, own, sizeof own / sizeof *own);

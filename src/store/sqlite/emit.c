@@ -2,57 +2,107 @@
 #include "base/hash.h"
 #include "store/sqlite/sqlite.h"
 
-#define INSERT_EVENT \
-    "INSERT INTO outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, " \
+#define INSERT_EVENT(schema) \
+    "INSERT INTO " schema \
+    ".outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, " \
     "created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-/* A connection to work on: ours with cached statements, or the caller's, on which nothing may be left behind. */
+/* A connection to work on: ours with cached statements, or the caller's, on which nothing may be left behind. The outbox is in
+ * the database of that name: unqualified, a temporary table of the caller's could stand before it. */
 struct target {
     struct sqlite_store *st;
     sqlite3 *db;
     bool foreign;
+    const char *schema;
 };
+
+static bool has_outbox(sqlite3 *db, const char *schema)
+{
+    return sqlite3_table_column_metadata(db, schema, "outbox_event", "seq", NULL, NULL, NULL, NULL, NULL) == SQLITE_OK;
+}
+
+/* find_outbox gives the name under which the caller's connection has an outbox: that of our file, if it has several. */
+static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
+{
+    const char *first = NULL, *name, *file, *ours = sqlite3_db_filename(st->db, "main");
+    for (int i = 0; (name = sqlite3_db_name(db, i)); i++) {
+        bool temporary = i == 1;
+        if (temporary || !has_outbox(db, name)) continue;
+        file = sqlite3_db_filename(db, name);
+        if (file && ours && *ours && strcmp(file, ours) == 0) return name;
+        if (!first) first = name;
+    }
+    return first ? first : "main"; /* where it will be said that there is none */
+}
+
+static int check_place(const struct target *t, struct error *err)
+{
+    int moved = 0;
+    int rc = sqlite3_file_control(t->db, t->schema, SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (rc != SQLITE_OK || !moved) return 0;
+    return err_fate(
+        err, ERR_UNAVAILABLE, FATE_RETRY, SQLITE_READONLY_DBMOVED,
+        "%s: the file that this connection has open was deleted or replaced: what is written to it is lost; roll "
+        "back, close the connection and open the file again",
+        t->st->shown);
+}
 
 static int target_init(struct target *t, struct sqlite_store *st, void *foreign, struct error *err)
 {
-    *t = (struct target){st, foreign ? foreign : st->db, foreign != NULL};
+    *t = (struct target){st, foreign ? foreign : st->db, foreign != NULL, "main"};
     if (!foreign) return sqlite_tx_gone(st, err);
     if (sqlite3_get_autocommit(foreign))
         return err_set(
             err, ERR_MISUSE,
             "no transaction is open on this connection: BEGIN first, so that event and data commit together");
-    return 0;
+    t->schema = find_outbox(st, foreign);
+    return check_place(t, err);
+}
+
+/* target_prepare: the SQL has "%w" for the schema. */
+static sqlite3_stmt *target_prepare(struct target *t, const char *sql, struct error *err)
+{
+    sqlite3_stmt *q = NULL;
+    char *text = sqlite3_mprintf(sql, t->schema);
+    int rc = text ? sqlite3_prepare_v2(t->db, text, -1, &q, NULL) : SQLITE_NOMEM;
+    sqlite3_free(text);
+    if (rc != SQLITE_OK) sqlite_fail(t->st, t->db, rc, err);
+    return q;
+}
+
+/* step_to_end passes over rows: with `PRAGMA count_changes` an INSERT gives one. */
+static int step_to_end(sqlite3_stmt *q)
+{
+    int rc;
+    do rc = sqlite3_step(q);
+    while (rc == SQLITE_ROW);
+    return rc;
 }
 
 /* target_step runs one statement: returns 1 with its first row in *out when it gave one (finish with target_done),
  * 0 when it gave none, -1 on failure. */
 static int target_step(struct target *t, sqlite3_stmt **out, struct error *err, const char *sql, const char *fmt, ...)
 {
-    sqlite3_stmt *q = NULL;
-    int rc = sqlite3_prepare_v2(t->db, sql, -1, &q, NULL);
-    if (rc != SQLITE_OK) return sqlite_fail(t->st, t->db, rc, err);
+    sqlite3_stmt *q = target_prepare(t, sql, err);
+    if (!q) return -1;
     va_list ap;
     va_start(ap, fmt);
     sqlite_bind(q, fmt, ap);
     va_end(ap);
-    rc = sqlite3_step(q);
-    if (rc == SQLITE_ROW && out) {
+    int rc = out ? sqlite3_step(q) : step_to_end(q);
+    if (rc == SQLITE_ROW) {
         *out = q;
         return 1;
     }
-    if (rc != SQLITE_DONE && rc != SQLITE_ROW) sqlite_fail(t->st, t->db, rc, err);
+    if (rc != SQLITE_DONE) sqlite_fail(t->st, t->db, rc, err);
     sqlite3_finalize(q);
-    return rc == SQLITE_DONE || rc == SQLITE_ROW ? 0 : -1;
+    return rc == SQLITE_DONE ? 0 : -1;
 }
 
 static sqlite3_stmt *insert_statement(struct target *t, struct error *err)
 {
-    if (!t->foreign) return sqlite_query(t->st, err, INSERT_EVENT, "");
-    sqlite3_stmt *q;
-    int rc = sqlite3_prepare_v2(t->db, INSERT_EVENT, -1, &q, NULL);
-    if (rc == SQLITE_OK) return q;
-    sqlite_fail(t->st, t->db, rc, err);
-    return NULL;
+    if (!t->foreign) return sqlite_query(t->st, err, INSERT_EVENT("main"), "");
+    return target_prepare(t, INSERT_EVENT("\"%w\""), err);
 }
 
 static void bind_text(sqlite3_stmt *q, int i, struct str s)
@@ -77,11 +127,17 @@ static int insert_event(struct target *t, const struct new_event *ev, const char
     if (ev->not_before) sqlite3_bind_int64(q, 9, ev->not_before);
     else sqlite3_bind_null(q, 9);
     sqlite3_bind_int64(q, 10, now);
-    int rc = sqlite3_step(q);
+    int rc = step_to_end(q);
+    bool inserted = rc == SQLITE_DONE && sqlite3_changes(t->db) == 1;
     if (rc != SQLITE_DONE) sqlite_fail(t->st, t->db, rc, err);
+    else if (!inserted)
+        err_set(err, ERR_CONFLICT,
+                "%s: a trigger on outbox_event, perhaps a temporary one of this connection, ignores the "
+                "event: it was not stored",
+                t->st->shown);
     if (t->foreign) sqlite3_finalize(q);
     else sqlite3_reset(q);
-    return rc == SQLITE_DONE ? 0 : -1;
+    return inserted ? 0 : -1;
 }
 
 static int64_t content_hash(const struct new_event *ev)
@@ -98,12 +154,13 @@ static int claim_key(struct target *t, const struct new_event *ev, int64_t now, 
 {
     int64_t hash = content_hash(ev);
     sqlite3_stmt *q;
-    int r = target_step(t, &q, err, "SELECT event_id, hash FROM outbox_idempotency WHERE key = ?", "t",
+    int r = target_step(t, &q, err, "SELECT event_id, hash FROM \"%w\".outbox_idempotency WHERE key = ?", "t",
                         ev->idempotency_key);
     if (r < 0) return -1;
     *ret_duplicate = r == 1;
     if (r == 0)
-        return target_step(t, NULL, err, "INSERT INTO outbox_idempotency (key, event_id, hash, at) VALUES (?, ?, ?, ?)",
+        return target_step(t, NULL, err,
+                           "INSERT INTO \"%w\".outbox_idempotency (key, event_id, hash, at) VALUES (?, ?, ?, ?)",
                            "tsii", ev->idempotency_key, id, hash, now);
     bool same = sqlite3_column_int64(q, 1) == hash;
     struct str first = sqlite_text(q, 0);
@@ -166,11 +223,11 @@ int sqlite_handle_once(struct store *base, void *foreign, struct str handler, st
     if (target_init(&t, st, foreign, err) != 0) return -1;
     int64_t hash = (int64_t)hash_end(hash_add(HASH_INIT, payload));
     sqlite3_stmt *q;
-    int r = target_step(&t, &q, err, "SELECT hash FROM outbox_handled WHERE handler = ? AND key = ?", "tt", handler,
-                        key);
+    int r = target_step(&t, &q, err, "SELECT hash FROM \"%w\".outbox_handled WHERE handler = ? AND key = ?", "tt",
+                        handler, key);
     if (r < 0) return -1;
     if (r == 0) {
-        if (target_step(&t, NULL, err, "INSERT INTO outbox_handled (handler, key, hash, at) VALUES (?, ?, ?, ?)",
+        if (target_step(&t, NULL, err, "INSERT INTO \"%w\".outbox_handled (handler, key, hash, at) VALUES (?, ?, ?, ?)",
                         "ttii", handler, key, hash, sqlite_now(st)) != 0)
             return -1;
         *ret_first = true;

@@ -122,7 +122,7 @@ static int prepare_tx(struct sqlite_store *st, struct error *err)
 /* set_up: nothing depends on how SQLite was compiled, nor on what the process has set for all its connections. */
 static const char set_up[] =
     "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA recursive_triggers = OFF; PRAGMA locking_mode = NORMAL; "
-    "PRAGMA wal_autocheckpoint = 1000; PRAGMA query_only = OFF";
+    "PRAGMA wal_autocheckpoint = 1000; PRAGMA query_only = OFF; PRAGMA trusted_schema = ON; PRAGMA count_changes = OFF";
 
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {

@@ -36,6 +36,12 @@ int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
     if (code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR)
         return err_fate(err, code, FATE_FATAL, rc, "%s: no outbox in this database (%s); make one with `outbox init`",
                         where, message);
+    if (strstr(message, "unsafe use of "))
+        return err_fate(
+            err, ERR_CONFIG, FATE_FATAL, rc,
+            "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's tables check events with "
+            "SQLite's JSON functions: turn it on there (%s)",
+            where, message);
     if (code == ERR_FULL) return err_fate(err, code, FATE_RETRY, rc, "%s: no space left on the device", where);
     return err_fate(err, code, code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY, rc, "%s: %s", where, message);
 }
