@@ -3,7 +3,8 @@
 //
 //     node consumer.js [--drain]        $DATABASE_URL, or $PGHOST, $PGDATABASE and so on, say which database
 //
-// Start as many as you like. With --drain it ends when nothing is left to do; without, it waits for more.
+// Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits for more. What is emitted for
+// later is left for its time. A connection that is lost is made again.
 'use strict';
 const { randomUUID } = require('crypto');
 const { hostname } = require('os');
@@ -15,32 +16,76 @@ const WORKER = `${hostname()}/${randomUUID()}`; // another one with every start
 const MAX_ATTEMPTS = 3;
 const BACKOFF_MS = Number(process.env.BACKOFF_MS || 1000);
 const POLL_MS = 200;
+const RECONNECT_MS = 500;
+
+// described keeps what kind of error it is: a message alone can say nothing.
+function described(error) {
+  return `${error.constructor.name}: ${error.message}`;
+}
+
+// A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here may be
+// done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does settle.
+class Database {
+  async connect() {
+    this.client = new Client({ connectionString: process.env.DATABASE_URL });
+    this.client.on('error', () => {}); // while nobody asks anything; the next query fails, and says so
+    await this.client.connect();
+  }
+
+  async connectAgain(error) {
+    console.error(`lost the database: ${described(error)}`);
+    await this.client.end().catch(() => {});
+    for (;;) {
+      await sleep(RECONNECT_MS);
+      try {
+        return await this.connect();
+      } catch {
+        continue;
+      }
+    }
+  }
+
+  // transaction commits what work does, and gives what it returns. If not even ROLLBACK goes through, the connection is lost.
+  async transaction(work) {
+    for (;;) {
+      try {
+        await this.client.query('BEGIN');
+        const result = await work((text, params) => this.client.query(text, params));
+        await this.client.query('COMMIT');
+        return result;
+      } catch (error) {
+        const lost = await this.client.query('ROLLBACK').then(() => false, () => true);
+        if (!lost) throw error;
+        await this.connectAgain(error);
+      }
+    }
+  }
+
+  async rows(text, params) {
+    return (await this.transaction((query) => query(text, params))).rows;
+  }
+}
 
 // handle takes effect for one event. That it did is recorded in the same transaction: should the event come again,
 // because we died before we could settle it, handle_once says no.
 async function handle(db, ev) {
-  await db.query('BEGIN');
-  try {
-    const { rows } = await db.query('SELECT outbox.handle_once($1, $2) AS first', [CONSUMER, ev.id]);
-    if (rows[0].first) {
-      await db.query(
-        `INSERT INTO revenue AS r (customer, total) VALUES ($1, $2)
-         ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total`,
-        [ev.payload.customer, ev.payload.total]);
-    }
-    await db.query('COMMIT');
-  } catch (error) {
-    await db.query('ROLLBACK').catch(() => {}); // the first error is the one to tell
-    throw error;
-  }
+  await db.transaction(async (query) => {
+    const { rows } = await query('SELECT outbox.handle_once($1, $2) AS first', [CONSUMER, ev.id]);
+    if (!rows[0].first) return;
+    await query(
+      `INSERT INTO revenue AS r (customer, total) VALUES ($1, $2)
+       ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total`,
+      [ev.payload.customer, ev.payload.total]);
+  });
 }
 
 // failure says what becomes of an event that could not be handled: it is tried again later, or never.
 function failure(ev, error) {
   const attempts = ev.attempts + 1;
-  console.error(`event ${ev.id}, attempt ${attempts}: ${error.message}`);
-  if (attempts >= MAX_ATTEMPTS) return { kind: 'dead', attempts, error: error.message };
-  return { kind: 'retry', attempts, delay_ms: Math.min(BACKOFF_MS * 2 ** ev.attempts, 300000), error: error.message };
+  const text = described(error);
+  console.error(`event ${ev.id}, attempt ${attempts}: ${text}`);
+  if (attempts >= MAX_ATTEMPTS) return { kind: 'dead', attempts, error: text };
+  return { kind: 'retry', attempts, delay_ms: Math.min(BACKOFF_MS * 2 ** ev.attempts, 300000), error: text };
 }
 
 // deliver handles a batch and gives the outcomes to settle it with: only what was *not* delivered.
@@ -68,37 +113,37 @@ async function deliver(db, batch) {
 
 async function claim(db) {
   // A transaction of its own: until the lease is over (30 s), these are ours alone.
-  const done = await db.query('SELECT * FROM outbox.claim($1, $2, max_events => 100, lease_ms => 30000)',
-    [CONSUMER, WORKER]);
-  return done.rows;
+  return db.rows('SELECT * FROM outbox.claim($1, $2, max_events => 100, lease_ms => 30000)', [CONSUMER, WORKER]);
 }
 
 async function settle(db, epoch, outcomes) {
-  const done = await db.query('SELECT outbox.settle($1, $2, $3, $4) AS ours',
+  const [{ ours }] = await db.rows('SELECT outbox.settle($1, $2, $3, $4) AS ours',
     [CONSUMER, WORKER, epoch, JSON.stringify(outcomes)]);
-  if (!done.rows[0].ours) console.error('the lease ran out: somebody else has the batch now');
+  if (!ours) console.error('settled before, or the lease ran out and somebody else has the batch');
 }
 
-// idle says whether nothing waits for a retry, for its time, or in another worker's hands.
+// idle says whether nothing is in a worker's hands or waits for a retry. What waits for its time does not count, nor what waits
+// behind such an event.
 async function idle(db) {
-  const done = await db.query('SELECT parked + inflight = 0 AS idle FROM outbox.consumer_status WHERE name = $1',
-    [CONSUMER]);
-  return done.rows[0].idle;
+  const [{ left }] = await db.rows(
+    `SELECT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = $1) OR EXISTS (SELECT 1 FROM outbox.parked
+       WHERE consumer = $1 AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now())) AS left`, [CONSUMER]);
+  return !left;
 }
 
 async function main() {
   const drain = process.argv.includes('--drain');
-  const db = new Client({ connectionString: process.env.DATABASE_URL });
+  const db = new Database();
   await db.connect();
-  await db.query('CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL)');
-  await db.query("SELECT outbox.register($1, events => 'order.*')", [CONSUMER]);
+  await db.rows('CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL)');
+  await db.rows("SELECT outbox.register($1, events => 'order.*')", [CONSUMER]);
   for (;;) {
     const batch = await claim(db);
     if (batch.length > 0) await settle(db, batch[0].epoch, await deliver(db, batch));
     else if (drain && await idle(db)) break;
     else await sleep(POLL_MS);
   }
-  await db.end();
+  await db.client.end();
 }
 
 main().catch((error) => { console.error(error); process.exit(1); });

@@ -2,7 +2,8 @@
 --
 --     psql -f consumer.sql        $PGHOST, $PGDATABASE and so on say which database
 --
--- It does what is due now, and ends. To go on, call it again: from cron, or with \watch after the last line.
+-- It does what is due now, and ends. To go on, call it again: from cron, or by consumer.sh beside it, which also goes on when the
+-- connection was lost.
 -- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
 \set ON_ERROR_STOP on
 \if :{?backoff_ms}
@@ -52,7 +53,7 @@ BEGIN
                     CALL pg_temp.handle_order(ev.id, ev.payload);
                 EXCEPTION WHEN OTHERS THEN
                     outcome := jsonb_build_object('kind', CASE WHEN ev.attempts < 2 THEN 'retry' ELSE 'dead' END,
-                        'attempts', ev.attempts + 1, 'delay_ms', backoff_ms * 2 ^ ev.attempts, 'error', SQLERRM);
+                        'attempts', ev.attempts + 1, 'delay_ms', backoff_ms * 2 ^ ev.attempts, 'error', SQLSTATE || ': ' || SQLERRM);
                 END;
             END IF;
             IF outcome IS NOT NULL THEN

@@ -3,7 +3,8 @@
 
     python3 consumer.py [--drain]        $DATABASE_URL, or $PGHOST, $PGDATABASE and so on, say which database
 
-Start as many as you like. With --drain it ends when nothing is left to do; without, it waits for more.
+Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits for more. What is emitted for
+later is left for its time. A connection that is lost is made again.
 """
 import os
 import socket
@@ -19,33 +20,81 @@ WORKER = f"{socket.gethostname()}/{uuid.uuid4()}"  # another one with every star
 MAX_ATTEMPTS = 3
 BACKOFF_MS = int(os.environ.get("BACKOFF_MS", "1000"))
 POLL = 0.2  # seconds
+RECONNECT = 0.5
 
 
-def query(db, statement, *params):
-    """query runs one statement in a transaction of its own."""
-    with db, db.cursor() as sql:
-        sql.execute(statement, params)
-        return sql.fetchall()
+class Database:
+    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here may
+    be done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does
+    settle."""
+
+    def __init__(self):
+        self.connect()
+
+    def connect(self):
+        self.db = psycopg2.connect(os.environ.get("DATABASE_URL", ""), cursor_factory=NamedTupleCursor)
+
+    def transaction(self, work):
+        """transaction commits what work does with a cursor, and gives what it returns."""
+        while True:
+            try:
+                with self.db, self.db.cursor() as sql:
+                    return work(sql)
+            except psycopg2.Error as error:
+                if not self.lost(): raise
+                self.connect_again(error)
+
+    def lost(self):
+        """lost asks the server: the driver does not always know that a connection is gone."""
+        try:
+            with self.db, self.db.cursor() as sql:
+                sql.execute("SELECT 1")
+            return False
+        except psycopg2.Error:
+            return True
+
+    def connect_again(self, error):
+        print(f"lost the database: {described(error)}", file=sys.stderr)
+        while True:
+            time.sleep(RECONNECT)
+            try:
+                return self.connect()
+            except psycopg2.OperationalError:
+                continue
+
+    def query(self, statement, *params):
+        def work(sql):
+            sql.execute(statement, params)
+            return sql.fetchall()
+
+        return self.transaction(work)
+
+
+def described(error):
+    """described keeps what kind of error it is: a message alone ("'total'") can say nothing."""
+    return f"{type(error).__name__}: {str(error).strip()}"
 
 
 def handle(db, ev):
     """handle takes effect for one event. That it did is recorded in the same transaction: should the event come again,
     because we died before we could settle it, handle_once says no."""
-    with db, db.cursor() as sql:
+    def work(sql):
         sql.execute("SELECT outbox.handle_once(%s, %s) AS first", (CONSUMER, ev.id))
         if not sql.fetchone().first: return
         sql.execute("INSERT INTO revenue AS r (customer, total) VALUES (%s, %s)"
                     " ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total",
                     (ev.payload["customer"], ev.payload["total"]))
 
+    db.transaction(work)
+
 
 def failure(ev, error):
     """failure says what becomes of an event that could not be handled: it is tried again later, or never."""
     attempts = ev.attempts + 1
-    print(f"event {ev.id}, attempt {attempts}: {error}", file=sys.stderr)
-    if attempts >= MAX_ATTEMPTS: return {"kind": "dead", "attempts": attempts, "error": str(error)}
+    print(f"event {ev.id}, attempt {attempts}: {described(error)}", file=sys.stderr)
+    if attempts >= MAX_ATTEMPTS: return {"kind": "dead", "attempts": attempts, "error": described(error)}
     delay = min(BACKOFF_MS * 2 ** ev.attempts, 300_000)
-    return {"kind": "retry", "attempts": attempts, "delay_ms": delay, "error": str(error)}
+    return {"kind": "retry", "attempts": attempts, "delay_ms": delay, "error": described(error)}
 
 
 def deliver(db, batch):
@@ -69,28 +118,30 @@ def deliver(db, batch):
 
 
 def idle(db):
-    """idle says whether nothing waits for a retry, for its time, or in another worker's hands."""
-    return query(db, "SELECT parked + inflight AS n FROM outbox.consumer_status WHERE name = %s", CONSUMER)[0].n == 0
+    """idle says whether nothing is in a worker's hands or waits for a retry. What waits for its time does not count, nor what
+    waits behind such an event."""
+    left = db.query("SELECT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = %s) OR EXISTS (SELECT 1 FROM outbox.parked"
+                    " WHERE consumer = %s AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now())) AS left", CONSUMER, CONSUMER)
+    return not left[0].left
 
 
 def main():
     drain = "--drain" in sys.argv[1:]
-    db = psycopg2.connect(os.environ.get("DATABASE_URL", ""), cursor_factory=NamedTupleCursor)
-    with db, db.cursor() as sql:
-        sql.execute("CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL)")
-    query(db, "SELECT outbox.register(%s, events => 'order.*')", CONSUMER)
+    db = Database()
+    db.transaction(lambda sql: sql.execute(
+        "CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL)"))
+    db.query("SELECT outbox.register(%s, events => 'order.*')", CONSUMER)
     while True:
         # Committed before the first event is handled: until the lease is over (30 s), these are ours alone.
-        batch = query(db, "SELECT * FROM outbox.claim(%s, %s, max_events => 100, lease_ms => 30000)", CONSUMER, WORKER)
+        batch = db.query("SELECT * FROM outbox.claim(%s, %s, max_events => 100, lease_ms => 30000)", CONSUMER, WORKER)
         if batch:
             outcomes = Json(deliver(db, batch))
-            ours = query(db, "SELECT outbox.settle(%s, %s, %s, %s) AS ours", CONSUMER, WORKER, batch[0].epoch, outcomes)
-            if not ours[0].ours: print("the lease ran out: somebody else has the batch now", file=sys.stderr)
+            ours = db.query("SELECT outbox.settle(%s, %s, %s, %s) AS ours", CONSUMER, WORKER, batch[0].epoch, outcomes)
+            if not ours[0].ours: print("settled before, or the lease ran out and somebody else has the batch", file=sys.stderr)
         elif drain and idle(db):
             break
         else:
             time.sleep(POLL)
-    db.close()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import unittest
 import urllib.parse
 
+import psycopg2
+import servers
 from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
 
 EXAMPLES = ROOT / "examples"
@@ -40,7 +43,7 @@ class ExampleCase(PgCase):
         ("node", "producer"): ["node", EXAMPLES / "node" / "producer.js"],
         ("node", "consumer"): ["node", EXAMPLES / "node" / "consumer.js", "--drain"],
         ("psql", "producer"): ["psql", "-X", "-f", EXAMPLES / "psql" / "producer.sql"],
-        ("psql", "consumer"): ["psql", "-X", "-v", "backoff_ms=20", "-f", EXAMPLES / "psql" / "consumer.sql"],
+        ("psql", "consumer"): [EXAMPLES / "psql" / "consumer.sh", "--drain"],
     }
 
     def setUp(self):
@@ -65,7 +68,7 @@ class ExampleCase(PgCase):
         return self.example(language, "producer").stdout
 
     def consume(self, language):
-        """consume runs a consumer until nothing is left. The one in SQL does what is due, and is called again."""
+        """consume runs a consumer until nothing is left, not even what waited for its time."""
         said = ""
 
         def idle():
@@ -86,6 +89,10 @@ class ExampleCase(PgCase):
 
     def revenue(self):
         return dict(self.sql("SELECT customer, total FROM revenue"))
+
+    def revenue_if_any(self):
+        there = self.sql("SELECT to_regclass('revenue') IS NOT NULL")[0][0]
+        return self.revenue() if there else {}
 
     def states(self):
         rows = self.sql("SELECT state FROM outbox.delivery WHERE consumer = 'revenue' ORDER BY seq")
@@ -133,6 +140,46 @@ class Claims:
         handled = self.sql("SELECT e.payload ->> 'customer' FROM outbox.handled h JOIN outbox.event e"
                            " ON e.id::text = h.key ORDER BY h.at")
         self.assertEqual(handled, [("bob",), ("ada",)])  # behind the one that failed, its own key waited
+
+    CLASSES = {"python": "InvalidTextRepresentation: ", "node": "DatabaseError: ", "psql": "22P02: "}
+
+    def test_the_error_says_of_which_kind_it_was(self):
+        self.order(1, "ada", "oops")
+        self.consume(self.language)
+        error = self.sql("SELECT error FROM outbox.dead")[0][0]
+        self.assertTrue(error.startswith(self.CLASSES[self.language]), error)
+
+    def test_draining_does_not_wait_for_what_is_emitted_for_later(self):
+        self.order(1, "ada", 1, "1h")
+        self.order(1, "ada", 2)  # waits behind it
+        self.order(2, "bob", 4)
+        self.example(self.language, "consumer")
+        self.assertEqual(self.revenue(), {"bob": 4})
+        self.assertEqual(self.status("parked"), 2)
+
+    def test_a_lost_connection_is_made_again(self):
+        worker = self.spawn(*self.PROGRAMS[self.language, "consumer"][:-1])
+        end = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
+               "pid <> pg_backend_pid() AND backend_type = 'client backend'")
+        for n in range(1, 4):
+            self.order(n, "ada", n)
+            wait_until(lambda: self.revenue_if_any() == {"ada": n * (n + 1) // 2}, what=worker.output)
+            wait_until(lambda: self.sql(end), what=worker.output)
+        # Half-way through an event, too: its transaction goes, and it is handled again.
+        with psycopg2.connect(self.store, application_name="outside") as db, db.cursor() as sql:
+            sql.execute("SELECT 1 FROM revenue FOR UPDATE")
+            self.order(4, "ada", 4)
+            waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            pid = wait_until(lambda: self.sql(waits), what=worker.output)[0][0]
+            self.sql("SELECT pg_terminate_backend(%s)", pid)
+        db.close()
+        if self.language == "psql":  # which cannot go on with a batch: somebody takes it over when its lease is over
+            self.sql("UPDATE outbox.claim SET locked_until = now()")
+        wait_until(lambda: self.revenue_if_any() == {"ada": 10}, what=worker.output)
+        wait_until(lambda: self.status("parked + inflight") == 0, what=worker.output)
+        self.assertTrue(worker.running(), worker.output())
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(0,)])
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox.parked WHERE attempts > 0"), [(0,)])
 
     def test_an_event_is_not_handled_before_its_time(self):
         self.order(1, "ada", 1, "1s")
@@ -202,6 +249,34 @@ class Together(ExampleCase):
         for worker in workers: worker.wait()
         self.assertEqual(sum(self.revenue().values()), 1000 * 1001 // 2)
         self.assertEqual((self.status("delivered"), self.status("parked")), (1000, 0))
+
+
+class Restart(ExampleCase):
+    """Workers of every language, and a server that is restarted under them."""
+
+    def setUp(self):
+        Case.setUp(self)
+        self.server = servers.Postgres()
+        self.server.__enter__()
+        self.addCleanup(self.server.close)
+        self.addCleanup(self._end_children)
+        self.server.create_database("shop")
+        self.store = self.server.url("shop")
+        self.outbox("init")
+
+    def test_every_worker_goes_on_after_the_server_was_restarted(self):
+        total = 0
+        for language in ["python", "psql"] + (["node"] if NODE else []):
+            worker = self.spawn(*self.PROGRAMS[language, "consumer"][:-1])
+            for mode in "fast", "immediate", None:
+                total += 1
+                self.order(total, "ada", 1)
+                wait_until(lambda: self.revenue_if_any() == {"ada": total}, what=worker.output)
+                if mode: self.server.restart(mode)
+            self.assertTrue(worker.running(), f"{language}\n{worker.output()}")
+            worker.kill()
+            wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = 'shop'") == [(1,)])
+            self.sql("UPDATE outbox.claim SET locked_until = now()")
 
 
 class Shop:
