@@ -317,7 +317,7 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 **
 ** outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler can end with
 ** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes.
-** outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so many milliseconds until the next attempt.
+** outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so many milliseconds until the next attempt, a year at most.
 **
 ** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where there is none, or
 ** the store is of another kind. The handler must not commit or roll back (savepoints are its own): if it does, the event

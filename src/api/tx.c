@@ -71,7 +71,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev)
 OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text)
 {
     struct handler_call *call = (struct handler_call *)tx;
-    snprintf(call->text, sizeof call->text, "%s", text);
+    snprintf(call->text, sizeof call->text, "%s", text ? text : "");
     return verdict;
 }
 

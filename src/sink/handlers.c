@@ -3,9 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
+#define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000) /* what no database can add to a time must not fail a settlement */
 
 struct handlers {
     struct sink base;
@@ -71,7 +73,9 @@ static enum sink_status handle(struct handlers *hs, struct delivery *d)
     call.text[0] = '\0';
     call.delay_ms = 0;
     struct sink_result r = {.status = call_all(hs, d, &call)};
-    call.text[sizeof call.text - 1] = '\0';
+    text_clean(call.text, sizeof call.text, call.text, strnlen(call.text, sizeof call.text));
+    if (call.delay_ms < 0) call.delay_ms = 0;
+    if (call.delay_ms > DELAY_MAX_MS) call.delay_ms = DELAY_MAX_MS;
     if (r.status != SINK_DELIVERED) r.text = call.text[0] ? call.text : "the handler gave no reason";
     r.retry_after_ms = call.delay_ms;
     sink_done(&hs->base, d, &r);

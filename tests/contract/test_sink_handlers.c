@@ -61,6 +61,7 @@ struct script {
         char name;
         enum sink_status status;
         const char *text;
+        int64_t delay_ms;
         struct script *all;
     } steps[3];
     char trace[16];
@@ -72,6 +73,7 @@ static enum sink_status play(struct handler_call *call, const struct delivery *d
     (void)d;
     s->all->trace[strlen(s->all->trace)] = s->name;
     if (s->text) snprintf(call->text, sizeof call->text, "%s", s->text);
+    call->delay_ms = s->delay_ms;
     return s->status;
 }
 
@@ -82,6 +84,7 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     it->answers++;
     it->status = r->status;
     it->has_text = r->text != NULL;
+    it->retry_after_ms = r->retry_after_ms;
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
 }
 
@@ -161,6 +164,31 @@ static void takes_no_more_once_a_handler_is_down(void **state)
     sink_rig_release(&rig);
 }
 
+static void what_a_handler_says_is_made_fit_to_keep(void **state)
+{
+    static const struct {
+        const char *said, *text;
+        int64_t said_ms, ms;
+    } cases[] = {
+        {"two\nlines \x1b[2J \xff \xc2\x9b", "two lines  [2J ? ?", 5, 5},
+        {" \n", "the handler gave no reason", -5, 0},
+        {"for ever", "for ever", INT64_MAX, INT64_C(365) * 24 * 3600000},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct sink_rig rig;
+        struct script s = {.steps = {{.status = SINK_RETRY, .text = cases[i].said, .delay_ms = cases[i].said_ms}}};
+        sink_rig_init(&rig);
+        struct sink_item *it = sink_rig_add(&rig, "{}", 0);
+        assert_int_equal(submit_to(&rig, &s, (const char *const[3]){"*", "x", "x"}), 1);
+        assert_int_equal(it->status, SINK_RETRY);
+        assert_string_equal(it->text, cases[i].text);
+        assert_int_equal(it->retry_after_ms, cases[i].ms);
+        rig.accepted = rig.answered = 1;
+        sink_rig_release(&rig);
+    }
+}
+
 static void verdict_that_does_not_exist_is_a_retry(void **state)
 {
     struct sink_rig rig;
@@ -191,6 +219,7 @@ int main(void)
         cmocka_unit_test(first_failure_is_the_result_and_ends_the_attempt),
         cmocka_unit_test(event_without_a_handler_counts_as_delivered),
         cmocka_unit_test(takes_no_more_once_a_handler_is_down),
+        cmocka_unit_test(what_a_handler_says_is_made_fit_to_keep),
         cmocka_unit_test(verdict_that_does_not_exist_is_a_retry),
     };
     return sink_suite_run(&handlers, own, COUNT(own));
