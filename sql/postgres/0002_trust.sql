@@ -101,4 +101,27 @@ UPDATE @schema@.parked SET failing_since = failed_at WHERE failed_at IS NOT NULL
 DROP FUNCTION IF EXISTS @schema@.park(text, bigint, bigint, int, timestamptz, interval, boolean, boolean, text);
 DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
 
+-- ---- the database moves, or is changed ----
+
+-- Where a lane's numbers come from: the cluster, the sequence of event numbers, and the file that is in. See functions/home.sql.
+ALTER TABLE @schema@.lane ADD COLUMN home text;
+COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';
+-- A claim below claims_from was made while the sequence of epochs was behind: nobody saw it, so nobody took it over.
+UPDATE @schema@.lane l SET claims_from = k.epoch
+FROM (SELECT x.consumer, min(x.epoch) AS epoch FROM @schema@.claim x GROUP BY x.consumer) k
+WHERE k.consumer = l.consumer AND k.epoch < l.claims_from;
+-- Roles that were given a part before: who takes epochs may move them on.
+DO $outbox$
+DECLARE
+    role text;
+BEGIN
+    FOR role IN SELECT DISTINCT x.grantee::regrole::text FROM pg_catalog.pg_class c, LATERAL pg_catalog.aclexplode(c.relacl) x
+                WHERE x.grantee <> 0 AND x.grantee <> c.relowner AND c.oid = '@schema@.claim'::regclass AND x.privilege_type = 'INSERT' LOOP
+        EXECUTE format('GRANT UPDATE ON SEQUENCE @schema@.epoch TO %s', role);
+    END LOOP;
+END
+$outbox$;
+DROP FUNCTION IF EXISTS @schema@.claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval, timestamptz, bigint, int,
+    text, bigint, bigint);
+
 UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version';

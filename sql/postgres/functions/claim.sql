@@ -11,6 +11,9 @@ RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
+    -- Not for as long as it takes: a limit of time would undo all of it, and the next would begin there again.
+    until timestamptz := clock_timestamp() + least(interval '200 milliseconds',
+        nullif(current_setting('statement_timeout'), '0')::interval / 4);
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'a claim inside a transaction that has written would not be durable: refused'
@@ -19,11 +22,11 @@ BEGIN
     IF (max_events BETWEEN 1 AND 100000 AND lease_ms BETWEEN 1 AND 86400000 AND max_attempts > 0 AND worker <> '') IS NOT TRUE THEN
         RAISE EXCEPTION 'claim takes a worker, max_events of 1 to 100000, lease_ms of 1 to 86400000, max_attempts of 1 or more' USING ERRCODE = 'OB004';
     END IF;
-    FOR turn IN 1 .. 100 LOOP
+    FOR turn IN 1 .. 10000 LOOP
         SELECT * INTO t FROM @schema@.turn(claim.consumer, worker, 0, 0, '[]', 0, max_events, lease_ms, max_attempts, 2,
             true, random() < 0.01, (random() * 63)::int, '{}',
             NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, @version@);
-        EXIT WHEN t.n > 0 OR NOT t.skipped;
+        EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
     IF t.n = 0 THEN
         RETURN;
@@ -32,6 +35,9 @@ BEGIN
                         e.tenant, e.created_at, e.attempts, coalesce(e.seq = ANY (t.held), false),
                         coalesce(e.not_before > @schema@.clock(), false)
                  FROM @schema@.claimed(claim.consumer, t.epoch) e ORDER BY e.seq;
+    IF NOT FOUND THEN -- somebody took the events away that were parked: nobody could settle what nobody sees
+        PERFORM @schema@.settle(claim.consumer, worker, t.epoch);
+    END IF;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';

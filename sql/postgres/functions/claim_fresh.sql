@@ -1,20 +1,27 @@
 -- claim_fresh: leases the next events of lane l; n = 0: there are none. Gives l as it is then, and whether it changed.
 -- A claim covers a range of seq, so taking it over reads exactly the same events again. Finding the range looks at no
--- more rows than it holds, but for what the filter passes over; `skipped` says that it gave up on those for now.
+-- more rows than it holds, but for what the filter passes over, in steps; `skipped` says that it gave up on those for now.
 -- head is the last seq given out when this transaction had no number yet; NULL: nobody looked.
 -- ahead_to <> 0: the caller has read the n events (ahead_from, ahead_to] of the window already, and wants those.
+-- astray: event numbers began again below what the lane knows: nothing was done (see trouble).
 -- Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@.claim_fresh(c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
                                                 lease interval, now timestamptz, head bigint, INOUT n int, ahead_target text,
                                                 ahead_from bigint, ahead_to bigint, OUT changed boolean,
-                                                OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint)
+                                                OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
+                                                OUT astray text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     first bigint;
     last bigint;
+    known bigint;
+    fed boolean;
+    look record;
     opened boolean;
     named pg_snapshot;
+    most bigint := 10000; -- rows looked at in one step
     span bigint := max_events::bigint * c.lanes;
+    until timestamptz := clock_timestamp() + interval '25 milliseconds';
 BEGIN
     changed := false;
     skipped := false;
@@ -28,46 +35,68 @@ BEGIN
         END IF;
     ELSE
         n := 0;
-        FOR turn IN 1 .. 10 LOOP
+        IF c.type_like IS NOT NULL OR c.lanes > 1 OR c.tenant <> '' THEN -- what is passed over costs, too
+            span := least(span, most);
+        END IF;
+        LOOP
             opened := l.target IS NULL;
             IF opened THEN
+                known := l.window_end;
                 -- In this order, each with a snapshot of its own: what the target neither shows nor names as running
                 -- has a seq past next_floor; what it shows is not past window_end.
                 l.next_floor := coalesce(head, l.floor);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
+                SELECT CASE WHEN c.tenant = '' THEN (SELECT e.seq FROM @schema@.event e
+                                                     WHERE e.xid >= pg_snapshot_xmax(l.seen) ORDER BY e.xid, e.seq LIMIT 1) END,
+                       EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r WHERE r.srrelid = '@schema@.event'::regclass)
+                INTO first, fed;
+                IF l.window_end < known OR (first <= l.floor AND first <= known) THEN
+                    astray := format('event numbers began again: the last one given out is %s, consumer "%s" was at %s',
+                                     l.window_end, c.name, known);
+                    RETURN;
+                END IF;
+                IF fed THEN
+                    PERFORM @schema@.check_fed();
+                END IF;
             END IF;
-            first := @schema@.window_next(l.seen, l.floor, l.target, l.pos, l.window_end);
+            look := @schema@.window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most);
+            first := look.next;
             -- An idle consumer is not written for each look at it: only if there is something to forget.
-            EXIT WHEN first IS NULL AND opened AND NOT changed AND l.floor >= l.next_floor;
+            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed AND l.floor >= l.next_floor;
             IF opened THEN -- only now: it takes a transaction number
                 named := @schema@.name_running(l.target);
                 l.target := coalesce(named, l.target);
                 l.next_floor := CASE WHEN named IS NULL THEN l.floor ELSE l.next_floor END; -- still right, only slower
             END IF;
-            IF first IS NULL THEN -- through
+            changed := true;
+            IF first IS NULL AND look.upto IS NULL THEN -- through
                 l.seen := l.target;
                 -- One that was told to start further ahead than the head stays there.
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
                 l.pos := 0;
-                changed := true;
                 EXIT WHEN opened;
                 CONTINUE;
             END IF;
-            last := least(first + span - 1, l.window_end);
-            SELECT count(*), max(x.seq) INTO n, first
-            FROM (SELECT w.seq FROM @schema@.window_events(l.seen, l.floor, l.target, l.pos, last) w
-                  WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-                    AND @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = l.lane
-                  ORDER BY w.seq LIMIT max_events) x;
-            from_seq := l.pos;
-            l.pos := CASE WHEN n < max_events THEN last ELSE first END;
-            changed := true;
-            EXIT WHEN n > 0;
-            span := least(span * 4, 100000);
-            skipped := turn = 10;
+            IF first IS NULL THEN -- nothing up to there
+                l.pos := look.upto;
+            ELSE
+                last := least(first + span - 1, l.window_end);
+                SELECT count(*), max(x.seq) INTO n, first
+                FROM (SELECT w.seq FROM @schema@.window_events(l.seen, l.floor, l.target, l.pos, last) w
+                      WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+                        AND @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = l.lane
+                      ORDER BY w.seq LIMIT max_events) x;
+                from_seq := l.pos;
+                l.pos := CASE WHEN n < max_events THEN last ELSE first END;
+                EXIT WHEN n > 0;
+                span := least(span * 4, most);
+            END IF;
+            -- How far it got is committed, and the caller comes again at once: no limit of time can stop it.
+            skipped := clock_timestamp() > until;
+            EXIT WHEN skipped;
         END LOOP;
     END IF;
     IF n = 0 THEN

@@ -1,21 +1,41 @@
--- home: which cluster this is; NULL where the role may not know.
+-- home: which cluster this is; NULL where the role may not know. A session stays in its cluster, so it asks once.
 CREATE OR REPLACE FUNCTION @schema@.home() RETURNS text
-LANGUAGE plpgsql STABLE AS $outbox$
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    known text := nullif(current_setting('outbox.cluster', true), '');
 BEGIN
-    RETURN (SELECT system_identifier::text FROM pg_catalog.pg_control_system());
-EXCEPTION WHEN insufficient_privilege THEN
-    RETURN NULL;
+    IF known IS NULL THEN
+        BEGIN
+            SELECT s.system_identifier::text INTO known FROM pg_catalog.pg_control_system() s;
+        EXCEPTION WHEN insufficient_privilege THEN
+            known := '?';
+        END;
+        PERFORM set_config('outbox.cluster', known, false);
+    END IF;
+    RETURN nullif(known, '?');
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.home() IS 'which cluster this is';
 
--- moved: whether the outbox came here from another cluster, by dump and restore: then the transaction numbers in it mean
--- nothing here, and must be made anew (rebaseline) before anybody reads.
-CREATE OR REPLACE FUNCTION @schema@.moved() RETURNS boolean
-LANGUAGE sql STABLE AS $outbox$
-    SELECT coalesce((SELECT m.value <> @schema@.home() FROM @schema@.meta m WHERE m.name = 'system_identifier'), false)
-        OR coalesce((SELECT e.xid FROM @schema@.event e ORDER BY e.xid DESC LIMIT 1) >= pg_snapshot_xmax(pg_current_snapshot()), false)
-        OR EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
-                   WHERE pg_snapshot_xmax(l.seen) > pg_snapshot_xmax(pg_current_snapshot()))
+-- here: the cluster, and the sequence that event numbers come from with the file it is in. Each lane remembers it (lane.home):
+-- one that finds another is in another place, or the sequence was changed under it. ALTER SEQUENCE, whatever it alters, and
+-- TRUNCATE ... RESTART IDENTITY give a sequence a new file, and make sessions forget the numbers they had cached.
+CREATE OR REPLACE FUNCTION @schema@.here() RETURNS text
+LANGUAGE sql VOLATILE AS $outbox$
+    SELECT concat(coalesce(@schema@.home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
+                  pg_relation_filenode('@schema@.event_seq_seq'::regclass))
 $outbox$;
+COMMENT ON FUNCTION @schema@.here() IS 'the place that lanes remember: cluster, sequence, file';
+
+-- at_home: whether a lane that remembers `home` is at home in `here`. A role that may not know the cluster goes by the rest.
+CREATE OR REPLACE FUNCTION @schema@.at_home(home text, here text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
+    SELECT coalesce($1 = $2 OR ($2 LIKE '?/%' AND substr($1, strpos($1, '/')) = substr($2, 2)), false)
+$outbox$;
+COMMENT ON FUNCTION @schema@.at_home(text, text) IS 'whether a lane is at home here';
+
+-- moved: whether the outbox came here from another cluster: then the transaction numbers in it mean nothing here, and must be
+-- made anew (rebaseline) before anybody reads.
+CREATE OR REPLACE FUNCTION @schema@.moved() RETURNS boolean
+LANGUAGE sql VOLATILE AS $outbox$ SELECT t.moved IS NOT NULL FROM @schema@.trouble() t $outbox$;
 COMMENT ON FUNCTION @schema@.moved() IS 'whether the outbox was restored from another cluster and not re-baselined yet';

@@ -11,6 +11,11 @@ BEGIN
             USING ERRCODE = 'OB002', HINT =
                   'SET default_transaction_isolation = ''read committed'' on this connection, or for its role (ALTER ROLE)';
     END IF;
+    IF current_setting('transaction_read_only') = 'on' THEN
+        RAISE EXCEPTION 'the outbox cannot be worked on in a read-only transaction' USING ERRCODE = 'read_only_sql_transaction',
+            HINT = 'connect to the primary; BEGIN READ WRITE, or SET default_transaction_read_only = off on this connection, '
+                   'or for its role (ALTER ROLE)';
+    END IF;
     IF pg_try_advisory_xact_lock(k) THEN
         RETURN '0';
     END IF;

@@ -22,7 +22,10 @@ DECLARE
     f record;
     i int;
     head bigint;
+    here text;
+    trouble record;
     claims_from bigint;
+    last_epoch bigint;
     expired boolean;
     too_long boolean;
     parked boolean;
@@ -56,7 +59,40 @@ BEGIN
     SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
 
-    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack) INTO expired, too_long
+    IF max_events > 0 THEN -- is this still the outbox that this consumer knows?
+        here := @schema@.here();
+        IF EXISTS (SELECT 1 FROM unnest(ls) x WHERE NOT @schema@.at_home(x.home, here)) THEN
+            trouble := @schema@.trouble();
+            IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
+                PERFORM @schema@.make_right(coalesce(trouble.moved, trouble.numbers));
+                skipped := true;
+                wait_ms := -1;
+                RETURN;
+            ELSIF trouble.sequence IS NOT NULL THEN
+                -- Numbers need not grow in the order they are taken: the floor stays where it is, which is slower and just as
+                -- right. Now and then it is tried to put the sequence right, as that makes emits wait.
+                IF random() < 0.02 THEN
+                    BEGIN
+                        PERFORM @schema@.make_right(trouble.sequence);
+                        skipped := true;
+                        wait_ms := -1;
+                        RETURN;
+                    EXCEPTION WHEN lock_not_available OR sqlstate 'OB006' THEN
+                        NULL;
+                    END;
+                END IF;
+            ELSE
+                FOR i IN 1 .. array_length(ls, 1) LOOP
+                    ls[i].home := here;
+                    dirty[i] := true;
+                END LOOP;
+            END IF;
+            head := NULL;
+        END IF;
+    END IF;
+
+    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack), max(x.epoch)
+    INTO expired, too_long, last_epoch
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     IF too_long THEN -- a clock that was ahead when the lease was taken must not make it last for ever
         UPDATE @schema@.claim x SET locked_until = now + x.lease
@@ -107,6 +143,17 @@ BEGIN
                     f := @schema@.claim_fresh(c, ls[i], owner, max_events, lease, now, head,
                                               CASE WHEN i - 2 = ahead_lane THEN ahead_n ELSE 0 END, ahead_target, ahead_from,
                                               CASE WHEN i - 2 = ahead_lane THEN ahead_to ELSE 0 END);
+                    IF f.astray IS NOT NULL THEN
+                        FOR j IN 1 .. array_length(ls, 1) LOOP
+                            IF dirty[j] THEN
+                                PERFORM @schema@.put_lane(ls[j]);
+                            END IF;
+                        END LOOP;
+                        PERFORM @schema@.make_right(f.astray);
+                        skipped := true;
+                        wait_ms := -1;
+                        RETURN;
+                    END IF;
                     skipped := skipped OR f.skipped;
                     IF f.changed THEN
                         ls[i] := f.l;
@@ -121,6 +168,9 @@ BEGIN
                 EXIT WHEN n > 0;
             END IF;
         END LOOP;
+        IF n > 0 AND epoch <= greatest(last_epoch, claims_from - 1) THEN
+            epoch := @schema@.refence(c.name, epoch, greatest(last_epoch, claims_from - 1));
+        END IF;
         IF n > 0 AND lane >= 0 AND parked AND c.ordering = 'key' THEN
             SELECT array_agg(w.seq) INTO held
             FROM @schema@.window_events(ls[lane + 2].seen, floor, ls[lane + 2].target, from_seq, to_seq) w

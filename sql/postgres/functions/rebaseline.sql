@@ -1,48 +1,198 @@
--- rebaseline: makes the outbox right after dump and restore into another cluster; returns whether there was anything to do.
--- Every kept event gets the transaction number of now, every lane starts before that, at its first event not handed out:
--- nothing is lost, and what was handed out behind a gap there may come again. Claims of the old place are taken over.
+-- rebaseline: makes the outbox right after it was moved, or its event numbers began again (see trouble); returns whether there
+-- was anything to do. Nothing is lost; some events may come again.
+--
+-- Moved: a lane shows nothing past its window_end, and numbers only grow. So what is not past it is judged by the old
+-- cluster's snapshots, and whatever is past it is new, from either cluster. What anybody still has to get is given a
+-- transaction number that ended here already, and that no lane has seen now; what nobody has to get, one that all have seen.
+-- Numbers: they go on past everything known, and new events get new ones, in their order. Which events are new is exact in the
+-- same cluster: a transaction begun after a lane's snapshot has no number up to its window_end. In another one it is what was
+-- not surely there before: a row is older than this cluster if its transaction number is higher than the row's own (xmin).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
-    snap pg_snapshot;
+    t record;
     c @schema@.consumer;
     l @schema@.lane;
+    before @schema@.lane[];
+    e record;
     head bigint;
+    known bigint;
+    fresh bigint;
+    born timestamptz;
+    began timestamptz;
+    renumbered bigint := 0;
+    place text;
+    late xid8;
+    owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass);
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0));
-    PERFORM @schema@.lock_consumer(x.name) FROM @schema@.consumer x ORDER BY x.name;
-    IF NOT @schema@.moved() THEN
+    PERFORM @schema@.lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
+    PERFORM @schema@.check_fed();
+    t := @schema@.trouble();
+    IF t.moved IS NULL AND t.numbers IS NULL AND t.sequence IS NULL THEN
         RETURN false;
     END IF;
-    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'rebaseline needs a transaction of its own' USING ERRCODE = 'OB002';
+    IF NOT pg_has_role(owner, 'USAGE') THEN
+        RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; role "%" may not do that', '@schema@',
+            concat_ws('; ', t.moved, t.numbers, t.sequence), current_user USING ERRCODE = 'OB006',
+            HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
+                          'nothing is lost', '@schema@', owner);
     END IF;
-    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
-    snap := @schema@.name_running(pg_current_snapshot()); -- what this transaction writes comes after: its number is xmax
-    IF snap IS NULL THEN
-        RAISE EXCEPTION 'too many transactions are running: try again' USING ERRCODE = 'lock_not_available';
+    IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
+        RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
+            USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
     END IF;
-    FOR c IN SELECT * FROM @schema@.consumer LOOP
-        UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
-        PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock());
-        FOR l IN SELECT * FROM @schema@.lanes(c.name, c.lanes) LOOP
-            SELECT coalesce(min(e.seq) - 1, head) INTO l.floor FROM @schema@.event e
-            WHERE NOT @schema@.handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq);
-            l.seen := snap;
+    IF t.numbers IS NOT NULL OR t.sequence IS NOT NULL THEN
+        PERFORM @schema@.lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
+                                     CASE WHEN t.numbers IS NULL THEN '200ms' ELSE '5s' END);
+    END IF;
+    IF t.sequence IS NOT NULL THEN
+        ALTER SEQUENCE @schema@.event_seq_seq INCREMENT 1 NO MINVALUE NO MAXVALUE CACHE 1 NO CYCLE;
+    END IF;
+
+    IF t.moved IS NULL THEN -- while the numbers are as they were handed out
+        FOR c IN SELECT * FROM @schema@.consumer LOOP
+            EXIT WHEN t.numbers IS NULL;
+            UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
+            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock());
+        END LOOP;
+    END IF;
+    IF t.numbers IS NOT NULL OR t.moved IS NOT NULL THEN
+        SELECT greatest(max(x.seq), 0) INTO known FROM (
+            SELECT greatest(max(y.window_end), max(y.next_floor)) AS seq FROM @schema@.lane y
+            UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
+            UNION ALL SELECT max(y.seq) FROM @schema@.parked y
+            UNION ALL SELECT max(y.seq) FROM @schema@.dead y
+            UNION ALL SELECT max(y.seq) FROM @schema@.receipt y) x;
+        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+        IF t.numbers IS NOT NULL THEN
+            SELECT greatest(known, head, max(x.seq), 1) INTO fresh FROM @schema@.event x;
+            PERFORM setval('@schema@.event_seq_seq', fresh);
+        END IF;
+        -- A cluster's identity begins with the second it was made in.
+        born := to_timestamp(@schema@.home()::bigint >> 32);
+        SELECT min(x.created_at) INTO began FROM @schema@.event x
+        WHERE x.seq <= known AND CASE
+            WHEN t.moved IS NULL THEN @schema@.began_again(x.xid, x.seq)
+            WHEN x.created_at < born THEN false
+            WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
+            ELSE x.seq <= head AND head < known
+                 AND (x.xmin::text::bigint - x.xid::text::bigint) & 4294967295 < 2147483648 END;
+        -- Those that came after them, and got past what is known, are to come after them still.
+        FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
+                 WHERE began IS NOT NULL AND CASE
+                     WHEN x.seq > known THEN x.created_at >= began
+                     WHEN t.moved IS NULL THEN @schema@.began_again(x.xid, x.seq)
+                     WHEN x.created_at < born THEN false
+                     WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
+                     ELSE x.seq <= head AND head < known
+                          AND (x.xmin::text::bigint - x.xid::text::bigint) & 4294967295 < 2147483648 END
+                 ORDER BY x.seq LOOP
+            IF t.numbers IS NULL AND renumbered = 0 THEN -- they began again, and got past what is known already
+                PERFORM @schema@.lock_events(t.moved, '5s');
+            END IF;
+            UPDATE @schema@.event x SET seq = DEFAULT WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
+            renumbered := renumbered + 1;
+            CONTINUE WHEN t.moved IS NOT NULL; -- nobody was handed any of those
+            UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
+            UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
+            UPDATE @schema@.parked y SET seq = fresh
+            FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z, @schema@.event x
+            WHERE y.seq = e.seq AND n.name = y.consumer AND x.seq = fresh
+              AND z.lane = @schema@.lane_of(n.lanes, e.seq, x.aggregate_type, x.aggregate_id)
+              AND (pg_visible_in_snapshot(e.xid, z.seen)
+                   OR (z.target IS NOT NULL AND e.seq <= z.pos AND pg_visible_in_snapshot(e.xid, z.target)));
+        END LOOP;
+    END IF;
+
+    place := @schema@.here();
+    IF t.moved IS NOT NULL THEN
+        late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
+        FOR c IN SELECT * FROM @schema@.consumer LOOP
+            UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
+            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock());
+        END LOOP;
+    END IF;
+    SELECT array_agg(z) INTO before FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z;
+    FOREACH l IN ARRAY coalesce(before, '{}') LOOP
+        IF t.moved IS NOT NULL THEN
+            SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor FROM @schema@.event x
+            WHERE NOT @schema@.handed_out_there(l, x.xid, x.seq);
+            l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
-            PERFORM @schema@.put_lane(l);
-        END LOOP;
-        PERFORM @schema@.rebase_shown(c, snap);
+            l.window_end := NULL; -- up to the floor there may be what only others have to get
+        ELSIF renumbered > 0 AND l.target IS NOT NULL THEN -- what has a new number may be in the window
+            l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
+        END IF;
+        l.home := place;
+        PERFORM @schema@.put_lane(l);
     END LOOP;
-    UPDATE @schema@.event e SET xid = pg_current_xact_id();
-    INSERT INTO @schema@.meta AS m (name, value)
-    VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta WHERE name = 'system_identifier'), 'unknown')),
-           ('rebaselined_at', clock_timestamp()::text),
-           ('system_identifier', coalesce(@schema@.home(), 'unknown'))
-    ON CONFLICT (name) DO UPDATE SET value = excluded.value;
-    RAISE LOG 'outbox in schema % was restored from another cluster: re-baselined', '@schema@';
+    IF t.moved IS NOT NULL THEN
+        PERFORM @schema@.rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
+        FROM (SELECT y.seq, EXISTS (
+                  SELECT 1 FROM unnest(before) z WHERE z.lane >= 0 AND NOT @schema@.handed_out_there(z, y.xid, y.seq)) AS pending
+              FROM @schema@.event y) p
+        WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
+    END IF;
+    IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
+        -- Events that somebody took away: what waits for them would wait for ever.
+        DELETE FROM @schema@.parked p WHERE NOT EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = p.seq)
+           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d WHERE d.consumer = p.consumer AND d.seq = p.seq);
+    END IF;
+    IF t.moved IS NOT NULL THEN
+        INSERT INTO @schema@.meta AS m (name, value)
+        VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta WHERE name = 'system_identifier'), 'unknown')),
+               ('rebaselined_at', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
+               ('system_identifier', coalesce(@schema@.home(), 'unknown'))
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    END IF;
+    IF t.numbers IS NOT NULL OR renumbered > 0 THEN
+        INSERT INTO @schema@.meta AS m (name, value)
+        VALUES ('renumbered_at', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
+               ('renumbered_events', renumbered::text), ('renumbered_why', coalesce(t.numbers, t.moved))
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    END IF;
+    RAISE LOG 'outbox in schema % was made right (% events got new numbers): %', '@schema@', renumbered,
+        concat_ws('; ', t.moved, t.numbers, t.sequence);
     RETURN true;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.rebaseline() IS 'makes the outbox right after dump and restore';
+COMMENT ON FUNCTION @schema@.rebaseline() IS 'makes the outbox right after it was moved, or its numbers began again';
+
+-- lock_events: waits until nobody has an event that is not committed, and keeps it so. Says who is in the way.
+CREATE OR REPLACE FUNCTION @schema@.lock_events(why text, patience text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+DECLARE
+    who text;
+BEGIN
+    PERFORM set_config('lock_timeout', patience, true);
+    LOCK TABLE @schema@.event IN SHARE ROW EXCLUSIVE MODE;
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    SELECT string_agg(DISTINCT coalesce('prepared transaction ' || quote_literal(p.gid), 'process ' || k.pid), ', ') INTO who
+    FROM pg_catalog.pg_locks k LEFT JOIN pg_catalog.pg_prepared_xacts p ON k.virtualtransaction = '-1/' || p.transaction::text
+    WHERE k.relation = '@schema@.event'::regclass AND k.granted AND k.pid IS DISTINCT FROM pg_backend_pid()
+      AND k.mode IN ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                     'AccessExclusiveLock');
+    RAISE EXCEPTION 'the outbox in schema % has to be made right (%), but is in use by %', '@schema@', why,
+        coalesce(who, 'others') USING ERRCODE = 'lock_not_available', HINT = 'it is tried again; end what is named here';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.lock_events(text, text) IS 'keeps everybody from emitting';
+
+-- handed_out_there: whether a lane that comes from another cluster was past an event. Nothing past its window_end was.
+CREATE OR REPLACE FUNCTION @schema@.handed_out_there(l @schema@.lane, xid xid8, seq bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
+    SELECT CASE WHEN $3 > coalesce(($1).window_end, ($1).floor) THEN $3 <= ($1).floor
+                ELSE @schema@.handed_out(($1).seen, ($1).floor, ($1).target, ($1).pos, $2, $3) END
+$outbox$;
+COMMENT ON FUNCTION @schema@.handed_out_there(@schema@.lane, xid8, bigint) IS 'whether a lane was past an event in another cluster';
+
+-- began_again: whether an event has a number that a lane is past, though its transaction began after all that the lane has seen.
+CREATE OR REPLACE FUNCTION @schema@.began_again(xid xid8, seq bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
+                   WHERE l.lane >= 0 AND $2 <= l.window_end AND $1 >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
+$outbox$;
+COMMENT ON FUNCTION @schema@.began_again(xid8, bigint) IS 'whether an event has a number from before it';

@@ -13,6 +13,8 @@ DECLARE
     l @schema@.lane;
     head bigint;
     snap pg_snapshot;
+    here text;
+    trouble record;
 BEGIN
     IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer USING ERRCODE = 'OB004';
@@ -47,13 +49,24 @@ BEGIN
                                   (register.events, register.predicate, register.retry);
         RETURN false;
     END IF;
+    here := @schema@.here();
+    trouble := @schema@.trouble();
+    IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
+        PERFORM @schema@.make_right(coalesce(trouble.moved, trouble.numbers));
+        here := @schema@.here();
+    ELSIF trouble.sequence IS NOT NULL THEN
+        here := NULL;
+    END IF;
     -- Nobody who begins after this takes a seq up to head: see claim_fresh.
-    head := CASE WHEN pg_current_xact_id_if_assigned() IS NULL
+    head := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND here IS NOT NULL
                  THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
     snap := @schema@.name_running(pg_current_snapshot());
     IF snap IS NULL THEN
         snap := pg_current_snapshot();
         head := 0;
+    END IF;
+    IF here <> @schema@.here() THEN
+        RAISE EXCEPTION 'the sequence of event numbers was changed just now: try again' USING ERRCODE = 'lock_not_available';
     END IF;
     IF c.name IS NULL THEN
         IF start_at <> 'end' THEN
@@ -66,7 +79,9 @@ BEGIN
         IF NOT FOUND THEN -- it is there, but not for us to see
             RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
         END IF;
-        INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL, NULL, 0, 0, 0
+        -- window_end is a number that was really given out: what begins there is past it (see rebaseline).
+        INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL,
+                                         CASE WHEN start_at = 'end' THEN head END, 0, 0, 0, here
         FROM generate_series(-1, register.lanes - 1) AS g;
         RETURN true;
     END IF;
@@ -86,11 +101,12 @@ BEGIN
     UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
         predicate = register.predicate, retry = register.retry, ordering = register.ordering, lanes = register.lanes
     WHERE x.name = c.name;
-    SELECT sum(x.delivered), greatest(head, max(x.floor)), max(x.version) + 1 INTO l.delivered, head, l.version
+    SELECT sum(x.delivered), greatest(head, max(x.floor)), greatest(head, max(x.window_end)), max(x.version) + 1
+    INTO l.delivered, head, l.window_end, l.version
     FROM @schema@.lanes(c.name, c.lanes) x;
     DELETE FROM @schema@.lane x WHERE x.consumer = c.name;
-    INSERT INTO @schema@.lane SELECT c.name, g, l.version, snap, head, NULL, NULL, NULL, 0, 0,
-                                     CASE g WHEN -1 THEN l.delivered ELSE 0 END
+    INSERT INTO @schema@.lane SELECT c.name, g, l.version, snap, head, NULL, NULL, l.window_end, 0, 0,
+                                     CASE g WHEN -1 THEN l.delivered ELSE 0 END, here
     FROM generate_series(-1, register.lanes - 1) AS g;
     RETURN false;
 END

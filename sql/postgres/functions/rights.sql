@@ -29,7 +29,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', 'SELECT', 'TABLE', '@schema@.delivery'),
         ('consumer', 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('consumer', 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
-        ('consumer', 'USAGE', 'SEQUENCE', '@schema@.epoch'),
+        ('consumer', 'USAGE, UPDATE', 'SEQUENCE', '@schema@.epoch'),
 
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.event'),
         ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.idempotency'),

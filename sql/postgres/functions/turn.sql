@@ -31,6 +31,11 @@ DECLARE
     l @schema@.lane;
     there text;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        -- What is handed out must be on disk first: this commit takes along what was committed before it. So must the effects
+        -- of a handler, which share its transaction.
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
     IF ahead_n BETWEEN 1 AND max_events AND ahead_lane = 0 AND turn.lanes = 1 AND outcomes = '[]' AND release_from = 0
        AND current_setting('transaction_isolation') = 'read committed'
        AND pg_try_advisory_xact_lock(hashtextextended('@schema@ consumer ' || consumer, 0)) THEN -- as in lock_consumer
@@ -53,6 +58,9 @@ BEGIN
                                   AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
         RETURNING k.epoch INTO epoch;
         IF FOUND THEN
+            IF epoch <= settle_epoch OR epoch <= ANY (known) THEN
+                epoch := @schema@.refence(l.consumer, epoch, greatest(settle_epoch, (SELECT max(y) FROM unnest(known) AS y)));
+            END IF;
             UPDATE @schema@.lane x
             SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + tried, claims_from =
                 (SELECT min(k.epoch) FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)

@@ -2,7 +2,7 @@
 CREATE OR REPLACE FUNCTION @schema@.type_like(events text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN NOT bool_or(p = '*')
-           THEN array_agg(replace(replace(replace(replace(p, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')) END
+           THEN array_agg(replace(replace(replace(replace(p, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')) END
     FROM regexp_split_to_table($1, ',') AS x, btrim(x, E' \t\r\n') AS p WHERE p <> ''
 $outbox$;
 COMMENT ON FUNCTION @schema@.type_like(text) IS 'type patterns for LIKE';

@@ -18,3 +18,32 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.window_next(pg_snapshot, bigint, pg_snapshot, bigint, bigint) IS 'the next seq of a window';
+
+-- window_look: window_next in a step of at most `most` rows. upto: nothing was found up to there, and there is more behind.
+CREATE OR REPLACE FUNCTION @schema@.window_look(seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint,
+                                                window_end bigint, most bigint, OUT next bigint, OUT upto bigint)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    late bigint;
+BEGIN
+    SELECT min(n.seq) INTO late FROM pg_snapshot_xip(seen) AS x (xid), LATERAL (
+        SELECT i.seq FROM @schema@.event i WHERE i.xid = x.xid AND i.seq > pos ORDER BY i.seq LIMIT 1) AS n
+    WHERE pg_visible_in_snapshot(x.xid, target);
+    SELECT f.seq INTO next FROM (
+        SELECT e.seq, e.xid FROM @schema@.event e
+        WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end AND e.seq < coalesce(late, 9223372036854775807)
+        ORDER BY e.seq LIMIT most) AS f
+    WHERE xid8ge(f.xid, pg_snapshot_xmax(seen)) AND pg_visible_in_snapshot(f.xid, target)
+    ORDER BY f.seq LIMIT 1;
+    IF next IS NULL THEN
+        SELECT e.seq INTO upto FROM @schema@.event e
+        WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end AND e.seq < coalesce(late, 9223372036854775807)
+        ORDER BY e.seq OFFSET most - 1 LIMIT 1;
+        IF upto IS NULL THEN
+            next := late;
+        END IF;
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.window_look(pg_snapshot, bigint, pg_snapshot, bigint, bigint, bigint) IS
+    'the next seq of a window, in a step';

@@ -318,12 +318,16 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return bad;
 }
 
-/* check_home: an outbox that was restored from another cluster is made right before anybody reads from it. One who may
- * only emit cannot know, and need not. */
+/* check_home: an outbox that was restored from another cluster, or whose numbers began again, is made right before anybody
+ * reads from it. One who may only emit cannot know, and need not. Every claim looks, too: this is for whoever comes first. */
 static int check_home(struct pg_store *st, struct error *err)
 {
     struct error why;
-    PGresult *r = pg_query(st, &why, "SELECT @schema@.moved()", "");
+    PGresult *r = pg_query(
+        st, &why,
+        "SELECT coalesce(t.moved, t.numbers) IS NOT NULL OR (t.sequence IS NOT NULL AND pg_has_role(c.relowner, 'USAGE')) "
+        "FROM @schema@.trouble() t, pg_catalog.pg_class c WHERE c.oid = '@schema@.event'::regclass",
+        "");
     bool moved = r && pg_true(r, 0, 0);
     PQclear(r);
     if (!r && why.code != ERR_READONLY) {
