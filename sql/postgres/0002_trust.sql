@@ -1,4 +1,7 @@
 -- The outbox in a PostgreSQL database, version 2: what 0.1.0 left to be assumed is checked and kept.
+--
+-- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
+-- every role its part again (functions/rights.sql). In a literal @schema@ works right after the quote only.
 
 -- ---- settings: what a consumer was given, and what that replaced ----
 
@@ -69,25 +72,6 @@ CREATE POLICY tenant ON @schema@.former_filter USING (consumer IN (SELECT c.name
 CREATE FUNCTION @schema@.note_drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; -- functions/note_drop.sql
 CREATE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW WHEN (NOT OLD.retrying)
     EXECUTE FUNCTION @schema@.note_drop();
-
--- Roles that were given a part before: see rights.
-DO $outbox$
-DECLARE
-    g record;
-BEGIN
-    FOR g IN SELECT DISTINCT x.grantee::regrole AS role, c.relname = 'event' AS operator
-             FROM pg_catalog.pg_class c, LATERAL pg_catalog.aclexplode(c.relacl) x
-             WHERE x.grantee <> 0 AND x.grantee <> c.relowner AND (c.oid = '@schema@.claim'::regclass AND x.privilege_type = 'INSERT'
-                OR c.oid = '@schema@.event'::regclass AND x.privilege_type = 'DELETE') LOOP
-        EXECUTE format('GRANT SELECT, INSERT, UPDATE (state) ON @schema@.ended TO %s', g.role);
-        EXECUTE format('GRANT SELECT, INSERT ON @schema@.former_filter TO %s', g.role);
-        EXECUTE format('GRANT INSERT (start_seen, start_floor) ON @schema@.consumer TO %s', g.role);
-        IF g.operator THEN
-            EXECUTE format('GRANT DELETE ON @schema@.ended, @schema@.former_filter TO %s', g.role);
-        END IF;
-    END LOOP;
-END
-$outbox$;
 
 -- They say more than they did: functions whose answer changes are made anew.
 DROP FUNCTION IF EXISTS @schema@.trim(interval, int, interval);
