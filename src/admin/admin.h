@@ -27,10 +27,17 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
 /* admin_loopback: only this machine reaches it. */
 bool admin_loopback(const struct admin_address *a);
 
+/* What a relay waits for before its consumers can be at work. (1) text is used under lock; "": nothing. */
+struct admin_wait {
+    pthread_mutex_t lock;
+    char text[HEALTH_TEXT];
+};
+
 /* What an admin looks at. It must outlive it. */
 struct admin_config {
-    outbox *ob;
-    const char *store; /* kind: "sqlite" */
+    _Atomic(outbox *) ob;    /* NULL: the store is not open yet */
+    struct admin_wait *wait; /* NULL: for nothing */
+    const char *store;       /* kind: "sqlite" */
     int64_t patience_ms;
     const atomic_llong *reloads; /* two: ok, failed */
     int wake_fd;                 /* eventfd, written when admin_tick has become necessary; -1: none */
@@ -44,6 +51,8 @@ bool admin_built(void);
  * connections for a fixed time each, and nothing else. ret_url: where it listens, with the port. */
 int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
+/* admin_attach: the store is open now. NULL for s is fine. */
+void admin_attach(struct admin *s, outbox *ob);
 /* admin_stop ends it. False: a thread of it is caught in a store that does not answer, so that nothing it looks at may
  * be freed. NULL is fine. */
 bool admin_stop(struct admin *s);

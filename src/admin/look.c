@@ -21,13 +21,28 @@ static struct health judge(const struct admin_config *cfg, struct store *st, con
     return store_says_paused(st, v->consumer) ? health_of(v, now, cfg->patience_ms * MS_NS, true) : h;
 }
 
+/* nobody_at_work: the relay waits for its store, or has lost all its consumers. That is no reason to be restarted. */
+static struct health nobody_at_work(const struct admin_config *cfg, struct buf *verbose)
+{
+    struct health h = {.ready = false, .alive = true};
+    if (cfg->wait) {
+        pthread_mutex_lock(&cfg->wait->lock);
+        memcpy(h.text, cfg->wait->text, sizeof h.text);
+        pthread_mutex_unlock(&cfg->wait->lock);
+    }
+    if (verbose) buf_addf(verbose, "[-] %s\n", h.text[0] ? h.text : "no consumer is at work");
+    return h;
+}
+
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
 {
     struct health all = {.ready = true, .alive = true};
     struct runner_view *v;
     size_t n;
     int64_t now = clock_mono(&clock_system);
-    if (manage_views(cfg->ob, &v, &n, NULL) != 0) return all; /* out of memory is no reason to be restarted */
+    outbox *ob = atomic_load(&cfg->ob);
+    if (!ob) return nobody_at_work(cfg, verbose);
+    if (manage_views(ob, &v, &n, NULL) != 0) return all; /* out of memory is no reason to be restarted */
     for (size_t i = 0; i < n; i++) {
         struct health h = judge(cfg, st, &v[i], now);
         if (verbose) buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
@@ -37,10 +52,8 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
         all.ready = all.ready && h.ready;
         all.alive = all.alive && h.alive;
     }
-    if (n == 0) all.ready = false;
-    if (n == 0 && verbose) buf_adds(verbose, "[-] no consumer is at work\n");
     free(v);
-    return all;
+    return n == 0 ? nobody_at_work(cfg, verbose) : all;
 }
 
 static void look_at(struct look *l, const struct admin_config *cfg, struct store *st, struct metrics_consumer *c)
@@ -67,11 +80,12 @@ static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64
 
 int look_take(struct look *l, const struct admin_config *cfg, struct store *st, struct error *err)
 {
-    struct runner_view *v;
-    size_t n;
+    struct runner_view *v = NULL;
+    size_t n = 0;
+    outbox *ob = atomic_load(&cfg->ob);
     *l = (struct look){.m = {.store = cfg->store, .store_up = st != NULL, .now_ns = clock_mono(&clock_system)}};
     for (size_t i = 0; i < 2; i++) l->m.reloads[i] = atomic_load(&cfg->reloads[i]);
-    if (manage_views(cfg->ob, &v, &n, err) != 0) return -1;
+    if (ob && manage_views(ob, &v, &n, err) != 0) return -1;
     arena_init(&l->arena, 0);
     l->consumer = calloc(n + 1, sizeof *l->consumer);
     l->m.ready = n > 0;

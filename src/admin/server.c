@@ -100,7 +100,8 @@ static struct store *lock_store(struct admin *s)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += STORE_WAIT_S;
     if (pthread_mutex_timedlock(&s->store_lock, &until) != 0) return NULL;
-    if (s->st || manage_store(s->cfg.ob, &s->st, NULL) == 0) return s->st;
+    outbox *ob = atomic_load(&s->cfg.ob);
+    if (s->st || (ob && manage_store(ob, &s->st, NULL) == 0)) return s->st;
     pthread_mutex_unlock(&s->store_lock);
     return NULL;
 }
@@ -269,6 +270,11 @@ int admin_start(const struct admin_config *cfg, const struct admin_address *a, s
 fail:
     admin_stop(s);
     return -1;
+}
+
+void admin_attach(struct admin *s, outbox *ob)
+{
+    if (s) atomic_store(&s->cfg.ob, ob);
 }
 
 /* idle_soon: a scrape that waits for a store which does not answer would keep us from stopping for as long. */

@@ -82,6 +82,7 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
     *pause_ms = *pause_ms ? *pause_ms * 2 : 250;
     if (*pause_ms > AWAY_MAX) *pause_ms = AWAY_MAX;
     relay_log(r, LOG_WARN_, NULL, "waiting for the store: %s", err->text);
+    relay_waits(r, err->text);
     notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store", 4 * AWAY_MAX * 1000);
     for (int64_t left = *pause_ms; left > 0 && !atomic_load(&r->signal); left -= AWAY_LOOK) usleep(AWAY_LOOK * 1000);
     return !atomic_load(&r->signal);
@@ -165,8 +166,7 @@ static int deliver(struct relay *r, struct error *err)
 {
     outbox_error e;
     int64_t pause = 0;
-    int result, created = pthread_create(&r->watch, NULL, relay_watch, r);
-    if (created != 0) return err_errno(err, ERR_UNAVAILABLE, created, "could not start a thread");
+    int result;
     while ((result = outbox_run(r->ob, r->cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) != 0) {
         api_error(err, &e);
         if (!away(r, err)) break;
@@ -174,9 +174,6 @@ static int deliver(struct relay *r, struct error *err)
         result = 0;
         break;
     }
-    atomic_store(&r->done, true);
-    relay_wake(r);
-    pthread_join(r->watch, NULL);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
@@ -189,7 +186,6 @@ static int run_relay(struct relay *r, struct error *err)
 {
     if (configure(r, err) != 0) return -1;
     say_starting(r);
-    if (serve(r, err) != 0) return -1;
     return deliver(r, err);
 }
 
@@ -204,14 +200,36 @@ static int open_outbox(struct relay *r, struct error *err)
     opt.log_ctx = &r->logger;
     opt.log_level = s->log_level;
     if (outbox_open(s->store, &opt, &r->ob, &e) != 0) return api_error(err, &e);
-    r->admin_cfg = (struct admin_config){.ob = r->ob,
-                                         .store = store_kind(s->store)->scheme,
-                                         .patience_ms = s->stuck_ms,
-                                         .reloads = r->reloads,
-                                         .wake_fd = r->wake_fd};
     manage_hooks(r->ob, relay_started, relay_reload, r);
+    atomic_store(&r->admin_cfg.ob, r->ob);
+    admin_attach(r->admin, r->ob);
     atomic_store(&r->open, true);
     return 0;
+}
+
+/* watch starts what is there from the first moment on, whether or not the store is: metrics and health, and the thread that
+ * looks after them. */
+static int watch(struct relay *r, struct error *err)
+{
+    const struct settings *s = &r->cli->settings;
+    r->admin_cfg.store = store_kind(s->store)->scheme;
+    r->admin_cfg.patience_ms = s->stuck_ms;
+    r->admin_cfg.reloads = r->reloads;
+    r->admin_cfg.wake_fd = r->wake_fd;
+    r->admin_cfg.wait = &r->wait;
+    if (serve(r, err) != 0) return -1;
+    int e = pthread_create(&r->watch, NULL, relay_watch, r);
+    if (e == 0) return 0;
+    err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+    admin_stop(r->admin);
+    return -1;
+}
+
+static void unwatch(struct relay *r)
+{
+    atomic_store(&r->done, true);
+    relay_wake(r);
+    pthread_join(r->watch, NULL);
 }
 
 /* work opens the store, as soon as it is there, and delivers until told to stop. */
@@ -220,6 +238,7 @@ static int work(struct relay *r, struct error *err)
     int64_t pause = 0;
     int result;
     catch_signals(r);
+    if (watch(r, err) != 0) return -1;
     while ((result = open_outbox(r, err)) != 0 && away(r, err) && wait_for_store(r, &pause, err)) continue;
     if (atomic_load(&r->signal)) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
@@ -227,11 +246,12 @@ static int work(struct relay *r, struct error *err)
     } else if (result == 0) {
         result = run_relay(r, err);
     }
+    unwatch(r);
     /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    if (r->ob && admin_stop(r->admin)) outbox_close(r->ob);
+    if (admin_stop(r->admin)) outbox_close(r->ob);
     return result;
 }
 
@@ -240,6 +260,7 @@ static int run(struct cli *cli, struct error *err)
     struct relay r = {.cli = cli, .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
     if (r.wake_fd < 0) return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
     atomic_init(&r.log_level, cli->settings.log_level);
+    pthread_mutex_init(&r.wait.lock, NULL);
     notify_init(&r.notify);
     logger_init(&r.logger, (enum log_format)cli->settings.log_format,
                 cli->settings.log_level == LOG_DEBUG_ ? 0 : cli->settings.log_hold_ms, r.wake_fd);
@@ -250,6 +271,7 @@ static int run(struct cli *cli, struct error *err)
     logger_flush(&r.logger);
     logger_release(&r.logger);
     notify_release(&r.notify);
+    pthread_mutex_destroy(&r.wait.lock);
     close(r.wake_fd);
     return result;
 }

@@ -304,10 +304,19 @@ void relay_reload(void *relay)
 
 /* ---- watching ---- */
 
+void relay_waits(struct relay *r, const char *why)
+{
+    pthread_mutex_lock(&r->wait.lock);
+    if (why) snprintf(r->wait.text, sizeof r->wait.text, "waiting for the store: %s", why);
+    else r->wait.text[0] = '\0';
+    pthread_mutex_unlock(&r->wait.lock);
+}
+
 void relay_started(void *relay)
 {
     struct relay *r = relay;
     atomic_store(&r->started, true);
+    relay_waits(r, NULL);
     notify_send(&r->notify, "READY=1\nSTATUS=consumers: %zu", r->n_consumers);
 }
 
@@ -339,7 +348,7 @@ void *relay_watch(void *relay)
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
-        if (atomic_exchange(&r->reload, false)) manage_reload(r->ob);
+        if (atomic_load(&r->open) && atomic_exchange(&r->reload, false)) manage_reload(r->ob);
         if (atomic_load(&r->signal) && !stopping) {
             stopping = true;
             notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing what is in flight");

@@ -29,6 +29,7 @@ struct relay {
     struct logger logger;
     struct notify notify;
     struct admin_config admin_cfg;
+    struct admin_wait wait;
     struct admin *admin;
     atomic_llong reloads[2]; /* ok, failed */
 
@@ -56,6 +57,8 @@ void relay_reload(void *relay);
 /* relay_watch is a thread: passes on a wish to reload, feeds the service manager's watchdog as long as the relay turns,
  * tells what the log held back, ends HTTP connections that last too long. */
 void *relay_watch(void *relay);
+/* relay_waits notes for health that we wait for the store, and why; NULL: no longer. */
+void relay_waits(struct relay *r, const char *why);
 /* relay_wake is safe in a signal handler. */
 void relay_wake(struct relay *r);
 

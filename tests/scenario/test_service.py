@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import servers
@@ -282,8 +283,8 @@ class Early(Case):
         self.emit("a", "k/1", 1)
         self.server.stop()
 
-    def early(self, **kw):
-        relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", wait=False, **kw)
+    def early(self, *args, **kw):
+        relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", *args, wait=False, **kw)
         wait_until(lambda: "waiting for the store" in relay.output(), what=relay.output)
         return relay
 
@@ -291,6 +292,27 @@ class Early(Case):
         relay = self.early()
         self.server.start()
         wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+        relay.stop()
+
+    def test_it_is_alive_and_says_why_it_is_not_ready_while_it_waits(self):
+        def fetch(path):
+            try:
+                with urllib.request.urlopen(url + path, timeout=10) as answer: return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as e:
+                with e: return e.code, e.read().decode()
+
+        relay = self.early("--listen", "127.0.0.1:0")
+        url = re.search(r"listening at (http://\S+)", relay.output())[1]
+        self.assertEqual(fetch("/livez"), (200, "ok\n"))
+        self.assertEqual(fetch("/readyz")[0], 503)
+        self.assertRegex(fetch("/readyz?verbose")[1], r"\[-\] waiting for the store: .*\nnot ready\n")
+        status, page = fetch("/metrics")
+        self.assertEqual(status, 200)
+        self.assertRegex(page, r"(?m)^outbox_ready 0$")
+        self.server.start()
+        wait_until(lambda: fetch("/readyz")[0] == 200, what=lambda: (fetch("/readyz?verbose"), relay.output()))
+        wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
+        self.assertEqual(fetch("/livez")[0], 200)
         relay.stop()
 
     def test_it_ends_at_once_if_it_is_told_to_while_it_waits(self):
