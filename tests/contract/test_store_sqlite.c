@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -574,6 +576,103 @@ static void trimming_deletes_nothing_whose_number_began_again(void **state)
     sqlite3_close(db);
 }
 
+/* ---- what is on the disk ---- */
+
+/* SQLite calls these: the files that were synced are noted, as long as a test wants to know. */
+static struct {
+    ino_t ino[64];
+    size_t n;
+} synced;
+
+static void note_sync(int fd)
+{
+    struct stat s;
+    if (fstat(fd, &s) == 0 && synced.n < 64) synced.ino[synced.n++] = s.st_ino;
+}
+
+__attribute__((visibility("default"))) int fdatasync(int fd)
+{
+    note_sync(fd);
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+__attribute__((visibility("default"))) int fsync(int fd)
+{
+    note_sync(fd);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static bool was_synced(const char *name)
+{
+    char path[128];
+    struct stat s;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(stat(path, &s), 0);
+    for (size_t i = 0; i < synced.n; i++)
+        if (synced.ino[i] == s.st_ino) return true;
+    return false;
+}
+
+static void what_is_claimed_is_on_the_disk_whatever_its_producer_has_set(void **state)
+{
+    struct store_rig *g = *state;
+    one_consumer(g);
+    sqlite3 *db = own_connection();
+    sql(db, "PRAGMA synchronous = OFF");
+    for (int i = 0; i < 3; i++) {
+        synced.n = 0;
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('a')");
+        assert_int_equal(synced.n, 0); /* the producer's commit is nowhere yet */
+        assert_string_equal(taken(g, NULL), "a");
+        assert_true(was_synced("t.db-wal"));
+        assert_true(done(g, &g->b, NULL, 0));
+
+        /* The producer copies the log into the database without syncing it; the next to write begins the log anew. */
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('b')");
+        synced.n = 0;
+        sql(db, "PRAGMA wal_checkpoint(RESTART)");
+        if (i == 1) sql(db, "INSERT INTO outbox_event (type) VALUES ('c')");
+        assert_int_equal(synced.n, 0);
+        assert_string_equal(taken(g, NULL), i == 1 ? "b c" : "b");
+        assert_true(was_synced("t.db-wal"));
+        assert_true(was_synced("t.db"));
+        assert_true(done(g, &g->b, NULL, 0));
+    }
+    synced.n = 0;
+    sql(db, "INSERT INTO outbox_event (type) VALUES ('d')");
+    assert_string_equal(taken(g, NULL), "d");
+    assert_true(was_synced("t.db-wal"));
+    assert_false(was_synced("t.db")); /* one sync for a claim, where nobody did that */
+    sqlite3_close(db);
+}
+
+static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    one_consumer(g);
+    sqlite3 *db = own_connection();
+    static const char *const modes[] = {"DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        char mode[64];
+        store_close(g->st);
+        snprintf(mode, sizeof mode, "PRAGMA journal_mode = %s; PRAGMA synchronous = OFF", modes[i]);
+        sql(db, mode); /* nobody else is about: it is done, and stays so for those it can stay for */
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('a')");
+        sql(db, "BEGIN; SELECT * FROM outbox_meta"); /* and keeps us from putting it right */
+        char url[128];
+        url_of(url);
+        assert_int_equal(store_open(url, &(struct store_options){.clock = &store_clock, .busy_ms = 50}, &g->st, &err),
+                         0);
+        sql(db, "COMMIT");
+        synced.n = 0;
+        assert_string_equal(taken(g, NULL), "a");
+        assert_true(was_synced("t.db"));
+        assert_true(done(g, &g->b, NULL, 0));
+    }
+    sqlite3_close(db);
+}
+
 /* emitted emits with and without a key on the caller's connection and commits. */
 static void emitted(struct store *st, sqlite3 *db, const char *key)
 {
@@ -741,6 +840,8 @@ int main(void)
         ON_A_STORE(numbers_that_go_on_are_left_alone),
         ON_A_STORE(trimming_deletes_nothing_whose_number_began_again),
         ON_A_STORE(database_of_utf16_is_refused),
+        ON_A_STORE(what_is_claimed_is_on_the_disk_whatever_its_producer_has_set),
+        ON_A_STORE(without_a_log_what_is_claimed_is_on_the_disk_as_well),
         ON_A_STORE(settings_of_the_callers_connection_change_nothing),
         ON_A_STORE(connection_that_trusts_no_schema_works_or_is_told_what_to_do),
         ON_A_STORE(outbox_that_the_caller_has_attached_is_found),

@@ -675,6 +675,7 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     st->turn_now = 0;
     if (sqlite3_total_changes64(st->db) == before) sqlite_rollback(base); /* nothing written: nothing to sync */
     else if (sqlite_commit(base, err) != 0) return -1;
+    if (b.n > 0 && sqlite_durable(st, err) != 0) return -1;
     if (b.n > 0 && is_registered(&k)) st->epoch_seen = b.epoch;
     if (ret_lost) *ret_lost = lost;
     if (req) {

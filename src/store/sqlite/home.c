@@ -215,6 +215,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
     }
     sqlite_disconnect(&former);
     st->pull_at = st->epoch_seen = 0;
+    st->synced = false;
     return 0;
 }
 

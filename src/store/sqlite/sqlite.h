@@ -12,6 +12,7 @@
 #define SQLITE_SCHEMA_VERSION 2
 #define STATEMENTS_MAX 160
 #define SQLITE_IDENTITY 33 /* 32 digits */
+#define SQLITE_LOG_LIFE 12 /* bytes */
 
 /* Which file we have open: see home.c. */
 struct sqlite_home {
@@ -35,6 +36,8 @@ struct sqlite_store {
     struct consumer_spec spec;      /* what was registered through this handle; its strings are owned */
     int64_t epoch_seen;             /* of the last claim that was made for that consumer through this handle */
     bool lent;                      /* see effects.c */
+    bool synced;                    /* the database was, in this life of its log: see durable.c */
+    unsigned char log_life[SQLITE_LOG_LIFE];
     bool memory;
     bool in_tx;
     bool stuck; /* a ROLLBACK failed for want of memory: its transaction is still open, and nothing may be done in it */
@@ -112,6 +115,9 @@ void sqlite_home_leave(struct sqlite_store *st);
 int sqlite_home_check(struct sqlite_store *st, struct error *err);
 int sqlite_home_adopt(struct sqlite_store *st, struct error *err);
 int sqlite_home_paired(struct sqlite_store *st, struct error *err);
+
+/* durable.c: after the commit of a claim: what it hands out is on the disk, whatever its producers have set. */
+int sqlite_durable(struct sqlite_store *st, struct error *err);
 
 /* numbers.c, inside a transaction: sqlite_numbers_broken says whether the numbers of events began again below what this
  * consumer (NULL: any) was handed; sqlite_numbers_repair gives all events new ones; sqlite_numbers_keep does so if need be. */
