@@ -1,7 +1,7 @@
 -- The outbox in a PostgreSQL database, version 2: what 0.1.0 left to be assumed is checked and kept.
 --
 -- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
--- every role its part again (functions/rights.sql). In a literal @schema@ works right after the quote only.
+-- every role its part again (functions/rights.sql).
 
 -- ---- settings: what a consumer was given, and what that replaced ----
 

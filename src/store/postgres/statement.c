@@ -147,21 +147,21 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
     return 0;
 }
 
+/* pg_expand: in a literal the schema's name has its single quotes doubled. A literal begins and ends with a single quote, and two
+ * of them in it leave it as it is; in a comment they mean nothing. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
-    const char *from = sql;
+    bool literal = false;
     buf_init(&b, 1 << 20);
-    for (const char *at; (at = strchr(from, '@'));) {
-        buf_add(&b, from, (size_t)(at - from));
-        size_t n = put_mark(st, at, at > sql && at[-1] == '\'', &b);
-        if (n == 0) {
-            buf_addc(&b, '@');
-            n = 1;
-        }
-        from = at + n;
+    for (const char *p = sql; *p;) {
+        size_t n = 1, mark = 0;
+        if (!literal && strncmp(p, "--", 2) == 0) n = strcspn(p, "\n");
+        if (*p == '@') mark = put_mark(st, p, literal, &b);
+        if (*p == '\'') literal = !literal;
+        if (!mark) buf_add(&b, p, n);
+        p += mark ? mark : n;
     }
-    buf_adds(&b, from);
     char *text = buf_cstr(&b) ? strdup(b.p) : NULL;
     buf_release(&b);
     return text;
