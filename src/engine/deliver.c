@@ -65,9 +65,9 @@ static void nothing_passes(struct pipeline *p, const struct sink_result *r)
     else if (!p->stats.down) say_down(p, what, "only one event was there to try it with");
 }
 
-static void sink_is_up(struct pipeline *p, const struct item *it)
+/* sink_answers: it is there, which proves nothing about what it would do with other events. */
+static void sink_answers(struct pipeline *p)
 {
-    evidence_passed(&p->evidence, it->sent_at);
     circuit_up(&p->circuit);
     bool was_down = p->stats.down;
     bool resumed = p->stop_said && !p->stats.paused;
@@ -81,6 +81,13 @@ static void sink_is_up(struct pipeline *p, const struct item *it)
     if ((!was_down && !resumed) || p->stop_said) return; /* why it is paused stays to be read */
     p->report[0] = '\0';
     p->report_due = true;
+}
+
+/* sink_is_up: it has looked at an event, so that it is known to work. */
+static void sink_is_up(struct pipeline *p, const struct item *it)
+{
+    evidence_passed(&p->evidence, it->sent_at);
+    sink_answers(p);
 }
 
 static void say_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text)
@@ -289,7 +296,7 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     case SINK_DELIVERED: event_delivered(p, it, r); break;
     case SINK_RETRY: event_failed(p, it, r); break;
     case SINK_REJECT:
-        sink_is_up(p, it); /* it looked at the event, and found something wrong with it */
+        if (!r->unasked) sink_is_up(p, it); /* it looked at the event, and found something wrong with it */
         event_rejected(p, it, r);
         break;
     case SINK_NOT_MINE:
@@ -297,7 +304,7 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
         not_mine(p, it, r);
         break;
     case SINK_LATER:
-        sink_is_up(p, it);
+        if (!evidence_down(&p->evidence, pipeline_now(p))) sink_answers(p);
         not_now(p, it, r);
         break;
     case SINK_DOWN:

@@ -335,7 +335,10 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
 static void answer_not_started(struct exec *x, struct delivery *d, const struct error *err)
 {
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
-    if (err->fate == FATE_REJECT) res.status = SINK_REJECT;
+    if (err->fate == FATE_REJECT) {
+        res.status = SINK_REJECT;
+        res.unasked = true;
+    }
     sink_done(&x->base, d, &res);
 }
 

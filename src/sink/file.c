@@ -60,7 +60,8 @@ static void answer_too_long(struct file *f, struct delivery *d)
     getrlimit(RLIMIT_FSIZE, &limit);
     err_set(&err, ERR_INVALID, "its line is longer than a file of this process may be: %llu bytes (ulimit -f)",
             (unsigned long long)limit.rlim_cur);
-    sink_done(&f->base, d, &(struct sink_result){.status = SINK_REJECT, .native = EFBIG, .text = err.text});
+    sink_done(&f->base, d,
+              &(struct sink_result){.status = SINK_REJECT, .native = EFBIG, .text = err.text, .unasked = true});
 }
 
 /* answer_each answers for pending[from..to). */

@@ -165,7 +165,7 @@ static void start(struct http *h, struct request *r, int64_t now)
     r->start_at = 0;
     if (hand_over(h, r, &err) != 0) {
         enum sink_status status = err.code == ERR_INVALID ? SINK_REJECT : SINK_DOWN;
-        slot_end(r, &(struct sink_result){.status = status, .text = err.text});
+        slot_end(r, &(struct sink_result){.status = status, .text = err.text, .unasked = status == SINK_REJECT});
         return;
     }
     r->due = now + h->base.cfg.timeout_ms * MS_NS;

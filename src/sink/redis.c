@@ -273,7 +273,9 @@ static void add_wait(struct redis_sink *r)
 /* refuse answers for an event that was not sent. */
 static void refuse(struct redis_sink *r, struct delivery *d, enum sink_status status, const struct error *err)
 {
-    sink_done(&r->base, d, &(struct sink_result){.status = status, .text = err->text, .native = err->native});
+    struct sink_result res = {.status = status, .text = err->text, .native = err->native};
+    res.unasked = status == SINK_REJECT;
+    sink_done(&r->base, d, &res);
 }
 
 static struct stream *stream_of(struct redis_sink *r, const struct event *ev, struct error *err)

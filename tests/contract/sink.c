@@ -77,6 +77,7 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     it->native = r->native;
     it->retry_after_ms = r->retry_after_ms;
     it->has_text = r->text != NULL;
+    it->unasked = r->unasked;
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
     snprintf(it->receipt, sizeof it->receipt, "%s", r->receipt ? r->receipt : "");
 }
@@ -476,6 +477,7 @@ static void event_the_sink_cannot_express_is_rejected_alone(void **state)
         if (it->status != (bad ? SINK_REJECT : SINK_DELIVERED)) fail_msg("event %zu: %d %s", i, it->status, it->text);
         if (bad && !strstr(it->text, words[i / 2])) fail_msg("\"%s\" is not in \"%s\"", words[i / 2], it->text);
         assert_int_equal(has_arrived(&got, it->id), !bad);
+        assert_int_equal(it->unasked, bad && !f->c->peer_rejects);
     }
     sink_arrivals_release(&got);
 }

@@ -54,6 +54,7 @@ struct sink_case {
     /* spoil makes an event one that this sink can never express, and gives words that the reason must have; NULL: there are
      * no more than `way` ways. May be NULL. */
     const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
+    bool peer_rejects; /* what is spoilt is found out by the peer, not by the sink itself */
 };
 
 /* sink_suite_run runs the suite and then the sink's own tests, as one group. */
@@ -69,7 +70,7 @@ struct sink_item {
     size_t order; /* among the answers */
     enum sink_status status;
     int native;
-    bool has_text;
+    bool has_text, unasked;
     int64_t retry_after_ms;
     char text[768], receipt[64];
 };

@@ -773,6 +773,7 @@ int main(int argc, char **argv)
         .break_peer = peer_break,
         .heal_peer = peer_heal,
         .spoil = peer_spoil,
+        .peer_rejects = true,
     };
     const struct CMUnitTest own[] = {
         OWN(entry_has_one_field_with_the_envelope),

@@ -18,8 +18,10 @@ static void model_end(struct model *m, size_t k, enum sink_status status)
             if (g->w[i].sk == m) who = i;
         g->seen[g->n_seen++] = (struct arrival){d->ev->seq, d->attempt, d->ev->key, who};
     }
-    sink_done(&m->base, d,
-              &(struct sink_result){.status = status, .text = status == SINK_DELIVERED ? NULL : "scripted"});
+    struct sink_result r = {.status = status, .unasked = m->unasked};
+    if (status != SINK_DELIVERED) r.text = "scripted";
+    m->unasked = false;
+    sink_done(&m->base, d, &r);
 }
 
 static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)

@@ -26,6 +26,7 @@ struct model {
     bool hold; /* the test ends deliveries itself */
     enum sink_status (*answer)(struct model *m, const struct delivery *d);
     int64_t answer_ctx;
+    bool unasked;    /* what `answer` says is what the sink knows by itself */
     int64_t busy_ms; /* answers from within submit, after this long: as handlers do */
 };
 

@@ -89,6 +89,54 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
+/* Every fifth event is one that the sink cannot express, and knows without asking: that proves nothing about the others. */
+static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
+{
+    m->unasked = d->ev->seq % 5 == 0;
+    if (m->unasked) return SINK_REJECT;
+    return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
+}
+
+static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
+    w->sk->answer = some_are_inexpressible;
+    out_for(g, 2 * MINUTE);
+    for (int i = 0; i < 100; i++) {
+        emit_keys(g, 5, 5);
+        pipeline_ring(w->p);
+        rig_run(g, 0, 1000);
+    }
+    assert_int_equal(info(g).dead, 100);
+    assert_true(rig_run(g, 0, 3 * HOUR));
+    assert_int_equal(g->n_seen, 400);
+    assert_int_equal(info(g).dead, 100);
+}
+
+/* Every fifth event goes to a stream that takes nothing, and the others to one that is out. */
+static enum sink_status some_have_to_wait(struct model *m, const struct delivery *d)
+{
+    if (m->g->mono >= out_until) return SINK_DELIVERED;
+    return d->ev->seq % 5 == 0 ? SINK_LATER : SINK_RETRY;
+}
+
+static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
+    w->sk->answer = some_have_to_wait;
+    out_for(g, 2 * MINUTE);
+    for (int i = 0; i < 100; i++) {
+        emit_keys(g, 5, 5);
+        pipeline_ring(w->p);
+        rig_run(g, 0, 1000);
+    }
+    assert_true(rig_run(g, 0, 3 * HOUR));
+    assert_int_equal(g->n_seen, 500);
+    assert_int_equal(info(g).dead, 0);
+}
+
 static void outage_buries_nothing_without_order(void **state)
 {
     outage_buries_nothing_with(*state, "base=10ms,cap=1s,attempts=2", "order=none", 200, 10 * MINUTE);
@@ -258,6 +306,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_A_RIG(outage_buries_nothing),
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
+        ON_A_RIG(what_a_sink_rejects_without_asking_is_no_evidence),
+        ON_A_RIG(an_event_that_has_to_wait_is_no_evidence_against_others),
         ON_A_RIG(outage_buries_nothing_without_order),
         ON_A_RIG(outage_buries_nothing_of_a_single_key),
         ON_A_RIG(outage_buries_nothing_in_global_order),
