@@ -185,6 +185,18 @@ class OnSqlite(Redis, Case):
         two.stop()
         self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
 
+    def test_a_relay_that_stands_by_lets_go_of_its_lease(self):
+        url = self.redis.url("stream=s&lease=lock:roll&lease-ttl=1s")
+        old = self.relay("--consumer", "out", "--sink", url, "--events", "a.*")
+        self.emit("a.1")
+        wait_until(lambda: len(self.redis.entries("s")) == 1, what=old.output)
+        new = self.relay("--consumer", "out", "--sink", url, "--events", "*")
+        self.emit("b.1")
+        wait_until(lambda: len(self.redis.entries("s")) == 2, what=lambda: old.output() + new.output())
+        self.assertIn("standing by: ", old.output())
+        old.stop()
+        new.stop()
+
     def test_relay_that_lost_its_lease_gives_back_what_it_had_not_sent(self):
         relay = self.relay("--consumer", "out", "--sink", self.redis.url("stream=s&lease=lock&lease-ttl=1s"), "--timeout",
                            "500ms")
