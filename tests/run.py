@@ -212,6 +212,27 @@ def report(job):
         print("\n".join("     | " + line for line in lines[-150:]), flush=True)
 
 
+def longest_first(tree, jobs):
+    """longest_first orders jobs by how long they took the last time, so that no long one is left alone at the end."""
+    try:
+        known = json.loads((ROOT / tree / ".seconds").read_text())
+    except (OSError, ValueError):
+        known = {}
+    return sorted(jobs, key=lambda job: -known.get(job.label, LIMIT if job.label.endswith(".py") else 0))
+
+
+def remember_seconds(tree, jobs):
+    path = ROOT / tree / ".seconds"
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    try:
+        path.write_text(json.dumps(known | {job.label: round(job.seconds, 1) for job in jobs}))
+    except OSError:
+        pass  # a tree that is somebody else's
+
+
 def run_all(jobs, limit):
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         try:
@@ -288,7 +309,8 @@ def run_trees(args):
     for tree in COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof else TREES:
         jobs = tree_jobs(tree)
         tests = proof.select(jobs[1:]) if args.proof else select(jobs[1:], args.names) if args.names else jobs[1:]
-        run_all(tests, SOAK_LIMIT if args.soak else LIMIT)
+        run_all(longest_first(tree, tests), SOAK_LIMIT if args.soak else LIMIT)
+        if not args.names and not args.soak: remember_seconds(tree, tests)
         done += jobs[:1] if jobs[0].failed else []
         done += tests
     return done
