@@ -87,6 +87,17 @@ DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
 
 -- ---- the database moves, or is changed ----
 
+-- Events are UTF-8. In another encoding some could not be stored, and neither could the error of one that failed.
+DO $outbox$
+BEGIN
+    IF current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION 'database "%" has the encoding %, and an outbox needs UTF8', current_database(),
+            current_setting('server_encoding') USING ERRCODE = 'OB004',
+            HINT = 'make one with CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
+    END IF;
+END
+$outbox$;
+
 -- Where a lane's numbers come from: the cluster, the sequence of event numbers, and the file that is in. See functions/home.sql.
 ALTER TABLE @schema@.lane ADD COLUMN home text;
 COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see here()); NULL: it has not looked yet';

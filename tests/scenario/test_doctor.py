@@ -14,7 +14,7 @@ SERVERS = {}
 def server(name, **settings):
     """server gives the one of that name, started when first asked for; it ends with this file."""
     if name not in SERVERS:
-        SERVERS[name] = servers.Postgres(settings).start()
+        SERVERS[name] = servers.Postgres({"fsync": "on", **settings}).start()
     return SERVERS[name]
 
 
@@ -255,7 +255,7 @@ class Versions(PgDoctor):
 
     def test_a_restore_into_another_cluster(self):
         self.sql("UPDATE outbox.meta SET value = '1' WHERE name = 'system_identifier'")
-        self.one("warning", "restore", "another cluster")
+        self.one("problem", "restore", "another cluster")
         self.outbox("status")
         self.assertIn(("note", "restore"), [f[:2] for f in self.doctor()])
 

@@ -189,12 +189,18 @@ static void watch_us(struct pg_store *st, PGconn *db)
  * be somebody else's tomorrow. */
 static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
-    if (command(st, db,
-                "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
-                "client_min_messages = warning; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; "
-                "SET plan_cache_mode = force_generic_plan",
-                NULL, err) != 0)
+    if (command(
+            st, db,
+            "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
+            "default_transaction_read_only = off; SET statement_timeout = 0; SET lock_timeout = 0; SET "
+            "idle_in_transaction_session_timeout = 0; SET standard_conforming_strings = on; SET row_security = on; SET "
+            "client_min_messages = warning; SET enable_seqscan = off; SET "
+            "enable_bitmapscan = off; SET enable_indexscan = on; SET enable_indexonlyscan = on; SET enable_nestloop = "
+            "on; SET jit = off; SET plan_cache_mode = force_generic_plan",
+            NULL, err) != 0)
         return -1;
+    if (PQserverVersion(db) >= 140000 && command(st, db, "SET idle_session_timeout = 0", NULL, err) != 0) return -1;
+    if (PQserverVersion(db) >= 170000 && command(st, db, "SET transaction_timeout = 0", NULL, err) != 0) return -1;
     watch_us(st, db);
     if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0) return -1;
     return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
@@ -203,10 +209,10 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 /* dial connects, to the very server that `like` is connected to, if there is one. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
-    /* The later of two settings counts: what the URL says comes after ours. */
-    const char *keywords[10] = {"connect_timeout", "keepalives_idle",           "tcp_user_timeout",
-                                "client_encoding", "fallback_application_name", "dbname"};
-    const char *values[10] = {"10", "30", "60000", "UTF8", "outbox", st->conninfo};
+    /* The later of two settings counts: what the URL says comes after ours, but for the encoding, which is not its to choose. */
+    const char *keywords[10] = {"connect_timeout",           "keepalives_idle", "tcp_user_timeout",
+                                "fallback_application_name", "dbname",          "client_encoding"};
+    const char *values[10] = {"10", "30", "60000", "outbox", st->conninfo, "UTF8"};
     if (like) {
         bool address = *PQhostaddr(like) != '\0';
         keywords[6] = address ? "hostaddr" : "host";
@@ -340,9 +346,7 @@ static int check_home(struct pg_store *st, struct error *err)
     int bad = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
     st->patient = was;
     if (!bad) return 0;
-    return err_prefix(err,
-                      "the outbox was restored from another cluster and must be made right first (run `outbox status` "
-                      "as its owner)");
+    return err_prefix(err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
 int pg_check(struct pg_store *st, struct error *err)
@@ -446,7 +450,7 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
 
 int pg_begin(struct store *base, struct error *err)
 {
-    static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
     struct pg_store *st = pg_of(base);
     char text[160];
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");

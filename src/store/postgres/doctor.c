@@ -146,15 +146,31 @@ static int durability(const struct look *l, struct error *err)
         "'role \"' || pg_get_userbyid(s.setrole) || '\"' END || CASE WHEN s.setdatabase = 0 THEN '' ELSE ' in this database' "
         "END, ', ') FROM pg_db_role_setting s WHERE s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = "
         "current_database())) AND EXISTS (SELECT 1 FROM unnest(s.setconfig) c WHERE c ~* "
-        "'^synchronous_commit=(off|false|no|0)$'))",
-        "");
+        "'^synchronous_commit=(off|false|no|0)$')), current_setting('fsync'), current_setting('full_page_writes'), (SELECT "
+        "string_agg(c.relname, ', ') FROM pg_class c WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname "
+        "= $1) AND c.relpersistence = 'u' AND c.relkind = 'r')",
+        "s", l->st->schema);
     if (!r) return -1;
+    if (strcmp(PQgetvalue(r, 0, 2), "off") == 0 || strcmp(PQgetvalue(r, 0, 3), "off") == 0) {
+        say(l, FINDING_WARNING, "durability", "set fsync and full_page_writes to on, and restart the server",
+            "fsync is %s, full_page_writes is %s: if the machine crashes, what was committed may be lost or broken, events "
+            "with it, and some may have been delivered already",
+            PQgetvalue(r, 0, 2), PQgetvalue(r, 0, 3));
+        PQclear(r);
+        return 0;
+    }
+    if (pg_str(r, 0, 4)) {
+        say(l, FINDING_PROBLEM, "durability", "ALTER TABLE ... SET LOGGED",
+            "tables are unlogged, and empty after a crash: %s", PQgetvalue(r, 0, 4));
+        PQclear(r);
+        return 0;
+    }
     const char *who = pg_str(r, 0, 1);
     bool off = who || strcmp(PQgetvalue(r, 0, 0), "off") == 0;
     say(l, off ? FINDING_WARNING : FINDING_OK, "durability",
         off ? "set synchronous_commit to on for whoever emits" : NULL,
         off ? "synchronous_commit is off for %s: if the server crashes, what was committed in its last moments is lost, "
-              "events with it"
+              "events with it (none that was delivered: relays commit to disk before they deliver)"
             : "a commit is on disk when it returns (%s)",
         off ? (who ? who : "this role") : "synchronous_commit");
     PQclear(r);
@@ -293,12 +309,20 @@ static int claims(const struct look *l, struct error *err)
 static int restored(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(
-        l->st, err, "SELECT @schema@.moved(), (SELECT value FROM @schema@.meta WHERE name = 'rebaselined_at')", "");
+        l->st, err,
+        "SELECT concat_ws('; ', t.moved, t.numbers, t.sequence), (SELECT value FROM @schema@.meta WHERE name = "
+        "'rebaselined_at'), (SELECT value FROM @schema@.meta WHERE name = 'renumbered_at'), (SELECT value FROM @schema@.meta "
+        "WHERE name = 'renumbered_why') FROM @schema@.trouble() t",
+        "");
     if (!r) return -1;
-    if (pg_true(r, 0, 0))
-        say(l, FINDING_WARNING, "restore",
-            "run `outbox status` as the outbox's owner: it makes them anew; some events may be delivered again",
-            "this database was restored into another cluster, where the positions in it mean nothing");
+    if (pg_str(r, 0, 2))
+        say(l, FINDING_NOTE, "restore", NULL, "event numbers had begun again, and were put right at %s: %s",
+            PQgetvalue(r, 0, 2), PQgetvalue(r, 0, 3));
+    if (*PQgetvalue(r, 0, 0))
+        say(l, FINDING_PROBLEM, "restore",
+            "run `outbox status` as the outbox's owner: it makes it right; some events may be delivered again",
+            "this is not the outbox its consumers know, and nothing is handed out until it is made right: %s",
+            PQgetvalue(r, 0, 0));
     else if (pg_str(r, 0, 1))
         say(l, FINDING_NOTE, "restore", NULL, "a restore was found, and positions were made anew, at %s",
             PQgetvalue(r, 0, 1));

@@ -12,10 +12,12 @@ int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
     st->lent = true;
     st->idle_ms = idle_ms;
     if (st->pooled) return 0;
-    return pg_simple(st,
-                     "RESET client_min_messages; RESET enable_seqscan; RESET enable_bitmapscan; RESET jit; RESET "
-                     "plan_cache_mode",
-                     err);
+    return pg_simple(
+        st,
+        "RESET client_min_messages; RESET standard_conforming_strings; RESET "
+        "enable_seqscan; RESET enable_bitmapscan; RESET enable_indexscan; RESET enable_indexonlyscan; RESET "
+        "enable_nestloop; RESET jit; RESET plan_cache_mode",
+        err);
 }
 
 enum tx_state pg_tx_state(struct store *base)

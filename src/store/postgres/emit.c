@@ -41,6 +41,29 @@ static int in_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
+static bool plain(struct str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.p[i] >= 128) return false;
+    return true;
+}
+
+/* in_its_encoding: the server takes what comes through a connection for that connection's encoding. Ours is UTF-8: through
+ * another one it would be stored as something else, without a word. */
+static int in_its_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
+{
+    int encoding = PQclientEncoding(db);
+    const char *name = encoding >= 0 ? pg_encoding_to_char(encoding) : "";
+    if (strcmp(name, "UTF8") == 0 || strcmp(name, "SQL_ASCII") == 0) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (!plain(s[i]))
+            return err_set(err, ERR_CONFIG,
+                           "this connection's client_encoding is %.40s, and the event is UTF-8 with more than ASCII in "
+                           "it: it would be garbled; call PQsetClientEncoding(conn, \"UTF8\") first",
+                           name);
+    return 0;
+}
+
 static const char *number(bool there, int64_t v, char out[24])
 {
     if (!there) return NULL;
@@ -51,7 +74,9 @@ static const char *number(bool there, int64_t v, char out[24])
 static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct new_event *ev, const char *version,
                               struct str payload, struct str tenant, const char *at, struct error *err)
 {
-    if (in_transaction(db, err) != 0) return NULL;
+    struct str texts[] = {ev->type, ev->aggregate_type,  ev->aggregate_id,  payload, ev->headers,
+                          tenant,   ev->idempotency_key, str_of(st->schema)};
+    if (in_transaction(db, err) != 0 || in_its_encoding(db, texts, sizeof texts / sizeof *texts, err) != 0) return NULL;
     if (ev->idempotency_key.p)
         return pg_query_on(st, db, err, st->foreign[FOREIGN_ONCE], "tttstttst", ev->type, ev->aggregate_type,
                            ev->aggregate_id, version, payload, ev->headers, tenant, at, ev->idempotency_key);
@@ -94,7 +119,8 @@ int pg_handle_once(struct store *base, void *foreign, struct str handler, struct
     struct pg_store *st = pg_of(base);
     if (!foreign && !st->in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open: the record must commit together with the effect");
-    if (foreign && in_transaction(foreign, err) != 0) return -1;
+    struct str texts[] = {handler, key, payload};
+    if (foreign && (in_transaction(foreign, err) != 0 || in_its_encoding(foreign, texts, 3, err) != 0)) return -1;
     PGresult *r = foreign ? pg_query_on(st, foreign, err, st->foreign[FOREIGN_HANDLE], "ttt", handler, key, payload)
                           : pg_query(st, err, handle_sql, "ttt", handler, key, payload);
     if (!r) return -1;

@@ -1,0 +1,97 @@
+"""What is delivered is on disk first, whatever the database's settings; and settings of a role or database stop nobody."""
+# build: plain
+import psycopg2
+
+import servers
+from support import PgCase, wait_until
+
+
+class Durable(PgCase):
+    def setUp(self):
+        super().setUp()
+        self.postgres = servers.Postgres({"wal_writer_delay": "10s", "autovacuum": "off"})
+        self.postgres.start()
+        self.addCleanup(self.postgres.close)
+        self.store = self.postgres.create_database("shop")
+        self.outbox("init")
+
+    def test_event_that_was_delivered_is_there_after_a_crash_without_synchronous_commits(self):
+        self.sql("ALTER DATABASE shop SET synchronous_commit = off")
+        out = self.path("out.ndjson")
+        relay = self.relay("--consumer", "c", "--sink", f"file:{out}")
+        for i in range(3):
+            self.sql("SELECT outbox.emit('t', 'k', %s, '{}')", str(i))
+            wait_until(lambda: len(self.ndjson(out)) == i + 1)
+        self.postgres.kill()
+        self.postgres.start()
+        ids = {row[0] for row in self.sql("SELECT id FROM outbox.event")}
+        relay.stop()
+        self.assertEqual({e["id"] for e in self.ndjson(out)} - ids, set(), "delivered, and gone")
+
+    def test_worker_in_plain_sql_is_durable_too(self):
+        self.sql("ALTER DATABASE shop SET synchronous_commit = off")
+        self.sql("SELECT outbox.register('c')")
+        self.sql("SELECT outbox.emit('t', NULL, NULL, '{}')")
+        got = self.sql("SELECT id FROM outbox.claim('c', 'w')")
+        self.assertEqual(len(got), 1)
+        self.postgres.kill()
+        self.postgres.start()
+        self.assertEqual(self.sql("SELECT id FROM outbox.event"), got)
+
+    def test_doctor_does_not_call_durable_what_is_not(self):
+        self.assertIn("fsync is off", self.outbox("doctor", status=None).stdout)
+
+
+class Settings(PgCase):
+    ODD = ("statement_timeout = '150ms'", "lock_timeout = '10ms'", "standard_conforming_strings = off", "search_path = ''",
+           "default_transaction_isolation = serializable", "default_transaction_read_only = on", "idle_session_timeout = '1s'",
+           "idle_in_transaction_session_timeout = '100ms'", "DateStyle = German", "IntervalStyle = sql_standard",
+           "TimeZone = 'Asia/Kathmandu'", "bytea_output = escape", "client_encoding = LATIN1", "enable_indexscan = off",
+           "work_mem = '64kB'", "extra_float_digits = -15", "transform_null_equals = on", "backslash_quote = off")
+
+    def test_relay_works_whatever_is_set_for_the_database(self):
+        self.outbox("init")
+        self.sql("; ".join(f"ALTER DATABASE {self.dbname} SET {setting}" for setting in self.ODD))
+        out = self.path("out.ndjson")
+        with self.relay("--consumer", "c", "--sink", f"file:{out}", "--events", "a_%.*,b\\x.*", "--lanes", "2"):
+            self.outbox("emit", "a_%.ü", "--key", "k/ä", "--payload", '{"n":"ß€"}')
+            self.outbox("emit", "b\\x.y", "--key", "k/1", "--payload", "1")
+            wait_until(lambda: len(self.ndjson(out)) == 2)
+        self.assertEqual(sorted(str(e["payload"]) for e in self.ndjson(out)), ["1", "{'n': 'ß€'}"])
+        self.outbox("status")
+
+    def test_worker_in_plain_sql_is_told_what_is_in_its_way(self):
+        self.outbox("init")
+        self.sql("SELECT outbox.register('c', 'a.*')")
+        self.sql("SELECT outbox.emit('a.b', NULL, NULL, '{}')")
+        for setting, said in (("default_transaction_read_only = on", "read-only transaction"),
+                              ("default_transaction_isolation = serializable", "READ COMMITTED"),
+                              ("standard_conforming_strings = off", None), ("search_path = ''", None), ("DateStyle = German", None),
+                              ("statement_timeout = '5s'", None)):
+            with self.subTest(setting):
+                db = psycopg2.connect(self.store)
+                self.addCleanup(db.close)
+                db.autocommit = True
+                cursor = db.cursor()
+                cursor.execute(f"SET {setting}")
+                try:
+                    cursor.execute("SELECT epoch FROM outbox.claim('c', 'w', 10, 1000)")
+                    self.assertIsNone(said)
+                    for (epoch,) in cursor.fetchall(): cursor.execute("SELECT outbox.settle('c', 'w', %s)", (epoch,))
+                except psycopg2.Error as e:
+                    self.assertIsNotNone(said, e)
+                    self.assertIn(said, str(e))
+
+    def test_database_that_is_not_utf_8_is_refused(self):
+        server, name = servers_of(self.store, self.dbname), f"{self.dbname}_l"
+        servers.execute(server + "&dbname=postgres", f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
+                        "TEMPLATE template0")
+        self.addCleanup(servers.drop_database, server, name)
+        self.store = self.store.replace(self.dbname, name)
+        done = self.outbox("init", status=None)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("needs UTF8", done.stderr)
+
+
+def servers_of(url, dbname):
+    return url.replace(f"/{dbname}?", "/?")
