@@ -98,11 +98,13 @@ static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
 {
     struct filter *filter = NULL;
     bool all = g->probed < STORE_PROBE_EVENTS;
+    int64_t found = 0;
     if (filter_new(g->events, NULL, &filter, NULL) != 0) filter = NULL;
+    for (size_t i = 0; i < g->n_types; i++) found += g->type[i].n;
     for (size_t i = 0; i < g->n_types; i++) {
         if (!filter_type(filter, str_of(g->type[i].type))) continue;
         struct by_type *to = type_of(t, g->type[i].type);
-        to->depth += all ? g->type[i].n : g->type[i].n * g->behind / g->probed;
+        to->depth += all ? g->type[i].n : (int64_t)((double)g->type[i].n * (double)g->behind / (double)found + 0.5);
         older(to, g->type[i].oldest_at);
     }
     filter_free(filter);
@@ -195,6 +197,17 @@ static void parked(struct buf *b, const char *name, const struct metrics *m)
 static void dead(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.dead);
+}
+
+/* down: for how long its relay, or another one's, has said so. */
+static void down(struct buf *b, const char *name, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        if (!c->has_gauge) continue;
+        int64_t ms = c->gauge.down_since ? c->gauge.now_ms - c->gauge.down_since : 0;
+        add_seconds(b, name, LABELS(c), ms > 0 ? (double)ms / 1e3 : 0);
+    }
 }
 
 static void in_flight(struct buf *b, const char *name, const struct metrics *m)
@@ -332,6 +345,7 @@ static const struct {
     {"outbox_sink_lease_renewals_total", "counter", "Renewals of that lease, by result.", sink_lease_renewals},
     {"outbox_stream_hwm_timestamp_seconds", "gauge", "Time in the id of the last entry of a stream.", marks},
     {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
+    {"outbox_sink_down_seconds", "gauge", "For how long the sink has been down, as the store has it.", down},
     {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
     {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},
 };

@@ -315,6 +315,13 @@ const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
 const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
 #define OUTPUT_INT 24
 const char *output_int(int64_t n, char out[OUTPUT_INT]);
+/* output_about is output_int with a ~ before what is not exact; output_count has the noun agree, output_events_wait the verb, too. */
+#define OUTPUT_COUNT 64
+const char *output_about(int64_t n, bool exact, char out[OUTPUT_INT]);
+const char *output_count(int64_t n, const char *noun, char out[OUTPUT_COUNT]);
+const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT]);
+/* output_last_error is a consumer's, with since when if its sink is down; NULL: none. It may live in `to`, an empty buffer. */
+const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to);
 
 /* Members of a JSON object: `"name":value`, with a comma before all but the first. Absent strings and times are null. */
 void output_member(struct buf *b, const char *name);

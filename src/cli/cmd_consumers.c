@@ -73,7 +73,7 @@ static const struct cli_option remove_options[] = {
 
 static int add_row(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
-    char lanes[OUTPUT_INT], position[OUTPUT_INT], dead[OUTPUT_INT];
+    char lanes[OUTPUT_INT], position[OUTPUT_INT], dead[OUTPUT_INT], inflight[OUTPUT_INT];
     const struct consumer_spec *s = &c->spec;
     const char *cells[] = {
         s->name,
@@ -84,6 +84,7 @@ static int add_row(struct libscols_table *tb, const struct consumer_info *c, str
         output_int(s->lanes, lanes),
         s->retry,
         output_int(c->position, position),
+        output_about(c->inflight, c->inflight_exact, inflight),
         output_int(c->dead, dead),
     };
     return output_row(tb, cells, err);
@@ -92,9 +93,9 @@ static int add_row(struct libscols_table *tb, const struct consumer_info *c, str
 static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n, struct error *err)
 {
     static const struct output_column columns[] = {
-        {"NAME", false, false},  {"STATE", false, false}, {"EVENTS", false, true}, {"WHERE", false, true},
-        {"ORDER", false, false}, {"LANES", true, false},  {"RETRY", false, true},  {"POSITION", true, false},
-        {"DEAD", true, false},   {NULL, false, false},
+        {"NAME", false, false},     {"STATE", false, false}, {"EVENTS", false, true}, {"WHERE", false, true},
+        {"ORDER", false, false},    {"LANES", true, false},  {"RETRY", false, true},  {"POSITION", true, false},
+        {"IN-FLIGHT", true, false}, {"DEAD", true, false},   {NULL, false, false},
     };
     struct libscols_table *tb;
     if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0) return -1;
@@ -104,7 +105,8 @@ static int print_table(const struct cli *cli, const struct consumer_info *c, siz
             return -1;
         }
         if (c[i].paused) output_paint(tb, 1, "yellow");
-        if (c[i].dead) output_paint(tb, 8, "red");
+        if (c[i].down && !c[i].paused) output_paint(tb, 1, "red");
+        if (c[i].dead) output_paint(tb, 9, "red");
     }
     if (n == 0) fputs("no consumers yet: outbox relay registers them\n", stderr);
     return output_print(tb, err);
@@ -135,7 +137,7 @@ static int print_json(const struct consumer_info *c, size_t n, bool as_list, str
 
 static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
-    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE];
+    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE], down[CLOCK_RFC3339_SIZE];
     char n[8][OUTPUT_INT], floor[64];
     snprintf(floor, sizeof(floor), "%lld, held by its %s", (long long)c->floor,
              c->floor_pin ? c->floor_pin : "position");
@@ -149,13 +151,15 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
         {"retry", c->spec.retry},
         {"created", output_time(c->created_at, created)},
         {"position", output_int(c->position, n[1])},
-        {"behind", output_int(c->behind, n[2])},
+        {"behind", output_about(c->behind, c->behind_exact, n[2])},
+        {"in flight", output_about(c->inflight, c->inflight_exact, n[7])},
         {"delivered", output_int(c->delivered, n[3])},
-        {"claims alive", output_int(c->inflight, n[4])},
+        {"claims alive", output_int(c->claims, n[4])},
         {"held by", c->owner},
         {"parked", output_int(c->parked, n[5])},
         {"next retry", output_time(c->next_due, due)},
         {"dead letters", output_int(c->dead, n[6])},
+        {"sink down since", output_time(c->down ? c->report_at : 0, down)},
         {"last error", c->last_error},
         {"failed at", output_time(c->last_error_at, failed)},
         {"done up to", floor},

@@ -59,22 +59,37 @@ static int64_t waiting(const struct visit *v, const struct consumer_info *c)
     return since && since < v->info.now_ms ? v->info.now_ms - since : -1;
 }
 
+/* down: its sink is; that is the first thing to mend, whatever waits. */
+static void down(struct visit *v, const struct consumer_info *c, const char *wait)
+{
+    char since[CLOCK_RFC3339_SIZE], age[OUTPUT_AGE];
+    bool somebody = c->claims > 0;
+    output_time(c->report_at, since);
+    output_age(v->info.now_ms - c->report_at, age);
+    report_say(&v->report, FINDING_PROBLEM, "consumer",
+               somebody ? "mend the sink: its relay goes on by itself"
+                        : "start a relay that runs it: it asks the sink again",
+               "consumer \"%s\" is down since %s (%s): %.300s; %s%s", c->spec.name, since, age, c->report, wait,
+               somebody ? "" : "; that is what its relay said last, and none has a claim now");
+}
+
 static void delivery(struct visit *v, const struct consumer_info *c)
 {
-    char age[OUTPUT_AGE], advice[200];
+    char age[OUTPUT_AGE], advice[200], wait[OUTPUT_COUNT];
     int64_t ms = waiting(v, c);
-    long long n = (long long)(c->behind + c->parked);
     const char *name = c->spec.name;
     output_age(ms, age);
+    output_events_wait(c->behind + c->parked, c->behind_exact, wait);
     if (c->paused)
         report_say(&v->report, FINDING_NOTE, "consumer", "go on with `outbox consumers resume`",
-                   "consumer \"%s\" is paused; %lld events wait", name, n);
+                   "consumer \"%s\" is paused; %s", name, wait);
+    else if (c->down) down(v, c, wait);
     else if (ms <= v->patience_ms)
         report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", name, output_consumer_state(c));
-    else if (c->inflight > 0)
+    else if (c->claims > 0)
         report_say(&v->report, FINDING_WARNING, "consumer",
                    "see why in the relay's log; more concurrency or lanes may help",
-                   "consumer \"%s\" is behind: %lld events wait, the oldest for %s; %s has a claim", name, n, age,
+                   "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait, age,
                    c->owner ? c->owner : "somebody");
     else {
         bool long_ago = ms > ABANDONED_MS;
@@ -83,29 +98,29 @@ static void delivery(struct visit *v, const struct consumer_info *c)
                           : "start a relay that runs %s",
                  name);
         report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-                   "consumer \"%s\" is %s: %lld events wait, the oldest for %s, and nobody has a claim", name,
-                   long_ago ? "abandoned" : "stuck", n, age);
+                   "consumer \"%s\" is %s: %s, the oldest for %s, and nobody has a claim", name,
+                   long_ago ? "abandoned" : "stuck", wait, age);
     }
 }
 
 static void trouble(struct visit *v, const struct consumer_info *c)
 {
-    char advice[200];
+    char advice[200], n[OUTPUT_COUNT];
     if (c->dead > 0) {
-        snprintf(advice, sizeof(advice), "`outbox dead list --consumer %s` says why; then retry or drop them",
-                 c->spec.name);
-        report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %lld dead letter%s",
-                   c->spec.name, (long long)c->dead, c->dead == 1 ? "" : "s");
+        snprintf(advice, sizeof(advice), "`outbox dead list --consumer %s` says why; then retry or drop %s",
+                 c->spec.name, c->dead == 1 ? "it" : "them");
+        report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s", c->spec.name,
+                   output_count(c->dead, "dead letter", n));
     }
-    if (c->last_error)
-        report_say(&v->report, FINDING_NOTE, "retry", NULL, "consumer \"%s\": %lld events wait, last error: %.300s",
-                   c->spec.name, (long long)c->parked, c->last_error);
+    if (c->last_error && !c->down)
+        report_say(&v->report, FINDING_NOTE, "retry", NULL, "consumer \"%s\": %s, last error: %.300s", c->spec.name,
+                   output_events_wait(c->parked, true, n), c->last_error);
 }
 
 /* retention: who keeps events that are old enough to go. */
 static void retention(struct visit *v)
 {
-    char age[OUTPUT_AGE];
+    char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
     const struct consumer_info *pin = NULL;
     int64_t keep = v->cli->settings.retention_ms, old = v->info.tail ? v->info.now_ms - v->info.oldest_at : 0;
     for (size_t i = 0; i < v->n; i++)
@@ -113,7 +128,8 @@ static void retention(struct visit *v)
     output_age(old, age);
     /* A relay trims every hour. */
     if (keep == 0 || old <= keep + 2 * INT64_C(3600000) || !v->info.tail)
-        report_say(&v->report, FINDING_OK, "retention", NULL, "%lld events are kept", (long long)v->info.events);
+        report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept", v->info.events_exact ? "" : "about ",
+                   output_count(v->info.events, "event", kept), v->info.events == 1 ? "is" : "are");
     else if (pin && pin->floor < v->info.tail)
         report_say(&v->report, FINDING_WARNING, "retention", "have it delivered, or remove the consumer",
                    "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age, pin->spec.name,

@@ -112,46 +112,51 @@ static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
 
 static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
 {
-    if (c->behind == 0 || !c->oldest_at) return "-";
+    if (!c->oldest_at) return "-";
     return output_age(l->info.now_ms - c->oldest_at, out);
 }
 
 static void paint(struct libscols_table *tb, const struct consumer_info *c)
 {
     static const char *const colors[][2] = {
-        {"paused", "yellow"}, {"in-flight", "cyan"}, {"retrying", "magenta"}, {"idle", "green"}};
+        {"paused", "yellow"}, {"down", "red"}, {"in-flight", "cyan"}, {"retrying", "magenta"}, {"idle", "green"}};
     for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
         if (strcmp(colors[i][0], output_consumer_state(c)) == 0) output_paint(tb, 1, colors[i][1]);
     }
-    if (c->dead) output_paint(tb, 6, "red");
+    if (c->dead) output_paint(tb, 7, "red");
 }
 
 static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
-    char behind[OUTPUT_INT], delivered[OUTPUT_INT], parked[OUTPUT_INT], dead[OUTPUT_INT], rate[2][OUTPUT_INT];
-    char lag[OUTPUT_AGE];
+    char behind[OUTPUT_INT], delivered[OUTPUT_INT], inflight[OUTPUT_INT], parked[OUTPUT_INT], dead[OUTPUT_INT];
+    char lag[OUTPUT_AGE], rate[2][OUTPUT_INT];
+    struct buf text;
+    buf_init(&text, 8192);
+    const char *error = output_last_error(c, l->info.now_ms, &text);
     const char *cells[] = {
         c->spec.name,
         output_consumer_state(c),
-        output_int(c->behind, behind),
+        output_about(c->behind, c->behind_exact, behind),
         lag_of(l, c, lag),
+        output_about(c->inflight, c->inflight_exact, inflight),
         output_int(c->delivered, delivered),
         output_int(c->parked, parked),
         output_int(c->dead, dead),
-        l->cli->args.watch ? rate_text(delivery_rate(l, c), rate[0]) : c->last_error,
+        l->cli->args.watch ? rate_text(delivery_rate(l, c), rate[0]) : error,
         l->cli->args.watch ? rate_text(position_rate(l, c), rate[1]) : NULL,
-        c->last_error,
+        error,
     };
-    if (output_row(tb, cells, err) != 0) return -1;
-    paint(tb, c);
-    return 0;
+    int r = text.failed ? err_nomem(err) : output_row(tb, cells, err);
+    buf_release(&text);
+    if (r == 0) paint(tb, c);
+    return r;
 }
 
 static int consumers_table(const struct look *l, struct error *err)
 {
 #define COMMON \
     {"NAME", false, false}, {"STATE", false, false}, {"BEHIND", true, false}, {"LAG", true, false}, \
-        {"DELIVERED", true, false}, {"PARKED", true, false}, \
+        {"IN-FLIGHT", true, false}, {"DELIVERED", true, false}, {"PARKED", true, false}, \
     { \
         "DEAD", true, false \
     }
@@ -178,12 +183,13 @@ static int print_text(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
     struct buf b;
-    char age[OUTPUT_AGE];
+    char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
     int64_t rate = per_second(l, i->head, l->before_head);
     buf_init(&b, 8192);
     buf_adds(&b, "store ");
     config_mask(&b, l->cli->settings.store);
-    buf_addf(&b, ": %lld events kept, head %lld", (long long)i->events, (long long)i->head);
+    buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ", output_count(i->events, "event", kept),
+             (long long)i->head);
     if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(i->now_ms - i->oldest_at, age));
     if (l->cli->args.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
@@ -205,6 +211,7 @@ static void add_store(struct buf *b, const struct look *l)
     buf_release(&url);
     output_number(b, "schema_version", i->schema_version);
     output_number(b, "events", i->events);
+    output_bool(b, "events_exact", i->events_exact);
     output_number(b, "head", i->head);
     output_number(b, "tail", i->tail);
     output_stamp(b, "oldest_at", i->oldest_at);

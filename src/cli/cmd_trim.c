@@ -30,10 +30,30 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         if (st->ops->trim(st, req, &one, err) != 0) return -1;
         sum->events += one.events;
         sum->keys += one.keys;
+        sum->inbox += one.inbox;
+        sum->receipts += one.receipts;
     } while (one.more && !req->dry_run);
     sum->kept_for_pin = one.kept_for_pin;
+    sum->kept_more = one.kept_more;
     memcpy(sum->pin, one.pin, sizeof(sum->pin));
     return 0;
+}
+
+/* say_deleted: idempotency keys, inbox rows and receipts are named only if there were any. */
+static void say_deleted(struct buf *b, const struct trim_request *req, const struct trim_result *t, const char *age)
+{
+    char n[OUTPUT_COUNT];
+    const struct {
+        int64_t n;
+        const char *noun;
+    } rest[] = {{t->keys, "idempotency key"}, {t->inbox, "inbox row"}, {t->receipts, "receipt"}};
+    buf_addf(b, "%s %s", req->dry_run ? "would delete" : "deleted", output_count(t->events, "event", n));
+    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++)
+        if (rest[i].n) buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
+    buf_addf(b, " older than %s\n", age);
+    if (!t->pin[0]) return;
+    buf_addf(b, "%s %s%lld more %s: %s\n", req->dry_run ? "would keep" : "kept", t->kept_more ? "at least " : "",
+             (long long)t->kept_for_pin, t->kept_for_pin == 1 ? "event" : "events", t->pin);
 }
 
 static int report(const struct cli *cli, const struct trim_request *req, const struct trim_result *t, struct error *err)
@@ -48,13 +68,14 @@ static int report(const struct cli *cli, const struct trim_request *req, const s
         output_string(&b, "older_than", age);
         output_number(&b, "events", t->events);
         output_number(&b, "keys", t->keys);
+        output_number(&b, "inbox_rows", t->inbox);
+        output_number(&b, "receipts", t->receipts);
         output_number(&b, "kept_for_pin", t->kept_for_pin);
+        output_bool(&b, "kept_exact", !t->kept_more);
         output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
         buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "%s %lld event%s and %lld key%s older than %s\n", req->dry_run ? "would delete" : "deleted",
-                 (long long)t->events, t->events == 1 ? "" : "s", (long long)t->keys, t->keys == 1 ? "" : "s", age);
-        if (t->pin[0]) buf_addf(&b, "kept %lld more: %s\n", (long long)t->kept_for_pin, t->pin);
+        say_deleted(&b, req, t, age);
     }
     int r = output_flush(&b, err);
     buf_release(&b);

@@ -123,6 +123,25 @@ const char *output_int(int64_t n, char out[OUTPUT_INT])
     return out;
 }
 
+const char *output_about(int64_t n, bool exact, char out[OUTPUT_INT])
+{
+    snprintf(out, OUTPUT_INT, "%s%lld", exact ? "" : "~", (long long)n);
+    return out;
+}
+
+const char *output_count(int64_t n, const char *noun, char out[OUTPUT_COUNT])
+{
+    snprintf(out, OUTPUT_COUNT, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
+    return out;
+}
+
+const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT])
+{
+    snprintf(out, OUTPUT_COUNT, "%s%lld %s", exact ? "" : "about ", (long long)n,
+             n == 1 ? "event waits" : "events wait");
+    return out;
+}
+
 void output_clean(struct buf *b, const char *text)
 {
     for (; *text; text++) buf_addc(b, (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
@@ -280,9 +299,22 @@ int output_end(struct error *err)
 const char *output_consumer_state(const struct consumer_info *c)
 {
     if (c->paused) return "paused";
-    if (c->inflight > 0) return "in-flight";
+    if (c->down) return "down";
+    if (c->claims > 0) return "in-flight";
     if (c->parked > 0) return c->last_error ? "retrying" : "waiting"; /* for a delay, or behind one */
-    return c->behind > 0 ? "behind" : "idle";
+    return c->behind > 0 || !c->behind_exact ? "behind" : "idle";
+}
+
+const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to)
+{
+    char age[OUTPUT_AGE];
+    if (!c->last_error) return NULL;
+    if (!c->down) return c->last_error;
+    buf_clear(to);
+    buf_addf(to, "since %s: ", output_age(now_ms - c->report_at, age));
+    buf_adds(to, c->report);
+    if (c->claims == 0) buf_adds(to, " (as its relay said last; none has a claim now)");
+    return buf_cstr(to);
 }
 
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms)
@@ -297,13 +329,17 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_string(b, "retry", c->spec.retry);
     output_number(b, "position", c->position);
     output_number(b, "behind", c->behind);
+    output_bool(b, "behind_exact", c->behind_exact);
     output_number(b, "lag_ms", c->oldest_at && now_ms > c->oldest_at ? now_ms - c->oldest_at : 0);
     output_number(b, "delivered", c->delivered);
     output_number(b, "in_flight", c->inflight);
+    output_bool(b, "in_flight_exact", c->inflight_exact);
+    output_number(b, "claims", c->claims);
     output_string(b, "owner", c->owner);
     output_number(b, "parked", c->parked);
     output_number(b, "dead", c->dead);
     output_stamp(b, "next_due", c->next_due);
+    output_stamp(b, "down_since", c->down ? c->report_at : 0);
     output_string(b, "last_error", c->last_error);
     output_stamp(b, "last_error_at", c->last_error_at);
     output_number(b, "floor", c->floor);

@@ -118,3 +118,8 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
         "--force removes it all the same",
         name, (long long)dead, (long long)parked, (long long)live);
 }
+
+bool store_says_down(const char *report)
+{
+    return report && strncmp(report, "sink is down", strlen("sink is down")) == 0;
+}

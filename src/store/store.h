@@ -183,15 +183,24 @@ struct consumer_info {
     struct consumer_spec spec;
     bool paused;
     int64_t created_at;
-    int64_t position;  /* least lane position */
-    int64_t behind;    /* events handed to nobody yet: head - position; an upper bound when a filter is set */
-    int64_t oldest_at; /* created_at of the oldest of them; 0: none */
-    int64_t delivered; /* since the consumer was created */
-    int64_t inflight;  /* claims alive */
-    const char *owner; /* of one live claim; NULL */
-    int64_t parked, dead;
-    int64_t next_due;       /* wall ms of the next retry; 0: none */
-    const char *last_error; /* of the parked event that failed last, or what the relay reported; NULL */
+    int64_t position;    /* least lane position */
+    int64_t behind;      /* events its filter wants that nobody has: not handed out yet, or their claim ran out */
+    bool behind_exact;   /* else about so many: STORE_COUNT_EVENTS were looked at, and stand for the rest */
+    int64_t oldest_at;   /* created_at of the oldest of those that were found; 0: none */
+    int64_t delivered;   /* since the consumer was created */
+    int64_t inflight;    /* events in live claims */
+    bool inflight_exact; /* else at most so many: the predicate was not asked about all of them */
+    int64_t claims;      /* alive */
+    const char *owner;   /* of one live claim; NULL */
+    int64_t
+        parked; /* events that wait for a retry, for their time or behind another; those in live claims are not among them */
+    int64_t dead;
+    const char *report; /* what its relay last said, at report_at; NULL */
+    int64_t report_at;
+    bool down;        /* what it said is that its sink is down, since report_at */
+    int64_t next_due; /* wall ms of the next retry; 0: none */
+    const char
+        *last_error; /* of the parked event that failed last, or what the relay reported, if that was later; NULL */
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
     const char *floor_pin; /* what holds it: "position", "parked", "claim" */
@@ -199,8 +208,9 @@ struct consumer_info {
 
 /* What is asked of a consumer again and again, at a price that does not grow with the backlog: positions, and probes of an
  * index that end after a fixed number of rows. */
-#define STORE_PROBE_EVENTS 1000 /* events behind the position that are looked at by type */
-#define STORE_PROBE_ROWS 10000  /* parked events and dead letters are counted up to this */
+#define STORE_COUNT_EVENTS 10000 /* events behind the position that are looked at to count those that wait */
+#define STORE_PROBE_EVENTS 1000  /* the same by type, or where payloads have to be read */
+#define STORE_PROBE_ROWS 10000   /* parked events and dead letters are counted up to this */
 
 struct gauge_type {
     const char *type;
@@ -209,19 +219,21 @@ struct gauge_type {
 };
 
 struct consumer_gauge {
-    const char *events; /* patterns, "" for all: what is behind includes what does not match */
+    const char *events; /* patterns, "" for all */
     bool paused;
-    int64_t behind;                /* head - position */
-    const struct gauge_type *type; /* of the first STORE_PROBE_EVENTS events behind the position; most frequent first */
+    int64_t behind;                /* events of these patterns that nobody has; the predicate is not asked */
+    const struct gauge_type *type; /* of those among the first STORE_PROBE_EVENTS; most frequent first */
     size_t n_types;
-    int64_t probed;       /* how many those were; less than STORE_PROBE_EVENTS: all there are */
+    int64_t probed; /* how many were looked at; less than STORE_PROBE_EVENTS: all there are, and behind is exact */
     int64_t parked, dead; /* STORE_PROBE_ROWS: that many or more */
+    int64_t down_since;   /* when its relay said that its sink is down; 0: it is not */
     int64_t now_ms;       /* the database's clock */
 };
 
 struct store_info {
     int schema_version;
-    int64_t events;    /* rows kept, counted from the ends of seq: an upper bound */
+    int64_t events;    /* rows kept */
+    bool events_exact; /* else at most so many, by the ends of seq: there are too many to count */
     int64_t head;      /* highest seq */
     int64_t tail;      /* lowest seq kept; 0: none */
     int64_t oldest_at; /* created_at of tail */
@@ -280,9 +292,12 @@ struct trim_request {
 };
 struct trim_result {
     int64_t events;       /* deleted by this call, or with dry_run what repeated calls would delete */
-    int64_t keys;         /* idempotency keys, inbox rows and receipts deleted */
+    int64_t keys;         /* idempotency keys deleted */
+    int64_t inbox;        /* inbox rows */
+    int64_t receipts;     /* receipts */
     bool more;            /* call again */
-    int64_t kept_for_pin; /* old enough, but still needed */
+    int64_t kept_for_pin; /* old enough, but still needed; with the call that has no more to do */
+    bool kept_more;       /* so many, or more: not all were counted */
     char pin[160];        /* by whom: `consumer "search" (position 120)`; "" when nothing pins */
 };
 
@@ -523,6 +538,9 @@ int store_no_consumer(const char *name, struct error *err);
 /* store_replaced says (ERR_CONFLICT) that settings of the generation old.generation were replaced by those that count. */
 int store_replaced(const char *name, const struct consumer_settings *now, const struct consumer_settings *old,
                    struct error *err);
+/* store_says_down: whether what a relay reported is that its sink is down. */
+bool store_says_down(const char *report);
+#define STORE_EXACT_ROWS 100000 /* kept events are counted up to this */
 int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err);
 
 /* store_name_check refuses a consumer's name that is empty, too long or has other characters: ERR_CONFIG. */

@@ -162,15 +162,15 @@ static void inbox_has_a_retention_of_its_own(void **state)
     must(g->st->ops->commit(g->st, &err), &err);
     pass(59000);
     must(g->st->ops->trim(g->st, &req, &t, &err), &err);
-    assert_int_equal(t.keys, 0);
+    assert_int_equal(t.inbox, 0);
     assert_true(is_handled(g->st, "h", "k"));
     pass(2000);
     req.dry_run = true;
     must(g->st->ops->trim(g->st, &req, &t, &err), &err);
-    assert_int_equal(t.keys, 1);
+    assert_int_equal(t.inbox, 1);
     req.dry_run = false;
     must(g->st->ops->trim(g->st, &req, &t, &err), &err);
-    assert_int_equal(t.keys, 1);
+    assert_int_equal(t.inbox, 1);
     assert_false(is_handled(g->st, "h", "k"));
 }
 

@@ -574,8 +574,8 @@ class Inspect(CliCase):
         self.assertEqual((by_name["good"]["state"], by_name["good"]["delivered"], by_name["good"]["dead"]), ("idle", 4, 0))
         self.assertEqual((by_name["bad"]["dead"], by_name["bad"]["parked"]), (3, 0))
         text = self.outbox("status").stdout
-        self.assertRegex(text, r"(?m)^NAME +STATE +BEHIND +LAG +DELIVERED +PARKED +DEAD")
-        self.assertRegex(text, r"(?m)^bad +idle +0 +- +\d+ +0 +3")
+        self.assertRegex(text, r"(?m)^NAME +STATE +BEHIND +LAG +IN-FLIGHT +DELIVERED +PARKED +DEAD")
+        self.assertRegex(text, r"(?m)^bad +idle +0 +- +0 +\d+ +0 +3")
         self.outbox("consumers", "pause", "good")
         self.emit("order.paid")
         by_name = {c["name"]: c for c in self.json("status")["consumers"]}

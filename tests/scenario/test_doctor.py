@@ -197,7 +197,7 @@ class Consumers(PgDoctor):
         self.emit("order.paid")
         self.doctor()
         self.age("10 minutes")
-        self.one("problem", "consumer", 'consumer "mail" is stuck: 1 events wait, the oldest for 10m', "start a relay")
+        self.one("problem", "consumer", 'consumer "mail" is stuck: 1 event waits, the oldest for 10m', "start a relay")
         self.age("3 days")
         self.one("problem", "consumer", "is abandoned", "outbox consumers remove mail")
         self.sql("SELECT outbox.pause('mail')")

@@ -2,7 +2,10 @@
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    UPDATE @schema@.consumer c SET paused = pause.paused WHERE c.name = pause.consumer;
+    -- Why it was paused is over with the pause.
+    UPDATE @schema@.consumer c SET paused = pause.paused,
+        report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
+    WHERE c.name = pause.consumer;
     IF FOUND AND NOT pause.paused THEN
         PERFORM @schema@.bell_ring();
         RETURN true;

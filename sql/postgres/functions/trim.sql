@@ -1,14 +1,18 @@
 -- trim: deletes up to max_rows of the oldest events that are older than `older_than` and needed by nobody, and as many old
 -- idempotency keys, inbox rows (older than `inbox`, if that is given) and receipts. Call it again while `more`. kept: events
--- old enough, but still needed.
+-- old enough, but still needed, among the next 10,000 (so many or more, if kept_more); pin: by whom. Both with the last call.
+-- Each event goes by its own created_at, so one that is odd holds up no other. One whose created_at is ahead of the clock is as
+-- old as the next after it that is not.
 CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
-                                         OUT events bigint, OUT keys bigint, OUT kept bigint, OUT pin text,
-                                         OUT more boolean)
+                                         OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
+                                         OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
 DECLARE
-    cutoff timestamptz := @schema@.clock() - older_than;
-    inbox_cutoff timestamptz := @schema@.clock() - coalesce(inbox, older_than);
-    floor bigint;
+    now timestamptz := @schema@.clock();
+    cutoff timestamptz := now - older_than;
+    inbox_cutoff timestamptz := now - coalesce(inbox, older_than);
+    sure xid8;
+    old bigint[];
     last bigint;
     f record;
 BEGIN
@@ -17,28 +21,44 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
-    floor := coalesce(f.floor, 0);
-    pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
-           ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
-    SELECT count(*), max(o.seq) INTO kept, last
-    FROM (SELECT x.seq, bool_and(x.created_at < cutoff) OVER (ORDER BY x.seq) AS old
-          FROM (SELECT e.seq, e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT max_rows) x) o WHERE o.old;
-    DELETE FROM @schema@.event e WHERE e.seq <= last AND e.seq <= floor AND NOT @schema@.needed(e.xid, e.seq);
+    sure := @schema@.surely_done();
+    SELECT array_agg(o.seq), max(o.seq) INTO old, last
+    FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at FROM @schema@.event e WHERE e.seq <= f.floor ORDER BY e.seq LIMIT 100000) x
+          WHERE x.created_at < cutoff LIMIT max_rows) o;
+    DELETE FROM @schema@.event e
+    WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at FROM @schema@.event i WHERE i.seq < last
+                                                       ORDER BY i.seq LIMIT 100000) x WHERE x.created_at > now))
+      AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq));
     GET DIAGNOSTICS events = ROW_COUNT;
-    kept := kept - events;
-    IF kept = 0 THEN
-        pin := '';
+    more := coalesce(array_length(old, 1), 0) >= max_rows AND events > 0;
+    kept := 0;
+    kept_more := false;
+    pin := '';
+    IF NOT more THEN
+        SELECT count(*) FILTER (WHERE x.created_at < cutoff), count(*) FILTER (WHERE x.created_at < cutoff) >= 10000
+        INTO kept, kept_more
+        FROM (SELECT e.created_at FROM @schema@.event e WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT 10000) x;
+        kept := kept + coalesce(array_length(old, 1), 0) - (SELECT count(*) FROM unnest(old) AS o WHERE NOT EXISTS (
+                    SELECT 1 FROM @schema@.event e WHERE e.seq = o));
+    END IF;
+    IF kept > 0 THEN
+        pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
+               ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
+    END IF;
+    IF events > 0 THEN -- what is told of single events goes with them
+        DELETE FROM @schema@.ended x WHERE x.seq <= last AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = x.seq);
+        DELETE FROM @schema@.former_filter x WHERE x.head < coalesce((SELECT min(e.seq) FROM @schema@.event e), last + 1);
     END IF;
     WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO keys FROM gone;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.handled o WHERE o.at < inbox_cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
-    SELECT keys + count(*) INTO keys FROM gone;
+    SELECT count(*) INTO inbox_rows FROM gone;
     WITH gone AS (DELETE FROM @schema@.receipt x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.receipt o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
-    SELECT keys + count(*) INTO keys FROM gone;
-    more := events = max_rows OR keys >= max_rows;
+    SELECT count(*) INTO receipts FROM gone;
+    more := more OR greatest(keys, inbox_rows, receipts) >= max_rows;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval) IS 'deletes what is old and needed by nobody';

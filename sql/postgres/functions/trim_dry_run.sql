@@ -1,10 +1,13 @@
--- trim_dry_run: what calling trim until there is no more would delete.
+-- trim_dry_run: what calling trim until there is no more would delete, and what it would keep. It counts them all.
 CREATE OR REPLACE FUNCTION @schema@.trim_dry_run(older_than interval, inbox interval DEFAULT NULL, OUT events bigint,
-                                                 OUT keys bigint, OUT kept bigint, OUT pin text)
+                                                 OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint, OUT kept bigint,
+                                                 OUT pin text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    cutoff timestamptz := @schema@.clock() - older_than;
-    young bigint;
+    now timestamptz := @schema@.clock();
+    cutoff timestamptz := now - older_than;
+    sure xid8;
+    last bigint;
     f record;
 BEGIN
     IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
@@ -12,15 +15,19 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
-    SELECT min(e.seq) INTO young FROM @schema@.event e WHERE e.created_at >= cutoff;
-    SELECT count(*) FILTER (WHERE e.seq <= coalesce(f.floor, 0)), count(*) INTO events, kept
-    FROM @schema@.event e WHERE e.seq < coalesce(young, 9223372036854775807);
-    kept := kept - events;
-    pin := CASE WHEN kept = 0 THEN '' WHEN f IS NULL THEN 'no consumer is registered yet'
-           ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
-    keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < cutoff)
-          + (SELECT count(*) FROM @schema@.handled x WHERE x.at < @schema@.clock() - coalesce(inbox, older_than))
-          + (SELECT count(*) FROM @schema@.receipt x WHERE x.at < cutoff);
+    sure := @schema@.surely_done();
+    SELECT max(e.seq) INTO last FROM @schema@.event e WHERE e.seq <= f.floor AND e.created_at < cutoff;
+    SELECT count(*) FILTER (WHERE o.free), count(*) FILTER (WHERE NOT o.free AND o.created_at < cutoff) INTO events, kept
+    FROM (SELECT e.created_at, coalesce(e.seq <= last, false) AND (e.created_at < cutoff OR e.created_at > now)
+                 AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq)) AS free FROM @schema@.event e) o;
+    pin := '';
+    IF kept > 0 THEN
+        pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
+               ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
+    END IF;
+    keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < cutoff);
+    inbox_rows := (SELECT count(*) FROM @schema@.handled x WHERE x.at < now - coalesce(inbox, older_than));
+    receipts := (SELECT count(*) FROM @schema@.receipt x WHERE x.at < cutoff);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim_dry_run(interval, interval) IS 'what trim would delete';

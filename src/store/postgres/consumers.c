@@ -38,15 +38,19 @@ int pg_consumer_report(struct store *base, const char *name, const char *text, s
     char kept[TEXT_KEPT_MAX];
     return pg_exec(
         pg_of(base), err, NULL,
-        "UPDATE @schema@.consumer SET report = $2::text, report_at = @schema@.clock() WHERE name = $1 AND report "
-        "IS DISTINCT FROM $2::text",
+        "UPDATE @schema@.consumer SET report = $2::text, report_at = CASE WHEN report LIKE 'sink is down%' AND $2::text LIKE "
+        "'sink is down%' THEN report_at ELSE @schema@.clock() END WHERE name = $1 AND report IS DISTINCT FROM $2::text",
         "ss", name, text_kept(text, kept));
 }
 
 static int check_removable(struct pg_store *st, const char *name, bool force, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT dead, parked, inflight FROM @schema@.consumer_status WHERE name = $1", "s",
-                           name);
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT (SELECT count(*) FROM @schema@.dead d WHERE d.consumer = c.name), (SELECT count(*) FROM @schema@.parked p WHERE "
+        "p.consumer = c.name), (SELECT count(*) FROM @schema@.claim k WHERE k.consumer = c.name AND "
+        "k.locked_until > @schema@.clock()) FROM @schema@.consumer c WHERE c.name = $1",
+        "s", name);
     if (!r) return -1;
     bool found = PQntuples(r) > 0;
     int64_t dead = found ? pg_int(r, 0, 0) : 0, parked = found ? pg_int(r, 0, 1) : 0,
@@ -121,30 +125,124 @@ static bool read_row(const PGresult *r, int i, struct arena *a, struct consumer_
     c->last_error_at = pg_int(r, i, 18);
     c->floor = pg_int(r, i, 19);
     c->floor_pin = copy(r, i, 20, a, &ok);
+    c->claims = pg_int(r, i, 21);
+    c->behind_exact = pg_true(r, i, 22);
+    c->report = copy(r, i, 23, a, &ok);
+    c->report_at = pg_int(r, i, 24);
+    c->down = store_says_down(c->report);
+    c->inflight_exact = true;
+    bool reported = c->report && (!c->last_error || c->report_at >= c->last_error_at || c->down);
+    if (reported) {
+        c->last_error = c->report;
+        c->last_error_at = c->report_at;
+    }
     return ok;
 }
+
+/* A count of payloads that a predicate wants. */
+struct asked {
+    int64_t scanned, wanted, rest; /* rest: of those wanted, what is not in the row of the others */
+    int64_t first, last;
+    int64_t oldest_at;
+};
+
+/* ask reads rows of (seq, whether it is fresh, whether it waits, created_at, payload). */
+static int ask(const struct filter *f, const PGresult *r, struct asked *ret)
+{
+    *ret = (struct asked){0};
+    for (int i = 0; i < PQntuples(r); i++) {
+        bool fresh = pg_true(r, i, 1), waits = pg_true(r, i, 2);
+        int64_t seq = pg_int(r, i, 0), at = pg_int(r, i, 3);
+        if (fresh) ret->scanned++;
+        if (fresh && !ret->first) ret->first = seq;
+        if (fresh) ret->last = seq;
+        if (!waits || !filter_payload(f, str_of(pg_str(r, i, 4)))) continue;
+        if (fresh) ret->wanted++;
+        else ret->rest++;
+        if (!ret->oldest_at || at < ret->oldest_at) ret->oldest_at = at;
+    }
+    return 0;
+}
+
+static int ask_behind(struct pg_store *st, const struct filter *f, struct consumer_info *c, int64_t head,
+                      struct error *err)
+{
+    struct asked n;
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT w.seq, w.fresh, w.waits, " MS(
+            "w.created_at") ", CASE WHEN w.waits THEN e.payload END "
+                            "FROM @schema@.waiting($1, $2::int) w JOIN @schema@.event e ON e.seq = w.seq ORDER BY w.seq",
+        "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS);
+    if (!r) return -1;
+    ask(f, r, &n);
+    PQclear(r);
+    c->behind_exact = n.scanned < STORE_PROBE_EVENTS;
+    c->behind = n.rest + n.wanted;
+    if (!c->behind_exact && head > n.last)
+        c->behind = n.rest +
+                    (int64_t)((double)n.wanted * (double)(head - n.first + 1) / (double)(n.last - n.first + 1));
+    c->oldest_at = n.oldest_at;
+    return 0;
+}
+
+static int ask_inflight(struct pg_store *st, const struct filter *f, struct consumer_info *c, struct error *err)
+{
+    struct asked n;
+    if (c->inflight > STORE_PROBE_EVENTS) {
+        c->inflight_exact = false;
+        return 0;
+    }
+    /* What is parked was wanted by whoever parked it, unless a worker vanished. */
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful THEN NULL ELSE e.payload END "
+        "FROM @schema@.claim k, LATERAL @schema@.claimed(k.consumer, k.epoch) e WHERE k.consumer = $1 AND "
+        "k.locked_until > @schema@.clock()",
+        "s", c->spec.name);
+    if (!r) return -1;
+    int64_t sure = 0;
+    for (int i = 0; i < PQntuples(r); i++) sure += PQgetisnull(r, i, 4);
+    ask(f, r, &n);
+    PQclear(r);
+    c->inflight = sure + n.rest;
+    return 0;
+}
+
+/* ask_predicate: the server counts what the type patterns let through; what the predicate leaves out of it is found out here. */
+static int ask_predicate(struct pg_store *st, struct consumer_info *c, int64_t head, struct error *err)
+{
+    struct filter *f = NULL;
+    if (!*c->spec.where) return 0;
+    if (filter_new(NULL, c->spec.where, &f, NULL) != 0) return 0; /* of a worker in SQL, and no predicate of ours */
+    int bad = 0;
+    if (c->behind > 0) bad = ask_behind(st, f, c, head, err);
+    else c->behind_exact = true;
+    if (!bad && c->inflight > 0) bad = ask_inflight(st, f, c, err);
+    filter_free(f);
+    return bad;
+}
+
+static const char list_sql[] =
+    "SELECT name, events, predicate, ordering, lanes, retry, paused, " MS("created_at") ", position, behind, " MS("oldest_at") ", delivered, inflight, owner, parked, dead, " MS(
+        "next_due") ", last_error, " MS("last_error_at") ", floor, floor_pin, claims, behind_exact, report, " MS("report_at") ", coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) FROM "
+                                                                                                                              "@schema@.consumer_status WHERE $1::text IS NULL OR name = $1 ORDER BY name";
 
 int pg_consumer_list(struct store *base, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                      struct error *err)
 {
-    /* The failure of the parked event that failed last, unless the relay reported something later. */
-    PGresult *r = pg_query(
-        pg_of(base), err,
-        "SELECT name, events, predicate, ordering, lanes, retry, paused, " MS("created_at") ", position, behind, " MS(
-            "oldest_at") ", delivered, inflight, owner, parked, dead, " MS("next_due") ", CASE WHEN report IS NULL OR "
-                                                                                       "last_error_at > report_at THEN last_error ELSE report END, CASE WHEN report IS NULL OR last_error_at > report_at "
-                                                                                       "THEN " MS("last_error_at") " ELSE " MS(
-                                                                                           "report_at") " END, floor, floor_pin FROM @schema@.consumer_status WHERE "
-                                                                                                        "$1::text IS NULL OR name = $1 ORDER BY name",
-        "s", name);
+    PGresult *r = pg_query(pg_of(base), err, list_sql, "s", name);
     if (!r) return -1;
     size_t n = (size_t)PQntuples(r);
+    int64_t head = n ? pg_int(r, 0, 25) : 0;
     struct consumer_info *list = arena_zalloc(a, n + 1, sizeof *list);
     bool ok = list != NULL;
     for (size_t i = 0; ok && i < n; i++) ok = read_row(r, (int)i, a, &list[i]);
     PQclear(r);
     if (!ok) return err_nomem(err);
     if (name && n == 0) return store_no_consumer(name, err);
+    for (size_t i = 0; i < n; i++)
+        if (ask_predicate(pg_of(base), &list[i], head, err) != 0) return -1;
     *ret = list;
     *ret_n = n;
     return 0;

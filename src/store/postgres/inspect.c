@@ -25,7 +25,14 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
                                .consumers = pg_int(r, 0, 5),
                                .dead = pg_int(r, 0, 6),
                                .now_ms = pg_int(r, 0, 7)};
-    ret->events = ret->tail ? pg_int(r, 0, 3) - ret->tail + 1 : 0;
+    int64_t span = ret->tail ? pg_int(r, 0, 3) - ret->tail + 1 : 0;
+    PQclear(r);
+    ret->events = span;
+    ret->events_exact = span <= STORE_EXACT_ROWS;
+    if (span == 0 || !ret->events_exact) return 0;
+    r = pg_query(pg_of(base), err, "SELECT count(*) FROM @schema@.event", ""); /* numbers have gaps */
+    if (!r) return -1;
+    ret->events = pg_int(r, 0, 0);
     PQclear(r);
     return 0;
 }

@@ -10,14 +10,16 @@ static int dry_run(struct pg_store *st, const struct trim_request *req, struct t
     st->patient = true; /* it counts them all */
     PGresult *r = pg_query(
         st, err,
-        "SELECT events, keys, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond', nullif($2::bigint, 0) * interval '1 millisecond')",
+        "SELECT events, keys, inbox_rows, receipts, kept, pin FROM @schema@.trim_dry_run($1::bigint * interval '1 millisecond', nullif($2::bigint, 0) * interval '1 millisecond')",
         "ii", req->older_than_ms, req->inbox_ms);
     st->patient = false;
     if (!r) return -1;
     t->events = pg_int(r, 0, 0);
     t->keys = pg_int(r, 0, 1);
-    t->kept_for_pin = pg_int(r, 0, 2);
-    snprintf(t->pin, sizeof t->pin, "%s", PQgetvalue(r, 0, 3));
+    t->inbox = pg_int(r, 0, 2);
+    t->receipts = pg_int(r, 0, 3);
+    t->kept_for_pin = pg_int(r, 0, 4);
+    snprintf(t->pin, sizeof t->pin, "%s", PQgetvalue(r, 0, 5));
     PQclear(r);
     return 0;
 }
@@ -31,15 +33,18 @@ int pg_trim(struct store *base, const struct trim_request *req, struct trim_resu
     } else {
         PGresult *r = pg_query(
             st, err,
-            "SELECT events, keys, kept, pin, more FROM @schema@.trim($1::bigint * interval '1 millisecond', $2, nullif($3::bigint, 0) * "
+            "SELECT events, keys, inbox_rows, receipts, kept, pin, more, kept_more FROM @schema@.trim($1::bigint * interval '1 millisecond', $2, nullif($3::bigint, 0) * "
             "interval '1 millisecond')",
             "iii", req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS, req->inbox_ms);
         if (!r) return -1;
         t.events = pg_int(r, 0, 0);
         t.keys = pg_int(r, 0, 1);
-        t.kept_for_pin = pg_int(r, 0, 2);
-        snprintf(t.pin, sizeof t.pin, "%s", PQgetvalue(r, 0, 3));
-        t.more = pg_true(r, 0, 4);
+        t.inbox = pg_int(r, 0, 2);
+        t.receipts = pg_int(r, 0, 3);
+        t.kept_for_pin = pg_int(r, 0, 4);
+        snprintf(t.pin, sizeof t.pin, "%s", PQgetvalue(r, 0, 5));
+        t.more = pg_true(r, 0, 6);
+        t.kept_more = pg_true(r, 0, 7);
         PQclear(r);
     }
     *ret = t;

@@ -196,18 +196,26 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
 int sqlite_consumer_pause(struct store *base, const char *name, bool paused, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    if (sqlite_exec(st, err, "UPDATE outbox_consumer SET paused = ? WHERE name = ?", "is", (int64_t)paused, name) != 0)
+    /* Why it was paused is over with the pause. */
+    if (sqlite_exec(
+            st, err,
+            "UPDATE outbox_consumer SET paused = ?1, report = CASE WHEN ?1 OR report NOT LIKE 'paused%' THEN report "
+            "END WHERE name = ?2",
+            "is", (int64_t)paused, name) != 0)
         return -1;
     return sqlite3_changes(st->db) ? 0 : store_no_consumer(name, err);
 }
 
+/* consumer_report: a sink that is down for another reason than before is still down since it was first. */
 int sqlite_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     char kept[TEXT_KEPT_MAX];
-    return sqlite_exec(st, err,
-                       "UPDATE outbox_consumer SET report = ?1, report_at = ?2 WHERE name = ?3 AND report IS NOT ?1",
-                       "sis", text_kept(text, kept), sqlite_now(st), name);
+    return sqlite_exec(
+        st, err,
+        "UPDATE outbox_consumer SET report = ?1, report_at = CASE WHEN report LIKE 'sink is down%' AND ?1 LIKE "
+        "'sink is down%' THEN report_at ELSE ?2 END WHERE name = ?3 AND report IS NOT ?1",
+        "sis", text_kept(text, kept), sqlite_now(st), name);
 }
 
 /* keep_epoch: see create. */
@@ -294,8 +302,11 @@ static int read_specs(struct sqlite_store *st, const char *name, struct arena *a
         c->paused = sqlite3_column_int(q, 6) != 0;
         c->created_at = sqlite3_column_int64(q, 7);
         c->delivered = sqlite3_column_int64(q, 8);
-        c->last_error = copy(q, 9, a);
-        c->last_error_at = sqlite3_column_int64(q, 10);
+        c->report = copy(q, 9, a);
+        c->report_at = sqlite3_column_int64(q, 10);
+        c->down = store_says_down(c->report);
+        c->last_error = c->report;
+        c->last_error_at = c->report_at;
         if (!c->spec.name || !c->spec.events || !c->spec.where || !c->spec.retry) r = err_nomem(err);
     }
     sqlite3_reset(q);
@@ -354,7 +365,8 @@ static int read_errors(struct sqlite_store *st, struct consumer_info *c, struct 
                                    "s", c->spec.name);
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r == 1) {
-        if (!c->last_error || sqlite3_column_int64(q, 1) > c->last_error_at) {
+        bool later = !c->last_error || sqlite3_column_int64(q, 1) > c->last_error_at;
+        if (later && !c->down) {
             c->last_error = copy(q, 0, a);
             c->last_error_at = sqlite3_column_int64(q, 1);
         }
@@ -380,25 +392,45 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
     return 0;
 }
 
-static int read_state(struct sqlite_store *st, struct consumer_info *c, int64_t head, struct arena *a,
+static int read_counts(struct sqlite_store *st, struct consumer_info *c, int64_t now, struct error *err)
+{
+    const char *name = c->spec.name;
+    return sqlite_number(st, err, &c->position, "SELECT min(position) FROM outbox_lane WHERE consumer = ?", "s",
+                         name) ||
+                   sqlite_number(st, err, &c->claims,
+                                 "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si",
+                                 name, now) ||
+                   sqlite_number(
+                       st, err, &c->parked,
+                       "SELECT count(*) FROM outbox_parked p WHERE p.consumer = ?1 AND NOT EXISTS (SELECT 1 FROM "
+                       "outbox_claim k WHERE k.consumer = ?1 AND k.epoch = p.claim AND k.locked_until > ?2)",
+                       "si", name, now) ||
+                   sqlite_number(st, err, &c->dead,
+                                 "SELECT count(*) FROM outbox_dead WHERE consumer = ? AND retrying = 0", "s", name) ||
+                   sqlite_number(
+                       st, err, &c->next_due,
+                       "SELECT min(due_at) FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS "
+                       "NOT NULL",
+                       "s", name)
+               ? -1
+               : 0;
+}
+
+/* read_state; what waits and what is in flight takes looking at events, and is left out unless `counted`. */
+static int read_state(struct sqlite_store *st, struct consumer_info *c, bool counted, struct arena *a,
                       struct error *err)
 {
     const char *name = c->spec.name;
     int64_t now = sqlite_now(st);
-    if (sqlite_number(st, err, &c->position, "SELECT min(position) FROM outbox_lane WHERE consumer = ?", "s", name) ||
-        sqlite_number(st, err, &c->oldest_at, "SELECT created_at FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1",
-                      "i", c->position) ||
-        sqlite_number(st, err, &c->inflight,
-                      "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si", name, now) ||
-        sqlite_number(st, err, &c->parked, "SELECT count(*) FROM outbox_parked WHERE consumer = ?", "s", name) ||
-        sqlite_number(st, err, &c->dead, "SELECT count(*) FROM outbox_dead WHERE consumer = ? AND retrying = 0", "s",
-                      name) ||
-        sqlite_number(
-            st, err, &c->next_due,
-            "SELECT min(due_at) FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL", "s",
-            name))
-        return -1;
-    c->behind = head > c->position ? head - c->position : 0;
+    struct backlog b = {.spec = &c->spec, .max = *c->spec.where ? STORE_PROBE_EVENTS : STORE_COUNT_EVENTS};
+    if (read_counts(st, c, now, err) != 0) return -1;
+    if (!counted) return read_floor(st, c, err);
+    if (sqlite_backlog(st, &b, err) != 0) return -1;
+    c->behind = b.behind;
+    c->behind_exact = b.scanned < b.max;
+    c->oldest_at = b.oldest_at;
+    c->inflight = b.inflight;
+    c->inflight_exact = true;
     sqlite3_stmt *q = sqlite_query(
         st, err, "SELECT owner FROM outbox_claim WHERE consumer = ? AND locked_until > ? ORDER BY epoch DESC LIMIT 1",
         "si", name, now);
@@ -411,21 +443,31 @@ static int read_state(struct sqlite_store *st, struct consumer_info *c, int64_t 
     return read_errors(st, c, a, err) || read_floor(st, c, err) ? -1 : 0;
 }
 
-int sqlite_consumer_list(struct store *base, const char *name, struct arena *a, struct consumer_info **ret,
-                         size_t *ret_n, struct error *err)
+static int list_consumers(struct sqlite_store *st, const char *name, bool counted, struct arena *a,
+                          struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
-    struct sqlite_store *st = sqlite_of(base);
     struct consumer_info *list;
     size_t n;
-    int64_t head;
     bool own = sqlite3_get_autocommit(st->db) != 0;
     if (own && sqlite_exec(st, err, "BEGIN", "") != 0) return -1; /* one snapshot for the whole picture */
-    int r = head_of(st, &head, err) || read_specs(st, name, a, &list, &n, err) ? -1 : 0;
-    for (size_t i = 0; r == 0 && i < n; i++) r = read_state(st, &list[i], head, a, err);
+    int r = read_specs(st, name, a, &list, &n, err);
+    for (size_t i = 0; r == 0 && i < n; i++) r = read_state(st, &list[i], counted, a, err);
     if (own) sqlite_exec(st, NULL, "ROLLBACK", "");
     if (r == 0 && name && n == 0) r = store_no_consumer(name, err);
     if (r != 0) return -1;
     *ret = list;
     *ret_n = n;
     return 0;
+}
+
+int sqlite_consumer_list(struct store *base, const char *name, struct arena *a, struct consumer_info **ret,
+                         size_t *ret_n, struct error *err)
+{
+    return list_consumers(sqlite_of(base), name, true, a, ret, ret_n, err);
+}
+
+int sqlite_consumer_floors(struct sqlite_store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                           struct error *err)
+{
+    return list_consumers(st, NULL, false, a, ret, ret_n, err);
 }

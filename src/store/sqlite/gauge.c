@@ -1,62 +1,84 @@
 /* gauge.c: how a consumer is, at a price that does not grow with the backlog. */
+#include <stdlib.h>
+
 #include "store/sqlite/sqlite.h"
 
-static int probe_types(struct sqlite_store *st, int64_t position, struct arena *a, struct consumer_gauge *g,
-                       struct error *err)
+/* The types of what waits, as they are found. */
+struct types {
+    struct arena *a;
+    struct gauge_type *list;
+    size_t n, room;
+};
+
+static int add_type(void *ctx, sqlite3_stmt *row, struct error *err)
 {
+    struct types *t = ctx;
+    struct str type = sqlite_text(row, 1);
+    int64_t at = sqlite3_column_int64(row, 2);
     bool ok = true;
-    int r = 0;
-    sqlite3_stmt *q = sqlite_query(
-        st, err,
-        "SELECT type, count(*), min(created_at) FROM (SELECT type, created_at FROM outbox_event "
-        "WHERE seq > ? ORDER BY seq LIMIT ?) GROUP BY type ORDER BY 2 DESC, 1",
-        "ii", position, (int64_t)STORE_PROBE_EVENTS);
-    if (!q) return -1;
-    struct gauge_type *list = NULL;
-    size_t room = 0;
-    while (ok && (r = sqlite_step(st, q, err)) == 1) {
-        if (g->n_types == room) {
-            struct gauge_type *more = arena_zalloc(a, room = room ? room * 2 : 16, sizeof *more);
-            if (more && g->n_types) memcpy(more, list, g->n_types * sizeof *more);
-            list = more;
-        }
-        if (!list) {
-            ok = false;
-            break;
-        }
-        struct gauge_type *t = &list[g->n_types++];
-        *t = (struct gauge_type){sqlite_copy(q, 0, a, &ok).p, sqlite3_column_int64(q, 1), sqlite3_column_int64(q, 2)};
-        g->probed += t->n;
+    size_t i = 0;
+    while (i < t->n && !str_is(type, t->list[i].type)) i++;
+    if (i == t->room) {
+        t->room = t->room ? t->room * 2 : 16;
+        struct gauge_type *more = arena_zalloc(t->a, t->room, sizeof *more);
+        if (!more) return err_nomem(err);
+        if (t->n) memcpy(more, t->list, t->n * sizeof *more);
+        t->list = more;
     }
-    g->type = list;
-    if (!ok) sqlite3_reset(q);
-    return !ok ? err_nomem(err) : r < 0 ? -1 : 0;
+    if (i == t->n) {
+        t->list[t->n++] = (struct gauge_type){sqlite_copy(row, 1, t->a, &ok).p, 0, at};
+        if (!ok) return err_nomem(err);
+    }
+    t->list[i].n++;
+    if (at < t->list[i].oldest_at) t->list[i].oldest_at = at;
+    return 0;
+}
+
+static int most_first(const void *a, const void *b)
+{
+    const struct gauge_type *x = a, *y = b;
+    if (x->n != y->n) return x->n < y->n ? 1 : -1;
+    return strcmp(x->type, y->type);
 }
 
 static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_gauge *g,
                       struct error *err)
 {
-    int64_t position = 0, head = 0;
     bool ok = true;
-    sqlite3_stmt *q = sqlite_query(st, err, "SELECT events, paused FROM outbox_consumer WHERE name = ?", "s", name);
+    struct types t = {.a = a};
+    struct consumer_spec spec = {.name = name, .where = ""};
+    sqlite3_stmt *q = sqlite_query(
+        st, err, "SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = ?", "s", name);
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r == 0) return store_no_consumer(name, err);
     if (r < 0) return -1;
     *g = (struct consumer_gauge){.events = sqlite_copy(q, 0, a, &ok).p, .paused = sqlite3_column_int(q, 1) != 0};
+    spec.events = g->events;
+    spec.lanes = sqlite3_column_int(q, 2);
+    if (store_says_down(sqlite_text(q, 3).p)) g->down_since = sqlite3_column_int64(q, 4);
     sqlite3_reset(q);
     g->now_ms = sqlite_now(st);
     if (!ok) return err_nomem(err);
-    if (sqlite_number(st, err, &head, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'", "") ||
-        sqlite_number(st, err, &position, "SELECT min(position) FROM outbox_lane WHERE consumer = ?", "s", name) ||
-        sqlite_number(st, err, &g->parked,
-                      "SELECT count(*) FROM (SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT ?)", "si", name,
-                      (int64_t)STORE_PROBE_ROWS) ||
-        sqlite_number(st, err, &g->dead,
-                      "SELECT count(*) FROM (SELECT 1 FROM outbox_dead WHERE consumer = ? AND retrying = 0 LIMIT ?)",
-                      "si", name, (int64_t)STORE_PROBE_ROWS))
-        return -1;
-    g->behind = head > position ? head - position : 0;
-    return probe_types(st, position, a, g, err);
+    struct backlog b = {.spec = &spec, .max = STORE_PROBE_EVENTS, .visit = add_type, .ctx = &t};
+    if (sqlite_backlog(st, &b, err) != 0) return -1;
+    if (t.n) qsort(t.list, t.n, sizeof *t.list, most_first);
+    g->type = t.list;
+    g->n_types = t.n;
+    g->behind = b.behind;
+    g->probed = b.scanned;
+    return sqlite_number(
+               st, err, &g->parked,
+               "SELECT count(*) FROM (SELECT 1 FROM outbox_parked p WHERE p.consumer = ?1 AND NOT EXISTS (SELECT "
+               "1 FROM outbox_claim k WHERE k.consumer = ?1 AND k.epoch = p.claim AND k.locked_until > ?3) LIMIT "
+               "?2)",
+               "sii", name, (int64_t)STORE_PROBE_ROWS, g->now_ms) ||
+                   sqlite_number(
+                       st, err, &g->dead,
+                       "SELECT count(*) FROM (SELECT 1 FROM outbox_dead WHERE consumer = ? AND retrying = 0 LIMIT "
+                       "?)",
+                       "si", name, (int64_t)STORE_PROBE_ROWS)
+               ? -1
+               : 0;
 }
 
 int sqlite_consumer_gauge(struct store *base, const char *name, struct arena *a, struct consumer_gauge *ret,

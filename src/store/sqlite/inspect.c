@@ -20,6 +20,8 @@ int sqlite_info(struct store *base, struct store_info *ret, struct error *err)
         return -1;
     i.schema_version = (int)version;
     i.events = i.tail ? last - i.tail + 1 : 0;
+    i.events_exact = i.events <= STORE_EXACT_ROWS;
+    if (i.events_exact && sqlite_number(st, err, &i.events, "SELECT count(*) FROM outbox_event", "") != 0) return -1;
     *ret = i;
     return 0;
 }
@@ -250,7 +252,8 @@ static int state_of(struct viewer *v, size_t i, const struct event *ev, struct a
     const struct consumer_spec *c = &v->list[i].spec;
     bool found;
     *d = (struct delivery_info){.consumer = c->name};
-    found = v->list[i].parked + v->list[i].dead > 0; /* most have neither: then a million events cost no query */
+    found = v->list[i].parked + v->list[i].inflight + v->list[i].dead >
+            0; /* most have neither: then a million events cost no query */
     if (found && exceptional(v, i, ev->seq, a, &found, err) != 0) return -1;
     if (found) return 0;
     int lane = event_lane(ev->key, ev->seq, c->lanes);

@@ -183,6 +183,21 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
 /* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
 int64_t sqlite_order_key(enum order order, const struct event *ev);
 
+/* backlog.c: counts what waits for a consumer and what is in flight, and tells of each that waits. */
+struct backlog {
+    const struct consumer_spec *spec;
+    int64_t max; /* events to look at behind the position */
+    /* called, if not NULL, for each that was found to wait; the row has type and created_at as columns 1 and 2 */
+    int (*visit)(void *ctx, sqlite3_stmt *row, struct error *err);
+    void *ctx;
+    /* the answer */
+    int64_t scanned;   /* behind the position; less than max: all there are */
+    int64_t behind;    /* that wait; about so many if not all were looked at */
+    int64_t oldest_at; /* 0: none was found */
+    int64_t inflight;  /* in live claims */
+};
+int sqlite_backlog(struct sqlite_store *st, struct backlog *b, struct error *err);
+
 /* former.c: keep notes, before a consumer's filter is replaced, how far it was used. taken_over notes what it no longer tells of
  * a fresh claim that was made under it and ran out. */
 struct taken_over {
@@ -201,6 +216,9 @@ int sqlite_consumer_history(struct store *st, const char *name, struct arena *a,
                             size_t *ret_n, struct error *err);
 int sqlite_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
+/* sqlite_consumer_floors lists all of them with what they hold, and without what takes counting. */
+int sqlite_consumer_floors(struct sqlite_store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
+                           struct error *err);
 int sqlite_consumer_gauge(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,
                           struct error *err);
 int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);

@@ -13,7 +13,7 @@ static int find_floor(struct sqlite_store *st, int64_t *ret, char pin[160], stru
     struct consumer_info *c;
     size_t n;
     arena_init(&a, 0);
-    int r = sqlite_consumer_list(&st->base, NULL, &a, &c, &n, err);
+    int r = sqlite_consumer_floors(st, &a, &c, &n, err);
     *ret = r == 0 && n > 0 ? INT64_MAX : 0;
     snprintf(pin, 160, "no consumer is registered yet");
     for (size_t i = 0; r == 0 && i < n; i++) {
@@ -26,27 +26,47 @@ static int find_floor(struct sqlite_store *st, int64_t *ret, char pin[160], stru
     return r;
 }
 
-/* old_end: the last seq such that it and everything before it is older than the cutoff, looking at most `max` rows
- * ahead (0: all). Old means from the old end: seq order is time order but for clocks that were set back. */
-static int old_end(struct sqlite_store *st, int64_t cutoff, int64_t max, int64_t *ret_seq, int64_t *ret_n,
-                   struct error *err)
+#define LOOK_AT 100000 /* events that may be in front of those that can go */
+#define COUNT_KEPT 10000
+
+/* Which events may go: each by its own created_at, so that one that is odd holds up no other. One whose created_at is ahead of
+ * the clock is as old as the next after it that is not: last is the last that is old. */
+struct old {
+    int64_t cutoff, now, floor, last, n;
+};
+
+/* find_old looks for up to max events that are old enough, and not past the floor; max 0: for all. */
+static int find_old(struct sqlite_store *st, struct old *o, int64_t max, struct error *err)
 {
-    sqlite3_stmt *q = sqlite_query(st, err, "SELECT seq, created_at FROM outbox_event ORDER BY seq LIMIT ?", "i",
-                                   max ? max : INT64_MAX);
-    int r = q ? 1 : -1;
-    *ret_seq = *ret_n = 0;
-    while (q && (r = sqlite_step(st, q, err)) == 1 && sqlite3_column_int64(q, 1) < cutoff) {
-        *ret_seq = sqlite3_column_int64(q, 0);
-        ++*ret_n;
+    int r = 0;
+    sqlite3_stmt *q = sqlite_query(st, err,
+                                   "SELECT seq, created_at FROM outbox_event WHERE seq <= ? ORDER BY seq LIMIT ?", "ii",
+                                   o->floor, max ? (int64_t)LOOK_AT : INT64_MAX);
+    if (!q) return -1;
+    o->last = o->n = 0;
+    while ((max == 0 || o->n < max) && (r = sqlite_step(st, q, err)) == 1) {
+        if (sqlite3_column_int64(q, 1) >= o->cutoff) continue;
+        o->last = sqlite3_column_int64(q, 0);
+        o->n++;
     }
-    if (q) sqlite3_reset(q);
+    sqlite3_reset(q);
     return r < 0 ? -1 : 0;
 }
 
-static int count_to(struct sqlite_store *st, int64_t seq, int64_t *ret, struct error *err)
+/* count_kept: how many are old enough, but past the floor, among the next `most`. */
+static int count_kept(struct sqlite_store *st, const struct old *o, int64_t most, struct trim_result *t,
+                      struct error *err)
 {
-    *ret = 0;
-    return sqlite_number(st, err, ret, "SELECT count(*) FROM outbox_event WHERE seq <= ?", "i", seq);
+    t->kept_for_pin = 0;
+    if (sqlite_number(
+            st, err, &t->kept_for_pin,
+            "SELECT count(*) FROM (SELECT created_at FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT ?) WHERE "
+            "created_at < ?",
+            "iii", o->floor, most, o->cutoff) != 0)
+        return -1;
+    t->kept_more = t->kept_for_pin >= most;
+    if (t->kept_for_pin == 0) t->pin[0] = '\0';
+    return 0;
 }
 
 static int64_t inbox_end(const struct sqlite_store *st, const struct trim_request *req)
@@ -63,50 +83,74 @@ static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cuto
             "BY at LIMIT ?)",
             "ii", cutoff, max) != 0)
         return -1;
-    t->keys += sqlite3_changes(st->db);
+    t->keys = sqlite3_changes(st->db);
     if (sqlite_exec(
             st, err,
             "DELETE FROM outbox_handled WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at "
             "< ? ORDER BY at LIMIT ?)",
             "ii", inbox_cutoff, max) != 0)
         return -1;
-    t->keys += sqlite3_changes(st->db);
+    t->inbox = sqlite3_changes(st->db);
     if (sqlite_exec(
             st, err,
             "DELETE FROM outbox_receipt WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt WHERE "
             "at < ? ORDER BY at LIMIT ?)",
             "ii", cutoff, max) != 0)
         return -1;
-    t->keys += sqlite3_changes(st->db);
+    t->receipts = sqlite3_changes(st->db);
     return 0;
 }
 
-static int dry_run(struct sqlite_store *st, const struct trim_request *req, int64_t cutoff, int64_t floor,
-                   struct trim_result *t, struct error *err)
+static int dry_run(struct sqlite_store *st, const struct trim_request *req, struct old *o, struct trim_result *t,
+                   struct error *err)
 {
-    int64_t old_seq, old_n;
-    if (old_end(st, cutoff, 0, &old_seq, &old_n, err) != 0) return -1;
-    if (count_to(st, old_seq < floor ? old_seq : floor, &t->events, err) != 0) return -1;
-    t->kept_for_pin = old_n - t->events;
-    if (t->kept_for_pin == 0) t->pin[0] = '\0';
-    return sqlite_number(st, err, &t->keys,
-                         "SELECT (SELECT count(*) FROM outbox_idempotency WHERE at < ?1) + (SELECT count(*) FROM "
-                         "outbox_handled WHERE at < ?2) + (SELECT count(*) FROM outbox_receipt WHERE at < ?1)",
-                         "ii", cutoff, inbox_end(st, req));
+    if (find_old(st, o, 0, err) != 0) return -1;
+    if (sqlite_number(st, err, &t->events,
+                      "SELECT count(*) FROM outbox_event WHERE seq <= ? AND (created_at < ? OR created_at > ?)", "iii",
+                      o->last, o->cutoff, o->now) != 0)
+        return -1;
+    if (count_kept(st, o, INT64_MAX, t, err) != 0) return -1;
+    return sqlite_number(st, err, &t->keys, "SELECT count(*) FROM outbox_idempotency WHERE at < ?", "i", o->cutoff) ||
+                   sqlite_number(st, err, &t->inbox, "SELECT count(*) FROM outbox_handled WHERE at < ?", "i",
+                                 inbox_end(st, req)) ||
+                   sqlite_number(st, err, &t->receipts, "SELECT count(*) FROM outbox_receipt WHERE at < ?", "i",
+                                 o->cutoff)
+               ? -1
+               : 0;
 }
 
-static int trim_some(struct sqlite_store *st, const struct trim_request *req, int64_t cutoff, int64_t floor,
-                     struct trim_result *t, struct error *err)
+/* trim_told: what is told of single events, and of filters that judged them, goes with them. */
+static int trim_told(struct sqlite_store *st, int64_t last, struct error *err)
 {
-    int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS, seq, n;
-    if (old_end(st, cutoff, max, &seq, &n, err) != 0) return -1;
-    int64_t last = seq < floor ? seq : floor + BUG(RETENTION_EDGE);
-    if (n > 0 && sqlite_exec(st, err, "DELETE FROM outbox_event WHERE seq <= ?", "i", last) != 0) return -1;
-    t->events = n > 0 ? sqlite3_changes(st->db) : 0;
-    t->kept_for_pin = n - t->events;
-    if (t->kept_for_pin == 0) t->pin[0] = '\0';
-    if (trim_keys(st, cutoff, inbox_end(st, req), max, t, err) != 0) return -1;
-    t->more = t->events == max || t->keys >= max;
+    if (sqlite_exec(
+            st, err,
+            "DELETE FROM outbox_ended WHERE seq <= ? AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = "
+            "outbox_ended.seq)",
+            "i", last) != 0)
+        return -1;
+    return sqlite_exec(
+        st, err, "DELETE FROM outbox_former_filter WHERE high < coalesce((SELECT min(seq) FROM outbox_event), ? + 1)",
+        "i", last);
+}
+
+static int trim_some(struct sqlite_store *st, const struct trim_request *req, struct old *o, struct trim_result *t,
+                     struct error *err)
+{
+    int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS;
+    o->floor += BUG(RETENTION_EDGE);
+    if (find_old(st, o, max, err) != 0) return -1;
+    if (o->n > 0) {
+        if (sqlite_exec(st, err, "DELETE FROM outbox_event WHERE seq <= ? AND (created_at < ? OR created_at > ?)",
+                        "iii", o->last, o->cutoff, o->now) != 0)
+            return -1;
+        t->events = sqlite3_changes(st->db);
+        if (trim_told(st, o->last, err) != 0) return -1;
+    }
+    bool more_events = o->n == max;
+    if (more_events) t->pin[0] = '\0';
+    else if (count_kept(st, o, COUNT_KEPT, t, err) != 0) return -1;
+    if (trim_keys(st, o->cutoff, inbox_end(st, req), max, t, err) != 0) return -1;
+    t->more = more_events || t->keys >= max || t->inbox >= max || t->receipts >= max;
     return 0;
 }
 
@@ -114,15 +158,16 @@ int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_
 {
     struct sqlite_store *st = sqlite_of(base);
     struct trim_result t = {0};
-    int64_t floor, cutoff = sqlite_now(st) - req->older_than_ms;
+    struct old o = {.now = sqlite_now(st)};
+    o.cutoff = o.now - req->older_than_ms;
     if (req->dry_run) {
-        if (find_floor(st, &floor, t.pin, err) != 0 || dry_run(st, req, cutoff, floor, &t, err) != 0) return -1;
+        if (find_floor(st, &o.floor, t.pin, err) != 0 || dry_run(st, req, &o, &t, err) != 0) return -1;
         *ret = t;
         return 0;
     }
     if (sqlite_begin(base, err) != 0) return -1; /* the floor is found under the lock: nobody moves it meanwhile */
-    if (sqlite_numbers_keep(st, err) != 0 || find_floor(st, &floor, t.pin, err) != 0 ||
-        trim_some(st, req, cutoff, floor, &t, err) != 0) {
+    if (sqlite_numbers_keep(st, err) != 0 || find_floor(st, &o.floor, t.pin, err) != 0 ||
+        trim_some(st, req, &o, &t, err) != 0) {
         sqlite_rollback(base);
         return -1;
     }
