@@ -275,7 +275,7 @@ static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct 
     struct buf loss;
     size_t n;
     if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
-    if (!cli->args.force && store_removable(name, c->dead, c->parked, c->inflight, err) != 0) return -1;
+    if (!cli->args.force && store_removable(name, c->dead, c->parked, c->claims, err) != 0) return -1;
     if (cli->args.dry_run) return report_removal(cli, c, err);
     buf_init(&loss, 1024);
     add_loss(&loss, c);
