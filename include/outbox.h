@@ -139,7 +139,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required.
+** What a producer emits. Only type is required. docs/limits.md says what each field may be; what breaks a limit is refused with
+** OUTBOX_INVALID and a text that names the field and the limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, no white space, no control characters
 **   aggregate_type,
@@ -151,7 +152,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   idempotency_key  emitting the same key again gives no second event, or NULL
 **   tenant           or NULL
 **   version          of the aggregate, if has_version is not 0
-**   not_before       milliseconds since 1970 before which nobody gets it, or 0. It holds back its key, too
+**   not_before       milliseconds since 1970 before which nobody gets it, ten years ahead at most, or 0. It holds back its
+**                    key, too
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */

@@ -119,4 +119,157 @@ $outbox$;
 DROP FUNCTION IF EXISTS @schema@.claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval, timestamptz, bigint, int,
     text, bigint, bigint);
 
+-- ---- limits: what an event may be, on every way in (docs/limits.md) ----
+
+-- Domains, for the reason given in 0001. A constraint's name is what a producer reads when it is refused: it says which column,
+-- and what the limit is. The columns get their domains while those allow everything, and NOT VALID leaves alone what is there
+-- already: so nothing is rewritten or looked through, and events of an older version stay as they are, and deliverable.
+ALTER DOMAIN @schema@.event_type RENAME TO event_type_1; -- of varchar(255), which counts characters and does not say whose they are
+CREATE DOMAIN @schema@.event_type AS text;
+CREATE DOMAIN @schema@.event_aggregate_type AS text;
+CREATE DOMAIN @schema@.event_aggregate_id AS text;
+CREATE DOMAIN @schema@.event_payload AS json;
+CREATE DOMAIN @schema@.event_tenant AS text;
+CREATE DOMAIN @schema@.event_not_before AS timestamptz;
+CREATE DOMAIN @schema@.event_created_at AS timestamptz;
+
+-- Times without an end stopped every consumer that came upon one. They become the latest, or the earliest, that there is.
+UPDATE @schema@.event SET not_before = least(greatest(not_before, 'epoch'), clock_timestamp() + interval '3653 days')
+    WHERE NOT not_before BETWEEN 'epoch' AND clock_timestamp() + interval '3653 days';
+UPDATE @schema@.event SET created_at = least(greatest(created_at, 'epoch'), clock_timestamp())
+    WHERE NOT created_at BETWEEN 'epoch' AND clock_timestamp() + interval '1 day';
+UPDATE @schema@.dead SET not_before = least(greatest(not_before, 'epoch'), clock_timestamp() + interval '3653 days')
+    WHERE NOT not_before BETWEEN 'epoch' AND clock_timestamp() + interval '3653 days';
+UPDATE @schema@.dead SET created_at = least(greatest(created_at, 'epoch'), clock_timestamp())
+    WHERE NOT created_at BETWEEN 'epoch' AND clock_timestamp() + interval '1 day';
+UPDATE @schema@.parked SET due_at = least(greatest(due_at, 'epoch'), clock_timestamp() + interval '3653 days')
+    WHERE NOT due_at BETWEEN 'epoch' AND clock_timestamp() + interval '3653 days';
+
+-- A column that a view shows does not change its type. So views, the application's own among them, are taken down and put up
+-- again as they were: with their owner, options, rights and comments.
+DO $outbox$
+DECLARE
+    saved jsonb;
+    v record;
+    g record;
+BEGIN
+    WITH RECURSIVE above (oid, depth) AS (
+        SELECT '@schema@.event'::regclass::oid, 0
+        UNION
+        SELECT r.ev_class, a.depth + 1 FROM above a
+        JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = a.oid
+                                   AND d.classid = 'pg_rewrite'::regclass
+        JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid AND r.ev_class <> a.oid)
+    SELECT jsonb_agg(jsonb_build_object(
+               'name', format('%I.%I', c.relnamespace::regnamespace::text, c.relname), 'owner', c.relowner, 'depth', x.depth,
+               'query', pg_get_viewdef(c.oid), 'options', array_to_string(c.reloptions, ', '), 'rights', c.relacl::text[],
+               'comment', obj_description(c.oid, 'pg_class')))
+    INTO saved FROM (SELECT a.oid, max(a.depth) AS depth FROM above a GROUP BY a.oid) x
+    JOIN pg_catalog.pg_class c ON c.oid = x.oid AND c.relkind = 'v';
+
+    FOR v IN SELECT * FROM jsonb_to_recordset(saved) AS s (name text, depth int) ORDER BY s.depth DESC LOOP
+        EXECUTE format('DROP VIEW %s', v.name);
+    END LOOP;
+    DROP POLICY tenant ON @schema@.event;
+    ALTER TABLE @schema@.event
+        ALTER type TYPE @schema@.event_type,
+        ALTER aggregate_type TYPE @schema@.event_aggregate_type,
+        ALTER aggregate_id TYPE @schema@.event_aggregate_id,
+        ALTER payload TYPE @schema@.event_payload,
+        ALTER tenant TYPE @schema@.event_tenant,
+        ALTER not_before TYPE @schema@.event_not_before,
+        ALTER created_at TYPE @schema@.event_created_at;
+    CREATE POLICY tenant ON @schema@.event
+        USING (coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant));
+    FOR v IN SELECT * FROM jsonb_to_recordset(saved) AS s (name text, owner oid, depth int, query text, options text, rights text[],
+                                                           comment text) ORDER BY s.depth LOOP
+        EXECUTE format('CREATE VIEW %s %s AS %s', v.name, 'WITH (' || v.options || ')', v.query);
+        EXECUTE format('COMMENT ON VIEW %s IS %L', v.name, v.comment);
+        FOR g IN SELECT a.privilege_type, a.is_grantable, CASE WHEN a.grantee = 0 THEN 'PUBLIC'
+                        ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS grantee
+                 FROM aclexplode(v.rights::aclitem[]) a WHERE a.grantee <> v.owner LOOP
+            EXECUTE format('GRANT %s ON %s TO %s %s', g.privilege_type, v.name, g.grantee,
+                           CASE WHEN g.is_grantable THEN 'WITH GRANT OPTION' END);
+        END LOOP;
+        IF v.owner <> (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = v.name::regclass) THEN
+            EXECUTE format('ALTER VIEW %s OWNER TO %I', v.name, pg_get_userbyid(v.owner));
+        END IF;
+    END LOOP;
+END
+$outbox$;
+
+-- What is seldom given is looked at by functions: they are called only if it is there, and one call takes less time to get ready
+-- for than a condition. Names are written out, because a SET of the search_path takes longer than all the rest.
+CREATE FUNCTION @schema@.headers_fit(headers json) RETURNS boolean -- not jsonb: of a name that comes twice it has the last only
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+BEGIN
+    IF pg_catalog.json_typeof(headers) OPERATOR(pg_catalog.<>) 'object'
+       OR pg_catalog.octet_length(headers::text) OPERATOR(pg_catalog.>) 65536 THEN
+        RETURN false;
+    END IF;
+    RETURN NOT EXISTS (SELECT 1 FROM pg_catalog.json_each(headers) AS h
+                       WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
+                          OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$');
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.headers_fit(json) IS 'whether headers are an object of strings, and not too large';
+
+CREATE FUNCTION @schema@.large_payload_fits(payload json) RETURNS boolean
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog AS $outbox$
+DECLARE
+    allowed text := nullif(current_setting('outbox.max_payload', true), '');
+BEGIN
+    RETURN octet_length(payload::text) <= least(coalesce(pg_size_bytes(allowed), 1048576), 67108864);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.large_payload_fits(json) IS 'whether a payload over 1 MiB is allowed: outbox.max_payload, or 64 MiB';
+
+CREATE FUNCTION @schema@.tenant_fits(tenant text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+BEGIN
+    RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
+       AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.tenant_fits(text) IS 'whether it can be the name of a tenant';
+
+CREATE FUNCTION @schema@.not_before_fits(not_before timestamptz) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
+BEGIN
+    RETURN not_before OPERATOR(pg_catalog.>=) timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
+           (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '3653 days');
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.not_before_fits(timestamptz) IS 'whether an event can wait until then';
+
+-- The characters that are white space, or control something, are named: a class would depend on the database''s locale.
+ALTER DOMAIN @schema@.event_type ADD CONSTRAINT "type: 1 to 255 bytes, no white space, no control character"
+    CHECK (octet_length(VALUE) <= 255 AND
+           VALUE ~ '^[^\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+$') NOT VALID;
+DROP DOMAIN @schema@.event_type_1;
+ALTER DOMAIN @schema@.event_aggregate_type
+    ADD CONSTRAINT "aggregate_type: 1 to 1024 bytes, no '/', no control character"
+    CHECK (octet_length(VALUE) <= 1024 AND VALUE ~ '^[^\u0001-\u001f\u007f-\u009f/]+$') NOT VALID;
+ALTER DOMAIN @schema@.event_aggregate_id ADD CONSTRAINT "aggregate_id: 1 to 1024 bytes, no control character"
+    CHECK (octet_length(VALUE) <= 1024 AND VALUE ~ '^[^\u0001-\u001f\u007f-\u009f]+$') NOT VALID;
+ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no control character"
+    CHECK (@schema@.tenant_fits(VALUE)) NOT VALID;
+ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
+    CHECK (octet_length(json_send(VALUE)) <= 1048576 OR @schema@.large_payload_fits(VALUE)) NOT VALID;
+ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of strings, at most 64 KiB"
+    CHECK (@schema@.headers_fit(VALUE)) NOT VALID;
+ALTER DOMAIN @schema@.event_headers DROP CONSTRAINT event_headers_check;
+ALTER DOMAIN @schema@.event_not_before ADD CONSTRAINT "not_before: from 1970 to ten years ahead"
+    CHECK (@schema@.not_before_fits(VALUE)) NOT VALID;
+ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to one day ahead"
+    CHECK (VALUE BETWEEN 'epoch' AND clock_timestamp() + interval '1 day') NOT VALID;
+-- The one rule about two columns. In these words it takes the least time to get ready for.
+ALTER TABLE @schema@.event ADD CONSTRAINT "aggregate_type and aggregate_id: both or neither"
+    CHECK (CASE WHEN aggregate_type IS NULL THEN aggregate_id IS NULL ELSE aggregate_id IS NOT NULL END) NOT VALID;
+
+-- These take more types now, each in functions of its own.
+DROP FUNCTION IF EXISTS @schema@.emit(text, text, text, json, json, text, bigint, timestamptz, text);
+DROP FUNCTION IF EXISTS @schema@.emit_once(text, text, text, json, json, text, bigint, timestamptz, text);
+DROP FUNCTION IF EXISTS @schema@.handle_once(text, text, text);
+
 UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version';

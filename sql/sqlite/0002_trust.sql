@@ -25,6 +25,77 @@ CREATE TABLE outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) WITHOUT ROWID;
 
+-- ---- limits: what an event may be, on every way in (docs/limits.md) ----
+
+-- A CHECK cannot be changed, so the table is made anew, with every event, its number, and the numbers given out so far. Events of
+-- an older version that break a rule are taken over as they are, and stay deliverable; only times that nobody can wait for become
+-- the latest there is. A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
+--
+-- SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no UTF-8: those no
+-- CHECK can find, and a relay makes dead letters of them. x'...' are patterns for GLOB: '*[...]*' with the control characters, and
+-- '/', or white space; literals, because they are looked at for every event. Headers have strings only if, once escaped backslashes
+-- and quotes are out of the way, '":"' joins each name with its value and '","' a value with the next name, and between the
+-- first quote and the last there is no other.
+DROP VIEW outbox_delivery; -- made anew below
+CREATE TABLE outbox_event_2 (
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    id             TEXT NOT NULL UNIQUE DEFAULT (lower(
+        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 1, 8) || '-' ||
+        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 9, 4) || '-7' ||
+        substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (random() & 3), 1) ||
+        substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))),
+    type           TEXT NOT NULL,
+    aggregate_type TEXT,
+    aggregate_id   TEXT,
+    version        INTEGER,
+    payload        TEXT NOT NULL DEFAULT 'null',
+    headers        TEXT,
+    tenant         TEXT,
+    not_before     INTEGER,
+    created_at     INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+    CONSTRAINT "type: 1 to 255 bytes, no white space, no control character" CHECK (type = CAST(type AS TEXT) AND
+        length(CAST(type AS BLOB)) <= 255 AND type <> '' AND type NOT GLOB CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)),
+    CONSTRAINT "aggregate_type: 1 to 1024 bytes, no '/', no control character" CHECK (
+        aggregate_type = CAST(aggregate_type AS TEXT) AND aggregate_type <> '' AND
+        length(CAST(aggregate_type AS BLOB)) <= 1024 AND aggregate_type NOT GLOB CAST(x'2a5b012d1f7f2dc29f2f5d2a' AS TEXT)),
+    CONSTRAINT "aggregate_id: 1 to 1024 bytes, no control character" CHECK (
+        aggregate_id = CAST(aggregate_id AS TEXT) AND aggregate_id <> '' AND
+        length(CAST(aggregate_id AS BLOB)) <= 1024 AND aggregate_id NOT GLOB CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+    CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL)),
+    CONSTRAINT "tenant: 1 to 1024 bytes, no control character" CHECK (tenant = CAST(tenant AS TEXT) AND tenant <> '' AND
+        length(CAST(tenant AS BLOB)) <= 1024 AND tenant NOT GLOB CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+    CONSTRAINT "payload: JSON, at most 64 MiB" CHECK (payload = CAST(payload AS TEXT) AND json_valid(payload) AND
+        length(CAST(payload AS BLOB)) <= 67108864),
+    CONSTRAINT "headers: an object of strings, at most 64 KiB" CHECK (headers = CAST(headers AS TEXT) AND
+        length(CAST(headers AS BLOB)) <= 65536 AND json_type(headers) = 'object' AND
+        instr(substr(rtrim(replace(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x'), '","', 'x'), '"}'), 3), '"') = 0),
+    CONSTRAINT "id: a UUID in 36 characters" CHECK (id = CAST(id AS TEXT) AND id GLOB
+        '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]' ||
+        '-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'),
+    CONSTRAINT "id, type, aggregate_type, aggregate_id, tenant, headers, payload: no NUL" CHECK (
+        instr(id || type || coalesce(aggregate_type, '') || coalesce(aggregate_id, '') || coalesce(tenant, '') ||
+        coalesce(headers, '') || payload, CAST(x'00' AS TEXT)) = 0),
+    CONSTRAINT "version: a whole number of 64 bits" CHECK (version = CAST(version AS INTEGER)),
+    CONSTRAINT "created_at: milliseconds, from 1970 to 9999" CHECK (created_at = CAST(created_at AS INTEGER) AND
+        created_at BETWEEN 0 AND 253402300799999),
+    CONSTRAINT "not_before: milliseconds, from 1970 to ten years ahead" CHECK (not_before = CAST(not_before AS INTEGER) AND
+        not_before BETWEEN 0 AND created_at + 315619200000)
+);
+PRAGMA ignore_check_constraints = ON;
+INSERT INTO outbox_event_2
+SELECT seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant,
+       CASE WHEN not_before IS NULL OR typeof(not_before) <> 'integer' AND CAST(not_before AS INTEGER) <= 0 THEN NULL
+            ELSE min(max(CAST(not_before AS INTEGER), 0), max(min(CAST(created_at AS INTEGER), 253402300799999), 0) + 315619200000) END,
+       min(max(CAST(created_at AS INTEGER), 0), CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+FROM outbox_event ORDER BY seq;
+PRAGMA ignore_check_constraints = OFF;
+DELETE FROM sqlite_sequence WHERE name = 'outbox_event_2';
+INSERT INTO sqlite_sequence (name, seq) SELECT 'outbox_event_2', seq FROM sqlite_sequence WHERE name = 'outbox_event';
+DROP TABLE outbox_event;
+PRAGMA legacy_alter_table = ON; -- or a view of the application's own that names the table would be in the way
+ALTER TABLE outbox_event_2 RENAME TO outbox_event;
+PRAGMA legacy_alter_table = OFF;
+
 -- Which outbox this is: a copy of it has the same, another one never.
 INSERT INTO outbox_meta (name, value) VALUES ('identity', lower(hex(randomblob(16))));
 
@@ -71,7 +142,6 @@ CREATE TABLE outbox_former_filter (
 -- a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
 -- others are not, or that a claim of some lane spans. `outbox events` is exact in both.
 -- An expired claim counts as none: its events are pending, or failed if they had failed before.
-DROP VIEW outbox_delivery;
 CREATE VIEW outbox_delivery AS
 SELECT seq, event_id, type, consumer,
        CASE

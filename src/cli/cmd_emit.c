@@ -158,7 +158,8 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     struct store *st;
     char id[UUID_TEXT + 1];
     bool duplicate = false;
-    if (event_check(ev, cli->settings.payload_max, err) != 0) return -1;
+    struct event_limits limits = {cli->settings.payload_max, clock_wall(&clock_system)};
+    if (event_check(ev, &limits, err) != 0) return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
     store_close(st);
@@ -223,8 +224,9 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
     char id[UUID_TEXT + 1];
     bool duplicate = false;
     arena_reset(&k->arena);
-    if (ndjson_read(line, clock_wall(&clock_system), &k->arena, &ev, err) != 0) return -1;
-    if (event_check(&ev, k->cli->settings.payload_max, err) != 0) return -1;
+    struct event_limits limits = {k->cli->settings.payload_max, clock_wall(&clock_system)};
+    if (ndjson_read(line, limits.now, &k->arena, &ev, err) != 0) return -1;
+    if (event_check(&ev, &limits, err) != 0) return -1;
     if (!k->open && k->st->ops->begin(k->st, err) != 0) return -1;
     k->open = true;
     if (k->st->ops->emit(k->st, NULL, &ev, id, &duplicate, err) != 0) return -1;

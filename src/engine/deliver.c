@@ -354,20 +354,34 @@ static int64_t next_sent(struct pipeline *p, int64_t now)
     return p->last_sent;
 }
 
-/* offer hands up to `room` queued items to the sink; returns how many it took. */
+/* bury_malformed: what no sink can be given is a dead letter at once, and what is behind it goes on. */
+static bool bury_malformed(struct pipeline *p, struct item *it)
+{
+    struct error why;
+    if (event_check_stored(it->d.ev, &why) == 0) return false;
+    bury(p, it, it->d.ev->attempts, why.text);
+    return true;
+}
+
+/* offer hands up to `room` queued items to the sink; returns how many it took, or buried as malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
     d[0] = NULL;
     size_t n = 0, max = pipeline_failstop(p) ? OFFER : 1;
     if (room < max) max = room;
-    for (struct item *it = p->ready.head; it && n < max; it = it->next_ready) d[n++] = &it->d;
+    size_t buried = 0;
+    while (n < max && p->ready.head) {
+        struct item *it = ready_pop(&p->ready);
+        if (bury_malformed(p, it)) buried++;
+        else d[n++] = &it->d;
+    }
+    if (n == 0) return buried;
     /* They fly before the sink has said so, because it may answer from within submit. */
     for (size_t i = 0; i < n; i++) {
         item_fly((struct item *)d[i]);
         ((struct item *)d[i])->sent_at = next_sent(p, now);
     }
-    for (size_t i = 0; i < n; i++) ready_pop(&p->ready);
     p->flying += n;
     p->answered = false;
     size_t took = submit(p, d, n, now);
@@ -376,7 +390,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
         ready_unshift(&p->ready, (struct item *)d[i - 1]);
         p->flying--;
     }
-    return took;
+    return took + buried;
 }
 
 /* lease_allows: nothing is submitted of a claim past its deadline, nor past half of its lease while it can be extended

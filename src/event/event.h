@@ -9,10 +9,14 @@
 #include "base/str.h"
 #include "base/uuid7.h"
 
+/* What an event may be. docs/limits.md says each once for people, sql/<store>/0002_trust.sql says them to the databases, and a test
+ * (tests/scenario/test_limits.py) tries them on every way in: change all of them together. */
 #define EVENT_TYPE_MAX 255
 #define EVENT_KEY_MAX 1024 /* bytes of aggregate type, aggregate id, idempotency key, tenant: each */
 #define EVENT_HEADERS_MAX 65536
-#define EVENT_PAYLOAD_MAX (1024 * 1024) /* the default; settable */
+#define EVENT_PAYLOAD_MAX (1024 * 1024)                   /* the default; settable */
+#define EVENT_PAYLOAD_CEILING ((int64_t)64 * 1024 * 1024) /* the most that can be set */
+#define EVENT_AHEAD_MAX_MS ((int64_t)3653 * 24 * 3600000) /* how far ahead not_before may be: ten years */
 
 /* An event to be emitted. Everything is borrowed for the call. Absent strings have p == NULL. */
 struct new_event {
@@ -51,9 +55,24 @@ struct event {
     bool delayed;       /* not_before has not come: don't deliver, settle as OUTCOME_DELAY */
 };
 
+/* What an event is measured by. */
+struct event_limits {
+    int64_t payload_max; /* bytes */
+    int64_t now;         /* wall ms */
+};
+
 /* event_check refuses what may not be emitted: ERR_INVALID and a text that says which part, what is wrong with it, and
- * where. payload_max is the limit in bytes. */
-int event_check(const struct new_event *ev, int64_t payload_max, struct error *err);
+ * where. */
+int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err);
+
+/* event_check_stored refuses what no sink can be given: an event that came around every check (those of an older version were
+ * fewer, and SQLite keeps text that is no UTF-8). ERR_INVALID and a text, as event_check. Sizes are the sink's to judge, and that a
+ * payload is JSON is the database's: this is called for every delivery. */
+int event_check_stored(const struct event *ev, struct error *err);
+
+/* event_check_inbox refuses what cannot stand in the inbox: a handler's name or a key that is empty, too long, no UTF-8, or has a
+ * NUL. */
+int event_check_inbox(struct str handler, struct str key, struct error *err);
 
 /* event_key hashes an aggregate to the number that lanes and order go by; never 0, except that an absent aggregate id
  * gives 0. Equal aggregates give equal keys, in every version and on every store: persisted. */

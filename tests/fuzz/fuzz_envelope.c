@@ -53,7 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (envelope_read(input, &text, &ev, &err) != 0) MUST(err.code == ERR_INVALID && err.text[0]);
     buf_release(&text);
     arena_init(&a, 1 << 24);
-    if (ndjson_read(input, 1700000000000, &a, &in, &err) == 0 && event_check(&in, EVENT_PAYLOAD_MAX, &err) == 0) {
+    if (ndjson_read(input, 1700000000000, &a, &in, &err) == 0 &&
+        event_check(&in, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0) {
         ev = (struct event){.seq = 1,
                             .id = STR("01890a5d-ac96-774b-bcce-b302099a8057"),
                             .type = in.type,

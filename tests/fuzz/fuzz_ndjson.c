@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     arena_init(&a, 1 << 24);
     if (ndjson_read((struct str){data ? (const char *)data : "", n}, 1700000000000, &a, &ev, &err) != 0)
         MUST(err.code == ERR_INVALID && err.text[0] && !strchr(err.text, '\n'));
-    else if (event_check(&ev, EVENT_PAYLOAD_MAX, &err) == 0) written(&ev);
+    else if (event_check(&ev, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0) written(&ev);
     arena_release(&a);
     return 0;
 }

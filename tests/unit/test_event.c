@@ -9,6 +9,9 @@
 
 #include "event/event.h"
 
+#define NOW INT64_C(1700000000000)
+
+static const struct event_limits limits = {EVENT_PAYLOAD_MAX, NOW};
 static char long_text[EVENT_KEY_MAX + 1];
 
 static struct new_event sound(void)
@@ -27,16 +30,16 @@ static struct new_event sound(void)
 static void accepted(const struct new_event *ev)
 {
     struct error err;
-    if (event_check(ev, EVENT_PAYLOAD_MAX, &err) != 0) fail_msg("%s", err.text);
+    if (event_check(ev, &limits, &err) != 0) fail_msg("%s", err.text);
 }
 
 static void refused(const struct new_event *ev, const char *want)
 {
     struct error err = {.code = 0};
-    assert_int_equal(event_check(ev, EVENT_PAYLOAD_MAX, &err), -1);
+    assert_int_equal(event_check(ev, &limits, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
     assert_string_equal(err.text, want);
-    assert_int_equal(event_check(ev, EVENT_PAYLOAD_MAX, NULL), -1);
+    assert_int_equal(event_check(ev, &limits, NULL), -1);
 }
 
 #define WITH(field, value, want) \
@@ -170,9 +173,9 @@ static void payload_limit_comes_before_its_form(void **state)
     free(large);
     struct new_event ev = sound();
     struct error err;
-    assert_int_equal(event_check(&ev, 11, &err), -1);
+    assert_int_equal(event_check(&ev, &(struct event_limits){11, NOW}, &err), -1);
     assert_string_equal(err.text, "payload is 12 bytes, the limit is 11");
-    assert_int_equal(event_check(&ev, 12, &err), 0);
+    assert_int_equal(event_check(&ev, &(struct event_limits){12, NOW}, &err), 0);
 }
 
 static void headers_are_an_object_of_strings(void **state)
@@ -180,11 +183,15 @@ static void headers_are_an_object_of_strings(void **state)
     (void)state;
     FINE(headers, absent);
     FINE(headers, STR("{}"));
-    FINE(headers, STR("{\"a\":\"\", \"b\\u00e4\":\"\\u0000\"}"));
+    FINE(headers, STR("{\"a\":\"\", \"b\\u00e4\":\"\\n\\\\u0000\\ud83d\\ude00\"}"));
     WITH(headers, STR("[]"), "headers is not a JSON object");
     WITH(headers, STR("{"), "headers is not JSON: unexpected end at byte 1");
     WITH(headers, STR("{\"a\":\"b\",\"c\":1}"), "headers has a value that is not a string at byte 13");
     WITH(headers, STR("{\"a\":null}"), "headers has a value that is not a string at byte 5");
+    WITH(headers, STR("{\"a\":\"b\",\"a\":{}}"), "headers has a value that is not a string at byte 13");
+    WITH(headers, STR("{\"a\":\"\\\\\\u0000\"}"), "headers has a NUL at byte 8");
+    WITH(headers, STR("{\"a\":\"\\ud800\"}"), "headers has half a surrogate pair at byte 6");
+    WITH(headers, STR("{\"a\":\"\\udc00\\ud800\"}"), "headers has half a surrogate pair at byte 6");
 }
 
 static void header_names_are_checked_after_unescaping(void **state)
@@ -209,11 +216,66 @@ static void headers_have_a_limit(void **state)
     free(text);
 }
 
-static void negative_time_is_refused(void **state)
+static void time_that_nobody_can_wait_for_is_refused(void **state)
 {
     (void)state;
-    WITH(not_before, -1, "not-before time is negative: -1");
-    FINE(not_before, INT64_MAX);
+    FINE(not_before, NOW + EVENT_AHEAD_MAX_MS);
+    WITH(not_before, -1, "not_before is before 1970: -1");
+    WITH(not_before, INT64_MIN, "not_before is before 1970: -9223372036854775808");
+    WITH(not_before, NOW + EVENT_AHEAD_MAX_MS + 1, "not_before is more than ten years ahead: 2015619200001");
+    WITH(not_before, INT64_MAX, "not_before is more than ten years ahead: 9223372036854775807");
+}
+
+#define STORED(field, value, want) \
+    do { \
+        struct event ev_ = {.id = STR("01a1e6cc-983c-7158-af96-d5a854ba8ad7"), .type = STR("a"), .payload = STR("1")}; \
+        struct error err_ = {.code = 0}; \
+        assert_int_equal(event_check_stored(&ev_, &err_), 0); \
+        ev_.field = value; \
+        const char *want_ = want; \
+        assert_int_equal(event_check_stored(&ev_, &err_), want_ ? -1 : 0); \
+        if (want_) assert_string_equal(err_.text, want_); \
+    } while (0)
+
+static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
+{
+    (void)state;
+    STORED(id, STR("7"), "malformed: id is no UUID");
+    STORED(type, STR("a\xff"), "malformed: type is not valid UTF-8 at byte 1");
+    STORED(type, STR("a\nb"), "malformed: type has a control character at byte 1");
+    STORED(aggregate_type, STR("\0"), "malformed: aggregate type has a control character at byte 0");
+    STORED(aggregate_id, STR("\x80"), "malformed: aggregate id is not valid UTF-8 at byte 0");
+    STORED(tenant, STR("\x1f"), "malformed: tenant has a control character at byte 0");
+    STORED(payload, STR("{}\0{}"), "malformed: payload has a NUL at byte 2");
+    STORED(payload, STR("\"\xc3\""), "malformed: payload is not valid UTF-8 at byte 1");
+    STORED(headers, STR("[1]"), "malformed: headers is not a JSON object");
+}
+
+/* What an older version let in, and sinks can take. */
+static void stored_event_that_breaks_newer_rules_is_delivered(void **state)
+{
+    (void)state;
+    STORED(aggregate_type, STR("a/b"), NULL);
+    STORED(type, STR("a b"), NULL);
+    STORED(aggregate_id, ((struct str){long_text, EVENT_KEY_MAX + 1}), NULL);
+    STORED(headers, STR("{\"a\":{\"b\":1}}"), NULL);
+    STORED(not_before, INT64_MAX, NULL);
+}
+
+static void inbox_takes_names_and_keys_within_their_limits(void **state)
+{
+    (void)state;
+    struct error err;
+    struct str full = {long_text, EVENT_KEY_MAX}, over = {long_text, EVENT_KEY_MAX + 1};
+    assert_int_equal(event_check_inbox(full, full, &err), 0);
+    assert_int_equal(event_check_inbox(STR("h"), STR("a\nb"), &err), 0);
+    assert_int_equal(event_check_inbox(STR("h"), over, &err), -1);
+    assert_string_equal(err.text, "key is 1025 bytes, the limit is 1 to 1024");
+    assert_int_equal(event_check_inbox(over, STR("k"), &err), -1);
+    assert_int_equal(event_check_inbox(STR(""), STR("k"), &err), -1);
+    assert_int_equal(event_check_inbox(STR("h"), absent, &err), -1);
+    assert_int_equal(event_check_inbox(STR("h"), STR("a\0b"), &err), -1);
+    assert_string_equal(err.text, "key has a NUL at byte 1");
 }
 
 /* Stored beside every event: these numbers may not change. */
@@ -271,7 +333,10 @@ int main(void)
         cmocka_unit_test(headers_are_an_object_of_strings),
         cmocka_unit_test(header_names_are_checked_after_unescaping),
         cmocka_unit_test(headers_have_a_limit),
-        cmocka_unit_test(negative_time_is_refused),
+        cmocka_unit_test(time_that_nobody_can_wait_for_is_refused),
+        cmocka_unit_test(stored_event_is_refused_if_no_sink_can_have_it),
+        cmocka_unit_test(stored_event_that_breaks_newer_rules_is_delivered),
+        cmocka_unit_test(inbox_takes_names_and_keys_within_their_limits),
         cmocka_unit_test(key_is_the_same_in_every_version),
         cmocka_unit_test(key_is_zero_only_without_an_aggregate),
         cmocka_unit_test(key_tells_type_and_id_apart),

@@ -1,12 +1,22 @@
 -- emit: writes an event in the current transaction and returns its id. With an idempotency key that was used before, no
 -- second event is made, and the first one's id is returned; with other content that is an error. Needs the right to insert
 -- events, none to read them. tenant NULL: the one this connection works for.
-CREATE OR REPLACE FUNCTION @schema@.emit(type text, aggregate_type text, aggregate_id text, payload json,
-                                         headers json DEFAULT NULL, idempotency_key text DEFAULT NULL,
-                                         version bigint DEFAULT NULL, not_before timestamptz DEFAULT NULL,
-                                         tenant text DEFAULT NULL)
+-- Drivers send JSON as json, as jsonb, as text, or without saying as what (which then is text), and ids as anything. So there is
+-- a function for each type of payload and headers, all with the same body; only the one with headers in text lets them be left
+-- out, so that no call fits two. anycompatible takes any type, and text where none is said.
+DO $outbox$
+DECLARE
+    p text;
+    h text;
+BEGIN
+    FOR p, h IN SELECT * FROM unnest('{text, json, jsonb}'::text[]) AS x, unnest('{text DEFAULT NULL, json, jsonb}'::text[]) AS y LOOP
+        EXECUTE replace(replace($function$
+CREATE OR REPLACE FUNCTION @schema@.emit(type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
+                                         headers <headers>,
+                                         idempotency_key text DEFAULT NULL, version bigint DEFAULT NULL,
+                                         not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE AS $outbox$
+LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE
     new_id uuid := @schema@.uuid7();
 BEGIN
@@ -16,10 +26,13 @@ BEGIN
         RETURN new_id;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id, emit.payload, emit.headers, emit.version,
+    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::text, emit.payload::json, emit.headers::json, emit.version,
             emit.not_before, coalesce(emit.tenant, nullif(current_setting('outbox.tenant', true), '')));
     RETURN new_id;
 END
+$body$$function$, '<payload>', p), '<headers>', h);
+        EXECUTE format('COMMENT ON FUNCTION %s.emit(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',
+                       '@schema@', p, split_part(h, ' ', 1), 'writes an event in the current transaction; returns its id');
+    END LOOP;
+END
 $outbox$;
-COMMENT ON FUNCTION @schema@.emit(text, text, text, json, json, text, bigint, timestamptz, text) IS
-    'writes an event in the current transaction; returns its id';

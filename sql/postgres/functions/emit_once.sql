@@ -1,16 +1,28 @@
--- emit_once: emit with an idempotency key, which also says whether the key was known (then id is the first event's).
-CREATE OR REPLACE FUNCTION @schema@.emit_once(type text, aggregate_type text, aggregate_id text, payload json, headers json,
+-- emit_once: emit with an idempotency key, which also says whether the key was known (then id is the first event's). As many
+-- functions as emit, for the same reason.
+DO $outbox$
+DECLARE
+    p text;
+    h text;
+BEGIN
+    FOR p, h IN SELECT * FROM unnest('{text, json, jsonb}'::text[]) AS x, unnest('{text, json, jsonb}'::text[]) AS y LOOP
+        EXECUTE replace(replace($function$
+CREATE OR REPLACE FUNCTION @schema@.emit_once(type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
+                                              headers <headers>,
                                               idempotency_key text, version bigint DEFAULT NULL,
-                                              not_before timestamptz DEFAULT NULL,
-                                              tenant text DEFAULT NULL,
+                                              not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
                                               OUT id uuid, OUT duplicate boolean)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE
     content bigint := hashtextextended(concat_ws(chr(1), type, coalesce(aggregate_type, chr(2)),
-                                                 coalesce(aggregate_id, chr(2)), payload::text), 0);
+                                                 coalesce(aggregate_id::text, chr(2)), payload::text), 0);
     whose text := coalesce(tenant, nullif(current_setting('outbox.tenant', true), ''));
     known record;
 BEGIN
+    IF idempotency_key IS NULL OR octet_length(idempotency_key) > 1024
+       OR idempotency_key !~ '^[^\u0001-\u001f\u007f-\u009f]+$' THEN
+        RAISE EXCEPTION 'idempotency_key: 1 to 1024 bytes, no control character' USING ERRCODE = 'check_violation';
+    END IF;
     -- Waits for a transaction that is about to use the same key.
     id := @schema@.uuid7();
     INSERT INTO @schema@.idempotency (tenant, key, event_id, hash)
@@ -27,9 +39,12 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-    VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id, emit_once.payload,
-            emit_once.headers, emit_once.version, emit_once.not_before, whose);
+    VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::text, emit_once.payload::json,
+            emit_once.headers::json, emit_once.version, emit_once.not_before, whose);
+END
+$body$$function$, '<payload>', p), '<headers>', h);
+        EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',
+                       '@schema@', p, h, 'emit with an idempotency key; says whether it was known');
+    END LOOP;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.emit_once(text, text, text, json, json, text, bigint, timestamptz, text) IS
-    'emit with an idempotency key; says whether it was known';

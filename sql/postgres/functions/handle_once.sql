@@ -1,22 +1,37 @@
 -- handle_once: the inbox. Records in the current transaction that a handler takes effect for a key (an event's id, or any
--- other); returns whether it is the first to. The same key with another payload is an error.
-CREATE OR REPLACE FUNCTION @schema@.handle_once(handler text, key text, payload text DEFAULT '') RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+-- other); returns whether it is the first to. The same key with another payload is an error. As emit does, it takes the key as
+-- whatever it is, and the payload as text, json or jsonb: a function for each.
+DO $outbox$
 DECLARE
-    content bigint := hashtextextended(coalesce(payload, ''), 0);
+    p text;
+BEGIN
+    FOREACH p IN ARRAY ARRAY['text DEFAULT ''''', 'json', 'jsonb'] LOOP
+        EXECUTE replace($function$
+CREATE OR REPLACE FUNCTION @schema@.handle_once(handler text, key anycompatible, payload <payload>) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $body$
+DECLARE
+    the_key text := key::text;
+    content bigint := hashtextextended(coalesce(payload::text, ''), 0);
     known bigint;
 BEGIN
-    INSERT INTO @schema@.handled (handler, key, hash) VALUES (handle_once.handler, handle_once.key, content)
+    IF octet_length(coalesce(handler, '')) NOT BETWEEN 1 AND 1024 OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
+        RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
+    END IF;
+    INSERT INTO @schema@.handled (handler, key, hash) VALUES (handle_once.handler, the_key, content)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
         RETURN true;
     END IF;
-    SELECT h.hash INTO known FROM @schema@.handled h WHERE h.handler = handle_once.handler AND h.key = handle_once.key;
+    SELECT h.hash INTO known FROM @schema@.handled h WHERE h.handler = handle_once.handler AND h.key = the_key;
     IF known IS DISTINCT FROM content THEN
-        RAISE EXCEPTION 'handler "%" has handled key "%" before with another payload', left(handler, 100), left(key, 100)
+        RAISE EXCEPTION 'handler "%" has handled key "%" before with another payload', left(handler, 100), left(the_key, 100)
             USING ERRCODE = 'OB001';
     END IF;
     RETURN false;
 END
+$body$$function$, '<payload>', p);
+        EXECUTE format('COMMENT ON FUNCTION %s.handle_once(text, anycompatible, %s) IS %L', '@schema@', split_part(p, ' ', 1),
+                       'the inbox: true the first time, in the same transaction as the effect');
+    END LOOP;
+END
 $outbox$;
-COMMENT ON FUNCTION @schema@.handle_once(text, text, text) IS 'the inbox: true the first time, in the same transaction as the effect';

@@ -40,7 +40,7 @@ BEGIN
             PERFORM @schema@.park(c.name, o.seq, @schema@.key(c.ordering, e.aggregate_type, e.aggregate_id),
                 o.attempts,
                 CASE o.kind WHEN 'retry' THEN now + greatest(o.delay_ms, 1) * interval '1 millisecond'
-                            WHEN 'delay' THEN coalesce(e.not_before, now) ELSE now END,
+                            WHEN 'delay' THEN least(coalesce(e.not_before, now), now + interval '3653 days') ELSE now END,
                 CASE o.kind WHEN 'retry' THEN greatest(o.delay_ms, 1) * interval '1 millisecond' ELSE '0' END,
                 false, o.kind = 'delay', CASE o.kind WHEN 'retry' THEN coalesce(o.error, 'failed') END,
                 coalesce(o.proven, false));

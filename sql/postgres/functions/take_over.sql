@@ -33,7 +33,7 @@ BEGIN
             SELECT c.name, w.seq, w.key, 0,
                    CASE WHEN w.key <> 0 AND (w.nth > 1 OR EXISTS (SELECT 1 FROM @schema@.parked b
                              WHERE b.consumer = c.name AND b.key = w.key AND b.seq < w.seq))
-                        THEN NULL ELSE greatest(now, w.not_before) END,
+                        THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now), now + interval '3653 days')) END,
                    true, coalesce(w.not_before > now, false)
             FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key ORDER BY e.seq) AS nth
                   FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) e,

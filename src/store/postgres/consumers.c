@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 
-#define MS(column) "floor(extract(epoch FROM " column ") * 1000)::bigint"
+#define MS(column) "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
 
 int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
 {

@@ -76,7 +76,7 @@ static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct new_
 {
     struct str texts[] = {ev->type, ev->aggregate_type,  ev->aggregate_id,  payload, ev->headers,
                           tenant,   ev->idempotency_key, str_of(st->schema)};
-    if (in_transaction(db, err) != 0 || in_its_encoding(db, texts, sizeof texts / sizeof *texts, err) != 0) return NULL;
+    if (in_its_encoding(db, texts, sizeof texts / sizeof *texts, err) != 0) return NULL;
     if (ev->idempotency_key.p)
         return pg_query_on(st, db, err, st->foreign[FOREIGN_ONCE], "tttstttst", ev->type, ev->aggregate_type,
                            ev->aggregate_id, version, payload, ev->headers, tenant, at, ev->idempotency_key);
@@ -84,17 +84,27 @@ static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct new_
                        ev->aggregate_id, version, payload, ev->headers, tenant, at);
 }
 
-int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
-            bool *ret_duplicate, struct error *err)
+/* allow_large: the database takes no more than EVENT_PAYLOAD_MAX, unless this transaction says that it may be more. */
+static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
 {
-    struct pg_store *st = pg_of(base);
+    static const char sql[] = "SELECT set_config('outbox.max_payload', $1, true)";
+    char bytes[24];
+    number(true, EVENT_PAYLOAD_CEILING, bytes);
+    PGresult *r = foreign ? pg_query_on(st, foreign, err, sql, "s", bytes) : pg_query(st, err, sql, "s", bytes);
+    PQclear(r);
+    return r ? 0 : -1;
+}
+
+static int insert(struct pg_store *st, PGconn *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+                  bool *ret_duplicate, struct error *err)
+{
     char id[UUID_TEXT + 1], version[24], not_before[24];
     const char *v = number(ev->has_version, ev->version, version);
     const char *at = number(ev->not_before != 0, ev->not_before, not_before);
     struct str payload = ev->payload.p ? ev->payload : STR("null");
     struct str tenant = ev->tenant.p ? ev->tenant : str_of(st->tenant);
     PGresult *r;
-    if (event_check(ev, st->opt.payload_max, err) != 0) return -1;
+    if (payload.n > EVENT_PAYLOAD_MAX && allow_large(st, foreign, err) != 0) return -1;
     if (foreign) {
         r = emit_foreign(st, foreign, ev, v, payload, tenant, at, err);
     } else if (ev->idempotency_key.p) {
@@ -113,12 +123,29 @@ int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char 
     return 0;
 }
 
+int pg_emit(struct store *base, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
+            bool *ret_duplicate, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct event_limits limits = {st->opt.payload_max, clock_wall(st->opt.clock)};
+    if (event_check(ev, &limits, err) != 0) return -1;
+    if (foreign && in_transaction(foreign, err) != 0) return -1;
+
+    bool alone = !foreign && !st->in_tx && ev->payload.n > EVENT_PAYLOAD_MAX; /* for allow_large */
+    if (!alone) return insert(st, foreign, ev, ret_id, ret_duplicate, err);
+    if (pg_begin(base, err) != 0) return -1;
+    if (insert(st, NULL, ev, ret_id, ret_duplicate, err) == 0) return pg_commit(base, err);
+    pg_rollback(base);
+    return -1;
+}
+
 int pg_handle_once(struct store *base, void *foreign, struct str handler, struct str key, struct str payload,
                    bool *ret_first, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     if (!foreign && !st->in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open: the record must commit together with the effect");
+    if (event_check_inbox(handler, key, err) != 0) return -1;
     struct str texts[] = {handler, key, payload};
     if (foreign && (in_transaction(foreign, err) != 0 || in_its_encoding(foreign, texts, 3, err) != 0)) return -1;
     PGresult *r = foreign ? pg_query_on(st, foreign, err, st->foreign[FOREIGN_HANDLE], "ttt", handler, key, payload)

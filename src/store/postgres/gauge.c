@@ -12,7 +12,8 @@ static const char state_sql[] =
 
 /* Rows are read in the order of seq and no further than the limit; payloads are not touched. */
 static const char types_sql[] =
-    "SELECT w.type, count(*), floor(extract(epoch FROM min(w.created_at)) * 1000)::bigint FROM @schema@.waiting($1, $2::int) w "
+    "SELECT w.type, count(*), floor(extract(epoch FROM min(w.created_at) FILTER (WHERE isfinite(w.created_at))) * "
+    "1000)::bigint FROM @schema@.waiting($1, $2::int) w "
     "WHERE w.waits GROUP BY w.type ORDER BY 2 DESC, 1";
 
 static const char *copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)

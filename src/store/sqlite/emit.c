@@ -192,7 +192,7 @@ int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev, c
     char id[UUID_TEXT + 1];
     int64_t now = sqlite_now(st);
     bool duplicate = false;
-    if (event_check(ev, st->opt.payload_max, err) != 0) return -1;
+    if (event_check(ev, &(struct event_limits){st->opt.payload_max, now}, err) != 0) return -1;
     if (target_init(&t, st, foreign, err) != 0) return -1;
     uuid7_next(&st->uuid, now, &st->rng, id);
     if (!ev->idempotency_key.p) {
@@ -220,6 +220,7 @@ int sqlite_handle_once(struct store *base, void *foreign, struct str handler, st
     struct target t;
     if (!foreign && !st->in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open: the record must commit together with the effect");
+    if (event_check_inbox(handler, key, err) != 0) return -1;
     if (target_init(&t, st, foreign, err) != 0) return -1;
     int64_t hash = (int64_t)hash_end(hash_add(HASH_INIT, payload));
     sqlite3_stmt *q;
