@@ -6,7 +6,7 @@
 #include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
-/* Everything in schema $1: kind, name, definition. With that schema first in search_path its name stays out of what the
+/* Everything in schema $1: kind, name, definition. Whether older rows were looked at for a constraint makes no difference. With that schema first in search_path its name stays out of what the
  * server writes; from the texts that we wrote (quoted: $2, in a literal: $3) it is taken out here. */
 static const char describe_sql[] =
     "SELECT d.kind, d.name, replace(replace(d.def, $3, '@'), $2, '@') FROM pg_catalog.pg_namespace n, LATERAL ("
@@ -23,8 +23,8 @@ static const char describe_sql[] =
     "UNION ALL SELECT 'index', t.relname || '.' || c.relname, concat_ws(' ', i.indisunique, i.indisvalid, "
     "substring(pg_get_indexdef(c.oid) FROM ' USING .*')) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid "
     "JOIN pg_class t ON t.oid = i.indrelid WHERE c.relnamespace = n.oid "
-    "UNION ALL SELECT 'constraint', c.relname || '.' || k.conname, concat_ws(' ', pg_get_constraintdef(k.oid, true), "
-    "k.convalidated) FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE c.relnamespace = n.oid AND "
+    "UNION ALL SELECT 'constraint', c.relname || '.' || k.conname, "
+    "replace(pg_get_constraintdef(k.oid, true), ' NOT VALID', '') FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid WHERE c.relnamespace = n.oid AND "
     "k.contype <> 't' "
     "UNION ALL SELECT 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', concat_ws(' ', "
     "pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname, p.provolatile, p.proparallel, p.prosecdef, "
