@@ -359,7 +359,7 @@ static bool bury_malformed(struct pipeline *p, struct item *it)
 {
     struct error why;
     if (event_check_stored(it->d.ev, &why) == 0) return false;
-    bury(p, it, it->d.ev->attempts, why.text);
+    event_rejected(p, it, &(struct sink_result){.status = SINK_REJECT, .text = why.text});
     return true;
 }
 
