@@ -82,6 +82,7 @@ DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
 -- beside it). Until it is known, a failure uses up no attempt: see src/engine/evidence.h.
 ALTER TABLE @schema@.parked ADD COLUMN failing_since timestamptz, ADD COLUMN proven boolean NOT NULL DEFAULT false;
 UPDATE @schema@.parked SET failing_since = failed_at WHERE failed_at IS NOT NULL;
+DROP FUNCTION IF EXISTS @schema@.take_over(@schema@.consumer, bigint, int, timestamptz);
 DROP FUNCTION IF EXISTS @schema@.park(text, bigint, bigint, int, timestamptz, interval, boolean, boolean, text);
 DROP FUNCTION IF EXISTS @schema@.claimed(text, bigint);
 

@@ -207,7 +207,7 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
 {
     p->stats.delivered++;
     p->stats.stalled_since = p->stats.ended_at;
-    sink_is_up(p, it);
+    if (!r->unasked) sink_is_up(p, it);
     item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
 }
 

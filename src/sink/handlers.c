@@ -13,6 +13,7 @@ struct handlers {
     struct sink base;
     struct handler_guard guard;
     bool guarded;
+    bool called; /* any of them, for the event at hand */
     size_t n;
     struct filter *types[HANDLERS_MAX];
     struct handler h[];
@@ -30,7 +31,10 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     call->text[0] = '\0';
     call->delay_ms = 0;
     call->tx = NULL;
-    if (!hs->guarded) return sane(h->fn(call, d, h->ctx));
+    if (!hs->guarded) {
+        hs->called = true;
+        return sane(h->fn(call, d, h->ctx));
+    }
     switch (hs->guard.enter(hs->guard.ctx, i, d, call)) {
     case HANDLER_SKIP: return SINK_DELIVERED;
     case HANDLER_FAIL: return SINK_RETRY;
@@ -38,6 +42,7 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     case HANDLER_WAIT: return SINK_DOWN;
     case HANDLER_RUN: break;
     }
+    hs->called = true;
     enum sink_status said = sane(h->fn(call, d, h->ctx));
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
@@ -72,7 +77,9 @@ static enum sink_status handle(struct handlers *hs, struct delivery *d)
     struct handler_call call;
     call.text[0] = '\0';
     call.delay_ms = 0;
+    hs->called = false;
     struct sink_result r = {.status = call_all(hs, d, &call)};
+    r.unasked = !hs->called;
     text_clean(call.text, sizeof call.text, call.text, strnlen(call.text, sizeof call.text));
     if (call.delay_ms < 0) call.delay_ms = 0;
     if (call.delay_ms > DELAY_MAX_MS) call.delay_ms = DELAY_MAX_MS;

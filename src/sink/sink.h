@@ -41,7 +41,7 @@ struct sink_result {
     const char *text;       /* why; NULL when delivered; borrowed for the call of done */
     const char *receipt;    /* the other side's own id; may be NULL; borrowed for the call of done */
     int64_t retry_after_ms; /* what the other side asked for; 0: nothing */
-    bool unasked;           /* with SINK_REJECT: known without asking the other side, so it says nothing about that */
+    bool unasked;           /* known without asking the other side, so it says nothing about that */
 };
 
 enum {

@@ -229,16 +229,43 @@ static void a_filter_that_never_matches_still_gets_to_the_end(void **state)
 
 /* ---- leases (G5, G6, G9) ---- */
 
-static void expired_claim_cannot_settle(void **state)
+/* late: whoever could not reach the store for longer than its lease knows what it delivered. */
+static void claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
     emit(g->st, "1");
     assert_int_equal(claim(g, "c"), 1);
+    pass(100 * LEASE);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(look(g, "c").delivered, 1);
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.through);
+}
+
+/* Its own turn does not take over what it has in hand, even if that ran out; another's does. */
+static void own_claims_that_ran_out_are_not_taken_over_by_their_owner(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    struct batch first = g->b;
+    int64_t known[1] = {first.epoch}, seq = first.ev[0].seq;
     pass(LEASE);
-    assert_false(settle(g, "c", NULL, 0)); /* even though nobody has taken it over */
-    assert_int_equal(claim(g, "c"), 1);
-    assert_int_equal(look(g, "c").delivered, 0);
+    req.known = known;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_int_equal(g->hint.crashed, 0);
+    assert_int_equal(g->b.ev[0].seq, seq + 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+    assert_true(g->b.careful);
+    g->b = first;
+    assert_false(settle(g, "c", NULL, 0));
 }
 
 static void live_claim_is_never_stolen(void **state)
@@ -320,8 +347,14 @@ static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **sta
     pass(LEASE - 1);
     must(g->st->ops->extend(g->st, "c", "you", &g->b, LEASE, &lost, &err), &err);
     assert_true(lost);
-    pass(1);
+    pass(1000); /* it ran out, and nobody has claimed meanwhile */
     must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
+    assert_false(lost);
+    struct batch old = g->b;
+    assert_int_equal(claim_by(g, request("c", "you")), 0);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+    must(g->st->ops->extend(g->st, "c", "me", &old, LEASE, &lost, &err), &err);
     assert_true(lost);
 }
 
@@ -373,7 +406,9 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     pass(1000);
     assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
     assert_true(g->hint.busy);
-    assert_int_equal(claim_by(g, req), 0); /* and so would the third, for its owner as well */
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req),
+                     0); /* and so would the third, for its owner as well, if it does not know of it */
     pass(LEASE);
     for (int i = 0; i < 3; i++) {
         struct claim_request you = request("c", "you");
@@ -933,7 +968,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(two_owners_work_on_different_lanes),
     ON_A_STORE(filter_passes_over_what_does_not_match),
     ON_A_STORE(a_filter_that_never_matches_still_gets_to_the_end),
-    ON_A_STORE(expired_claim_cannot_settle),
+    ON_A_STORE(claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed),
+    ON_A_STORE(own_claims_that_ran_out_are_not_taken_over_by_their_owner),
     ON_A_STORE(live_claim_is_never_stolen),
     ON_A_STORE(lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was),
     ON_A_STORE(retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told),

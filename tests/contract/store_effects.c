@@ -99,7 +99,7 @@ static void settling_outside_of_a_transaction_is_refused(void **state)
     store_close(w);
 }
 
-static void claim_that_ran_out_cannot_settle_in_a_transaction(void **state)
+static void claim_that_ran_out_is_settled_late_in_a_transaction(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -107,13 +107,13 @@ static void claim_that_ran_out_cannot_settle_in_a_transaction(void **state)
     one_claim(g);
     pass(3600 * 1000);
     must(w->ops->begin(w, &err), &err);
-    assert_false(settle_in(w, g));
-    w->ops->rollback(w);
-    assert_int_equal(delivered(g), 0);
+    assert_true(settle_in(w, g));
+    must(w->ops->commit(w, &err), &err);
+    assert_int_equal(delivered(g), 1);
     store_close(w);
 }
 
-static void claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_else_could_take_it(void **state)
+static void claim_that_runs_out_within_the_transaction_is_settled_if_nobody_took_it(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -121,7 +121,7 @@ static void claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_els
     one_claim(g);
     must(w->ops->begin(w, &err), &err);
     pass(3600 * 1000);
-    assert_int_equal(settle_in(w, g), (w->caps & STORE_ONE_WRITER) != 0);
+    assert_true(settle_in(w, g));
     w->ops->rollback(w);
     store_close(w);
 }
@@ -259,8 +259,8 @@ static void handle_survives_what_handlers_do_to_its_session(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(effect_record_and_settlement_commit_together),
     ON_A_STORE(settling_outside_of_a_transaction_is_refused),
-    ON_A_STORE(claim_that_ran_out_cannot_settle_in_a_transaction),
-    ON_A_STORE(claim_that_runs_out_within_the_transaction_is_lost_unless_nobody_else_could_take_it),
+    ON_A_STORE(claim_that_ran_out_is_settled_late_in_a_transaction),
+    ON_A_STORE(claim_that_runs_out_within_the_transaction_is_settled_if_nobody_took_it),
     ON_A_STORE(inbox_knows_what_was_handled),
     ON_A_STORE(inbox_has_a_retention_of_its_own),
     ON_A_STORE(savepoint_takes_back_what_came_after_it),

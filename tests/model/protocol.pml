@@ -51,8 +51,6 @@
 #define BUG_WINDOW_EDGE 15
 #define BUG_STALE_READ 16
 #define BUG_LANE_SHARED 17
-#define BUG_EXPIRED_SETTLES 18
-#define BUG_EXPIRED_EXTENDS 19
 #define BUG_EPOCH_AGAIN 20
 #define BUG_SKIPS 21
 #define BUG_FORGETS_CLAIM 22
@@ -245,15 +243,16 @@ inline dissolve(c)
     forget_claim(c)
 }
 
-/* With an order to keep, not before the earlier claims of the lane are over, too. */
-#define BEFORE(e, c) (FRESH_CLAIM(e) && claim[e].lane == claim[c].lane && claim[e].from < claim[c].from && !claim[e].expired)
+/* What the relay has in hand itself (KNOWN) it may still settle, however late. With an order to keep, not before the earlier claims of the lane are over, too. */
+#define BEFORE(e, c) (FRESH_CLAIM(e) && claim[e].lane == claim[c].lane && claim[e].from < claim[c].from && \
+                      (!claim[e].expired || KNOWN(e)))
 #define EARLIER_LIVES(c) (BEFORE(1, c) || BEFORE(2, c) || BEFORE(3, c) || BEFORE(4, c) || BEFORE(5, c) || BEFORE(6, c))
 #if ORDER == NO_ORDER
 #define MUST_WAIT(c) false
 #else
 #define MUST_WAIT(c) (!claim[c].parked && EARLIER_LIVES(c) && !WRONG(BUG_OVERTAKES))
 #endif
-#define MAY_TAKE(c) (claim[c].used && claim[c].expired && !MUST_WAIT(c))
+#define MAY_TAKE(c) (claim[c].used && claim[c].expired && !KNOWN(c) && !MUST_WAIT(c))
 
 inline take_over()
 {
@@ -326,14 +325,14 @@ inline release(k)
     fi
 }
 
-#define FENCED(k) (claim[c].used && claim[c].owner == r + 1 && (!claim[c].expired || WRONG(BUG_EXPIRED_SETTLES)))
+#define FENCED(k) (claim[c].used && claim[c].owner == r + 1) /* however late: nobody has taken it over */
 
 inline settle(k)
 {
     c = L(k).epoch;
     if
     :: FENCED(k) || WRONG(BUG_NO_FENCE) ->
-        assert(LIVES(c)); /* a zombie changes nothing */
+        assert(claim[c].used); /* what was taken over changes nothing */
         i = 1;
         do
         :: i > N -> break
@@ -624,9 +623,6 @@ inline extend(k)
 {
     c = L(k).epoch;
     if
-    :: claim[c].used && WRONG(BUG_EXPIRED_EXTENDS) ->
-        assert(!claim[c].expired); /* what ran out does not live again */
-        claim[c].expired = 0
     :: WRONG(BUG_LOST_GOES_ON) ->
 #ifdef BUGS
         goes_on[r] = 1

@@ -203,7 +203,6 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
                         .epoch = b->epoch,
                         .careful = b->careful,
                         .until_least = by->wall + SIM_LEASE,
-                        .until_most = by->wall_most + SIM_LEASE,
                         .mono_until = w->mono + SIM_LEASE * MS_NS};
     for (size_t i = 0; i < b->n; i++) claimed_event(w, by, k, b, &b->ev[i]);
     w->totals->claims++;
@@ -227,9 +226,6 @@ static bool honoured(struct sim *w, const struct deed *by, const struct claim *k
     if (!current) sim_fail(w, "zombie: claim %lld was %s, of a %s that is no more", (long long)k->epoch, what, s->name);
     if (k->state != CLAIM_LIVE)
         sim_fail(w, "zombie: claim %lld of %s is over, and was %s", (long long)k->epoch, s->name, what);
-    if (by->wall >= k->until_most)
-        sim_fail(w, "zombie: claim %lld of %s ran out %lld ms ago, and was %s", (long long)k->epoch, s->name,
-                 (long long)(by->wall - k->until_most), what);
     return true;
 }
 
@@ -239,11 +235,8 @@ void check_extended(struct sim *w, const struct deed *by, const struct batch *b,
     sim_trace(w, "relay %d extends %s epoch %lld: %s", by->r->id, name_of(w, by->c), (long long)k->epoch,
               lost ? "lost" : "done");
     if (!honoured(w, by, k, lost, "extended")) return;
-    int64_t most = by->wall_most + SIM_LEASE;
     k->mono_until = w->mono + SIM_LEASE * MS_NS;
-    /* In a transaction it counts only once that is committed; until then, and if it never is, the old one does: which may be
-     * the later of the two, if the clock has jumped back. */
-    if (!by->in_tx || most > k->until_most) k->until_most = most;
+    /* In a transaction it counts only once that is committed; until then, and if it never is, the old one does. */
     if (!by->in_tx) k->until_least = by->wall + SIM_LEASE;
 }
 
@@ -295,13 +288,19 @@ static void died(struct sim *w, struct track *t)
 }
 
 /* was_out: the failure was the sink's, beyond doubt: it was out, and for a while yet, so that nothing else got through. */
-static bool was_out(const struct sim *w, const struct claim *k, size_t i)
+static bool was_out(const struct subject *s, const struct sending *sent)
 {
-    const struct subject *s = &w->subject[k->consumer];
-    const struct sending *sent = &k->sent[i];
     if (!sent->outage) return false;
     bool goes_on = s->mood == MOOD_OUT && s->outages == sent->outage;
     return goes_on || s->outage_end[sent->outage] > sent->at + EVIDENCE_NEAR;
+}
+
+/* guilty: it has failed at least once while the sink was not out. Asked only now: by now it is known how long an outage was. */
+static bool guilty(const struct subject *s, const struct track *t)
+{
+    for (int i = 0; i < SIM_FAILURES && i < t->failures; i++)
+        if (!was_out(s, &t->failed[i])) return true;
+    return t->failures > SIM_FAILURES; /* who knows what the others were */
 }
 
 /* others_passed: the sink took something else that was sent right after it. The engine's times are those of the simulator, give
@@ -330,14 +329,12 @@ static void check_counted(struct sim *w, const struct claim *k, size_t i, int at
     const struct subject *s = &w->subject[k->consumer];
     struct track *t = &w->subject[k->consumer].t[k->ev[i]];
     int counted = attempts - (t->attempts - k->careful);
-    bool out = was_out(w, k, i);
     if (counted < 0 || counted > 2)
         sim_fail(w, "%s event %d failed, and its attempts are %d after %d", s->name, k->ev[i], attempts, t->attempts);
-    if (counted > 0 && out && !t->guilty)
+    if (counted > 0 && !guilty(s, t))
         sim_fail(w, "%s event %d has failed only while the sink was out, and it was counted", s->name, k->ev[i]);
     if (counted == 0 && !w->plan.oom && others_passed(w, k, i))
         sim_fail(w, "%s event %d failed while others got through, and it was not counted", s->name, k->ev[i]);
-    t->guilty = t->guilty || !out;
 }
 
 void check_settled(struct sim *w, struct settled *s)
@@ -462,13 +459,16 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
 
 void check_answered(struct sim *w, struct claim *k, int n, enum sink_status said, const struct sending *sent)
 {
+    struct subject *s = &w->subject[k->consumer];
     int i = place_in(k, n);
-    (void)w;
     k->delivered[i] = said == SINK_DELIVERED;
     if (said == SINK_REJECT) k->rejected[i] = true;
     if (said != SINK_RETRY && said != SINK_REJECT) return;
     k->failed[i]++;
     k->sent[i] = *sent;
+    if (k->life != s->life) return;
+    struct track *t = &s->t[n];
+    t->failed[t->failures++ % SIM_FAILURES] = *sent;
 }
 
 /* ---- operators ---- */
@@ -489,7 +489,7 @@ void check_redriven(struct sim *w, int c)
     for (int n = 0; n < w->n_facts; n++) {
         struct track *t = &w->subject[c].t[n];
         if (!t->dead) continue;
-        t->dead = t->guilty = false;
+        t->dead = false;
         t->attempts = 0;
     }
 }

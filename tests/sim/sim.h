@@ -29,6 +29,7 @@
 #define SIM_BIG 30000
 #define SIM_PAYLOAD (SIM_BIG + 100)
 #define SIM_OUTAGES 256
+#define SIM_FAILURES 16
 #define SIM_PASSED 4096
 #define SIM_TX 6 /* events in a producer's transaction */
 
@@ -45,13 +46,20 @@ struct fact {
     int64_t seq;
 };
 
+/* When a sink was handed something. */
+struct sending {
+    int64_t at; /* monotonic; 0: never */
+    int outage; /* of the sink at that time; 0: it was not out */
+};
+
 /* What the checker knows of an event and a consumer. (1) holder != 0: the claim that has it, not settled. */
 struct track {
     int first;    /* of all arrivals, which was the first; 0: none */
     int attempts; /* it must come with so many next time */
     int64_t holder;
     bool present; /* was there when the consumer was made, and is to be delivered */
-    bool guilty;  /* it has failed while the sink was not out */
+    int failures; /* and the last of them: */
+    struct sending failed[SIM_FAILURES];
     bool settled; /* as delivered */
     bool dead, was_dead, dropped;
 };
@@ -69,14 +77,11 @@ struct claim {
     bool delivered[SIM_BATCH]; /* the sink said so */
     int failed[SIM_BATCH];     /* how often it said retry or reject */
     bool rejected[SIM_BATCH];
-    struct sending {
-        int64_t at;    /* monotonic */
-        int outage;    /* of the sink at that time; 0: it was not out */
-    } sent[SIM_BATCH]; /* of the last that failed */
-    bool judged;       /* a settlement of it was tried, when so many deliveries had got through */
+    struct sending sent[SIM_BATCH]; /* of the last that failed */
+    bool judged;                    /* a settlement of it was tried, when so many deliveries had got through */
     size_t passed;
-    int64_t until_least, until_most; /* wall ms: when the store lets it go; jumps of the clock make it uncertain */
-    int64_t mono_until;              /* what the relay may go by at most */
+    int64_t until_least; /* wall ms: nobody else may have it before */
+    int64_t mono_until;  /* what the relay may go by at most */
 };
 
 enum kind { KIND_ASYNC, KIND_FAILSTOP, KIND_EFFECTS, KIND_EACH, KINDS };

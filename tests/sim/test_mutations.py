@@ -24,8 +24,6 @@ SIMULATOR = {
     "LANE_SHARED": "two workers have fresh claims of a lane",
     "LOST_ANSWER_OVERTAKEN": "a claim whose answer got lost is overtaken by the next one",
     "NO_EPOCH": "a settlement is not held against the claim's epoch and owner",
-    "EXPIRED_CLAIM_SETTLES": "a claim that ran out settles",
-    "EXPIRED_CLAIM_EXTENDS": "a claim that ran out is extended",
     "EPOCHS_BEGIN_AGAIN": "a consumer made anew begins with epochs that were used",
     "OLD_SETTINGS_GO_ON": "a worker goes on with a filter that was replaced",
     "PAUSE_IGNORED": "a paused consumer is handed events",

@@ -1,4 +1,5 @@
--- extend: moves the end of a live claim to lease_ms from now. Returns false if it is no longer the worker's.
+-- extend: moves the end of a claim to lease_ms from now. Returns false if it is no longer the worker's: one that ran out is its
+-- own until somebody else takes it over.
 CREATE OR REPLACE FUNCTION @schema@.extend(consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -9,8 +10,7 @@ BEGIN
     PERFORM @schema@.lock_consumer(consumer); -- who is about to take it over must not miss this
     UPDATE @schema@.claim x SET locked_until = @schema@.clock() + extend.lease_ms * interval '1 millisecond',
         lease = extend.lease_ms * interval '1 millisecond'
-    WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker
-      AND x.locked_until > @schema@.clock();
+    WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
     RETURN FOUND;
 END
 $outbox$;

@@ -99,12 +99,13 @@ BEGIN
         WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until > now + x.lease + slack;
     END IF;
     IF expired AND NOT changed AND max_attempts > 0 THEN
-        SELECT t.crashed, t.buried INTO crashed, buried FROM @schema@.take_over(c, claims_from, max_attempts, now) t;
+        SELECT t.crashed, t.buried INTO crashed, buried FROM @schema@.take_over(c, claims_from, max_attempts, now,
+                                                                                       known) t;
     END IF;
 
     IF settle_epoch <> 0 THEN
         SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = settle_epoch
-           AND x.owner = long_turn.owner AND x.locked_until > now;
+           AND x.owner = long_turn.owner; -- however late: nobody has taken it over
         lost := NOT FOUND;
         IF NOT lost THEN
             i := k.lane + 2;
@@ -133,7 +134,7 @@ BEGIN
                     IF c.ordering <> 'none' THEN
                         SELECT count(*) = 0, min(x.locked_until) INTO free, until FROM @schema@.claim x
                         WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
-                          AND NOT (x.locked_until > now AND x.epoch = ANY (known));
+                          AND (x.epoch = ANY (known)) IS NOT TRUE;
                         IF NOT free THEN
                             busy := true;
                             due := least(due, until);

@@ -11,7 +11,7 @@ BEGIN
     now := @schema@.clock();
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = shrink.consumer AND x.epoch = shrink.epoch
-       AND x.owner = shrink.worker AND x.locked_until > now;
+       AND x.owner = shrink.worker;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

@@ -1,8 +1,9 @@
 -- take_over: dissolves every claim of a consumer whose lease ran out. Its events become careful parked ones: they are
 -- handed out alone, the attempt counted first, so that one that kills its worker is found. Where there is an order to
--- keep, a claim waits for the earlier ones of its lane. Under lock_consumer.
+-- keep, a claim waits for the earlier ones of its lane. What is known the caller has in hand, and may still settle or extend,
+-- however late. Under lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@.take_over(c @schema@.consumer, claims_from bigint, max_attempts int, now timestamptz,
-                                              OUT crashed bigint, OUT buried bigint)
+                                              known bigint[], OUT crashed bigint, OUT buried bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k @schema@.claim;
@@ -13,10 +14,10 @@ BEGIN
     buried := 0;
     LOOP
         SELECT * INTO k FROM @schema@.claim x
-        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until <= now
+        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until <= now AND (x.epoch = ANY (known)) IS NOT TRUE
           AND (x.lane = -1 OR c.ordering = 'none' OR NOT EXISTS (
                SELECT 1 FROM @schema@.claim e WHERE e.consumer = x.consumer AND e.epoch >= claims_from AND e.epoch < x.epoch
-                  AND e.lane = x.lane AND e.locked_until > now))
+                  AND e.lane = x.lane AND (e.locked_until > now OR e.epoch = ANY (known))))
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
@@ -51,5 +52,5 @@ BEGIN
     END LOOP;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.take_over(@schema@.consumer, bigint, int, timestamptz) IS
+COMMENT ON FUNCTION @schema@.take_over(@schema@.consumer, bigint, int, timestamptz, bigint[]) IS
     'makes careful parked events of claims that ran out';

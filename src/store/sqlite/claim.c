@@ -187,10 +187,24 @@ static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
     return 0;
 }
 
+#define KNOWN_TEXT 256
+
+/* known_list writes the epochs that the caller has in hand as JSON. */
+static void known_list(const struct claim_request *req, char out[KNOWN_TEXT])
+{
+    size_t at = (size_t)snprintf(out, KNOWN_TEXT, "[");
+    for (size_t i = 0; i < req->n_known && at < KNOWN_TEXT - 32; i++)
+        at += (size_t)snprintf(out + at, KNOWN_TEXT - at, i ? ",%lld" : "%lld", (long long)req->known[i]);
+    snprintf(out + at, KNOWN_TEXT - at, "]");
+}
+
 /* take_over dissolves every claim whose lease ran out: its events become careful parked ones. Where there is an order to
- * keep, not before the earlier claims of the lane are over, too. */
+ * keep, not before the earlier claims of the lane are over, too. What the caller itself has in hand it may still settle, or
+ * extend, however late. */
 static int take_over(struct claiming *k, struct error *err)
 {
+    char known[KNOWN_TEXT];
+    known_list(k->req, known);
     /* A clock that was ahead when the lease was taken must not make it last for ever. */
     if (sqlite_exec(
             k->st, err,
@@ -201,10 +215,11 @@ static int take_over(struct claiming *k, struct error *err)
         sqlite3_stmt *q = sqlite_query(
             k->st, err,
             "SELECT epoch, lane, parked, from_seq, to_seq FROM outbox_claim c WHERE consumer = ?1 AND "
-            "locked_until <= ?2 AND (parked OR ?3 OR NOT EXISTS (SELECT 1 FROM outbox_claim e WHERE "
-            "e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < c.epoch AND e.locked_until "
-            "> ?2)) ORDER BY epoch LIMIT 1",
-            "sii", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE || BUG(TAKE_OVER_OVERTAKES)));
+            "locked_until <= ?2 AND epoch NOT IN (SELECT value FROM json_each(?4)) AND (parked OR ?3 OR NOT EXISTS "
+            "(SELECT 1 FROM outbox_claim e WHERE e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < "
+            "c.epoch AND (e.locked_until > ?2 OR e.epoch IN (SELECT value FROM json_each(?4))))) ORDER BY epoch LIMIT 1",
+            "siis", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE || BUG(TAKE_OVER_OVERTAKES)),
+            known);
         if (!q) return -1;
         int r = sqlite_step(k->st, q, err);
         if (r <= 0) return r;
@@ -453,7 +468,7 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     if (!q) return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         int64_t until = sqlite3_column_int64(q, 1);
-        if (until > k->now && is_known(k->req, sqlite3_column_int64(q, 0))) continue;
+        if (is_known(k->req, sqlite3_column_int64(q, 0))) continue;
         k->hint->busy = true;
         hint_wait(k, until);
         *ret = false;
@@ -693,13 +708,11 @@ int sqlite_extend(struct store *base, const char *consumer, const char *owner, c
                   bool *ret_lost, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    int64_t now = sqlite_now(st), alive_at = st->in_tx ? st->began : now; /* see sqlite_settle_here */
-    if (BUG(EXPIRED_CLAIM_EXTENDS)) alive_at = 0;
-    if (sqlite_exec(
-            st, err,
-            "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND owner "
-            "= ?5 AND locked_until > ?6",
-            "iisisi", now, lease_ms, consumer, b->epoch, owner, alive_at) != 0)
+    int64_t now = sqlite_now(st);
+    if (sqlite_exec(st, err,
+                    "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND "
+                    "owner = ?5",
+                    "iisis", now, lease_ms, consumer, b->epoch, owner) != 0)
         return -1;
     *ret_lost = sqlite3_changes(st->db) == 0;
     return 0;
