@@ -25,7 +25,7 @@ BEGIN
         o.attempts := coalesce(o.attempts, coalesce(used, 0) + (o.kind IN ('retry', 'dead'))::int);
         IF o.kind = 'skip' THEN -- a parked one goes with the claim's others
             INSERT INTO @schema@.ended (seq, consumer, state)
-            SELECT e.seq, c.name, 'skipped' FROM @schema@.event e WHERE e.seq = o.seq
+            SELECT y.seq, c.name, 'skipped' FROM @schema@.event y WHERE y.seq = o.seq
             ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
         ELSIF o.kind = 'dead' THEN
             PERFORM @schema@.bury(c.name, o.seq, o.attempts, coalesce(o.error, 'failed'));
