@@ -116,6 +116,13 @@ typedef struct outbox_error {
 */
 typedef struct outbox outbox;
 
+/* Which event a line of the log is about; everything is borrowed for the call. */
+typedef struct outbox_log_about {
+    const char *event_id, *type;
+    const char *key; /* aggregate type and id, TYPE/ID; "" if it has none */
+    int attempt;
+} outbox_log_about;
+
 typedef struct outbox_options {
     size_t size;         /* sizeof(outbox_options): set by OUTBOX_OPTIONS_INIT */
     int create;          /* make the tables */
@@ -126,11 +133,13 @@ typedef struct outbox_options {
     void (*log)(void *ctx, int level, const char *consumer, const char *text);
     void *log_ctx;
     int log_level; /* the least level that is passed on */
+    /* If set, this is called instead of log for what happened to one event. */
+    void (*log_about)(void *ctx, int level, const char *consumer, const char *text, const outbox_log_about *about);
 } outbox_options;
 
 #define OUTBOX_OPTIONS_INIT \
     { \
-        sizeof(outbox_options), 0, 0, 0, 0, 0, 1 \
+        sizeof(outbox_options), 0, 0, 0, 0, 0, 1, 0 \
     }
 
 OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret, outbox_error *err);

@@ -36,6 +36,7 @@ struct outbox {
     bool in_tx;
     struct log log;
     void (*log_fn)(void *, int, const char *, const char *);
+    void (*log_about_fn)(void *ctx, int level, const char *consumer, const char *text, const outbox_log_about *about);
     void *log_ctx;
     struct outbox_consumer *consumers;
     struct crew crew;

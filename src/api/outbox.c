@@ -31,6 +31,14 @@ static void pass_log(void *ctx, enum log_level level, const char *consumer, cons
     ob->log_fn(ob->log_ctx, (int)level, consumer, text);
 }
 
+static void pass_about(void *ctx, enum log_level level, const char *consumer, const char *text,
+                       const struct log_about *about)
+{
+    const outbox *ob = ctx;
+    outbox_log_about a = {about->event_id, about->type, about->key, about->attempt};
+    ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
+}
+
 /* Fields that a caller compiled against an older header does not have are left at their defaults. */
 static void take_options(const outbox_options *given, outbox_options *o)
 {
@@ -91,7 +99,11 @@ int api_open(const char *url, const outbox_options *options, bool movable, outbo
     if (!ob) return err_nomem(err);
     ob->log_fn = o.log;
     ob->log_ctx = o.log_ctx;
-    ob->log = (struct log){o.log ? pass_log : NULL, ob, (enum log_level)o.log_level};
+    ob->log_about_fn = o.log_about;
+    ob->log = (struct log){.write = o.log ? pass_log : NULL,
+                           .write_about = o.log_about ? pass_about : NULL,
+                           .ctx = ob,
+                           .least = (enum log_level)o.log_level};
     ob->clock = movable ? (struct clock){moved_mono, moved_wall, ob} : clock_system;
     ob->eager = env_says_eager();
     struct store_options so = {

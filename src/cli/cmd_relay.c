@@ -197,6 +197,7 @@ static int open_outbox(struct relay *r, struct error *err)
     opt.busy_ms = s->busy_ms;
     opt.payload_max = s->payload_max;
     opt.log = logger_write;
+    opt.log_about = logger_write_about;
     opt.log_ctx = &r->logger;
     opt.log_level = s->log_level;
     if (outbox_open(s->store, &opt, &r->ob, &e) != 0) return api_error(err, &e);

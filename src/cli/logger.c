@@ -21,15 +21,31 @@ static const char *level_name(int level)
     return names[level < 0 ? 0 : level > 3 ? 3 : level];
 }
 
-static void add_json(struct buf *b, const char *stamp, int level, const char *consumer, const char *text,
-                     int64_t repeated)
+/* What one line says. about may be NULL; repeated is 0 for a line of its own. */
+struct line {
+    int level;
+    const char *consumer, *text;
+    const outbox_log_about *about;
+    int64_t repeated;
+};
+
+static void add_about(struct buf *b, const outbox_log_about *about)
+{
+    output_string(b, "event_id", about->event_id);
+    output_string(b, "type", about->type);
+    if (about->key[0]) output_string(b, "key", about->key);
+    output_number(b, "attempt", about->attempt);
+}
+
+static void add_json(struct buf *b, const char *stamp, const struct line *l, const char *text)
 {
     buf_addc(b, '{');
     output_string(b, "time", stamp);
-    output_string(b, "level", level_name(level));
-    if (consumer) output_string(b, "consumer", consumer);
+    output_string(b, "level", level_name(l->level));
+    if (l->consumer) output_string(b, "consumer", l->consumer);
+    if (l->about) add_about(b, l->about);
     output_string(b, "message", text);
-    if (repeated) output_number(b, "repeated", repeated);
+    if (l->repeated) output_number(b, "repeated", l->repeated);
     buf_addc(b, '}');
 }
 
@@ -51,20 +67,25 @@ static const char *plain(struct buf *b, const char *text)
     return b->p;
 }
 
-void logger_line(enum log_format format, int level, const char *consumer, const char *text, int64_t repeated)
+static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
     struct buf b, clean;
     buf_init(&b, LINE_MAX_);
     buf_init(&clean, LINE_MAX_ / 8);
     clock_rfc3339(clock_wall(&clock_system), stamp);
-    if (format == LOG_JSON) add_json(&b, stamp, level, consumer, plain(&clean, text), repeated);
-    else add_text(&b, stamp, level, consumer, plain(&clean, text));
+    if (format == LOG_JSON) add_json(&b, stamp, l, plain(&clean, l->text));
+    else add_text(&b, stamp, l->level, l->consumer, plain(&clean, l->text));
     buf_addc(&b, '\n');
     ssize_t written = write(STDERR_FILENO, b.p, b.n); /* one write, so that lines of several threads don't mix */
     (void)written;                                    /* nobody is left to tell */
     buf_release(&b);
     buf_release(&clean);
+}
+
+void logger_line(enum log_format format, int level, const char *consumer, const char *text, int64_t repeated)
+{
+    put_line(format, &(struct line){.level = level, .consumer = consumer, .text = text, .repeated = repeated});
 }
 
 /* ---- repeats ---- */
@@ -119,11 +140,17 @@ static void hold(struct logger *l, struct logger_shape *s, int level, const char
 
 void logger_write(void *logger, int level, const char *consumer, const char *text)
 {
+    logger_write_about(logger, level, consumer, text, NULL);
+}
+
+void logger_write_about(void *logger, int level, const char *consumer, const char *text, const outbox_log_about *about)
+{
     struct logger *l = logger;
+    struct line line = {.level = level, .consumer = consumer, .text = text, .about = about};
     pthread_mutex_lock(&l->lock);
     struct logger_shape *s = NULL;
     if (l->hold_ns) s = place_of(l, shape_of(level, consumer, text), clock_mono(&clock_system));
-    if (!s || s->shown++ < LOGGER_BURST) logger_line(l->format, level, consumer, text, 0);
+    if (!s || s->shown++ < LOGGER_BURST) put_line(l->format, &line);
     else hold(l, s, level, consumer, text);
     pthread_mutex_unlock(&l->lock);
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "outbox.h"
 #include "store/store.h"
 
 #define LOGGER_SHAPES 64
@@ -39,6 +40,8 @@ void logger_release(struct logger *l);
 void logger_flush(struct logger *l);
 /* logger_write puts a line out with one write, or holds it back. Any thread; an outbox_options.log. */
 void logger_write(void *logger, int level, const char *consumer, const char *text);
+/* logger_write_about is an outbox_options.log_about: in JSON the event has fields of its own. */
+void logger_write_about(void *logger, int level, const char *consumer, const char *text, const outbox_log_about *about);
 /* logger_tell says what was held back in the spans that are over at `now`; returns when to call it again, CLOCK_NEVER if
  * there is no need. */
 int64_t logger_tell(struct logger *l, int64_t now);

@@ -7,6 +7,7 @@
 #define OFFER 256
 #define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
 #define NOT_MINE_WAIT_MS 1000
+#define LOG_KEY 256 /* of a key, in the fields of a log */
 #define NOT_NOW_MIN_MS 1000
 
 void deliver_report(struct pipeline *p)
@@ -78,7 +79,10 @@ static void sink_answers(struct pipeline *p)
         log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
     }
     if (resumed) p->stop_said = false;
-    if ((!was_down && !resumed) || p->stop_said) return; /* why it is paused stays to be read */
+    /* What another relay had to say before it vanished is over, too. */
+    bool over = was_down || resumed || !p->proved;
+    p->proved = true;
+    if (!over || p->stop_said) return; /* why it is paused stays to be read */
     p->report[0] = '\0';
     p->report_due = true;
 }
@@ -90,12 +94,22 @@ static void sink_is_up(struct pipeline *p, const struct item *it)
     sink_answers(p);
 }
 
+/* about says which event a line of the log is about; key must live as long as what it gives. */
+static struct log_about about(const struct event *ev, int attempt, char key[LOG_KEY])
+{
+    key[0] = '\0';
+    if (ev->aggregate_id.p) snprintf(key, LOG_KEY, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
+    return (struct log_about){ev->id.p, ev->type.p, key, attempt};
+}
+
 static void say_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text)
 {
     p->stats.buried++;
     p->stats.stalled_since = p->stats.ended_at;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "event %s (%s) is a dead letter after %d attempts: %s", ev->id.p,
-           ev->type.p, attempts, text);
+    char key[LOG_KEY];
+    struct log_about of = about(ev, attempts, key);
+    log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of, "event %s (%s) is a dead letter after %d attempt%s: %s",
+              ev->id.p, ev->type.p, attempts, attempts == 1 ? "" : "s", text);
 }
 
 static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r)
@@ -169,13 +183,15 @@ static void wait_for_retry(struct pipeline *p, struct item *it, const struct jud
     else out->delay_ms = retry_delay_in_doubt(&p->c->retry, j->failing_ms, p->cfg.rng);
     if (out->delay_ms < least) out->delay_ms = least;
     p->stats.retried++;
+    char key[LOG_KEY];
+    struct log_about of = about(ev, it->d.attempt, key);
     if (j->attempts > 0)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
-               ev->id.p, ev->type.p, out->attempts, p->c->retry.attempts, out->error, (long long)out->delay_ms);
+        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
+                  ev->id.p, ev->type.p, out->attempts, p->c->retry.attempts, out->error, (long long)out->delay_ms);
     else
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "event %s (%s) failed, and nothing got through after it, so it is not counted: %s; next in %lld ms",
-               ev->id.p, ev->type.p, out->error, (long long)out->delay_ms);
+        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
+                  "event %s (%s) failed, and nothing got through after it, so it is not counted: %s; next in %lld ms",
+                  ev->id.p, ev->type.p, out->error, (long long)out->delay_ms);
 }
 
 static void judge_item(struct pipeline *p, struct item *it)
@@ -216,8 +232,10 @@ static void not_mine(struct pipeline *p, struct item *it, const struct sink_resu
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
     const char *text = reason(r->text);
-    log_at(p->cfg.log, LOG_INFO_, p->c->name, "event %s (%s) is left to another worker: %s", it->d.ev->id.p,
-           it->d.ev->type.p, text);
+    char key[LOG_KEY];
+    struct log_about of = about(it->d.ev, it->d.attempt, key);
+    log_about(p->cfg.log, LOG_INFO_, p->c->name, &of, "event %s (%s) is left to another worker: %s", it->d.ev->id.p,
+              it->d.ev->type.p, text);
     item_end(it,
              &(struct outcome){.kind = OUTCOME_RETRY,
                                .attempts = it->d.ev->attempts,
@@ -231,8 +249,11 @@ static void not_now(struct pipeline *p, struct item *it, const struct sink_resul
 {
     const char *text = r->text ? r->text : "no reason given";
     int64_t delay = r->retry_after_ms > NOT_NOW_MIN_MS ? r->retry_after_ms : NOT_NOW_MIN_MS;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "event %s (%s) has to wait, no attempt is counted: %s; next in %lld ms",
-           it->d.ev->id.p, it->d.ev->type.p, text, (long long)delay);
+    char key[LOG_KEY];
+    struct log_about of = about(it->d.ev, it->d.attempt, key);
+    log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
+              "event %s (%s) has to wait, no attempt is counted: %s; next in %lld ms", it->d.ev->id.p, it->d.ev->type.p,
+              text, (long long)delay);
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
     item_end(it,
              &(struct outcome){.kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = delay, .error = text},

@@ -481,8 +481,7 @@ bool effects_resolve(struct pipeline *p)
         turn_store_failed(p, &err);
         return false;
     }
-    p->store_retry_delay = p->store_retry_at = 0;
-    p->store_error.code = 0;
+    turn_store_back(p);
     e->unsure = NULL;
     if (lost) {
         turn_drop(p, 0);

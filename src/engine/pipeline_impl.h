@@ -29,6 +29,7 @@ struct pipeline {
     struct keymap keys;
     struct ready ready;
     bool requeue;   /* items came back: the queue must be made anew */
+    bool proved;    /* the sink has answered since this pipeline began */
     bool stop_said; /* the sink wanted no more, and the consumer's last error says so */
     bool give_back; /* and what is in it goes back to the store: the consumer was paused by its sink */
     size_t flying;
@@ -127,5 +128,7 @@ bool standby_try(struct pipeline *p);
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l);
 void turn_settled(struct pipeline *p, size_t i, bool lost);
 void turn_store_failed(struct pipeline *p, const struct error *err);
+/* turn_store_back: it has answered. */
+void turn_store_back(struct pipeline *p);
 
 #endif

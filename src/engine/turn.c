@@ -17,8 +17,8 @@ static void abandon(struct pipeline *p, struct live *l, const char *why)
     l->lost = true;
     p->forgot = true; /* it may still be there, until somebody takes it over */
     p->stats.lost++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld of %zu events is lost: %s; they will be delivered again",
-           (long long)l->b.epoch, l->b.n, why);
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld is lost: %s; what it held will be delivered again: %zu",
+           (long long)l->b.epoch, why, l->b.n);
     live_give_up(l, &p->ready);
     deliver_queue(p);
 }
@@ -134,6 +134,15 @@ void turn_store_failed(struct pipeline *p, const struct error *err)
            (long long)(p->store_retry_delay / MS_NS));
 }
 
+void turn_store_back(struct pipeline *p)
+{
+    p->store_retry_delay = p->store_retry_at = 0;
+    if (!p->store_error.code) return;
+    p->store_error.code = 0;
+    if (!p->stats.down) p->stats.why[0] = 0;
+    log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
+}
+
 static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_t now)
 {
     int64_t wait = p->cfg.sweep_ms;
@@ -175,10 +184,11 @@ static void note_hint(struct pipeline *p, const struct claim_hint *h)
     p->stats.buried += (int64_t)h->buried;
     if (h->crashed)
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu events of a worker that vanished; delivering them one at a time", h->crashed);
+               "took over %zu event%s of a worker that vanished; delivering one at a time", h->crashed,
+               h->crashed == 1 ? "" : "s");
     if (h->buried)
         log_at(p->cfg.log, LOG_ERROR_, p->c->name,
-               "%zu events are dead letters: the process died on each attempt to deliver them", h->buried);
+               "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
 }
 
 /* request_of: known has room for LIVE_MAX epochs and must live as long as the request. */
@@ -293,9 +303,7 @@ bool turn_settle(struct pipeline *p, int i)
     }
     if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0)
         goto failed;
-    p->store_retry_delay = p->store_retry_at = 0;
-    if (p->store_error.code && !p->stats.down) p->stats.why[0] = 0;
-    p->store_error.code = 0;
+    turn_store_back(p);
     if (l) turn_settled(p, (size_t)i, lost);
     note_hint(p, &hint);
     if (hint.changed && p->state == PIPELINE_RUNNING) {

@@ -118,7 +118,7 @@ int rig_setup(void **state)
     g->wall = 1700000000000;
     g->clock = (struct clock){rig_mono, rig_wall, g};
     g->capacity = RIG_INFLIGHT;
-    g->log = (struct log){rig_log, g, LOG_DEBUG_};
+    g->log = (struct log){.write = rig_log, .ctx = g, .least = LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);
     rng_seed(&g->rng, 42);
     if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) != 0) return -1;

@@ -49,7 +49,7 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
     struct sink *sk;
     struct error err;
     static const struct handler h = {.name = "h", .pattern = "*", .fn = act};
-    struct log log = {slow_log, g, LOG_DEBUG_};
+    struct log log = {.write = slow_log, .ctx = g, .least = LOG_DEBUG_};
     assert_int_equal(sqlite3_exec(sqlite_of(g->st)->db, "CREATE TABLE effect (n)", NULL, NULL, NULL), SQLITE_OK);
     assert_int_equal(consumer_init(&w->c, "c", &err), 0);
     assert_int_equal(g->st->ops->dup(g->st, &w->st, &err), 0);

@@ -144,9 +144,9 @@ class Late(Exact):
         first = self.session().emit("a/1")
         self.reader.claim("any", "dead", 1, 1)
         self.reader.do("ALTER FUNCTION @.take_over RENAME TO take_over_quick")
-        self.reader.do("CREATE FUNCTION @.take_over(c @.consumer, b bigint, m int, t timestamptz, OUT crashed bigint, OUT "
+        self.reader.do("CREATE FUNCTION @.take_over(c @.consumer, b bigint, m int, t timestamptz, k bigint[], OUT crashed bigint, OUT "
                        "buried bigint) LANGUAGE plpgsql AS $$BEGIN SELECT x.crashed, x.buried INTO crashed, buried FROM "
-                       "@.take_over_quick(c, b, m, t) x; PERFORM pg_advisory_xact_lock(4242); END$$")
+                       "@.take_over_quick(c, b, m, t, k) x; PERFORM pg_advisory_xact_lock(4242); END$$")
         gate, turn, writer = self.session(), self.session(), self.writer()
         gate.do("BEGIN")
         gate.do("SELECT pg_advisory_xact_lock(4242)")

@@ -141,6 +141,11 @@ bool arrived[N + 1]; /* the sink has it */
 bool done[N + 1];    /* settled as delivered */
 
 #define L(k) relay[r].live[k]
+#if CLAIMS == 2
+#define KNOWN(e) (L(0).epoch == e || L(1).epoch == e)
+#else
+#define KNOWN(e) (L(0).epoch == e)
+#endif
 #define ENDED(ev) (done[ev] || dead[ev])
 #define ALL_ENDED (head == N && ENDED(1) && ENDED(2) && ENDED(3))
 #define IN_RANGE(c, ev) (ev > claim[c].from && ev <= claim[c].to && LANE(ev) == claim[c].lane)
@@ -243,7 +248,8 @@ inline dissolve(c)
     forget_claim(c)
 }
 
-/* What the relay has in hand itself (KNOWN) it may still settle, however late. With an order to keep, not before the earlier claims of the lane are over, too. */
+/* What the relay has in hand itself (KNOWN) it may still settle, however late. With an order to keep, not before the earlier
+ * claims of the lane are over, too. */
 #define BEFORE(e, c) (FRESH_CLAIM(e) && claim[e].lane == claim[c].lane && claim[e].from < claim[c].from && \
                       (!claim[e].expired || KNOWN(e)))
 #define EARLIER_LIVES(c) (BEFORE(1, c) || BEFORE(2, c) || BEFORE(3, c) || BEFORE(4, c) || BEFORE(5, c) || BEFORE(6, c))
@@ -405,7 +411,6 @@ inline drop(k)
     fi
 }
 #define SECOND_EPOCH(e) (relay[0].live[1].epoch == e || relay[1].live[1].epoch == e)
-#define KNOWN(e) (L(0).epoch == e || L(1).epoch == e)
 #else
 inline drop(k)
 {
@@ -413,7 +418,6 @@ inline drop(k)
     relay[r].leaving = 0
 }
 #define SECOND_EPOCH(e) false
-#define KNOWN(e) (L(0).epoch == e)
 #endif
 
 /* ---- claiming ---- */

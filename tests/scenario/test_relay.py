@@ -427,6 +427,7 @@ class Operating(RelayCase):
             db.close()
             self.number(*range(51, 100))
             self.wait_got([*range(100)], relay=relay)
+            wait_until(lambda: "store is back" in relay.output(), what=relay.output)
         self.assert_settled(100)
 
 

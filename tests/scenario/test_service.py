@@ -341,6 +341,15 @@ class Logging(ServiceCase):
         self.assertEqual((letter["consumer"], letter["level"]), ("bad", "error"))
         self.assertIn('q"uote \\', letter["message"])
 
+    def test_lines_about_an_event_have_it_in_fields(self):
+        event = self.emit("order.paid", "order/42", {"n": 1})
+        sink = ["--consumer", "bad", "--sink", "exec:exit 1", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s"]
+        with self.relay("--log-format", "json", *sink) as relay:
+            wait_until(lambda: "dead letter" in relay.output(), what=relay.output)
+        lines = [json.loads(line) for line in relay.output().splitlines()]
+        fields = [(line["event_id"], line["type"], line["key"], line["attempt"]) for line in lines if "event_id" in line]
+        self.assertEqual(fields, [(event, "order.paid", "order/42", 1), (event, "order.paid", "order/42", 2)])
+
     def test_the_last_error_is_json_too(self):
         done = self.outbox("relay", "--log-format", "json", status=CONFIG)
         line = json.loads(done.stderr)
@@ -369,7 +378,7 @@ class Logging(ServiceCase):
     def test_what_was_counted_is_told_before_the_end_at_the_latest(self):
         self.emit_many([{"type": "t", "payload": n} for n in range(30)])
         done = self.drain("--consumer", "bad", "--sink", "exec:exit 65", "--log-hold", "1h")
-        self.assertRegex(done.stderr, r"is a dead letter after 1 attempts: .* \.\.\. repeated 20 times in \d+ s\n")
+        self.assertRegex(done.stderr, r"is a dead letter after 1 attempt: .* \.\.\. repeated 20 times in \d+ s\n")
 
     def test_nothing_is_held_back_on_request(self):
         self.assertEqual(self.failing(40, "--log-hold", "0s"), (40, 0))

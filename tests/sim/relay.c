@@ -83,7 +83,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
 {
     struct pipe *q = &r->pipe[c];
     bool handlers = is_handlers(w->subject[c].kind);
-    w->log = (struct log){slow_log, w, LOG_DEBUG_};
+    w->log = (struct log){.write = slow_log, .ctx = w, .least = LOG_DEBUG_};
     if (w->st->ops->dup(w->st, &q->st, err) != 0) return -1;
     faulty_wrap(w, q->st);
     if (handlers) {

@@ -54,7 +54,7 @@ BEGIN
         FOR c IN SELECT * FROM @schema@.consumer LOOP
             EXIT WHEN t.numbers IS NULL;
             UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
-            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock());
+            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock(), NULL);
         END LOOP;
     END IF;
     IF t.numbers IS NOT NULL OR t.moved IS NOT NULL THEN
@@ -110,7 +110,7 @@ BEGIN
         late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
         FOR c IN SELECT * FROM @schema@.consumer LOOP
             UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
-            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock());
+            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock(), NULL);
         END LOOP;
     END IF;
     SELECT array_agg(z) INTO before FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z;
