@@ -67,6 +67,20 @@ static const char *plain(struct buf *b, const char *text)
     return b->p;
 }
 
+/* put_short is a line for which there is no memory: what can be said without. */
+static void put_short(enum log_format format, const char *stamp, const struct line *l)
+{
+    char text[512];
+    const char *level = level_name(l->level), *said = l->text;
+    bool plain_enough = strlen(said) < 256 && !strpbrk(said, "\"\\\n");
+    if (!plain_enough) said = "out of memory";
+    int n = format == LOG_JSON ? snprintf(text, sizeof text, "{\"time\":\"%s\",\"level\":\"%s\",\"message\":\"%s\"}\n",
+                                          stamp, level, said)
+                               : snprintf(text, sizeof text, "%s %s %s\n", stamp, level, said);
+    ssize_t written = write(STDERR_FILENO, text, (size_t)n);
+    (void)written;
+}
+
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
@@ -77,8 +91,12 @@ static void put_line(enum log_format format, const struct line *l)
     if (format == LOG_JSON) add_json(&b, stamp, l, plain(&clean, l->text));
     else add_text(&b, stamp, l->level, l->consumer, plain(&clean, l->text));
     buf_addc(&b, '\n');
-    ssize_t written = write(STDERR_FILENO, b.p, b.n); /* one write, so that lines of several threads don't mix */
-    (void)written;                                    /* nobody is left to tell */
+    if (b.failed || clean.failed) {
+        put_short(format, stamp, l);
+    } else {
+        ssize_t written = write(STDERR_FILENO, b.p, b.n); /* one write, so that lines of several threads don't mix */
+        (void)written;                                    /* nobody is left to tell */
+    }
     buf_release(&b);
     buf_release(&clean);
 }

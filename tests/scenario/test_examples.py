@@ -361,16 +361,24 @@ class Reference(ExampleCase):
         for (text, shown), got in zip(found, done.stdout.split(mark + "\n")):
             self.assertEqual(ids.sub("ID", got), ids.sub("ID", shown), text)
 
+    # What stands for several types.
+    MANY = {"JSON": {"json", "jsonb", "text", "anycompatible", "anyelement"}, "any": {"anycompatible", "anyelement", "text"}}
+
     def test_its_functions_have_the_arguments_it_names(self):
         found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)
         self.assertEqual(len(found), 17)
         for name, arguments in found:
             shown = [argument.split()[:2] for argument in arguments.split(",")]
-            there = self.sql("SELECT a.name, format_type(a.type, NULL) FROM pg_proc p, unnest(p.proargnames,"
-                             " p.proargtypes::oid[]) AS a (name, type) WHERE a.type IS NOT NULL"
-                             " AND p.oid = %s::regproc", f"outbox.{name}")
+            there = self.sql("SELECT array_agg(a.name ORDER BY a.n), array_agg(format_type(a.type, NULL) ORDER BY a.n)"
+                             " FROM pg_proc p, unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a (name, type, n)"
+                             " WHERE a.type IS NOT NULL AND p.pronamespace = 'outbox'::regnamespace AND p.proname = %s"
+                             " GROUP BY p.oid", name)
             with self.subTest(function=name):
-                self.assertEqual([(arg, self.TYPES.get(kind, kind)) for arg, kind in shown], there)
+                self.assertTrue(there)
+                for names, types in there:  # one for each type that drivers send
+                    self.assertEqual([arg for arg, _ in shown], names)
+                    for (arg, kind), type in zip(shown, types):
+                        self.assertIn(type, self.MANY.get(kind, {self.TYPES.get(kind, kind)}), arg)
 
     def test_its_views_have_the_columns_it_names(self):
         for view in "delivery", "consumer_status":

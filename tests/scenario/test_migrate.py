@@ -300,9 +300,9 @@ class Gen(PgCase):
         self.path("outbox.ini").write_text(re.sub(r"(?m)^-- ?", "", ini))
         nowhere = {"OUTBOX_STORE": ""}
         self.assertIn("1 consumer", self.outbox("-c", "outbox.ini", "config", "check", env=nowhere).stdout)
-        for line, says in zip(re.findall(r"(?m)^-- outbox (.*?) *#", start), ("nothing to do", "all is well", None)):
-            if says:
-                self.assertIn(says, self.outbox(*line.split(), env=nowhere).stdout)
+        for line, says in zip(re.findall(r"(?m)^-- outbox (.*?) *#", start), ("nothing to do", "0 problems", None)):
+            if says: # the doctor has a word to say about fsync = off, which servers of tests have
+                self.assertIn(says, self.outbox(*line.split(), env=nowhere, status=None).stdout)
             else:
                 self.outbox("-c", "outbox.ini", "emit", "bill.sent", env=nowhere)
                 out = self.outbox(*line.split(), "--drain", env=nowhere).stdout

@@ -235,7 +235,7 @@ class Postgres(Shown, PgCase):
         self.sql("SELECT nextval('outbox.event_seq_seq') FROM generate_series(1, 7)")
 
     def from_the_future(self, seq):
-        self.sql("UPDATE outbox.event SET created_at = created_at + interval '10 years' WHERE seq = %s", seq)
+        self.sql("UPDATE outbox.event SET created_at = created_at + interval '20 hours' WHERE seq = %s", seq)
 
 
 if __name__ == "__main__":
