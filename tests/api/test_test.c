@@ -103,7 +103,7 @@ static void delivery_ends_with_a_dead_letter(void **state)
 {
     struct script s = {.fail = 1000};
     size_t n;
-    consumer(*state, &s, "fast");
+    consumer(*state, &s, "fast,outage=0s");
     emit(*state, "order.created", "42", "{}", 0);
     assert_int_equal(outbox_test_deliver(*state, &n, &err), -1);
     assert_int_equal(n, 0);
