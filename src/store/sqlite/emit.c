@@ -56,7 +56,10 @@ static int target_init(struct target *t, struct sqlite_store *st, void *foreign,
             err, ERR_MISUSE,
             "no transaction is open on this connection: BEGIN first, so that event and data commit together");
     t->schema = find_outbox(st, foreign);
-    return check_place(t, err);
+    if (check_place(t, err) != 0) return -1;
+    /* Without memory SQLite rolls the caller's transaction back while it looks: an event would then commit by itself. */
+    if (sqlite3_get_autocommit(foreign)) return err_nomem(err);
+    return 0;
 }
 
 /* target_prepare: the SQL has "%w" for the schema. */
