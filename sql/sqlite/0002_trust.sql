@@ -1,5 +1,11 @@
 -- The outbox in a SQLite database, version 2: what 0.1.0 left to be assumed is checked and kept.
 
+-- Whose fault a failure is: since when an event has failed, and whether it is known to be the event's own (others got through
+-- beside it). Until it is known, a failure uses up no attempt: see src/engine/evidence.h.
+ALTER TABLE outbox_parked ADD COLUMN failing_since INTEGER;
+ALTER TABLE outbox_parked ADD COLUMN proven INTEGER NOT NULL DEFAULT 0;
+UPDATE outbox_parked SET failing_since = failed_at WHERE failed_at IS NOT NULL;
+
 -- Which version of the outbox the program that claims was written for. Programs of version 1 say nothing, and must stop: to them
 -- a constraint that fails is a reason to try again, but an error of this kind is the end, and the path is in its text.
 ALTER TABLE outbox_claim ADD COLUMN knows INTEGER;
@@ -147,7 +153,7 @@ SELECT seq, event_id, type, consumer,
        CASE
            WHEN retrying = 0 THEN 'expired'
            WHEN parked AND parked_live THEN 'in-flight'
-           WHEN parked_attempts > 0 THEN 'failed'
+           WHEN parked_attempts > 0 OR failing_since IS NOT NULL THEN 'failed'
            WHEN parked OR seq > high THEN 'pending'
            WHEN seq <= start THEN 'before-start'
            WHEN seq > low THEN 'unknown'
@@ -162,7 +168,7 @@ SELECT seq, event_id, type, consumer,
        END AS state,
        attempts, due_at, error
 FROM (SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.retrying, x.state AS ended,
-             p.seq IS NOT NULL AS parked, p.attempts AS parked_attempts, p.due_at,
+             p.seq IS NOT NULL AS parked, p.attempts AS parked_attempts, p.failing_since, p.due_at,
              coalesce(p.attempts, d.attempts, 0) AS attempts, coalesce(p.error, d.error) AS error,
              EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = c.name AND k.epoch = p.claim
                      AND k.locked_until > t.now) AS parked_live,
@@ -197,11 +203,5 @@ ALTER TABLE outbox_lane ADD COLUMN high_id TEXT;
 UPDATE outbox_lane SET high = position, high_id = (SELECT id FROM outbox_event WHERE seq = position)
 WHERE position <= (SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event') -- else it was told to start further ahead
    OR EXISTS (SELECT 1 FROM outbox_consumer c WHERE c.name = consumer AND c.delivered > 0);
-
--- Whose fault a failure is: since when an event has failed, and whether it is known to be the event's own (others got through
--- beside it). Until it is known, a failure uses up no attempt: see src/engine/evidence.h.
-ALTER TABLE outbox_parked ADD COLUMN failing_since INTEGER;
-ALTER TABLE outbox_parked ADD COLUMN proven INTEGER NOT NULL DEFAULT 0;
-UPDATE outbox_parked SET failing_since = failed_at WHERE failed_at IS NOT NULL;
 
 UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version';

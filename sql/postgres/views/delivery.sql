@@ -34,7 +34,7 @@ LEFT JOIN LATERAL (SELECT max(k.locked_until) > @schema@.clock() AS live FROM @s
 CROSS JOIN LATERAL (SELECT CASE
     WHEN NOT d.retrying THEN 'expired'
     WHEN p.seq IS NOT NULL AND k.live THEN 'in-flight'
-    WHEN p.attempts > 0 THEN 'failed'
+    WHEN p.attempts > 0 OR p.failing_since IS NOT NULL THEN 'failed'
     WHEN p.seq IS NOT NULL OR NOT h.out THEN 'pending'
     WHEN @schema@.before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq) THEN 'before-start'
     WHEN NOT f.wanted AND x.state IS NULL THEN 'skipped'

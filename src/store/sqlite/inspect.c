@@ -161,8 +161,8 @@ static int exceptional(struct viewer *v, size_t i, int64_t seq, struct arena *a,
     sqlite3_stmt *q = sqlite_query(
         v->st, err,
         "SELECT attempts, due_at, EXISTS (SELECT 1 FROM outbox_claim k WHERE k.consumer = ?1 "
-        "AND k.epoch = claim AND k.locked_until > ?3), error, 0 FROM outbox_parked WHERE "
-        "consumer = ?1 AND seq = ?2 UNION ALL SELECT attempts, NULL, 0, error, 1 FROM "
+        "AND k.epoch = claim AND k.locked_until > ?3), error, 0, failing_since IS NOT NULL FROM outbox_parked WHERE "
+        "consumer = ?1 AND seq = ?2 UNION ALL SELECT attempts, NULL, 0, error, 1, 0 FROM "
         "outbox_dead WHERE consumer = ?1 AND seq = ?2 AND retrying = 0",
         "sii", d->consumer, seq, v->now);
     int r = q ? sqlite_step(v->st, q, err) : -1;
@@ -171,7 +171,8 @@ static int exceptional(struct viewer *v, size_t i, int64_t seq, struct arena *a,
     d->attempts = sqlite3_column_int(q, 0);
     d->due_at = sqlite3_column_int64(q, 1);
     d->state = STATE_PENDING;
-    if (d->attempts > 0) d->state = STATE_FAILED;
+    bool failed = d->attempts > 0 || sqlite3_column_int(q, 5);
+    if (failed) d->state = STATE_FAILED;
     if (sqlite3_column_int(q, 2)) d->state = STATE_INFLIGHT;
     if (sqlite3_column_int(q, 4)) d->state = STATE_EXPIRED;
     d->error = sqlite_copy(q, 3, a, &ok).p;
