@@ -12,10 +12,12 @@
 
 void deliver_report(struct pipeline *p)
 {
-    struct error ignored; /* a note for operators: the next one will do */
+    struct error err;
     if (!p->report_due) return;
     p->report_due = false;
-    p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, p->report[0] ? p->report : NULL, &ignored);
+    /* A note for operators: the next one will do. But what the store says of itself is said once. */
+    if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, p->report[0] ? p->report : NULL, &err) != 0)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
 }
 
 static const char *reason(const char *text)
