@@ -67,13 +67,22 @@ static const char *plain(struct buf *b, const char *text)
     return b->p;
 }
 
+/* is_simple: it can be written as it is, into a line of text or a string of JSON. */
+static bool is_simple(const char *text)
+{
+    for (const char *c = text; *c; c++) {
+        bool odd = (unsigned char)*c < 32 || (unsigned char)*c > 126 || *c == '"' || *c == '\\';
+        if (odd) return false;
+    }
+    return strlen(text) < 256;
+}
+
 /* put_short is a line for which there is no memory: what can be said without. */
 static void put_short(enum log_format format, const char *stamp, const struct line *l)
 {
     char text[512];
     const char *level = level_name(l->level), *said = l->text;
-    bool plain_enough = strlen(said) < 256 && !strpbrk(said, "\"\\\n");
-    if (!plain_enough) said = "out of memory";
+    if (!is_simple(said)) said = "out of memory";
     int n = format == LOG_JSON ? snprintf(text, sizeof text, "{\"time\":\"%s\",\"level\":\"%s\",\"message\":\"%s\"}\n",
                                           stamp, level, said)
                                : snprintf(text, sizeof text, "%s %s %s\n", stamp, level, said);
