@@ -5,19 +5,23 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include "admin/health.h"
 #include "api/manage.h"
 #include "base/buf.h"
 
-#define ADMIN_ADDRESS 64
+#define ADMIN_ADDRESS 128
+#define ADMIN_SOCKET_MODE 0660
 
-/* An address to listen at: 127.0.0.1:8025, [::1]:8025, localhost:8025. */
+/* An address to listen at: 127.0.0.1:8025, [::1]:8025, localhost:8025, unix:/run/outbox/admin.sock. */
 struct admin_address {
     union {
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
+        struct sockaddr_un un;
     } at;
     socklen_t size;
 };
@@ -41,18 +45,30 @@ struct admin_config {
     int64_t patience_ms;
     const atomic_llong *reloads; /* two: ok, failed */
     int wake_fd;                 /* eventfd, written when admin_tick has become necessary; -1: none */
+    const char *hosts;           /* names and addresses beside our own that Host may say (gate.h); NULL: none */
+    mode_t socket_mode;          /* of a unix socket */
 };
 
 struct admin;
+struct tokens;
+
+/* Where to listen, and whom to answer. */
+struct admin_door {
+    struct admin_address address;
+    struct tokens *tokens; /* to ask for, see token.h; NULL: none. admin_start takes them over, also if it fails */
+};
 
 /* admin_built: whether there is an HTTP server in this program. */
 bool admin_built(void);
 /* admin_start listens and serves, from threads of its own, until admin_stop. Clients can take up a fixed number of
- * connections for a fixed time each, and nothing else. ret_url: where it listens, with the port. */
-int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
+ * connections for a fixed time each, and nothing else. ret_url: where it listens, with the port. It sets the process's umask for a
+ * moment when it makes a unix socket, so no other thread may be making files then. */
+int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
 /* admin_attach: the store is open now. NULL for s is fine. */
 void admin_attach(struct admin *s, outbox *ob);
+/* admin_set_tokens takes over the tokens to ask for from now on. */
+void admin_set_tokens(struct admin *s, struct tokens *t);
 /* admin_stop ends it. False: a thread of it is caught in a store that does not answer, so that nothing it looks at may
  * be freed. NULL is fine. */
 bool admin_stop(struct admin *s);

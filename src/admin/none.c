@@ -1,16 +1,17 @@
 /* none.c: instead of server.c, where libmicrohttpd was not there when this was built. */
 #include "admin/admin.h"
+#include "admin/token.h"
 
 bool admin_built(void)
 {
     return false;
 }
 
-int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
+int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     (void)cfg;
-    (void)a;
+    token_free(door->tokens);
     (void)ret;
     (void)ret_url;
     return err_set(err, ERR_CONFIG,
@@ -34,4 +35,10 @@ void admin_attach(struct admin *s, outbox *ob)
 {
     (void)s;
     (void)ob;
+}
+
+void admin_set_tokens(struct admin *s, struct tokens *t)
+{
+    (void)s;
+    token_free(t);
 }

@@ -1,266 +1,194 @@
 /* server.c: the HTTP server. Each connection has a thread of its own, so that a slow client, or a store that does not
  * answer, keeps nobody else waiting. */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <microhttpd.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "admin/look.h"
-#include "base/fd.h"
+#include "admin/gate.h"
+#include "admin/server.h"
 
-#define CONNECTIONS 32
 #define IDLE_S 5                       /* without a byte, then it is closed */
-#define LIFE_NS (30 * 1000 * MS_NS)    /* however busy */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
 #define PAGE_MAX ((size_t)16 << 20)
 #define STACK ((size_t)512 * 1024)
-#define STORE_WAIT_S 3 /* for another scrape to be done with the store; then without it */
 #define STOP_WAIT_MS 2000
-
-/* (1) since == 0: the place is free. */
-struct guest {
-    int fd;
-    int64_t since;
-};
-
-/* (1) st is used under store_lock, guests under guest_lock. */
-struct admin {
-    struct admin_config cfg;
-    struct MHD_Daemon *http;
-    pthread_mutex_t store_lock, guest_lock;
-    struct store *st; /* for scrapes; opened by the first */
-    struct guest guest[CONNECTIONS];
-};
 
 bool admin_built(void)
 {
     return true;
 }
 
-/* ---- guests ---- */
+/* ---- connections ---- */
 
-static void arrive(struct admin *s, int fd)
+static int descriptor_of(struct MHD_Connection *c)
 {
-    uint64_t one = 1;
-    pthread_mutex_lock(&s->guest_lock);
-    for (size_t i = 0; i < CONNECTIONS; i++) {
-        if (s->guest[i].since) continue;
-        s->guest[i] = (struct guest){fd, clock_mono(&clock_system)};
-        break;
-    }
-    pthread_mutex_unlock(&s->guest_lock);
-    if (s->cfg.wake_fd >= 0 && write(s->cfg.wake_fd, &one, sizeof one) < 0) return; /* awake already */
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
 }
 
-static void leave(struct admin *s, int fd)
+static void wake(struct admin *s)
 {
-    pthread_mutex_lock(&s->guest_lock);
-    for (size_t i = 0; i < CONNECTIONS; i++)
-        if (s->guest[i].since && s->guest[i].fd == fd) s->guest[i].since = 0;
-    pthread_mutex_unlock(&s->guest_lock);
+    uint64_t one = 1;
+    if (s->cfg.wake_fd >= 0 && write(s->cfg.wake_fd, &one, sizeof one) < 0) return; /* awake already */
 }
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct admin *s = cls;
+    int fd = descriptor_of(c);
     (void)socket_context;
-    if (!info) return;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) arrive(cls, info->connect_fd);
-    else leave(cls, info->connect_fd); /* before the descriptor is closed */
+    if (fd < 0) return;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        guests_arrive(&s->guests, fd, clock_mono(&clock_system));
+        wake(s);
+    } else {
+        guests_leave(&s->guests, fd);
+    }
 }
 
 int64_t admin_tick(struct admin *s, int64_t now)
 {
-    int64_t next = CLOCK_NEVER;
-    if (!s) return next;
-    pthread_mutex_lock(&s->guest_lock);
-    for (size_t i = 0; i < CONNECTIONS; i++) {
-        const struct guest *g = &s->guest[i];
-        if (!g->since) continue;
-        if (now >= g->since + LIFE_NS) shutdown(g->fd, SHUT_RDWR); /* its thread sees that, and ends it */
-        int64_t at = now >= g->since + LIFE_NS ? now + 1000 * MS_NS : g->since + LIFE_NS;
-        if (at < next) next = at;
+    return s ? guests_tick(&s->guests, now) : CLOCK_NEVER;
+}
+
+/* ---- requests ---- */
+
+/* note keeps what the gate looks at. */
+static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct gate_request *r = request;
+    struct str *const fields[] = {&r->host, &r->origin, &r->authorization};
+    static const char *const names[] = {"Host", "Origin", "Authorization"};
+    (void)kind;
+    if (!value) value = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcasecmp(name, names[i]) != 0) continue;
+        if (fields[i]->p) r->more++;
+        *fields[i] = str_of(value);
     }
-    pthread_mutex_unlock(&s->guest_lock);
-    return next;
-}
-
-/* ---- pages ---- */
-
-/* lock_store gives the store for scrapes; NULL if it cannot be had, and then there is nothing to unlock. */
-static struct store *lock_store(struct admin *s)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += STORE_WAIT_S;
-    if (pthread_mutex_timedlock(&s->store_lock, &until) != 0) return NULL;
-    outbox *ob = atomic_load(&s->cfg.ob);
-    if (s->st || (ob && manage_store(ob, &s->st, NULL) == 0)) return s->st;
-    pthread_mutex_unlock(&s->store_lock);
-    return NULL;
-}
-
-static void unlock_store(struct admin *s, const struct store *st)
-{
-    if (st) pthread_mutex_unlock(&s->store_lock);
-}
-
-static unsigned page_metrics(struct admin *s, bool verbose, struct buf *b)
-{
-    struct look l;
-    (void)verbose;
-    struct store *st = lock_store(s);
-    int r = look_take(&l, &s->cfg, st, NULL);
-    unlock_store(s, st);
-    if (r != 0) return MHD_HTTP_SERVICE_UNAVAILABLE;
-    metrics_add(b, &l.m);
-    look_release(&l);
-    return MHD_HTTP_OK;
-}
-
-static unsigned page_livez(struct admin *s, bool verbose, struct buf *b)
-{
-    bool alive = admin_health(&s->cfg, NULL, verbose ? b : NULL).alive;
-    buf_adds(b, alive ? "ok\n" : "a consumer stands still\n");
-    return alive ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;
-}
-
-static unsigned page_readyz(struct admin *s, bool verbose, struct buf *b)
-{
-    bool ready = admin_health(&s->cfg, NULL, NULL).ready;
-    if (!ready || verbose) {
-        struct store *st = ready ? NULL : lock_store(s); /* one that is paused may look as if it were stuck */
-        ready = admin_health(&s->cfg, st, verbose ? b : NULL).ready;
-        unlock_store(s, st);
-    }
-    buf_adds(b, ready ? "ready\n" : "not ready\n");
-    return ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;
-}
-
-static unsigned page_index(struct admin *s, bool verbose, struct buf *b)
-{
-    (void)s;
-    (void)verbose;
-    buf_adds(b, "outbox " OUTBOX_VERSION "\n\n"
-                "/metrics           for Prometheus\n"
-                "/livez[?verbose]   does it turn?\n"
-                "/readyz[?verbose]  does it get on with its work?\n");
-    return MHD_HTTP_OK;
-}
-
-static const struct page {
-    const char *path, *type;
-    unsigned (*make)(struct admin *s, bool verbose, struct buf *b);
-} pages[] = {
-    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", page_metrics},
-    {"/livez", "text/plain; charset=utf-8", page_livez},
-    {"/readyz", "text/plain; charset=utf-8", page_readyz},
-    {"/", "text/plain; charset=utf-8", page_index},
-};
-
-static const struct page *page_of(const char *path)
-{
-    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
-        if (strcmp(pages[i].path, path) == 0) return &pages[i];
-    return NULL;
+    if (strcasecmp(name, "Transfer-Encoding") == 0) r->has_body = true;
+    if (strcasecmp(name, "Content-Length") == 0 && strcmp(value, "0") != 0) r->has_body = true;
+    return MHD_YES;
 }
 
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type, const struct buf *b)
 {
+    static const char *const headers[][2] = {
+        {"Cache-Control", "no-store"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"},
+        {"X-Frame-Options", "DENY"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Connection", "close"}, /* nobody keeps a place for later */
+    };
     struct MHD_Response *r = MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_COPY);
     if (!r) return MHD_NO;
     MHD_add_response_header(r, "Content-Type", type);
-    MHD_add_response_header(r, "Cache-Control", "no-store");
-    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(r, "Connection", "close"); /* nobody keeps a place for later */
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        MHD_add_response_header(r, headers[i][0], headers[i][1]);
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(r, "Allow", "GET, HEAD");
+    if (status == MHD_HTTP_UNAUTHORIZED) MHD_add_response_header(r, "WWW-Authenticate", "Bearer realm=\"outbox\"");
     enum MHD_Result queued = MHD_queue_response(c, status, r);
     MHD_destroy_response(r);
     return queued;
 }
 
+/* refusal_of says whether this request is answered at all, and whether one who sent it may see everything. */
+static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c, const struct gate_request *r,
+                                      struct gate_refusal *ret_knows)
+{
+    struct sockaddr_storage here = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof here;
+    getsockname(descriptor_of(c), (struct sockaddr *)&here, &size);
+    pthread_mutex_lock(&s->token_lock);
+    struct gate g = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
+    *ret_knows = gate_knows(&g, r);
+    pthread_mutex_unlock(&s->token_lock);
+    return gate_check(&g, r, (struct sockaddr *)&here);
+}
+
+static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
+{
+    bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL, NULL) == MHD_YES;
+    if (!wanted) return PAGE_SHORT;
+    return knows ? PAGE_VERBOSE : PAGE_WITHHELD;
+}
+
+/* on_request answers at once, when the headers are there: no request that is let in has a body. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                   const char *version, const char *data, size_t *data_size, void **state)
 {
-    static int seen;
+    struct admin *s = cls;
+    struct gate_request r = {.method = str_of(method), .old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0};
+    struct gate_refusal knows;
     struct buf b;
-    const struct page *page = page_of(url);
-    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
-    unsigned status;
-    (void)version;
     (void)data;
-    if (*data_size > 0) return MHD_NO; /* a body where none belongs */
-    if (get && !*state) {
-        *state = &seen; /* the headers are there; the next call is the request */
-        return MHD_YES;
-    }
+    if (*state || *data_size > 0) return MHD_NO;
+    *state = s; /* anything else than NULL: it was answered */
+    guests_ask(&s->guests, descriptor_of(c), clock_mono(&clock_system));
+    MHD_get_connection_values(c, MHD_HEADER_KIND, note, &r);
+
+    const struct page *page = pages_find(url);
+    bool open = page && page->open;
+    struct gate_refusal refused = refusal_of(s, c, &r, &knows);
+    if (!refused.status && !open) refused = knows;
+
+    const char *type = PAGES_TEXT;
+    unsigned status = refused.status;
     buf_init(&b, PAGE_MAX);
-    if (!get) {
-        status = MHD_HTTP_METHOD_NOT_ALLOWED;
-        buf_adds(&b, "only GET and HEAD\n");
+    if (status) {
+        buf_adds(&b, refused.text);
     } else if (!page) {
         status = MHD_HTTP_NOT_FOUND;
         buf_adds(&b, "there is /metrics, /livez and /readyz\n");
     } else {
-        bool verbose = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL, NULL) == MHD_YES;
-        status = page->make(cls, verbose, &b);
+        type = page->type;
+        status = page->make(s, detail_of(c, !knows.status), &b);
         if (b.failed) status = MHD_HTTP_INTERNAL_SERVER_ERROR;
     }
-    enum MHD_Result r = answer(c, status, page && get ? page->type : "text/plain; charset=utf-8", &b);
+    enum MHD_Result done = answer(c, status, type, &b);
     buf_release(&b);
-    return r;
+    return done;
 }
 
 /* ---- start and stop ---- */
 
-static int listen_at(const struct admin_address *a, int *ret, struct error *err)
+static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
-    int one = 1, fd = fd_above_stdio(socket(a->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) return err_errno(err, ERR_UNAVAILABLE, errno, "could not make a socket");
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, &a->at.any, a->size) == 0 && listen(fd, CONNECTIONS) == 0) {
-        *ret = fd;
-        return 0;
-    }
-    err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
-    close(fd);
-    return -1;
+    /* On this machine all clients have the same address. */
+    unsigned per_address = s->local ? GUESTS_MAX : GUESTS_PER_ADDRESS;
+    return MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL,
+                            NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                            (unsigned)GUESTS_MAX, MHD_OPTION_PER_IP_CONNECTION_LIMIT, per_address,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            REQUEST_MAX, MHD_OPTION_THREAD_STACK_SIZE, STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                            MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
 }
 
-static void say_where(int fd, char out[ADMIN_ADDRESS])
-{
-    struct admin_address a = {.size = sizeof a.at};
-    char host[INET6_ADDRSTRLEN] = "";
-    getsockname(fd, &a.at.any, &a.size);
-    bool v6 = a.at.any.sa_family == AF_INET6;
-    const void *from = v6 ? (const void *)&a.at.v6.sin6_addr : (const void *)&a.at.v4.sin_addr;
-    inet_ntop(a.at.any.sa_family, from, host, sizeof host);
-    snprintf(out, ADMIN_ADDRESS, v6 ? "http://[%s]:%d" : "http://%s:%d", host,
-             ntohs(v6 ? a.at.v6.sin6_port : a.at.v4.sin_port));
-}
-
-int admin_start(const struct admin_config *cfg, const struct admin_address *a, struct admin **ret,
+int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     int fd = -1;
     struct admin *s = calloc(1, sizeof *s);
-    if (!s) return err_nomem(err);
+    if (!s) {
+        token_free(door->tokens);
+        return err_nomem(err);
+    }
     s->cfg = *cfg;
+    s->tokens = door->tokens;
+    s->local = admin_loopback(&door->address);
     pthread_mutex_init(&s->store_lock, NULL);
-    pthread_mutex_init(&s->guest_lock, NULL);
-    if (listen_at(a, &fd, err) != 0) goto fail;
-    say_where(fd, ret_url);
-    s->http = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL,
-                               NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                               (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, REQUEST_MAX, MHD_OPTION_THREAD_STACK_SIZE, STACK,
-                               MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    pthread_mutex_init(&s->token_lock, NULL);
+    guests_init(&s->guests);
+    struct socket_wish wish = {.address = &door->address, .backlog = GUESTS_MAX, .mode = cfg->socket_mode};
+    if (socket_listen(&wish, &s->file, &fd, err) != 0) goto fail;
+    socket_say(fd, ret_url);
+    s->http = start_daemon(s, fd);
     if (s->http) {
         *ret = s;
         return 0;
@@ -277,6 +205,15 @@ void admin_attach(struct admin *s, outbox *ob)
     if (s) atomic_store(&s->cfg.ob, ob);
 }
 
+void admin_set_tokens(struct admin *s, struct tokens *t)
+{
+    pthread_mutex_lock(&s->token_lock);
+    struct tokens *former = s->tokens;
+    s->tokens = t;
+    pthread_mutex_unlock(&s->token_lock);
+    token_free(former);
+}
+
 /* idle_soon: a scrape that waits for a store which does not answer would keep us from stopping for as long. */
 static bool idle_soon(struct admin *s)
 {
@@ -291,11 +228,14 @@ static bool idle_soon(struct admin *s)
 bool admin_stop(struct admin *s)
 {
     if (!s) return true;
+    socket_remove(&s->file);
     if (s->http && !idle_soon(s)) return false;
     if (s->http) MHD_stop_daemon(s->http);
     store_close(s->st);
+    token_free(s->tokens);
+    guests_release(&s->guests);
     pthread_mutex_destroy(&s->store_lock);
-    pthread_mutex_destroy(&s->guest_lock);
+    pthread_mutex_destroy(&s->token_lock);
     free(s);
     return true;
 }

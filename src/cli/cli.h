@@ -145,7 +145,9 @@ struct settings {
     int log_level; /* enum log_level */
     int color;     /* enum color */
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
-    const char *listen;  /* NULL: nowhere */
+    const char *listen;                                              /* NULL: nowhere */
+    const char *listen_token_file, *listen_token_env, *listen_hosts; /* NULL: none */
+    int64_t listen_mode;
     int log_format;      /* enum log_format */
     int64_t log_hold_ms; /* 0: nothing is held back */
     int64_t stuck_ms;

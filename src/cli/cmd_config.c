@@ -214,6 +214,9 @@ static const struct {
 } examples[] = {
     {"store", "sqlite:shop.db"},
     {"listen", "127.0.0.1:8025"},
+    {"listen-token-file", "/etc/outbox/listen.token"},
+    {"listen-token-env", "LISTEN_TOKEN"},
+    {"listen-hosts", "relay.internal, 10.0.0.7"},
     {"sink", "exec:./notify"},
     {"events", "order.*, invoice.paid"},
     {"where", "authorType = \"user\""},

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "admin/token.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -136,19 +137,20 @@ static void say_starting(struct relay *r)
 /* serve starts the HTTP server, if one is wanted. */
 static int serve(struct relay *r, struct error *err)
 {
-    struct admin_address a;
+    const struct settings *s = &r->cli->settings;
+    struct admin_door door = {.tokens = NULL};
     char url[ADMIN_ADDRESS];
-    const char *listen = r->cli->settings.listen;
-    if (!listen) return 0;
-    if (admin_address_parse(listen, &a, err) != 0) return -1;
-    if (admin_start(&r->admin_cfg, &a, &r->admin, url, err) != 0) return err_prefix(err, "--listen %s", listen);
+    if (!s->listen) return 0;
+    if (admin_address_parse(s->listen, &door.address, err) != 0) return -1;
+    if (relay_tokens(r->cli, &door.tokens, err) != 0) return -1;
+    bool asks = door.tokens;
+    if (admin_start(&r->admin_cfg, &door, &r->admin, url, err) != 0) return err_prefix(err, "--listen %s", s->listen);
     relay_log(r, LOG_INFO_, NULL, "listening at %s", url);
-    if (!admin_loopback(&a))
-        relay_log(
-            r, LOG_WARN_, NULL,
-            "--listen %s: other machines may reach it, and it asks nobody who they are; they can read metrics and "
-            "health, which name consumers and event types. Listen at 127.0.0.1, or keep strangers out",
-            listen);
+    if (!asks && !admin_loopback(&door.address))
+        relay_log(r, LOG_WARN_, NULL,
+                  "--listen %s: other machines may reach it, and there is no token to ask them for: only /livez and "
+                  "/readyz are served. Set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+                  s->listen);
     return 0;
 }
 
@@ -218,6 +220,8 @@ static int watch(struct relay *r, struct error *err)
     r->admin_cfg.reloads = r->reloads;
     r->admin_cfg.wake_fd = r->wake_fd;
     r->admin_cfg.wait = &r->wait;
+    r->admin_cfg.hosts = s->listen_hosts;
+    r->admin_cfg.socket_mode = (mode_t)s->listen_mode;
     if (serve(r, err) != 0) return -1;
     int e = pthread_create(&r->watch, NULL, relay_watch, r);
     if (e == 0) return 0;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "admin/admin.h"
+#include "admin/gate.h"
+#include "admin/token.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -85,6 +87,38 @@ static int set_listen(void *target, const char *value, struct error *err)
     return 0;
 }
 
+static int set_listen_token_file(void *target, const char *value, struct error *err)
+{
+    if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");
+    ((struct settings *)target)->listen_token_file = value;
+    return 0;
+}
+
+static int set_listen_token_env(void *target, const char *value, struct error *err)
+{
+    if (token_variable(value, err) != 0) return -1;
+    ((struct settings *)target)->listen_token_env = value;
+    return 0;
+}
+
+static int set_listen_hosts(void *target, const char *value, struct error *err)
+{
+    if (gate_hosts_check(value, err) != 0) return -1;
+    ((struct settings *)target)->listen_hosts = value;
+    return 0;
+}
+
+/* set_listen_mode: the owner can always connect, and nobody needs to execute a socket. */
+static int set_listen_mode(void *target, const char *value, struct error *err)
+{
+    char *end;
+    long mode = strtol(value, &end, 8);
+    bool good = isdigit((unsigned char)*value) && !*end && (mode & ~0666L) == 0 && (mode & 0600) == 0600;
+    if (!good) return err_set(err, ERR_CONFIG, "\"%s\" is no mode of a socket; write 0600, 0660 or 0666", value);
+    ((struct settings *)target)->listen_mode = mode;
+    return 0;
+}
+
 static int set_stuck(void *target, const char *value, struct error *err)
 {
     return set_time(&((struct settings *)target)->stuck_ms, value, 1, err);
@@ -132,7 +166,14 @@ const struct option_def config_options[] = {
     {"retention", "DURATION", "168h", "how long a relay keeps events that everyone has got; 0s: for ever",
      set_retention},
     {"inbox-retention", "DURATION", "720h", "how long to remember what handlers have taken effect for", set_inbox},
-    {"listen", "ADDRESS:PORT", NULL, "where a relay serves /metrics, /livez and /readyz: 127.0.0.1:8025", set_listen},
+    {"listen", "ADDRESS:PORT|unix:PATH", NULL, "where a relay serves /metrics, /livez and /readyz: 127.0.0.1:8025",
+     set_listen},
+    {"listen-token-file", "FILE", NULL,
+     "file with the token to ask for; without one, other machines get only /livez and /readyz", set_listen_token_file},
+    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env},
+    {"listen-hosts", "LIST", NULL, "names and addresses beside its own that a relay may be asked under; *: any",
+     set_listen_hosts},
+    {"listen-mode", "MODE", "0660", "who may connect to unix:PATH, as chmod has it", set_listen_mode},
     {"stuck-after", "DURATION", "60s",
      "a consumer that has work and gets none done for this long makes its relay not ready", set_stuck},
     {NULL, NULL, NULL, NULL, NULL},

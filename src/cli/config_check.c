@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "admin/admin.h"
+#include "admin/token.h"
 #include "base/clock.h"
 #include "cli/config.h"
 #include "sink/sink.h"
@@ -169,6 +171,43 @@ static void check_consumer(const struct checking *k, const char *name)
     tell(k, config_where(k->c, name), text, false);
 }
 
+static const struct given *given_for(const struct checking *k, const char *option)
+{
+    return config_get(k->c, NULL, option_find(config_options, option));
+}
+
+/* check_tokens looks at what the HTTP server asks for. False: nothing. */
+static bool check_tokens(const struct checking *k)
+{
+    const struct given *file = given_for(k, "listen-token-file"), *variable = given_for(k, "listen-token-env");
+    struct tokens *tokens;
+    struct error err;
+    struct stat st;
+    char text[600];
+    if (!file && !variable) return false;
+    if (token_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens, &err) == 0)
+        token_free(tokens);
+    else tell(k, file ? file->where : variable->where, err.text, false);
+    bool open_to_all = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
+    if (open_to_all) {
+        snprintf(text, sizeof(text), "everybody on this machine can read or write %s; chmod o-rwx it", file->value);
+        tell(k, file->where, text, true);
+    }
+    return true;
+}
+
+static void check_listen(const struct checking *k)
+{
+    const struct given *listen = given_for(k, "listen");
+    struct admin_address a;
+    bool asks = check_tokens(k);
+    if (!listen || asks || admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a)) return;
+    tell(k, listen->where,
+         "other machines may reach it, and there is no token to ask them for: only /livez and /readyz are served; set "
+         "listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+         true);
+}
+
 /* check_file warns of a config file with a password in it that is open to everyone. */
 static void check_file(const struct checking *k)
 {
@@ -200,5 +239,6 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
             "file that has a [consumer NAME] section",
             false);
     for (size_t i = 0; i < n; i++) check_consumer(&k, names[i]);
+    check_listen(&k);
     check_file(&k);
 }

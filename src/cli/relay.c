@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "admin/token.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -112,6 +113,15 @@ static void note_refusal(void *ctx, const struct problem *p)
     if (p->warning || f->n++ > 0) return;
     if (p->where) err_set(f->err, ERR_CONFIG, "%s: %s", p->where, p->text);
     else err_set(f->err, ERR_CONFIG, "%s", p->text);
+}
+
+int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
+{
+    const struct settings *s = &cli->settings;
+    *ret = NULL;
+    if (!s->listen_token_file && !s->listen_token_env) return 0;
+    if (token_load(s->listen_token_file, s->listen_token_env, ret, err) == 0) return 0;
+    return err_prefix(err, "%s", s->listen_token_file ? "listen-token-file" : "listen-token-env");
 }
 
 int relay_check(const struct config *config, struct error *err)
@@ -276,6 +286,20 @@ static int read_again(struct relay *r, struct config *config, struct settings *s
     return relay_check(config, err);
 }
 
+/* read_tokens: what is in the file counts from now on; a file that is no good leaves those of before. */
+static void read_tokens(struct relay *r, struct changes *did)
+{
+    struct tokens *tokens;
+    struct error err;
+    if (!r->admin || !r->cli->settings.listen_token_file) return;
+    if (relay_tokens(r->cli, &tokens, &err) == 0) {
+        admin_set_tokens(r->admin, tokens);
+        return;
+    }
+    did->failed++;
+    relay_log(r, LOG_ERROR_, NULL, "%s; going on with the token of before", err.text);
+}
+
 void relay_reload(void *relay)
 {
     struct relay *r = relay;
@@ -293,6 +317,7 @@ void relay_reload(void *relay)
         atomic_store(&r->log_level, s.log_level);
         say_fixed(r, &config);
         apply(r, &config, &did);
+        read_tokens(r, &did);
         relay_log(r, LOG_INFO_, NULL,
                   "read the config again: %zu consumers added, %zu removed, %zu changed, %zu failed", did.added,
                   did.removed, did.changed, did.failed);

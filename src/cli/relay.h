@@ -48,6 +48,8 @@ void relay_log(struct relay *r, int level, const char *consumer, const char *fmt
 /* relay_consumer_add makes a consumer with the settings of the config and keeps note of it; it is not at work yet. */
 int relay_consumer_add(struct relay *r, const struct config *config, const char *name, struct error *err);
 void relay_release(struct relay *r); /* the notes on consumers */
+/* relay_tokens reads the tokens that the HTTP server asks for; NULL if none are set. The caller frees them. */
+int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err);
 /* relay_check refuses a config with which no relay could run. */
 int relay_check(const struct config *config, struct error *err);
 

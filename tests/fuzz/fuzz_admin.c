@@ -1,41 +1,62 @@
-/* Requests to a relay's own HTTP server, the real one, at a port of its own. The input is what a client says before it says no
- * more. The answer, if there is one, is a whole one; only GET and HEAD of a page that is there give 200; a request that is no
- * request never does; and the server goes on. As an address to listen at, the input is read or refused. */
+/* Requests to a relay's own HTTP server, the real one, at a port of its own, once without a token and once with one. The input is
+ * what a client says before it says no more. The answer, if there is one, is a whole one; only GET and HEAD of a page that is there
+ * give 200; a request that is no request never does, nor one for a name that is not ours or from a page of another origin; without
+ * the token there is nothing but /livez and /readyz; and the server goes on. As an address to listen at, and as a Host, the input is
+ * read or refused. */
 #include <arpa/inet.h>
 #include <poll.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "admin/admin.h"
+#include "admin/gate.h"
 #include "fuzz.h"
 #include "outbox.h"
 
 #define ANSWER_MAX (1 << 20)
 
 static char answer[ANSWER_MAX + 1];
-static struct admin *server;
-static struct admin_address at;
+#define VARIABLE "OUTBOX_FUZZ_TOKEN"
+#define TOKEN "0123456789abcdef0123456789abcdef"
 
-static void start(void)
+/* One that asks for a token, and one that does not. */
+static struct peer {
+    struct admin *server;
+    struct admin_address at;
+    bool asks;
+} peers[2];
+
+static void start(struct peer *p, outbox *ob)
 {
     static atomic_llong reloads[2];
-    static outbox *ob;
     char url[ADMIN_ADDRESS];
-    outbox_error oe;
     struct error err;
-    if (outbox_open("sqlite::memory:", NULL, &ob, &oe) != 0) abort();
+    struct admin_door door = {.tokens = NULL};
     struct admin_config cfg = {.ob = ob, .store = "sqlite", .patience_ms = 1000, .reloads = reloads, .wake_fd = -1};
-    if (admin_address_parse("127.0.0.1:0", &at, &err) != 0 || admin_start(&cfg, &at, &server, url, &err) != 0) abort();
-    at.at.v4.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
+    if (p->asks && token_load(NULL, VARIABLE, &door.tokens, &err) != 0) abort();
+    if (admin_address_parse("127.0.0.1:0", &door.address, &err) != 0) abort();
+    if (admin_start(&cfg, &door, &p->server, url, &err) != 0) abort();
+    p->at = door.address;
+    p->at.at.v4.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
+}
+
+static void start_both(void)
+{
+    outbox *ob;
+    outbox_error oe;
+    if (setenv(VARIABLE, TOKEN, 1) != 0 || outbox_open("sqlite::memory:", NULL, &ob, &oe) != 0) abort();
+    peers[1].asks = true;
+    for (int i = 0; i < 2; i++) start(&peers[i], ob);
 }
 
 /* ask gives how much of an answer came before the server hung up. */
-static size_t ask(const void *p, size_t n)
+static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     size_t got = 0;
     ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, &at.at.any, at.size) != 0) abort();
+    if (fd < 0 || connect(fd, &peer->at.at.any, peer->at.size) != 0) abort();
     if (n && send(fd, p, n, MSG_NOSIGNAL) < 0) k = 0; /* it may have had enough */
     shutdown(fd, SHUT_WR);
     while (k > 0 && got < ANSWER_MAX) {
@@ -59,28 +80,66 @@ static bool asks_for_a_page(const char *p, size_t n)
     return false;
 }
 
-static void judge(const char *p, size_t n, size_t got)
+/* has: the word stands somewhere, in whatever letters. */
+static bool has(const char *p, size_t n, const char *word)
+{
+    size_t k = strlen(word);
+    for (size_t i = 0; i + k <= n; i++)
+        if (strncasecmp(p + i, word, k) == 0) return true;
+    return false;
+}
+
+static bool from_our_own_page(const char *p, size_t n)
+{
+    return !has(p, n, "\nOrigin:") || has(p, n, "://localhost") || has(p, n, "://127.") || has(p, n, "://[");
+}
+
+static bool for_our_own_name(const char *p, size_t n)
+{
+    return has(p, n, "localhost") || has(p, n, "127.") || has(p, n, "[") || has(p, n, "HTTP/1.0");
+}
+
+static void judge(const struct peer *peer, const char *p, size_t n, size_t got)
 {
     int status = 0;
     if (got == 0) return;
     MUST(sscanf(answer, "HTTP/1.%*1[01] %3d ", &status) == 1 && strstr(answer, "\r\n\r\n"));
-    if (status < 400) MUST((status == 200 || status == 100) && asks_for_a_page(p, n));
-    if (status == 200 || status == 404 || status == 405 || status == 503) {
-        MUST(strstr(answer, "\r\nX-Content-Type-Options: nosniff\r\n") &&
-             strstr(answer, "\r\nCache-Control: no-store\r\n"));
+    if (status < 400) {
+        MUST((status == 200 || status == 100) && asks_for_a_page(p, n));
+        MUST(for_our_own_name(p, n) && from_our_own_page(p, n));
+    }
+    if (status == 200 && peer->asks && !memmem(p, n, TOKEN, strlen(TOKEN)))
+        MUST(!strstr(answer, "outbox_") && !strstr(answer, OUTBOX_VERSION) && !strstr(answer, "[+]"));
+    bool ours = strstr(answer, "\r\nCache-Control: no-store\r\n");
+    if (status == 200 || status == 401 || status == 404 || status == 503) MUST(ours);
+    if (ours) {
+        MUST(strstr(answer, "\r\nX-Content-Type-Options: nosniff\r\n"));
+        MUST(strstr(answer, "\r\nContent-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"));
         MUST(status != 405 || strstr(answer, "\r\nAllow: GET, HEAD\r\n"));
+        MUST(status != 401 || (peer->asks && strstr(answer, "\r\nWWW-Authenticate: Bearer ")));
     }
 }
 
 /* alive: the server answers as it should. It may hang up on one who comes while all its places are still being cleared. */
-static bool alive(void)
+static bool alive(const struct peer *peer)
 {
-    static const char request[] = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
+    static const char request[] = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for (int i = 0; i < 500; i++) {
-        if (ask(request, strlen(request)) > 0) return strstr(answer, " 200 ") != NULL;
+        if (ask(peer, request, strlen(request)) > 0) return strstr(answer, " 200 ") != NULL;
         poll(NULL, 0, 10);
     }
     return false;
+}
+
+static void read_host(const char *p, size_t n)
+{
+    struct gate_host h;
+    struct error err = {0};
+    if (gate_host_parse((struct str){p, n}, &h)) {
+        MUST(h.name[0] && strlen(h.name) < sizeof h.name && !strpbrk(h.name, " \r\n/@"));
+        if (!h.is_address) MUST(gate_hosts_check(h.name, &err) == 0);
+    }
+    if (gate_hosts_check(p, &err) != 0) MUST(err.code == ERR_CONFIG && err.text[0]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -89,11 +148,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct admin_address a;
     struct error err = {0};
     char *text = fuzz_text(data, n);
-    if (!server) start();
+    if (!peers[0].server) start_both();
     if (admin_address_parse(text, &a, &err) == 0) MUST(a.size > 0 && (admin_loopback(&a), true));
     else MUST(err.code == ERR_CONFIG && err.text[0]);
-    judge(text, n, ask(data, n));
-    if (++asked % 64 == 0) MUST(alive());
+    read_host(text, n);
+    for (int i = 0; i < 2; i++) judge(&peers[i], text, n, ask(&peers[i], data, n));
+    if (++asked % 64 == 0) MUST(alive(&peers[0]) && alive(&peers[1]));
     free(text);
     return 0;
 }

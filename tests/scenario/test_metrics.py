@@ -313,7 +313,7 @@ class Served(OutsideCase):
     def test_slow_and_greedy_clients_delay_no_event(self):
         with self.serve(*self.file_sink()) as relay:
             greedy = self.raw(relay)
-            greedy.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 7000)
+            greedy.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 7000)
             try:
                 greedy.sendall(b"a" * 20000 + b"\r\n\r\n")
                 answer = greedy.recv(100)
@@ -337,7 +337,7 @@ class Served(OutsideCase):
             wait_until(answers, timeout=20)  # those that say nothing for five seconds are shown the door
 
     def test_an_address_that_others_reach_is_warned_of(self):
-        warning = "warning --listen 0.0.0.0:0: other machines may reach it"
+        warning = "warning --listen 0.0.0.0:0: other machines may reach it, and there is no token"
         with self.relay("--listen", "0.0.0.0:0", *self.file_sink()) as relay: self.assertIn(warning, relay.output())
         with self.serve(*self.file_sink()) as relay: self.assertNotIn("warning", relay.output())
         with self.relay("--listen", "localhost:0", *self.file_sink()) as relay:

@@ -26,8 +26,12 @@ class Drift(Case):
         said = self.outbox("config", "check", "-c", "a.conf", status=78).stderr
         self.assertRegex(said, r"\Aoutbox: a\.conf: no consumers to run[^\n]*\n\Z")
         all_on = re.sub(r"(?m)^#([a-z-]+ = |\[)", r"\1", self.sample)
+        token = self.path("listen.token")
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        all_on = all_on.replace("/etc/outbox/listen.token", str(token))
         self.path("b.conf").write_text(all_on)
-        self.assertIn("1 consumer", self.outbox("config", "check", "-c", "b.conf").stdout)
+        env = {"LISTEN_TOKEN": "fedcba9876543210fedcba9876543210"}
+        self.assertIn("1 consumer", self.outbox("config", "check", "-c", "b.conf", env=env).stdout)
         rows = self.json("config", "show", "-c", "b.conf", env={"OUTBOX_STORE": ""})
         given = {r["name"] for r in rows if r["origin"] == "file"}
         self.assertEqual(given, self.names("outbox", "consumer"))

@@ -1,0 +1,150 @@
+#include "admin/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+
+#define LOCK_TRIES 40
+#define LOCK_PAUSE_US 50000
+
+/* ---- what is there already ---- */
+
+/* lock_folder keeps others that start at the same time from taking our new socket for one that was left behind. The lock goes with
+ * the descriptor. */
+static int lock_folder(const char *path, int *ret, struct error *err)
+{
+    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)] = ".";
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    if (slash == path) snprintf(folder, sizeof folder, "/");
+    else if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+
+    int fd = fd_above_stdio(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd < 0) return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+    bool open_to_all = fstat(fd, &st) == 0 && (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX);
+    if (open_to_all) {
+        close(fd);
+        return err_set(err, ERR_CONFIG, "everybody can put another socket in its place; chmod o-w its folder");
+    }
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            *ret = fd;
+            return 0;
+        }
+        usleep(LOCK_PAUSE_US);
+    }
+    close(fd);
+    return err_set(err, ERR_BUSY, "another process has locked its folder");
+}
+
+/* is_alive: somebody listens at a socket. When in doubt, he does. */
+static bool is_alive(const struct sockaddr_un *un)
+{
+    int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0) return true;
+    bool refused = connect(fd, (const struct sockaddr *)un, sizeof *un) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return !refused;
+}
+
+/* clear_way removes what a process that ended without cleaning up has left. */
+static int clear_way(const struct sockaddr_un *un, struct error *err)
+{
+    struct stat st;
+    if (lstat(un->sun_path, &st) != 0) {
+        if (errno == ENOENT) return 0;
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at it");
+    }
+    if (!S_ISSOCK(st.st_mode))
+        return err_set(err, ERR_CONFIG, "it is there already, and is no socket; remove it, or name another");
+    if (st.st_uid != geteuid() && geteuid() != 0)
+        return err_set(err, ERR_CONFIG, "the socket that is there belongs to another user; remove it, or name another");
+    if (is_alive(un)) return err_set(err, ERR_UNAVAILABLE, "another process listens there");
+    if (unlink(un->sun_path) == 0 || errno == ENOENT) return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not remove the socket that was left there");
+}
+
+/* ---- listening ---- */
+
+/* bind_file binds with exactly this mode: there is no moment at which others could connect. */
+static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct socket_file *ret, struct error *err)
+{
+    struct stat st;
+    mode_t before = umask(~mode & 0777);
+    int r = bind(fd, (const struct sockaddr *)un, sizeof *un), e = errno;
+    umask(before);
+    if (r != 0) return err_errno(err, ERR_UNAVAILABLE, e, "could not listen there");
+    if (lstat(un->sun_path, &st) != 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at the new socket");
+    *ret = (struct socket_file){.device = st.st_dev, .inode = st.st_ino};
+    memcpy(ret->path, un->sun_path, sizeof ret->path);
+    return 0;
+}
+
+static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret, struct error *err)
+{
+    int lock = -1;
+    if (lock_folder(w->address->at.un.sun_path, &lock, err) != 0) return -1;
+    int r = clear_way(&w->address->at.un, err);
+    if (r == 0) r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
+    if (r == 0 && listen(fd, w->backlog) != 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+    close(lock); /* not before we listen: until then we look like one that was left behind */
+    return r;
+}
+
+static int listen_address(int fd, const struct socket_wish *w, struct error *err)
+{
+    int one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, &w->address->at.any, w->address->size) == 0 && listen(fd, w->backlog) == 0) return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+}
+
+int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret, struct error *err)
+{
+    struct socket_file file = {.inode = 0};
+    int family = w->address->at.any.sa_family, r;
+    int fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0) return err_errno(err, ERR_UNAVAILABLE, errno, "could not make a socket");
+    if (family == AF_UNIX) r = listen_path(fd, w, &file, err);
+    else r = listen_address(fd, w, err);
+    if (r == 0) {
+        *ret_file = file;
+        *ret = fd;
+        return 0;
+    }
+    socket_remove(&file);
+    close(fd);
+    return -1;
+}
+
+void socket_remove(struct socket_file *file)
+{
+    struct stat st;
+    if (!file->inode) return;
+    bool ours = lstat(file->path, &st) == 0 && st.st_dev == file->device && st.st_ino == file->inode;
+    if (ours) unlink(file->path);
+    file->inode = 0;
+}
+
+void socket_say(int fd, char out[ADMIN_ADDRESS])
+{
+    struct admin_address a = {.size = sizeof a.at};
+    char host[INET6_ADDRSTRLEN] = "";
+    getsockname(fd, &a.at.any, &a.size);
+    if (a.at.any.sa_family == AF_UNIX) {
+        snprintf(out, ADMIN_ADDRESS, "unix:%s", a.at.un.sun_path);
+        return;
+    }
+    bool v6 = a.at.any.sa_family == AF_INET6;
+    const void *from = v6 ? (const void *)&a.at.v6.sin6_addr : (const void *)&a.at.v4.sin_addr;
+    inet_ntop(a.at.any.sa_family, from, host, sizeof host);
+    snprintf(out, ADMIN_ADDRESS, v6 ? "http://[%s]:%d" : "http://%s:%d", host,
+             ntohs(v6 ? a.at.v6.sin6_port : a.at.v4.sin_port));
+}

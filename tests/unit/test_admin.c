@@ -1,0 +1,412 @@
+/* Whom a relay's HTTP server answers, and for how long: no sockets but pairs of them, and a clock that is handed in. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "admin/admin.h"
+#include "admin/gate.h"
+#include "admin/guests.h"
+#include "admin/token.h"
+#include "base/ipnet.h"
+
+#define TOKEN "0123456789abcdef0123456789abcdef"
+#define OTHER "fedcba9876543210fedcba9876543210"
+#define SECOND (1000 * MS_NS)
+
+/* ---- tokens ---- */
+
+static struct tokens *tokens_of(const char *words)
+{
+    struct tokens *t;
+    struct error err;
+    setenv("TEST_TOKENS", words, 1);
+    if (token_load(NULL, "TEST_TOKENS", &t, &err) != 0) fail_msg("%s", err.text);
+    return t;
+}
+
+static void only_a_whole_token_matches(void **state)
+{
+    static const char *const wrong[] = {"",
+                                        "0",
+                                        "0123456789abcdef",
+                                        "0123456789abcdef0123456789abcde",
+                                        TOKEN "0",
+                                        TOKEN TOKEN,
+                                        "1123456789abcdef0123456789abcdef",
+                                        "0123456789abcdef0123456789abcdeF",
+                                        "0123456789ABCDEF0123456789ABCDEF",
+                                        OTHER};
+    struct tokens *t = tokens_of(TOKEN);
+    char longest[TOKEN_MAX + 2];
+    (void)state;
+    assert_true(token_matches(t, STR(TOKEN)));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (token_matches(t, str_of(wrong[i]))) fail_msg("%s was taken", wrong[i]);
+    assert_false(token_matches(t, (struct str){TOKEN "\0\0\0", 35}));
+    assert_false(token_matches(t, (struct str){NULL, 0}));
+    token_free(t);
+
+    memset(longest, 'x', sizeof longest);
+    longest[TOKEN_MAX] = '\0';
+    t = tokens_of(longest);
+    assert_true(token_matches(t, (struct str){longest, TOKEN_MAX}));
+    longest[TOKEN_MAX] = 'x';
+    assert_false(token_matches(t, (struct str){longest, TOKEN_MAX + 1}));
+    token_free(t);
+}
+
+static void several_tokens_are_good_at_once(void **state)
+{
+    struct tokens *t = tokens_of("  " TOKEN " \n# a comment " OTHER "x\n\t" OTHER "\r\n");
+    (void)state;
+    assert_true(token_matches(t, STR(TOKEN)));
+    assert_true(token_matches(t, STR(OTHER)));
+    assert_false(token_matches(t, STR(OTHER "x")));
+    token_free(t);
+}
+
+static void bad_tokens_are_refused_without_being_repeated(void **state)
+{
+    static const char *const bad[] = {"short-s3cret", TOKEN " s3cret", "s3cret-with-a-b\x01ll",
+                                      "s3cret-with-umlaut-\xc3\xbc", "# s3cret-0123456789abcdef"};
+    static char many[9 * 40], too_long[TOKEN_MAX + 10];
+    struct tokens *t;
+    struct error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv("TEST_TOKENS", bad[i], 1);
+        if (token_load(NULL, "TEST_TOKENS", &t, &err) == 0) fail_msg("%s was taken", bad[i]);
+        assert_int_equal(err.code, ERR_CONFIG);
+        assert_null(strstr(err.text, "s3cret"));
+    }
+    for (int i = 0; i < 9; i++) strcat(many, TOKEN " ");
+    memset(too_long, 'x', TOKEN_MAX + 1);
+    setenv("TEST_TOKENS", many, 1);
+    assert_int_equal(token_load(NULL, "TEST_TOKENS", &t, &err), -1);
+    setenv("TEST_TOKENS", too_long, 1);
+    assert_int_equal(token_load(NULL, "TEST_TOKENS", &t, &err), -1);
+    assert_int_equal(token_load("/nonexistent/token", NULL, &t, &err), -1);
+    assert_non_null(strstr(err.text, "/nonexistent/token"));
+    assert_int_equal(token_variable(TOKEN, &err), -1);
+    assert_null(strstr(err.text, TOKEN));
+    assert_int_equal(token_variable("LISTEN_TOKEN", &err), 0);
+}
+
+/* ---- Host ---- */
+
+static void host_is_read_as_browsers_write_it(void **state)
+{
+    static const char *const good[][2] = {{"localhost", "localhost"},
+                                          {"LocalHost.:8025", "localhost"},
+                                          {"127.0.0.1:80", "127.0.0.1"},
+                                          {"[::1]:8025", "::1"},
+                                          {"[::FFFF:1.2.3.4]", "::ffff:1.2.3.4"},
+                                          {"a-b_c.example:", "a-b_c.example"},
+                                          {"xn--bcher-kva.example:65535", "xn--bcher-kva.example"}};
+    static const char *const bad[] = {"",
+                                      ":80",
+                                      ".:x",
+                                      "a b",
+                                      "a\tb",
+                                      "user@localhost",
+                                      "localhost/",
+                                      "localhost:8o",
+                                      "localhost:80:80",
+                                      "localhost:123456",
+                                      "[::1",
+                                      "::1",
+                                      "[]",
+                                      "[localhost]",
+                                      "[127.0.0.1]",
+                                      "[fe80::1%25eth0]",
+                                      "http://localhost",
+                                      "a,b",
+                                      "b\xc3\xbc"
+                                      "cher",
+                                      "localhost\\",
+                                      "[::1]x",
+                                      "[::1]]:80"};
+    struct gate_host h;
+    char longest[400];
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (!gate_host_parse(str_of(good[i][0]), &h)) fail_msg("%s was refused", good[i][0]);
+        assert_string_equal(h.name, good[i][1]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (gate_host_parse(str_of(bad[i]), &h)) fail_msg("%s was taken for %s", bad[i], h.name);
+    memset(longest, 'a', sizeof longest);
+    assert_false(gate_host_parse((struct str){longest, 256}, &h));
+    assert_true(gate_host_parse((struct str){longest, 255}, &h));
+    assert_false(gate_host_parse((struct str){"local\0host", 10}, &h));
+}
+
+struct asked {
+    const char *at, *host, *hosts;
+    unsigned status;
+};
+
+static void only_names_that_are_ours_are_answered(void **state)
+{
+    static const struct asked asked[] = {
+        {"127.0.0.1", "localhost:8025", NULL, 0},
+        {"127.0.0.1", "127.0.0.1:8025", NULL, 0},
+        {"127.0.0.1", "127.9.9.9", NULL, 0},
+        {"127.0.0.1", "[::1]:1", NULL, 0},
+        {"10.0.0.7", "localhost", NULL, 0}, /* through a tunnel */
+        {"10.0.0.7", "10.0.0.7:8025", NULL, 0},
+        {"::ffff:10.0.0.7", "10.0.0.7", NULL, 0},
+        {"fd00::7", "[fd00:0::7]:8025", NULL, 0},
+        {"127.0.0.1", "evil.example:8025", NULL, 403},
+        {"127.0.0.1", "localhost.evil.example", NULL, 403},
+        {"127.0.0.1", "127.0.0.1.evil.example", NULL, 403},
+        {"127.0.0.1", "10.0.0.7", NULL, 403},
+        {"127.0.0.1", "0.0.0.0", NULL, 403},
+        {"127.0.0.1", "2130706433", NULL, 403}, /* what some take for 127.0.0.1 */
+        {"127.0.0.1", "0x7f.1", NULL, 403},
+        {"10.0.0.7", "10.0.0.8", NULL, 403},
+        {"fd00::7", "[fd00::8]", NULL, 403},
+        {"127.0.0.1", "lo calhost", NULL, 400},
+        {"127.0.0.1", "", NULL, 400},
+        {"127.0.0.1", "relay.example:9", "a, Relay.Example. b", 0},
+        {"127.0.0.1", "relay.example", "a.example", 403},
+        {"127.0.0.1", "relay.example", "", 403},
+        {"127.0.0.1", "10.0.0.8:1", "10.0.0.8", 0},
+        {"127.0.0.1", "[fd00::8]", "fd00:0::8", 0},
+        {"127.0.0.1", "evil.example", "*", 0},
+        {"127.0.0.1", "evil/example", "*", 400},
+        {NULL, "localhost", NULL, 0},
+        {NULL, "evil.example", NULL, 403},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct sockaddr_storage here = {.ss_family = AF_UNIX};
+        struct gate g = {.hosts = asked[i].hosts, .local = true};
+        struct gate_request r = {.method = STR("GET"), .host = str_of(asked[i].host)};
+        if (asked[i].at) assert_true(ipnet_of_text(asked[i].at, &here));
+        unsigned status = gate_check(&g, &r, (struct sockaddr *)&here).status;
+        if (status != asked[i].status) fail_msg("%s: %u, not %u", asked[i].host, status, asked[i].status);
+    }
+}
+
+static void hosts_that_are_none_are_refused_in_the_settings(void **state)
+{
+    struct error err;
+    (void)state;
+    assert_int_equal(gate_hosts_check("", &err), 0);
+    assert_int_equal(gate_hosts_check("*", &err), 0);
+    assert_int_equal(gate_hosts_check(" a.example,10.0.0.7 fd00::1, [fd00::2] ", &err), 0);
+    assert_int_equal(gate_hosts_check("a.example:80", &err), -1);
+    assert_int_equal(gate_hosts_check("http://a.example", &err), -1);
+    assert_int_equal(gate_hosts_check("a*.example", &err), -1);
+}
+
+/* ---- the rest of a request ---- */
+
+static unsigned checked(struct gate_request r)
+{
+    struct sockaddr_storage here;
+    struct gate g = {.hosts = "relay.example", .local = true};
+    assert_true(ipnet_of_text("127.0.0.1", &here));
+    return gate_check(&g, &r, (struct sockaddr *)&here).status;
+}
+
+static void pages_of_other_origins_are_not_answered(void **state)
+{
+    static const char *const foreign[] = {"null",
+                                          "",
+                                          "http://evil.example",
+                                          "http://localhost",
+                                          "http://localhost:80250",
+                                          "localhost:8025",
+                                          "ftp://localhost:8025",
+                                          "http://localhost:8025/",
+                                          "http://x@localhost:8025",
+                                          "http://localhost:8025.evil.example",
+                                          "http://relay.example",
+                                          "http://"};
+    struct gate_request r = {.method = STR("GET"), .host = STR("localhost:8025")};
+    (void)state;
+    assert_int_equal(checked(r), 0);
+    r.origin = STR("http://localhost:8025");
+    assert_int_equal(checked(r), 0);
+    r.origin = STR("https://LOCALHOST:8025");
+    assert_int_equal(checked(r), 0);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        r.origin = str_of(foreign[i]);
+        if (checked(r) != 403) fail_msg("%s was answered", foreign[i]);
+    }
+}
+
+static void odd_requests_are_not_answered(void **state)
+{
+    struct gate_request r = {.method = STR("GET"), .host = STR("localhost")};
+    (void)state;
+    r.method = STR("POST");
+    assert_int_equal(checked(r), 405);
+    r.method = STR("get");
+    assert_int_equal(checked(r), 405);
+    r.method = STR("HEAD");
+    assert_int_equal(checked(r), 0);
+    r.has_body = true;
+    assert_int_equal(checked(r), 413);
+    r.has_body = false;
+    r.more = 1;
+    assert_int_equal(checked(r), 400);
+    r.more = 0;
+    r.host = (struct str){NULL, 0};
+    assert_int_equal(checked(r), 400);
+    r.old = true;
+    assert_int_equal(checked(r), 0);
+    r.origin = STR("http://localhost");
+    assert_int_equal(checked(r), 403);
+}
+
+static void who_may_know_more(void **state)
+{
+    struct tokens *t = tokens_of(TOKEN);
+    struct gate local = {.local = true}, remote = {.local = false}, asking = {.local = true, .tokens = t};
+    struct gate_request r = {.method = STR("GET"), .host = STR("localhost")};
+    (void)state;
+    assert_int_equal(gate_knows(&local, &r).status, 0);
+    assert_int_equal(gate_knows(&remote, &r).status, 403);
+    assert_int_equal(gate_knows(&asking, &r).status, 401);
+    static const char *const wrong[] = {"",
+                                        "Bearer",
+                                        "Bearer ",
+                                        "Bearer " OTHER,
+                                        "Basic " TOKEN,
+                                        TOKEN,
+                                        "Bearer" TOKEN,
+                                        "Bearer " TOKEN " " TOKEN,
+                                        "Bearer " TOKEN ",",
+                                        "Bearer \"" TOKEN "\""};
+    static const char *const right[] = {"Bearer " TOKEN, "bearer " TOKEN, "BEARER   " TOKEN " \t"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        r.authorization = str_of(wrong[i]);
+        if (gate_knows(&asking, &r).status != 401) fail_msg("%s was let in", wrong[i]);
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        r.authorization = str_of(right[i]);
+        if (gate_knows(&asking, &r).status != 0) fail_msg("%s was not let in", right[i]);
+    }
+    assert_int_equal(gate_knows(&remote, &r).status, 403);
+    asking.local = false;
+    assert_int_equal(gate_knows(&asking, &r).status, 0);
+    token_free(t);
+}
+
+static void what_only_this_machine_reaches_is_known(void **state)
+{
+    static const char *const local[] = {"127.0.0.1:0",  "127.1.2.3:80", "[::1]:80",
+                                        "localhost:80", "unix:/run/x",  "unix:x"},
+                             *const remote[] = {"0.0.0.0:80", "[::]:80", "10.0.0.7:80", "[::ffff:127.0.0.1]:80"},
+                             *const bad[] = {"unix:", "unix", "example.com:80", "1.2.3.4", "127.1:80"};
+    struct admin_address a;
+    struct error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
+        assert_int_equal(admin_address_parse(local[i], &a, &err), 0);
+        if (!admin_loopback(&a)) fail_msg("%s", local[i]);
+    }
+    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++) {
+        assert_int_equal(admin_address_parse(remote[i], &a, &err), 0);
+        if (admin_loopback(&a)) fail_msg("%s", remote[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (admin_address_parse(bad[i], &a, &err) == 0) fail_msg("%s was taken", bad[i]);
+}
+
+/* ---- guests ---- */
+
+/* has_been_shown_out: reading from its other end gives the end. */
+static bool has_been_shown_out(int other)
+{
+    char c;
+    return recv(other, &c, 1, MSG_DONTWAIT) == 0;
+}
+
+static void make_pair(int fds[2])
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+}
+
+static void request_and_answer_have_their_time(void **state)
+{
+    struct guests g;
+    int slow[2], busy[2];
+    int64_t now = 1000 * SECOND;
+    (void)state;
+    make_pair(slow);
+    make_pair(busy);
+    guests_init(&g);
+    assert_true(guests_tick(&g, now) == CLOCK_NEVER);
+    guests_arrive(&g, slow[0], now);
+    guests_arrive(&g, busy[0], now);
+    guests_ask(&g, busy[0], now + 9 * SECOND);
+    assert_true(guests_tick(&g, now + 9 * SECOND) == now + 10 * SECOND);
+    assert_false(has_been_shown_out(slow[1]));
+    guests_tick(&g, now + 10 * SECOND);
+    assert_true(has_been_shown_out(slow[1]));
+    assert_false(has_been_shown_out(busy[1]));
+    guests_leave(&g, slow[0]);
+    assert_true(guests_tick(&g, now + 38 * SECOND) == now + 39 * SECOND);
+    assert_false(has_been_shown_out(busy[1]));
+    guests_tick(&g, now + 39 * SECOND);
+    assert_true(has_been_shown_out(busy[1]));
+    guests_leave(&g, busy[0]);
+    assert_true(guests_tick(&g, now + 39 * SECOND) == CLOCK_NEVER);
+    guests_release(&g);
+    for (int i = 0; i < 2; i++) {
+        close(slow[i]);
+        close(busy[i]);
+    }
+}
+
+static void whoever_does_not_ask_makes_room(void **state)
+{
+    struct guests g;
+    int pair[GUESTS_MAX][2];
+    (void)state;
+    guests_init(&g);
+    for (int i = 0; i < GUESTS_MAX; i++) {
+        make_pair(pair[i]);
+        guests_arrive(&g, pair[i][0], SECOND + i);
+        if (i < 4) guests_ask(&g, pair[i][0], SECOND + i);
+    }
+    for (int i = 0; i < 4; i++) assert_false(has_been_shown_out(pair[i][1]));
+    assert_true(has_been_shown_out(pair[4][1]));
+    assert_false(has_been_shown_out(pair[GUESTS_MAX - 1][1]));
+    guests_release(&g);
+    for (int i = 0; i < GUESTS_MAX; i++) {
+        close(pair[i][0]);
+        close(pair[i][1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_a_whole_token_matches),
+        cmocka_unit_test(several_tokens_are_good_at_once),
+        cmocka_unit_test(bad_tokens_are_refused_without_being_repeated),
+        cmocka_unit_test(host_is_read_as_browsers_write_it),
+        cmocka_unit_test(only_names_that_are_ours_are_answered),
+        cmocka_unit_test(hosts_that_are_none_are_refused_in_the_settings),
+        cmocka_unit_test(pages_of_other_origins_are_not_answered),
+        cmocka_unit_test(odd_requests_are_not_answered),
+        cmocka_unit_test(who_may_know_more),
+        cmocka_unit_test(what_only_this_machine_reaches_is_known),
+        cmocka_unit_test(request_and_answer_have_their_time),
+        cmocka_unit_test(whoever_does_not_ask_makes_room),
+    };
+    return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
+}
