@@ -70,9 +70,13 @@ static const char *rows(int64_t n)
     return n == 1 ? "row that is not processed" : "rows that are not processed";
 }
 
-static void say_dry_run(struct buf *b, const char *table, const struct adopt_result *res)
+static void say_dry_run(struct buf *b, const struct args *a, const struct adopt_result *res)
 {
+    const char *table = a->pos[0];
     long long n = (long long)res->copied;
+    if (a->undo && res->changed) buf_addf(b, "%s: would be adopted no longer; its events stay\n", table);
+    else if (a->undo) buf_addf(b, "%s: is not adopted; nothing would be done\n", table);
+    if (a->undo) return;
     if (!res->changed) buf_addf(b, "%s: is adopted, with these columns; nothing would be done\n", table);
     else if (res->other_columns) buf_addf(b, "%s: is adopted; its next rows would be read with these columns\n", table);
     else buf_addf(b, "%s: would be adopted, and %lld %s made events\n", table, n, rows(res->copied));
@@ -83,7 +87,7 @@ static void say(struct buf *b, const struct args *a, const struct adopt_result *
 {
     const char *table = a->pos[0];
     long long n = (long long)res->copied;
-    if (a->dry_run) say_dry_run(b, table, res);
+    if (a->dry_run) say_dry_run(b, a, res);
     else if (a->undo && res->changed) buf_addf(b, "%s: no longer adopted; its events stay\n", table);
     else if (a->undo) buf_addf(b, "%s: was not adopted; nothing to do\n", table);
     else if (res->other_columns)
@@ -107,6 +111,8 @@ static int report(const struct cli *cli, const struct adopt_result *res, struct 
         output_number(&b, "copied", res->copied);
         if (a->dry_run) {
             output_bool(&b, "dry_run", true);
+        }
+        if (a->dry_run && !a->undo) {
             output_member(&b, "columns");
             buf_adds(&b, res->mapping);
         }
@@ -129,9 +135,10 @@ static int run(struct cli *cli, struct error *err)
                                 .dry_run = a->dry_run};
     struct adopt_result res = {0};
     struct store *st;
-    if (a->undo && (a->shape || a->existing || a->n_columns || a->dry_run))
-        return options_usage(err, "--undo takes no --shape, --column, --existing or --dry-run");
-    if (a->undo && confirm(cli, err, "stop making events of the rows of %.200s", a->pos[0]) != 0) return -1;
+    if (a->undo && (a->shape || a->existing || a->n_columns))
+        return options_usage(err, "--undo takes no --shape, --column or --existing");
+    if (a->undo && !a->dry_run && confirm(cli, err, "stop making events of the rows of %.200s", a->pos[0]) != 0)
+        return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->adopt
                 ? st->ops->adopt(st, &req, &res, err)

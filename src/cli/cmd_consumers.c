@@ -410,8 +410,8 @@ static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, s
     spec->by = by;
     if (st->ops->consumer_put(st, spec, NULL, err) != 0) return -1;
     snprintf(what, sizeof(what),
-             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by", spec->events,
-             spec->where, order_names[spec->order], spec->lanes);
+             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by",
+             *spec->events ? spec->events : "*", spec->where, order_names[spec->order], spec->lanes);
     return report(cli, what, err);
 }
 

@@ -14,7 +14,11 @@ static int report(const struct cli *cli, bool taken, bool changed, struct error 
         output_string(&b, "role", role);
         output_string(&b, "part", part);
         output_bool(&b, "changed", changed);
+        if (taken) output_bool(&b, "dry_run", cli->args.dry_run);
         buf_adds(&b, "}\n");
+    } else if (taken && cli->args.dry_run) {
+        buf_addf(&b, "role \"%s\": %s %s%s\n", role, changed ? "would no longer be" : "is no", part,
+                 changed ? "" : "; nothing would be done");
     } else if (taken) {
         buf_addf(&b, "role \"%s\": %s %s\n", role, changed ? "is no longer" : "was no", part);
     } else {
@@ -27,7 +31,7 @@ static int report(const struct cli *cli, bool taken, bool changed, struct error 
 
 static int change(struct cli *cli, bool take, struct error *err)
 {
-    struct grant_request req = {.role = cli->args.pos[1], .revoke = take};
+    struct grant_request req = {.role = cli->args.pos[1], .revoke = take, .dry_run = cli->args.dry_run};
     struct store *st;
     bool changed = false;
     int part;
@@ -36,8 +40,9 @@ static int change(struct cli *cli, bool take, struct error *err)
         return -1;
     }
     req.part = parts[part];
-    if (take && confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer",
-                        req.part, req.role) != 0)
+    if (take && !req.dry_run &&
+        confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer", req.part,
+                req.role) != 0)
         return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     int r = st->ops->grant
@@ -61,7 +66,7 @@ static int revoke_(struct cli *cli, struct error *err)
 }
 
 static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
-static const struct cli_option revoke_options[] = {OPTION_YES, OPTION_JSON, OPTION_END};
+static const struct cli_option revoke_options[] = {OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END};
 
 const struct command cmd_grant[] = {
     {.name = "grant",

@@ -57,16 +57,34 @@ static const struct given *culprit(const struct checking *k, const char *consume
     return NULL;
 }
 
-/* fill makes the consumer as the relay would, but for options in `without`. */
-static int fill(const struct checking *k, const char *name, const struct given *const *without, size_t n,
-                struct consumer *ret, struct error *err)
+#define WITHOUT_MAX 32
+
+/* A consumer as it would be, were it not for the problems that were told of already: without some of its options, and with
+ * another URL of its sink. */
+struct trial {
+    const char *name;
+    const struct given *without[WITHOUT_MAX];
+    size_t n;
+    char *url;   /* NULL: as it was given */
+    bool mended; /* the URL is not the one that was given: there is nobody to connect to */
+};
+
+static bool left_out(const struct trial *t, const struct given *g)
 {
-    if (consumer_init(ret, name, err) != 0) return -1;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->without[i] == g) return true;
+    return false;
+}
+
+/* fill makes the consumer as the relay would. */
+static int fill(const struct checking *k, const struct trial *t, struct consumer *ret, struct error *err)
+{
+    if (consumer_init(ret, t->name, err) != 0) return -1;
     for (const struct option_def *o = consumer_options; o->name; o++) {
-        const struct given *g = config_get(k->c, name, o);
-        bool left_out = !g;
-        for (size_t i = 0; i < n; i++) left_out = left_out || without[i] == g;
-        if (left_out || o->set(ret, g->value, err) == 0) continue;
+        const struct given *g = config_get(k->c, t->name, o);
+        if (!g || left_out(t, g)) continue;
+        const char *value = t->url && strcmp(o->name, "sink") == 0 ? t->url : g->value;
+        if (o->set(ret, value, err) == 0) continue;
         consumer_release(ret);
         return -1;
     }
@@ -81,7 +99,7 @@ static void ignore(void *ctx, struct delivery *d, const struct sink_result *r)
 }
 
 /* try_sink opens the sink, and with k->connect asks its other side for an answer. */
-static int try_sink(const struct checking *k, const struct consumer *c, struct error *err)
+static int try_sink(const struct consumer *c, bool connect, struct error *err)
 {
     struct sink_config cfg = consumer_sink_config(c);
     const struct sink_ops *kind;
@@ -89,50 +107,105 @@ static int try_sink(const struct checking *k, const struct consumer *c, struct e
     cfg.clock = &clock_system;
     cfg.done = ignore;
     if (sink_find(cfg.url, &kind, err) != 0 || kind->open(&cfg, &sk, err) != 0) return -1;
-    int r = k->connect && kind->probe ? kind->probe(sk, PROBE_MS, err) : 0;
+    int r = connect && kind->probe ? kind->probe(sk, PROBE_MS, err) : 0;
     kind->close(sk);
     return r;
 }
 
+static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
+{
+    struct consumer c;
+    *err = (struct error){0};
+    if (fill(k, t, &c, err) != 0) return -1;
+    int r = try_sink(&c, k->connect && !t->mended, err);
+    consumer_release(&c);
+    return r;
+}
+
+/* replaced is the URL with n of its bytes, from `at` on, replaced. */
+static char *replaced(const char *url, size_t at, size_t n, const char *by)
+{
+    char *made = NULL;
+    if (asprintf(&made, "%.*s%s%s", (int)at, url, by, url + at + n) < 0) return NULL;
+    return made;
+}
+
+/* fits says whether the problem is gone with this URL; then the trial goes on with it, and url is its. */
+static bool fits(const struct checking *k, struct trial *t, char *url, const char *problem)
+{
+    struct error err;
+    struct trial with = *t;
+    if (!url) return false;
+    with.url = url;
+    with.mended = true;
+    if (try_consumer(k, &with, &err) != 0 && strcmp(err.text, problem) == 0) {
+        free(url);
+        return false;
+    }
+    free(t->url);
+    *t = with;
+    return true;
+}
+
+/* mend_url looks which part of the sink's URL a problem is about: the one without which it is gone. What else is wrong with
+ * the URL can be told then, too. */
+static bool mend_url(const struct checking *k, struct trial *t, const char *url, const char *problem)
+{
+    const char *host = strstr(url, "://");
+    size_t query = strcspn(url, "?");
+    for (size_t at = query; url[at];) {
+        size_t from = at + 1, n = strcspn(url + from, "&");
+        const char *by = strncmp(url + from, "stream=", 7) == 0 ? "stream=x" : "";
+        if (n > 0 && strncmp(url + from, "stream=x", n) != 0 && fits(k, t, replaced(url, from, n, by), problem))
+            return true;
+        at = from + n;
+    }
+    const char *glue = url[query] ? "&stream=x" : "?stream=x"; /* perhaps it is what is missing */
+    if (!strstr(url + query, "stream=") && fits(k, t, replaced(url, strlen(url), 0, glue), problem)) return true;
+    if (!host || (size_t)(host - url) > query) return false;
+    size_t from = (size_t)(host - url) + 3, n = strcspn(url + from, "/?");
+    const char *at = memrchr(url + from, '@', n);
+    if (at && fits(k, t, replaced(url, from, (size_t)(at + 1 - url) - from, ""), problem)) return true;
+    if (fits(k, t, replaced(url, from, n, "127.0.0.1"), problem)) return true;
+    from += n;
+    return query > from && fits(k, t, replaced(url, from, query - from, "/"), problem);
+}
+
 /* check_files tells of files that cannot be read and that check_sink did not get to. */
-static void check_files(const struct checking *k, const char *name, const struct given *const *told, size_t n)
+static void check_files(const struct checking *k, const struct trial *t)
 {
     char text[600];
     for (const struct option_def *o = consumer_options; o->name; o++) {
-        const struct given *g = config_get(k->c, name, o);
-        bool known = !g || !o->arg || strcmp(o->arg, "FILE") != 0;
-        for (size_t i = 0; i < n; i++) known = known || told[i] == g;
-        if (known || access(g->value, R_OK) == 0) continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", name, g->value, strerror(errno));
+        const struct given *g = config_get(k->c, t->name, o);
+        bool file = g && o->arg && strcmp(o->arg, "FILE") == 0;
+        if (!file || left_out(t, g) || access(g->value, R_OK) == 0) continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", t->name, g->value, strerror(errno));
         tell(k, g->where, text, false);
     }
 }
 
-/* check_sink finds one problem after the other, leaving out the option that the last was about. */
+/* check_sink finds one problem after the other, leaving out the option, or the part of the URL, that the last was about. */
 static void check_sink(const struct checking *k, const char *name)
 {
-    const struct given *without[32];
+    struct trial t = {.name = name};
+    const char *given = value_of(k, name, "sink");
     char text[sizeof(((struct error *)0)->text) + STORE_NAME_MAX + 32];
-    for (size_t n = 0; n < 32; n++) {
-        struct consumer c;
-        struct error err = {0};
-        int r = fill(k, name, without, n, &c, &err);
-        if (r == 0) {
-            r = try_sink(k, &c, &err);
-            consumer_release(&c);
-        }
-        if (r == 0) return;
+    for (size_t told = 0; told < WITHOUT_MAX; told++) {
+        struct error err;
+        if (try_consumer(k, &t, &err) == 0) break;
         const struct given *g = culprit(k, name, err.text);
         snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
         tell(k, g ? g->where : where_of(k, name, "sink"), text, false);
-        bool again = false;
-        for (size_t i = 0; i < n; i++) again = again || without[i] == g;
-        if (!g || again) {
-            if (strncmp(value_of(k, name, "sink"), "http", 4) == 0) check_files(k, name, without, n);
-            return;
+        if (g && !left_out(&t, g)) {
+            t.without[t.n++] = g;
+            continue;
         }
-        without[n] = g;
+        bool of_url = !g && err.code == ERR_CONFIG;
+        if (of_url && mend_url(k, &t, t.url ? t.url : given, err.text)) continue;
+        if (strncmp(given, "http", 4) == 0) check_files(k, &t);
+        break;
     }
+    free(t.url);
 }
 
 /* check_secrets warns of files that hold secrets and are open to everyone. */

@@ -31,7 +31,7 @@ static bool can_look_first(const struct cli *cli)
     bool found = false;
     for (const struct cli_option *o = cli->cmd->options; o && o->def.name; o++)
         found = found || strcmp(o->def.name, "dry-run") == 0;
-    return found && !cli->args.undo;
+    return found;
 }
 
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)

@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "event/normal.h"
 #include "sink/sink.h"
 
 #define LEASE_MIN_MS 100
 #define TIME_MAX_MS (24 * INT64_C(3600000))
 #define CONCURRENCY_MAX 1024
 #define BATCH_MAX 10000
+#define NORMAL_MAX (64 * 1024) /* of patterns or of a predicate, as filter_new has it */
 
 const char *const order_names[] = {"none", "key", "global", NULL};
 
@@ -52,12 +54,28 @@ static int set_sink(void *target, const char *value, struct error *err)
     return set_string(&((struct consumer *)target)->sink, value, err);
 }
 
+/* Filters are kept in their normal form: two that mean the same are the same to the store, too. */
+static int set_normal(char **field, const char *value, void (*normal)(const char *, struct buf *), struct error *err)
+{
+    struct buf b;
+    buf_init(&b, NORMAL_MAX);
+    normal(value, &b);
+    const char *text = buf_cstr(&b);
+    int r = -1;
+    if (text) r = set_string(field, text, err);
+    else if (b.full)
+        err_set(err, ERR_CONFIG, "is too long, the limit is %d bytes with a blank behind each comma", NORMAL_MAX);
+    else err_nomem(err);
+    buf_release(&b);
+    return r;
+}
+
 static int set_events(void *target, const char *value, struct error *err)
 {
     struct filter *f;
     if (filter_new(value, NULL, &f, err) != 0) return -1;
     filter_free(f);
-    return set_string(&((struct consumer *)target)->events, value, err);
+    return set_normal(&((struct consumer *)target)->events, value, normal_events, err);
 }
 
 static int set_where(void *target, const char *value, struct error *err)
@@ -65,7 +83,7 @@ static int set_where(void *target, const char *value, struct error *err)
     struct filter *f;
     if (filter_new(NULL, value, &f, err) != 0) return -1;
     filter_free(f);
-    return set_string(&((struct consumer *)target)->where, value, err);
+    return set_normal(&((struct consumer *)target)->where, value, normal_where, err);
 }
 
 static int set_order(void *target, const char *value, struct error *err)
@@ -239,7 +257,7 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
     struct consumer made = *from;
     made.name = made.sink = made.events = made.where = NULL;
     if (http_options_copy(&from->http, &made.http, err) != 0 || set_string(&made.name, name, err) != 0 ||
-        set_string(&made.events, events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
+        set_normal(&made.events, events, normal_events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
         (from->sink && set_string(&made.sink, from->sink, err) != 0)) {
         consumer_release(&made);
         return -1;

@@ -171,8 +171,11 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     if (guilty_before && !guilty_now) j.attempts++;
 
     if (ev->failing_ms) j.failing_ms += (pipeline_now(p) - it->live->claimed_at) / MS_NS;
-    bool long_enough = j.failing_ms >= p->c->retry.outage_ms;
-    j.hopeless = j.attempts == 0 && long_enough && evidence_tried(e) && !evidence_certain(e);
+    bool long_enough = j.failing_ms >= p->c->retry.outage_ms && !evidence_certain(e);
+    if (j.attempts > 0 || !long_enough) return j;
+    j.hopeless = evidence_tried(e);
+    /* Others get through now and then, only never close enough to prove anything: it is not tried for ever. */
+    if (!j.hopeless && evidence_between(e)) j.attempts = 1;
     return j;
 }
 

@@ -23,20 +23,39 @@ static bool is_near(int64_t failed_sent, int64_t passed_sent)
     return passed_sent > failed_sent && passed_sent <= failed_sent + EVIDENCE_NEAR;
 }
 
+/* in_outage: it was sent while the sink was out, as far as that is over. */
+static bool in_outage(const struct evidence *e, int64_t sent_at)
+{
+    return sent_at >= e->out_from && sent_at < e->out_to;
+}
+
+/* note_outage: something was sent, and gets through again. If that ends an outage, what failed in it is nobody's fault but
+ * the sink's, however soon after it the sink was back. */
+static void note_outage(struct evidence *e, int64_t sent_at)
+{
+    bool for_long = e->failures >= DOWN_FAILURES && sent_at - e->first_sent >= EVIDENCE_PATIENCE;
+    if (!evidence_certain(e) && !(evidence_many(e) && for_long)) return;
+    e->out_from = e->first_sent;
+    e->out_to = sent_at;
+}
+
 static void convict(struct evidence *e, int64_t sent_at)
 {
     for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
         struct evidence_suspect *s = &e->suspect[i];
-        if (s->seq && is_near(s->sent_at, sent_at)) s->proven = true;
+        if (s->seq && is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at)) s->proven = true;
     }
 }
 
 void evidence_passed(struct evidence *e, int64_t sent_at)
 {
     keep_slot(e, sent_at);
+    e->any_passed = true;
     if (e->failures == 0) return;
+    bool again = sent_at >= e->first_sent; /* else it was on its way when the sink still worked */
+    if (again) note_outage(e, sent_at);
     convict(e, sent_at);
-    if (sent_at < e->first_sent) return; /* it was on its way when the sink still worked */
+    if (!again) return;
     e->failing_since = 0;
     e->failures = e->n_failing = 0;
 }
@@ -81,6 +100,7 @@ void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t n
 bool evidence_near(const struct evidence *e, int64_t sent_at)
 {
     int64_t number = sent_at / EVIDENCE_SLOT;
+    if (in_outage(e, sent_at)) return false;
     for (int64_t n = number; n <= number + EVIDENCE_NEAR / EVIDENCE_SLOT; n++) {
         const struct evidence_slot *s = &e->slot[n % EVIDENCE_SLOTS];
         if (s->number != n) continue;
@@ -122,4 +142,9 @@ bool evidence_down(const struct evidence *e, int64_t now)
 bool evidence_tried(const struct evidence *e)
 {
     return e->failures >= DOWN_FAILURES * e->n_failing;
+}
+
+bool evidence_between(const struct evidence *e)
+{
+    return e->any_passed && e->failures == e->n_failing;
 }

@@ -2,8 +2,8 @@
  *
  * A sink that fails everything is out, whatever it answers; an event that fails while others get through has itself to blame.
  * So a failure is held against an event only if something else, sent within EVIDENCE_NEAR after it, got through. What was
- * sent before proves nothing: the sink may have gone since. An event that was proven guilty once is taken to be guilty
- * again, as long as nothing else fails.
+ * sent before proves nothing: the sink may have gone since. Nor does what gets through at the end of an outage: that is the
+ * sink's return. An event that was proven guilty once is taken to be guilty again, as long as nothing else fails.
  *
  * It belongs to one pipeline, and knows what that one has seen; a relay that starts knows nothing. All times are monotonic. */
 #ifndef ENGINE_EVIDENCE_H
@@ -37,13 +37,16 @@ struct evidence_suspect {
 };
 
 /* (1) failing_since != 0 if and only if failures > 0: what failed since anything got through. (2) failing[0..n_failing) are
- * the different events among them, as far as there is room. */
+ * the different events among them, as far as there is room. (3) The last outage that is over: what was sent from out_from on,
+ * and before out_to, failed. */
 struct evidence {
     struct evidence_slot slot[EVIDENCE_SLOTS];
     struct evidence_suspect suspect[EVIDENCE_SUSPECTS];
     size_t next_suspect;
     int64_t failing_since, first_sent; /* when the first of them failed, and when it had been sent */
+    int64_t out_from, out_to;
     size_t failures, n_failing;
+    bool any_passed; /* something got through, ever */
     int64_t failing[EVIDENCE_CERTAIN];
 };
 
@@ -67,5 +70,7 @@ bool evidence_many(const struct evidence *e);
 bool evidence_certain(const struct evidence *e);
 /* evidence_tried: each of the events that fail has been tried several times. */
 bool evidence_tried(const struct evidence *e);
+/* evidence_between: none of them has failed twice without something else getting through in between. */
+bool evidence_between(const struct evidence *e);
 
 #endif

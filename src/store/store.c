@@ -95,7 +95,7 @@ int store_replaced(const char *name, const struct consumer_settings *now, const 
     buf_init(&b, 1024);
     snprintf(lanes[0], sizeof lanes[0], "%d", now->lanes);
     snprintf(lanes[1], sizeof lanes[1], "%d", old->lanes);
-    add_difference(&b, "events", now->events, old->events);
+    add_difference(&b, "events", *now->events ? now->events : "*", *old->events ? old->events : "*");
     add_difference(&b, "where", now->where, old->where);
     add_difference(&b, "order", store_order_names[now->order], store_order_names[old->order]);
     add_difference(&b, "lanes", lanes[0], lanes[1]);

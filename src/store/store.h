@@ -305,6 +305,7 @@ struct trim_result {
 struct grant_request {
     const char *part, *role;
     bool revoke;
+    bool dry_run; /* of revoke: changes nothing, *ret_changed says whether it would */
 };
 
 /* A table of the application's own whose rows become events. */

@@ -263,6 +263,41 @@ static void event_that_fails_alone_is_given_up_in_the_end(void **state)
     assert_int_equal(g->n_seen, 1);
 }
 
+/* Others get through, but never within a moment of its failures: that proves nothing each time, and enough in the end. */
+static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = worker(g, "fast,jitter=none,outage=2h",
+                              "order=key"); /* tried at 256 s, and every 300 s from then */
+    bad = 1;
+    rig_emit(g, "bad");
+    int64_t start = g->mono;
+    int minutes = 0;
+    for (; minutes < 180 && info(g).dead == 0; minutes++) {
+        rig_run(g, 0, (start - g->mono) / MS_NS + (minutes + 1) * MINUTE);
+        rig_emit(g, "good");
+        pipeline_ring(w->p);
+        rig_step(g, 0);
+    }
+    assert_int_equal(info(g).dead, 1);
+    assert_true(minutes >= 120);
+    assert_int_equal(g->n_seen, minutes);
+}
+
+/* An endpoint that is restarted in half a second: what gets through then is its return, and proves nothing. */
+static void short_outage_that_fails_many_counts_against_none(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "base=100ms,cap=500ms,attempts=3", "order=key");
+    for (int i = 0; i < 20; i++) {
+        out_for(g, 200 + 50 * i);
+        emit_keys(g, 30, 30);
+        assert_true(rig_run(g, 0, HOUR));
+    }
+    assert_all_delivered_once(g, 600);
+    for (size_t i = 0; i < g->n_seen; i++) assert_int_equal(g->seen[i].attempt, 1);
+}
+
 static void relays_that_come_and_go_do_not_begin_anew(void **state)
 {
     struct rig *g = *state;
@@ -318,6 +353,8 @@ int main(void)
         ON_A_RIG(event_that_fails_among_others_has_its_attempts_and_no_more),
         ON_A_RIG(many_that_fail_among_others_are_buried),
         ON_A_RIG(event_that_fails_alone_is_given_up_in_the_end),
+        ON_A_RIG(event_that_fails_among_rare_others_is_given_up_in_the_end),
+        ON_A_RIG(short_outage_that_fails_many_counts_against_none),
         ON_A_RIG(relays_that_come_and_go_do_not_begin_anew),
         ON_A_RIG(without_patience_every_failure_counts),
         ON_A_RIG(failures_that_do_not_count_are_not_repeated_in_a_hurry),

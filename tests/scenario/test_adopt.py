@@ -227,7 +227,12 @@ class Adoption(PgCase):
     def test_undo_leaves_events_and_adopting_after_it_needs_a_decision(self):
         self.old_rows(3)
         self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--yes").stdout, "outbox: was not adopted; nothing to do\n")
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--dry-run").stdout,
+                         "outbox: is not adopted; nothing would be done\n")
         self.outbox("adopt", "outbox")
+        self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--dry-run").stdout,
+                         "outbox: would be adopted no longer; its events stay\n")
+        self.assertEqual(self.json("adopt", "outbox", "--undo", "--dry-run")["changed"], True)
         self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--yes").stdout, "outbox: no longer adopted; its events stay\n")
         self.insert(4)
         self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2])

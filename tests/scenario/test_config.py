@@ -92,6 +92,31 @@ webhook-ca-file = neither
                 self.assertRegex(check.stderr, r"outbox: o\.conf:\d+: ")
         self.assertEqual(self.json("consumers", "list"), [])
 
+    def test_everything_that_is_wrong_within_one_url_is_listed(self):
+        for sink, expected in (
+                ("redis://u:pw@127.0.0.1:70000/x?maxlen=0&replicas=99&bogus=1&stream={nonsense}",
+                 ("password", "port", "database number", "maxlen", "replicas", "bogus", "nonsense")),
+                ("redis://127.0.0.1/0?maxlen=1&maxage=1s&lease=", ("lease", "which stream", "maxlen or maxage")),
+                ("rediss://127.0.0.1/0?stream=s&cert=none&lease-ttl=0s", ("lease-ttl", "cert and key")),
+                ("unix:/tmp/r?stream={&replicas=x", ("replicas", "{")),
+                ("https://u:p@10.0.0.1/", ("password", "private address"))):
+            with self.subTest(sink=sink):
+                self.write("o.conf", f"[consumer c]\nsink = {sink}\n")
+                got = self.problems("-c", "o.conf")
+                self.assertEqual({where for where, _ in got}, {"o.conf:2"})
+                self.assertEqual(len(got), len(expected), got)
+                for says in expected: self.assertTrue(any(says in text for _, text in got), (says, got))
+
+    def test_a_store_that_no_relay_could_open_is_refused_by_both(self):
+        for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
+                      "postgres://h/db?target_session_attrs=x", "postgres://h/db?bogus=1", "postgres://h/db?schema=pg_x"):
+            with self.subTest(store=store):
+                self.write("o.conf", f"[outbox]\nstore = {store}\n[consumer c]\nsink = file:x\n")
+                env = {"OUTBOX_STORE": ""}
+                check = self.outbox("config", "check", "-c", "o.conf", status=CONFIG, env=env).stderr
+                relay = self.outbox("relay", "-c", "o.conf", status=CONFIG, env=env).stderr
+                self.assertIn(relay.splitlines()[-1].removeprefix("outbox: "), check)
+
     def test_flags_environment_and_missing_things_are_named_too(self):
         self.assertEqual(self.problems("--consumer", "a", "--sink", "exec:")[0][0], "--sink")
         got = self.problems(env={"OUTBOX_LEASE": "soon", "OUTBOX_LANES": "many", "OUTBOX_STORE": ""})

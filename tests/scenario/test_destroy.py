@@ -43,6 +43,7 @@ class Destroying(Case):
                 done = self.outbox(*args, status=USAGE, input="y\n")
                 self.assertIn(says, done.stderr)
                 self.assertIn("--yes", done.stderr)
+                self.assertIn("--dry-run", done.stderr)
                 self.assertEqual(done.stdout, "")
                 self.outbox(*args, "--json", status=USAGE)
         self.assertEqual(self.letters(), 6)

@@ -160,6 +160,23 @@ class Rolling:
         self.outbox("consumers", "set", "c", status=64)
         self.outbox("consumers", "set", "c", "--lanes", 2, "--order", "global", status=64)
 
+    def test_filters_that_mean_the_same_are_no_other_settings(self):
+        sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
+        self.drain(*sink, "--events", "b.*,a.*", "--where", "n=1 and( m  exists)")
+        for events, where in (("a.*,b.*", "n = 1 and (m exists)"), (" a.* ,b.*, a.**", " n=1  and (m exists)")):
+            self.drain(*sink, "--events", events, "--where", where)
+            self.outbox("consumers", "set", "c", "--events", events, "--where", where)
+        self.assertEqual([(r["generation"], r["events"]) for r in self.json("consumers", "history", "c")], [(1, "a.*, b.*")])
+        with self.host("a", events="b.*,a.*", where="n=1 and (m exists)") as a:
+            with self.host("b", events="a.*, b.*", where="n = 1 and (m exists)") as b:
+                self.emit("b.x", None, {"n": 1, "m": 0})
+                self.wait_types(["b.x"], a, b)
+                self.assertEqual([self.ready(r)[0] for r in (a, b)], [200, 200])
+        self.drain(*sink, "--events", "*")
+        self.drain(*sink)
+        self.assertIn('events "*"', self.outbox("relay", "--drain", *sink, "--events", "b.*,a.*", "--where",
+                                                "n=1 and (m exists)", status=DATA).stderr)
+
     def test_a_relay_that_fails_to_start_leaves_no_consumer_behind(self):
         for sink, why in (("exec:", "needs a command"), ("redis://127.0.0.1/0", "which stream"),
                           ("http://10.1.2.3/x", "private address")):
@@ -184,5 +201,11 @@ class OnPostgres(Rolling, PgCase):
         self.assertIn("outbox consumers revert c --to 1", caught.exception.diag.message_hint)
         self.assertEqual(self.sql("SELECT outbox.revert('c')"), [(1,)])
         self.sql("SELECT outbox.register('c', 'a.*')")
+        self.sql("SELECT outbox.register('c', ' z, a.**,a.*')")
+        self.sql("SELECT outbox.register('c', 'a.*,z')")
+        self.assertEqual(self.sql("SELECT events FROM outbox.consumer"), [("a.*, z",)])
+        self.sql("UPDATE outbox.consumer SET events = 'z,a.*'")  # as earlier versions wrote it
+        self.sql("SELECT outbox.register('c', 'a.*, z')")
+        self.assertEqual(self.sql("SELECT events, (SELECT count(*) FROM outbox.setting) FROM outbox.consumer"), [("a.*, z", 3)])
         with self.assertRaisesRegex(Exception, "no such settings"): self.sql("SELECT outbox.revert('c', 77)")
         with self.assertRaisesRegex(Exception, "no consumer"): self.sql("SELECT outbox.revert('x')")

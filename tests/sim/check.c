@@ -303,14 +303,28 @@ static bool guilty(const struct subject *s, const struct track *t)
     return t->failures > SIM_FAILURES; /* who knows what the others were */
 }
 
-/* others_passed: the sink took something else that was sent right after it. The engine's times are those of the simulator, give
- * or take a tick. */
+/* passed_before is when the last was sent, before that time, that got through. */
+static int64_t passed_before(const struct model *m, size_t n, int64_t at)
+{
+    int64_t last = 0;
+    for (size_t p = 0; p < n; p++)
+        if (m->passed[p] < at && m->passed[p] > last) last = m->passed[p];
+    return last;
+}
+
+/* others_passed: the sink took something else that was sent right after it, and had not been out for so long before that this
+ * was its return. The engine's times are those of the simulator, give or take a tick. */
 static bool others_passed(const struct sim *w, const struct claim *k, size_t i)
 {
     const struct relay *r = &w->relay[k->relay];
     const struct model *m = r->pipe[k->consumer].model;
-    for (size_t p = 0; m && r->start == k->start && p < k->passed; p++)
-        if (m->passed[p] > k->sent[i].at + SLACK && m->passed[p] < k->sent[i].at + EVIDENCE_NEAR - SLACK) return true;
+    if (!m || r->start != k->start) return false;
+    int64_t sent = k->sent[i].at, before = passed_before(m, k->passed, sent);
+    for (size_t p = 0; p < k->passed; p++) {
+        bool near = m->passed[p] > sent + SLACK && m->passed[p] < sent + EVIDENCE_NEAR - SLACK;
+        bool back = before == 0 || m->passed[p] - before >= EVIDENCE_PATIENCE - SLACK;
+        if (near && !back) return true;
+    }
     return false;
 }
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "event/filter.h"
+#include "event/normal.h"
 
 static bool matches(const char *pattern, const char *type)
 {
@@ -286,6 +287,33 @@ static void overlong_expressions_are_refused(void **state)
     free(text);
 }
 
+static void assert_normal(void (*normal)(const char *, struct buf *), const char *given, const char *want)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    normal(given, &b);
+    assert_string_equal(buf_cstr(&b), want);
+    buf_release(&b);
+}
+
+static void filters_that_mean_the_same_have_one_normal_form(void **state)
+{
+    (void)state;
+    assert_normal(normal_events, "", "");
+    assert_normal(normal_events, "a.*,b.*", "a.*, b.*");
+    assert_normal(normal_events, " b.* ,\ta.*,, b.*\n", "a.*, b.*");
+    assert_normal(normal_events, "a.**,a.*", "a.*");
+    assert_normal(normal_events, "a,*", "");
+    assert_normal(normal_events, "**", "");
+    assert_normal(normal_events, "B,a,A,b", "A, B, a, b");
+
+    assert_normal(normal_where, "", "");
+    assert_normal(normal_where, " a=1 ", "a = 1");
+    assert_normal(normal_where, "a  !=\n1 and( not b exists )", "a != 1 and (not b exists)");
+    assert_normal(normal_where, "((a=1))or\"b  =\".c='  x=\"'", "((a = 1)) or \"b  =\".c = '  x=\"'");
+    assert_normal(normal_where, "a=\"\\\" )\"", "a = \"\\\" )\"");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +335,7 @@ int main(void)
         cmocka_unit_test(errors_say_where_and_what_was_expected),
         cmocka_unit_test(long_chains_work_and_deep_nesting_is_refused),
         cmocka_unit_test(overlong_expressions_are_refused),
+        cmocka_unit_test(filters_that_mean_the_same_have_one_normal_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,10 +28,15 @@ BEGIN
     IF (how IN ('start', 'again', 'purpose')) IS NOT TRUE THEN
         RAISE EXCEPTION 'how "%" is not start, again or purpose', how USING ERRCODE = 'OB004';
     END IF;
+    events := @schema@.normal_events(events);
     PERFORM @schema@.lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
     IF FOUND THEN
         PERFORM @schema@.check_tenant(c);
+        IF c.events <> events AND @schema@.normal_events(c.events) = events THEN -- written by an earlier version
+            UPDATE @schema@.consumer x SET events = register.events WHERE x.name = c.name;
+            c.events := events;
+        END IF;
         IF (c.events, c.predicate, c.ordering, c.lanes) IS DISTINCT FROM
            (register.events, register.predicate, register.ordering, register.lanes) THEN
             PERFORM @schema@.replace_settings(c, events, predicate, ordering, lanes, coalesce(by_whom, session_user), how);

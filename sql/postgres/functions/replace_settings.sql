@@ -13,13 +13,13 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM @schema@.setting x WHERE x.consumer = c.name);
     SELECT * INTO last FROM @schema@.setting x WHERE x.consumer = c.name ORDER BY x.generation DESC LIMIT 1;
     SELECT * INTO old FROM @schema@.setting x
-    WHERE x.consumer = c.name AND (x.events, x.predicate, x.ordering, x.lanes) =
+    WHERE x.consumer = c.name AND (@schema@.normal_events(x.events), x.predicate, x.ordering, x.lanes) =
                                   (replace_settings.events, replace_settings.predicate, replace_settings.ordering,
                                    replace_settings.lanes);
     IF FOUND AND how <> 'purpose' THEN
         RAISE EXCEPTION 'consumer "%" was given other settings at % by %: %', c.name,
             to_char(last.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), coalesce(left(last.by_whom, 60), 'somebody'),
-            concat_ws(', ', CASE WHEN last.events <> old.events THEN format('events "%s"', left(last.events, 60)) END,
+            concat_ws(', ', CASE WHEN last.events <> old.events THEN format('events "%s"', coalesce(nullif(left(last.events, 60), ''), '*')) END,
                       CASE WHEN last.predicate <> old.predicate THEN format('where "%s"', left(last.predicate, 60)) END,
                       CASE WHEN last.ordering <> old.ordering THEN format('order %s', last.ordering) END,
                       CASE WHEN last.lanes <> old.lanes THEN format('lanes %s', last.lanes) END)

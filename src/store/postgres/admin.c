@@ -5,11 +5,28 @@
 #include "base/json.h"
 #include "store/postgres/postgres.h"
 
+static PGresult *would_revoke(struct pg_store *st, const struct grant_request *req, struct error *err)
+{
+    PGresult *r = pg_query(st, err,
+                           "SELECT $1 IN (SELECT @schema@.parts(g.rolname)) FROM pg_catalog.pg_roles g WHERE "
+                           "g.rolname = $2",
+                           "ss", req->part, req->role);
+    if (!r || PQntuples(r) == 1) return r;
+    PQclear(r);
+    err_set(err, ERR_NOTFOUND, "there is no role \"%s\"", req->role);
+    return NULL;
+}
+
+static PGresult *grant(struct pg_store *st, const struct grant_request *req, struct error *err)
+{
+    if (!req->revoke) return pg_query(st, err, "SELECT @schema@.allow($1, $2)", "ss", req->part, req->role);
+    if (req->dry_run) return would_revoke(st, req, err);
+    return pg_query(st, err, "SELECT @schema@.disallow($1, $2)", "ss", req->part, req->role);
+}
+
 int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed, struct error *err)
 {
-    PGresult *r = req->revoke
-                      ? pg_query(pg_of(base), err, "SELECT @schema@.disallow($1, $2)", "ss", req->part, req->role)
-                      : pg_query(pg_of(base), err, "SELECT @schema@.allow($1, $2)", "ss", req->part, req->role);
+    PGresult *r = grant(pg_of(base), req, err);
     if (!r) return -1;
     *ret_changed = !req->revoke || pg_true(r, 0, 0);
     PQclear(r);
@@ -47,12 +64,18 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
     return r;
 }
 
+static PGresult *undo(struct pg_store *st, const struct adopt_request *req, struct error *err)
+{
+    if (!req->dry_run) return pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table);
+    return pg_query(st, err, "SELECT @schema@.adopted(@schema@.adopt_source($1)) IS NOT NULL, 0, false, ''", "s",
+                    req->table);
+}
+
 int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* it may have many rows to go through */
-    PGresult *r = req->undo ? pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table)
-                            : adopt(st, req, err);
+    PGresult *r = req->undo ? undo(st, req, err) : adopt(st, req, err);
     st->patient = false;
     if (!r) return -1;
     *ret = (struct adopt_result){

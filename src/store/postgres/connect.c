@@ -108,6 +108,40 @@ static int split(struct pg_store *st, const char *url, struct error *err)
     return st->conninfo ? 0 : err_nomem(err);
 }
 
+#define NOWHERE "/nonexistent/outbox"
+
+/* nowhere names a socket that is not there, as many times as there are hosts. */
+static const char *nowhere(PQconninfoOption *opts, struct buf *b)
+{
+    size_t hosts = 1;
+    for (const PQconninfoOption *o = opts; o->keyword; o++) {
+        bool names = strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0;
+        size_t n = 1;
+        for (const char *p = names && o->val ? o->val : ""; *p; p++) n += *p == ',';
+        if (n > hosts) hosts = n;
+    }
+    for (size_t i = 0; i < hosts; i++) buf_adds(b, i ? "," NOWHERE : NOWHERE);
+    return buf_cstr(b);
+}
+
+/* check_options has libpq look at its own options, which it does before it connects: so it is sent nowhere. What it says then
+ * of anything but the connection is a mistake in the URL, and no use in trying again. */
+static int check_options(const struct pg_store *st, PQconninfoOption *opts, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 1 << 16);
+    const char *const names[] = {"dbname", "host", "hostaddr", NULL};
+    const char *const values[] = {st->conninfo, nowhere(opts, &b), "", NULL};
+    int r = values[1] ? 0 : err_nomem(err);
+    PGconn *conn = r == 0 ? PQconnectStartParams(names, values, 1) : NULL;
+    const char *said = conn ? PQerrorMessage(conn) : "";
+    bool refused = conn && PQstatus(conn) == CONNECTION_BAD && *said && !strstr(said, NOWHERE);
+    if (refused) r = err_set(err, ERR_CONFIG, "%s: %.*s", st->shown, (int)strcspn(said, "\n"), said);
+    PQfinish(conn);
+    buf_release(&b);
+    return r;
+}
+
 /* show makes what messages call this database: never with its password. */
 static int show(struct pg_store *st, struct error *err)
 {
@@ -125,8 +159,9 @@ static int show(struct pg_store *st, struct error *err)
     char text[256];
     snprintf(text, sizeof text, "postgres:%s%s%s", host ? host : "", host ? "/" : "", db ? db : "");
     st->shown = strdup(text);
+    int r = st->shown ? check_options(st, opts, err) : err_nomem(err);
     PQconninfoFree(opts);
-    return st->shown ? 0 : err_nomem(err);
+    return r;
 }
 
 static int quote(struct pg_store *st, struct error *err)

@@ -4,6 +4,7 @@
 
 #include "base/bug.h"
 #include "base/text.h"
+#include "event/normal.h"
 #include "store/sqlite/sqlite.h"
 
 static int head_of(struct sqlite_store *st, int64_t *ret, struct error *err)
@@ -76,9 +77,22 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
 static int read_history(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_settings **ret,
                         size_t *ret_n, struct error *err);
 
+/* same_events: `kept` may have been written by an earlier version, which did not bring patterns into their normal form. */
+static bool same_events(const char *kept, const char *events)
+{
+    struct buf b;
+    if (strcmp(kept, events) == 0) return true;
+    buf_init(&b, 2 * strlen(kept) + 1);
+    normal_events(kept, &b);
+    const char *text = buf_cstr(&b);
+    bool same = text && strcmp(text, events) == 0;
+    buf_release(&b);
+    return same;
+}
+
 static bool same_settings(const struct consumer_settings *s, const struct consumer_spec *c)
 {
-    return strcmp(s->events, c->events) == 0 && strcmp(s->where, c->where) == 0 && s->order == c->order &&
+    return same_events(s->events, c->events) && strcmp(s->where, c->where) == 0 && s->order == c->order &&
            s->lanes == c->lanes;
 }
 
@@ -124,7 +138,8 @@ static int replace(struct sqlite_store *st, const struct consumer_spec *c, struc
 
 static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite3_stmt *q, struct error *err)
 {
-    bool filter = str_is(sqlite_text(q, 0), c->events) && str_is(sqlite_text(q, 1), c->where);
+    bool filter = same_events(sqlite_text(q, 0).p, c->events) && str_is(sqlite_text(q, 1), c->where);
+    bool as_written = str_is(sqlite_text(q, 0), c->events);
     bool retry = str_is(sqlite_text(q, 4), c->retry);
     bool shape = store_order_of(sqlite_text(q, 2)) == c->order && sqlite3_column_int(q, 3) == c->lanes;
     sqlite3_reset(q);
@@ -138,7 +153,7 @@ static int update(struct sqlite_store *st, const struct consumer_spec *c, sqlite
 
     if (!filter && sqlite_former_keep(st, c->name, err) != 0) return -1;
     if (!shape && reshape(st, c, err) != 0) return -1;
-    if (filter && retry) return 0;
+    if (filter && as_written && retry) return 0;
     return sqlite_exec(st, err, "UPDATE outbox_consumer SET events = ?, predicate = ?, retry = ? WHERE name = ?",
                        "ssss", c->events, c->where, c->retry, c->name);
 }

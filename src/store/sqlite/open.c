@@ -87,8 +87,15 @@ static void drop_made(const char *kind, struct buf *to)
         }
 }
 
+static int names_file(const char *url, struct error *err)
+{
+    if (url[strlen("sqlite:")]) return 0;
+    return err_set(err, ERR_CONFIG, "store \"sqlite:\" names no file: write sqlite:PATH");
+}
+
 static int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
+    if (req->url && names_file(req->url, err) != 0) return -1;
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) buf_adds(req->up, sqlite_schema[i]);
     drop_made("VIEW", req->down);
     drop_made("TABLE", req->down);
@@ -299,7 +306,7 @@ static char *absolute(const char *path)
 static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
 {
     const char *path = url + strlen("sqlite:");
-    if (!*path) return err_set(err, ERR_CONFIG, "store \"sqlite:\" names no file: write sqlite:PATH");
+    if (names_file(url, err) != 0) return -1;
     struct sqlite_store *st = store_new(opt);
     if (!st) return err_nomem(err);
     st->memory = strcmp(path, ":memory:") == 0;
