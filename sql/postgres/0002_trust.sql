@@ -208,12 +208,13 @@ BEGIN
        OR pg_catalog.octet_length(headers::text) OPERATOR(pg_catalog.>) 65536 THEN
         RETURN false;
     END IF;
-    RETURN NOT EXISTS (SELECT 1 FROM pg_catalog.json_each(headers) AS h
-                       WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
-                          OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$');
+    RETURN (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<=) 64
+                   AND pg_catalog.count(*) FILTER (WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
+                       OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$') OPERATOR(pg_catalog.=) 0
+            FROM pg_catalog.json_each(headers) AS h);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.headers_fit(json) IS 'whether headers are an object of strings, and not too large';
+COMMENT ON FUNCTION @schema@.headers_fit(json) IS 'whether headers are an object of strings, and not too many';
 
 CREATE FUNCTION @schema@.large_payload_fits(payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog AS $outbox$
@@ -257,7 +258,7 @@ ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no c
     CHECK (@schema@.tenant_fits(VALUE)) NOT VALID;
 ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
     CHECK (octet_length(json_send(VALUE)) <= 1048576 OR @schema@.large_payload_fits(VALUE)) NOT VALID;
-ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of strings, at most 64 KiB"
+ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB"
     CHECK (@schema@.headers_fit(VALUE)) NOT VALID;
 ALTER DOMAIN @schema@.event_headers DROP CONSTRAINT event_headers_check;
 ALTER DOMAIN @schema@.event_not_before ADD CONSTRAINT "not_before: from 1970 to ten years ahead"

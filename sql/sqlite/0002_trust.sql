@@ -41,7 +41,7 @@ CREATE TABLE outbox_setting (
 -- CHECK can find, and a relay makes dead letters of them. x'...' are patterns for GLOB: '*[...]*' with the control characters, and
 -- '/', or white space; literals, because they are looked at for every event. Headers have strings only if, once escaped backslashes
 -- and quotes are out of the way, '":"' joins each name with its value and '","' a value with the next name, and between the
--- first quote and the last there is no other.
+-- first quote and the last there is no other. They are as many as there are '":"'; in 390 characters there is no room for 65.
 DROP VIEW outbox_delivery; -- made anew below
 CREATE TABLE outbox_event_2 (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -72,9 +72,11 @@ CREATE TABLE outbox_event_2 (
         length(CAST(tenant AS BLOB)) <= 1024 AND tenant NOT GLOB CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
     CONSTRAINT "payload: JSON, at most 64 MiB" CHECK (payload = CAST(payload AS TEXT) AND json_valid(payload) AND
         length(CAST(payload AS BLOB)) <= 67108864),
-    CONSTRAINT "headers: an object of strings, at most 64 KiB" CHECK (headers = CAST(headers AS TEXT) AND
+    CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB" CHECK (headers = CAST(headers AS TEXT) AND
         length(CAST(headers AS BLOB)) <= 65536 AND json_type(headers) = 'object' AND
-        instr(substr(rtrim(replace(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x'), '","', 'x'), '"}'), 3), '"') = 0),
+        instr(substr(rtrim(replace(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x'), '","', 'x'), '"}'), 3), '"') = 0 AND (length(headers) <= 390 OR
+        length(replace(replace(json(headers), '\\', 'x'), '\"', 'x')) -
+        length(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x')) <= 128)),
     CONSTRAINT "id: a UUID in 36 characters" CHECK (id = CAST(id AS TEXT) AND id GLOB
         '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]' ||
         '-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'),

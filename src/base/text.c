@@ -240,6 +240,16 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     return to;
 }
 
+bool text_plain(struct str s)
+{
+    const unsigned char *p = (const unsigned char *)s.p;
+    for (size_t i = 0; i < s.n; i++) {
+        bool c1 = p[i] == 0xc2 && i + 1 < s.n && p[i + 1] < 0xa0;
+        if (p[i] < 0x20 || p[i] == 0x7f || c1) return false;
+    }
+    return utf8_valid(s, NULL);
+}
+
 const char *text_kept(const char *said, char out[TEXT_KEPT_MAX])
 {
     if (!said) return NULL;

@@ -30,6 +30,8 @@ const char *text_nearest(const char *s, const char *const *names);
  * the NUL, behind a whole character. White space and C0 control characters become blanks; what is not UTF-8 becomes '?', and
  * so do C1 control characters and those that turn the direction of text. Returns its length. */
 size_t text_clean(char *out, size_t size, const char *from, size_t n);
+/* text_plain says whether s is valid UTF-8 without control characters: C0, DEL, C1. */
+bool text_plain(struct str s);
 /* text_kept is what a store keeps of an error: text_clean of it in out; NULL for NULL. */
 #define TEXT_KEPT_MAX 4096
 const char *text_kept(const char *said, char out[TEXT_KEPT_MAX]);

@@ -80,8 +80,8 @@ struct args {
     int64_t lock_ms;
     int tool; /* of migrate gen */
     const char *service;
-    int state;                                           /* enum delivery_state + 1; 0: not given */
-    const char *group, *exec, *member, *from, *snapshot; /* of consume */
+    int state;                                                      /* enum delivery_state + 1; 0: not given */
+    const char *group, *exec, *exec_env, *member, *from, *snapshot; /* of consume */
     int64_t claim_ms;
     struct webhook_args webhook;
     struct settings_args settings;

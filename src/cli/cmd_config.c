@@ -224,6 +224,7 @@ static const struct {
     {"sink", "exec:./notify"},
     {"events", "order.*, invoice.paid"},
     {"where", "authorType = \"user\""},
+    {"exec-env", "SHOP_URL, AWS_REGION"},
     {"webhook-secret-file", "/etc/outbox/partner.secrets"},
     {"webhook-secret-env", "PARTNER_SECRETS"},
     {"webhook-header-file", "/etc/outbox/partner.headers"},

@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/logger.h"
 #include "engine/consume.h"
+#include "sink/exec_env.h"
 #include "sink/sink.h"
 
 /* What a signal handler can reach. */
@@ -30,6 +31,13 @@ static int set_exec(void *target, const char *value, struct error *err)
 {
     (void)err;
     ((struct args *)target)->exec = value;
+    return 0;
+}
+
+static int set_exec_env(void *target, const char *value, struct error *err)
+{
+    if (exec_env_check(value, err) != 0) return -1;
+    ((struct args *)target)->exec_env = value;
     return 0;
 }
 
@@ -73,6 +81,10 @@ static const struct cli_option options[] = {
      'g',
      false},
     {{"exec", "COMMAND", NULL, "shell command per event: the event on stdin, exit status 0 means handled", set_exec},
+     0,
+     false},
+    {{"exec-env", "NAME,...", NULL, "environment variables that commands get beside PATH, HOME, LANG and the like",
+      set_exec_env},
      0,
      false},
     {{"name", "NAME", NULL, "name of this member of the group, the same after a restart; the host's name if not given",
@@ -178,15 +190,34 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
     return remember(r, ev, false, &first, err);
 }
 
+/* run_snapshot runs the command with two facts in its environment; *ret_status is as waitpid has it. */
+static int run_snapshot(const struct args *a, const char *stream, const char *hwm, int *ret_status, struct error *err)
+{
+    struct exec_env *env;
+    pid_t pid;
+    if (exec_env_new(a->exec_env, &env, err) != 0) return -1;
+    int r = exec_env_text(env, "OUTBOX_STREAM", str_of(stream), err);
+    if (r == 0) r = exec_env_text(env, "OUTBOX_HWM", str_of(hwm), err);
+    if (r == 0) {
+        struct exec_start s = {.command = a->snapshot, .env = exec_env_list(env), .in = -1, .err = -1};
+        int e = exec_start(&s, &pid);
+        if (e) r = err_errno(err, ERR_UNAVAILABLE, e, "could not start the snapshot");
+    }
+    exec_env_free(env);
+    if (r != 0) return -1;
+    while (waitpid(pid, ret_status, 0) < 0)
+        if (errno != EINTR) return err_errno(err, ERR_UNAVAILABLE, errno, "could not wait for the snapshot");
+    return 0;
+}
+
 static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
     const struct reader *r = ctx;
-    setenv("OUTBOX_STREAM", stream, 1);
-    setenv("OUTBOX_HWM", hwm, 1);
-    int rc = system(r->args->snapshot); // NOLINT: running the operator's command is what was asked for
-    if (rc == 0) return 0;
+    int status;
+    if (run_snapshot(r->args, stream, hwm, &status, err) != 0) return -1;
+    if (status == 0) return 0;
     return err_set(err, ERR_UNAVAILABLE, "the snapshot of stream %.100s failed: exit status %d", stream,
-                   WIFEXITED(rc) ? WEXITSTATUS(rc) : -1);
+                   WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
 static int check(const struct args *args, struct error *err)
@@ -204,6 +235,7 @@ static int open_sink(struct reader *r, const char *url, struct error *err)
                               .consumer = r->args->group,
                               .timeout_ms = 30000,
                               .concurrency = 1,
+                              .exec_env = r->args->exec_env,
                               .clock = &clock_system,
                               .done = done,
                               .done_ctx = r};

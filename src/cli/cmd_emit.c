@@ -39,6 +39,8 @@ static int set_header(void *target, const char *value, struct error *err)
     struct args *a = target;
     const char *equals = strchr(value, '=');
     if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
+    if (a->n_headers == EVENT_HEADERS_COUNT)
+        return err_set(err, ERR_CONFIG, "more headers than %d, the limit", EVENT_HEADERS_COUNT);
     size_t n = (size_t)(equals - value) + 1;
     for (size_t i = 0; i < a->n_headers; i++) {
         if (strncmp(a->headers[i], value, n) == 0)

@@ -172,8 +172,7 @@ static int event_of(struct member *m, const redisReply *fields, struct event *ev
     if (fields->type != REDIS_REPLY_ARRAY) return err_set(err, ERR_INVALID, "it was trimmed away before it was read");
     const redisReply *value = find(fields, "event");
     if (!value) return err_set(err, ERR_INVALID, "it has no field named event");
-    if (envelope_read((struct str){value->str, value->len}, &m->text, ev, err) != 0) return -1;
-    return event_check_stored(ev, err);
+    return envelope_read((struct str){value->str, value->len}, &m->text, ev, err);
 }
 
 /* take handles one entry until it is done, or until it is time to stop: those behind it wait, lest they overtake it. */

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "event/normal.h"
+#include "sink/exec_env.h"
 #include "sink/sink.h"
 
 #define LEASE_MIN_MS 100
@@ -153,6 +154,12 @@ static int set_receipts(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct consumer *)target)->receipts, err);
 }
 
+static int set_exec_env(void *target, const char *value, struct error *err)
+{
+    if (exec_env_check(value, err) != 0) return -1;
+    return set_string(&((struct consumer *)target)->exec_env, value, err);
+}
+
 /* What webhooks are told. */
 #define HTTP_SETTER(name) \
     static int set_http_##name(void *target, const char *value, struct error *err) \
@@ -193,6 +200,8 @@ const struct option_def consumer_options[] = {
      set_concurrency},
     {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
     {"receipts", NULL, "no", "keep a record of every delivery", set_receipts},
+    {"exec-env", "NAME,...", NULL,
+     "environment variables that a command of exec: gets beside PATH, HOME, LANG and the like", set_exec_env},
     {"webhook-secret-file", "FILE", NULL, "sign webhooks with the secrets in this file, whsec_... one to a line",
      set_http_secret_file},
     {"webhook-secret-env", "NAME", NULL, "sign webhooks with the secrets in this environment variable",
@@ -247,6 +256,7 @@ void consumer_release(struct consumer *c)
     free(c->sink);
     free(c->events);
     free(c->where);
+    free(c->exec_env);
     http_options_release(&c->http);
     *c = (struct consumer){0};
 }
@@ -255,10 +265,11 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
                   struct error *err)
 {
     struct consumer made = *from;
-    made.name = made.sink = made.events = made.where = NULL;
+    made.name = made.sink = made.events = made.where = made.exec_env = NULL;
     if (http_options_copy(&from->http, &made.http, err) != 0 || set_string(&made.name, name, err) != 0 ||
         set_normal(&made.events, events, normal_events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
-        (from->sink && set_string(&made.sink, from->sink, err) != 0)) {
+        (from->sink && set_string(&made.sink, from->sink, err) != 0) ||
+        (from->exec_env && set_string(&made.exec_env, from->exec_env, err) != 0)) {
         consumer_release(&made);
         return -1;
     }
@@ -289,5 +300,6 @@ struct sink_config consumer_sink_config(const struct consumer *c)
         .timeout_ms = c->timeout_ms,
         .concurrency = c->concurrency,
         .http = &c->http,
+        .exec_env = c->exec_env,
     };
 }

@@ -10,9 +10,10 @@
 /* (1) Strings are owned. (2) A fresh one from consumer_init has every default. */
 struct consumer {
     char *name;
-    char *sink;   /* URL; NULL for in-process handlers */
-    char *events; /* patterns, "" for all */
-    char *where;  /* predicate, "" for none */
+    char *sink;     /* URL; NULL for in-process handlers */
+    char *events;   /* patterns, "" for all */
+    char *where;    /* predicate, "" for none */
+    char *exec_env; /* variables that commands get beside the usual ones; NULL: none */
     enum order order;
     int lanes;
     enum start start;

@@ -1,9 +1,7 @@
 #include "event/cloudevents.h"
 
 #include "base/clock.h"
-#include "base/json.h"
 
-#define NAME_MAX_ 20       /* of an extension attribute */
 #define TRACESTATE_MAX 512 /* what W3C asks everyone to pass on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
@@ -85,42 +83,83 @@ static bool tracestate_ok(struct str v)
     return v.n > 0 && v.n <= TRACESTATE_MAX;
 }
 
-/* is_extension: CloudEvents allows small letters and digits only. What is called otherwise stays with us. */
-static bool is_extension(struct str name, struct str value)
+/* ---- which headers go along ---- */
+
+/* is_name: CloudEvents allows small letters and digits only. What is called otherwise stays with us. */
+static bool is_name(struct str name)
 {
-    if (name.n == 0 || name.n > NAME_MAX_) return false;
-    for (size_t i = 0; i < name.n; i++)
-        if (!((name.p[i] >= 'a' && name.p[i] <= 'z') || (name.p[i] >= '0' && name.p[i] <= '9'))) return false;
+    for (size_t i = 0; i < name.n; i++) {
+        bool letter = name.p[i] >= 'a' && name.p[i] <= 'z';
+        bool digit = name.p[i] >= '0' && name.p[i] <= '9';
+        if (!letter && !digit) return false;
+    }
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (str_is(name, ours[i])) return false;
-    if (str_is(name, "traceparent")) return traceparent_ok(value);
-    if (str_is(name, "tracestate")) return tracestate_ok(value);
+    return name.n > 0;
+}
+
+/* put_header: of repeated names the last counts. */
+static int put_header(struct cloudevents_headers *all, struct str name, struct json value, struct error *err)
+{
+    size_t i = 0;
+    while (i < all->n && !str_is(name, all->list[i].name)) i++;
+    if (i == EVENT_HEADERS_COUNT)
+        return err_set(err, ERR_INVALID, "it has more headers than the %d that a request may have",
+                       EVENT_HEADERS_COUNT);
+    if (i == all->n) {
+        memcpy(all->list[i].name, name.p, name.n);
+        all->list[i].name[name.n] = '\0';
+        all->n++;
+    }
+    all->list[i].value = value;
+    return 0;
+}
+
+int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err)
+{
+    struct json all, value;
+    struct str raw;
+    ret->n = 0;
+    if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0) return 0;
+    for (size_t it = 0; json_each(all, &it, &raw, &value);) {
+        char text[CLOUDEVENTS_NAME_MAX];
+        struct buf name = {.p = text, .cap = sizeof text, .max = sizeof text};
+        if (raw.n < 2) continue; /* an array has no names */
+        json_unescape(raw, &name);
+        if (name.failed || !is_name((struct str){text, name.n})) continue;
+        if (put_header(ret, (struct str){text, name.n}, value, err) != 0) return -1;
+    }
+    return 0;
+}
+
+/* is_fit: what W3C has a form for has that form, or stays with us. */
+static bool is_fit(const char *name, struct str value)
+{
+    if (strcmp(name, "traceparent") == 0) return traceparent_ok(value);
+    if (strcmp(name, "tracestate") == 0) return tracestate_ok(value);
     return true;
 }
 
-static void add_extensions(struct writer *w, const struct event *ev)
+/* ---- attributes ---- */
+
+static void add_extensions(struct writer *w, const struct cloudevents_headers *more)
 {
-    struct json all, v;
-    struct str raw;
     struct buf value;
-    size_t it = 0;
-    if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0) return;
     buf_init(&value, VALUE_MAX);
-    while (json_each(all, &it, &raw, &v)) {
-        if (v.type != JSON_STRING || raw.n < 2) continue;
-        struct str name = {raw.p + 1, raw.n - 2};
-        struct json last; /* of repeated names the last counts */
-        if (!json_get(all, name, &last) || last.raw.p != v.raw.p) continue;
+    for (size_t i = 0; i < more->n; i++) {
+        const char *name = more->list[i].name;
+        struct json v = more->list[i].value;
+        if (v.type != JSON_STRING) continue;
         buf_clear(&value);
         json_unescape(v.raw, &value);
         struct str text = {value.p ? value.p : "", value.n};
         if (value.failed) w->b->failed = true;
-        else if (is_extension(name, text)) add(w, name, text);
+        else if (is_fit(name, text)) add(w, str_of(name), text);
     }
     buf_release(&value);
 }
 
-static void add_all(struct writer *w, const struct event *ev, struct str source)
+static void add_all(struct writer *w, const struct event *ev, struct str source, const struct cloudevents_headers *more)
 {
     char created[CLOCK_RFC3339_SIZE];
     size_t n = clock_rfc3339(ev->created_at, created);
@@ -131,45 +170,48 @@ static void add_all(struct writer *w, const struct event *ev, struct str source)
     add(w, STR("time"), (struct str){created, n});
     add(w, STR("tenant"), ev->tenant.n ? ev->tenant : (struct str){0});
     add_version(w, ev);
-    add_extensions(w, ev);
+    add_extensions(w, more);
 }
 
-void cloudevents_binary(struct buf *b, const struct event *ev, struct str source)
+void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
+                        const struct cloudevents_headers *more)
 {
     struct writer w = {b, true};
     add(&w, STR("specversion"), STR("1.0"));
-    add_all(&w, ev, source);
+    add_all(&w, ev, source, more);
 }
 
-void cloudevents_structured(struct buf *b, const struct event *ev, struct str source)
+void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
+                            const struct cloudevents_headers *more)
 {
     struct writer w = {b, false};
     (void)buf_reserve(b, ev->payload.n + 1024);
     buf_adds(b, "{\"specversion\":\"1.0\"");
-    add_all(&w, ev, source);
+    add_all(&w, ev, source, more);
     add(&w, STR("datacontenttype"), STR("application/json"));
     buf_adds(b, ",\"data\":");
     buf_addstr(b, ev->payload.p ? ev->payload : STR("null"));
     buf_addc(b, '}');
 }
 
-static void add_trace(struct buf *b, struct json all, const char *name, bool (*ok)(struct str))
+static void add_trace(struct buf *b, const char *name, struct json v)
 {
     char text[TRACESTATE_MAX];
     struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
-    struct json v;
-    if (!json_get(all, str_of(name), &v) || v.type != JSON_STRING) return;
+    if (v.type != JSON_STRING) return;
     json_unescape(v.raw, &value);
-    if (value.failed || !ok((struct str){text, value.n})) return;
-    buf_addf(b, "%s: ", name);
+    if (value.failed || !is_fit(name, (struct str){text, value.n})) return;
+    buf_adds(b, name);
+    buf_adds(b, ": ");
     buf_add(b, text, value.n);
     buf_addc(b, '\0');
 }
 
-void cloudevents_trace(struct buf *b, const struct event *ev)
+void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more)
 {
-    struct json all;
-    if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0) return;
-    add_trace(b, all, "traceparent", traceparent_ok);
-    add_trace(b, all, "tracestate", tracestate_ok);
+    for (size_t i = 0; i < more->n; i++) {
+        const char *name = more->list[i].name;
+        bool trace = strcmp(name, "traceparent") == 0 || strcmp(name, "tracestate") == 0;
+        if (trace) add_trace(b, name, more->list[i].value);
+    }
 }

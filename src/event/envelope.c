@@ -157,7 +157,9 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
     if (!json_get(o, STR("payload"), &v)) return err_set(err, ERR_INVALID, "it has no payload");
     ret->payload = copy(v.raw, text);
-    if (json_get(v, STR("_telemetry"), &v)) ret->headers = copy(v.raw, text);
+    bool telemetry = json_get(v, STR("_telemetry"), &v) &&
+                     v.type == JSON_OBJECT; /* else the producer's own, of whatever kind */
+    if (telemetry) ret->headers = copy(v.raw, text);
     ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
-    return text->failed ? err_nomem(err) : 0;
+    return text->failed ? err_nomem(err) : event_check_stored(ret, err);
 }

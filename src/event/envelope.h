@@ -13,7 +13,8 @@
 void envelope_write(struct buf *b, const struct event *ev, struct str stream);
 
 /* envelope_read takes it apart again. The strings of *ret are in `text`, with a NUL behind each, until that is used again;
- * payload as it stands there, headers what stands in its "_telemetry". ERR_INVALID names what is wrong. */
+ * payload as it stands there, headers what stands in its "_telemetry". Anyone may write to a stream, so what it gives has passed
+ * event_check_stored. ERR_INVALID names what is wrong. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err);
 
 #endif

@@ -120,10 +120,13 @@ static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
     struct str name;
+    size_t count = 0;
     if (!headers.p) return 0;
     if (check_json("headers", headers, EVENT_HEADERS_MAX, &object, err) != 0) return -1;
     if (object.type != JSON_OBJECT) return err_set(err, ERR_INVALID, "headers is not a JSON object");
     for (size_t it = 0; json_each(object, &it, &name, &value);) {
+        if (count++ == EVENT_HEADERS_COUNT)
+            return err_set(err, ERR_INVALID, "headers has more entries than %d, the limit", EVENT_HEADERS_COUNT);
         size_t at = (size_t)(value.raw.p - headers.p);
         if (check_header_name(name, err) != 0) return -1;
         if (check_header_text(name, (size_t)(name.p - headers.p), err) != 0) return -1;
@@ -177,7 +180,7 @@ int event_check_stored(const struct event *ev, struct error *err)
     static const struct rule type = {.what = "type"}, aggregate_type = {.what = "aggregate type"},
                              aggregate_id = {.what = "aggregate id"};
     struct json headers;
-    if (ev->id.n != UUID_TEXT) return err_set(err, ERR_INVALID, "malformed: id is no UUID");
+    if (!uuid_valid(ev->id)) return err_set(err, ERR_INVALID, "malformed: id is no UUID");
     if (check_characters(&type, ev->type, err) != 0 ||
         check_characters(&aggregate_type, ev->aggregate_type, err) != 0 ||
         check_characters(&aggregate_id, ev->aggregate_id, err) != 0 ||

@@ -14,6 +14,7 @@
 #define EVENT_TYPE_MAX 255
 #define EVENT_KEY_MAX 1024 /* bytes of aggregate type, aggregate id, idempotency key, tenant: each */
 #define EVENT_HEADERS_MAX 65536
+#define EVENT_HEADERS_COUNT 64                            /* entries, one that comes twice counted twice */
 #define EVENT_PAYLOAD_MAX (1024 * 1024)                   /* the default; settable */
 #define EVENT_PAYLOAD_CEILING ((int64_t)64 * 1024 * 1024) /* the most that can be set */
 #define EVENT_AHEAD_MAX_MS ((int64_t)3653 * 24 * 3600000) /* how far ahead not_before may be: ten years */

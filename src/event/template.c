@@ -149,5 +149,8 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
         return err_set(err, ERR_INVALID, "the name of its stream would have %zu bytes; the limit is %zu", length,
                        b->max);
     if (b->failed) return err_nomem(err);
-    return b->n > before ? 0 : err_set(err, ERR_INVALID, "the name of its stream would be empty");
+    if (b->n == before) return err_set(err, ERR_INVALID, "the name of its stream would be empty");
+    if (!text_plain((struct str){b->p + before, b->n - before}))
+        return err_set(err, ERR_INVALID, "the name of its stream would have a control character, or be no UTF-8");
+    return 0;
 }

@@ -18,7 +18,7 @@ void template_free(struct template *t);
 bool template_fixed(const struct template *t);
 
 /* template_write appends the name for an event. ERR_INVALID when the event lacks a part of it, or the name would be
- * empty. */
+ * empty, have control characters or be no UTF-8: people and their tools shall be able to say it. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b, struct error *err);
 
 #endif

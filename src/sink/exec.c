@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "base/fd.h"
 #include "base/text.h"
 #include "event/ndjson.h"
+#include "sink/exec_env.h"
 #include "sink/kinds.h"
 
 #define BUFFER_MAX ((size_t)2 << 30)      /* ceiling of one line */
@@ -23,17 +23,7 @@
 #define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
-#define STRING_PAGES 32                   /* what Linux allows one string of an environment to have, its NUL with it */
 #define FACTS_MAX 8192                    /* what we tell about an event takes less, if it is within its limits */
-
-extern char **environ;
-
-/* What we tell a command. An inherited variable of the same name is about some other event, and is left out. */
-static const char *const our_names[] = {
-    "OUTBOX_ID",      "OUTBOX_SEQ",    "OUTBOX_TYPE",       "OUTBOX_AGGREGATE_TYPE", "OUTBOX_AGGREGATE_ID",
-    "OUTBOX_VERSION", "OUTBOX_TENANT", "OUTBOX_CREATED_AT", "OUTBOX_CONSUMER",       "OUTBOX_ATTEMPT",
-};
-#define OUR_NAMES (sizeof our_names / sizeof our_names[0])
 
 static const struct {
     int code;
@@ -55,8 +45,8 @@ struct run {
     size_t tail_n;
 };
 
-/* (1) runs has `slots` entries, `running` of them not free. (2) envp[0..inherited) belong to us; what follows, one for each
- * of facts[0..n_facts), points into env. (3) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1 for errfd. */
+/* (1) runs has `slots` entries, `running` of them not free. (2) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1
+ * for errfd. */
 struct exec {
     struct sink base;
     const char *command;
@@ -64,118 +54,9 @@ struct exec {
     size_t slots, running;
     int epfd;
     bool cancelling;
-    struct buf line, env;
-    char **envp;
-    size_t inherited;
-    size_t facts[OUR_NAMES]; /* where each begins in env */
-    size_t n_facts;
-    size_t string_max;
+    struct buf line;
+    struct exec_env *env;
 };
-
-/* Environment */
-
-/* has_password looks at a URL: postgres://user:password@host, ?password=. */
-static bool has_password(const char *url)
-{
-    const char *host = strstr(url, "://");
-    const char *at = host ? strchr(host, '@') : NULL;
-    const char *colon = host ? strchr(host + 3, ':') : NULL;
-    return (at && colon && colon < at) || strstr(url, "password=");
-}
-
-/* is_ours: facts of an event come from the event alone, and settings of the relay are no business of a command: they may hold
- * secrets. It may work with the same outbox, if that has none in its URL. */
-static bool is_ours(const char *entry)
-{
-    static const char prefix[] = "OUTBOX_", store[] = "OUTBOX_STORE=";
-    if (strncmp(entry, prefix, sizeof prefix - 1) != 0) return false;
-    return strncmp(entry, store, sizeof store - 1) != 0 || has_password(entry);
-}
-
-/* inherit copies the environment once: the host may change its own from another thread later. */
-static int inherit(struct exec *x)
-{
-    size_t n = 0;
-    while (environ && environ[n]) n++;
-    x->envp = calloc(n + OUR_NAMES + 1, sizeof *x->envp);
-    if (!x->envp) return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (is_ours(environ[i])) continue;
-        x->envp[x->inherited] = strdup(environ[i]);
-        if (!x->envp[x->inherited]) return -1;
-        x->inherited++;
-    }
-    return 0;
-}
-
-/* A fact is one variable. Whatever its value holds, it stays one: a NUL would end it and begin another. */
-static void fact_begin(struct exec *x, const char *name)
-{
-    x->facts[x->n_facts++] = x->env.n;
-    buf_adds(&x->env, name);
-    buf_addc(&x->env, '=');
-}
-
-static void fact_end(struct exec *x)
-{
-    buf_addc(&x->env, '\0');
-}
-
-static int add_text(struct exec *x, const char *name, struct str value, struct error *err)
-{
-    if (!value.p) return 0;
-    size_t size = strlen(name) + 1 + value.n + 1;
-    if (value.n && memchr(value.p, '\0', value.n))
-        return err_fate(err, ERR_INVALID, FATE_REJECT, 0, "%s has a NUL, which no environment can hold", name);
-    if (size > x->string_max)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s takes %zu bytes; an environment holds %zu of one",
-                        name, size, x->string_max);
-    fact_begin(x, name);
-    buf_addstr(&x->env, value);
-    fact_end(x);
-    return 0;
-}
-
-static void add_number(struct exec *x, const char *name, int64_t value)
-{
-    fact_begin(x, name);
-    buf_addi64(&x->env, value);
-    fact_end(x);
-}
-
-/* make_env fails with FATE_REJECT where no environment can say what the event is: a command that saw none of it, or a part,
- * would take it for another one. */
-static int make_env(struct exec *x, const struct delivery *d, struct error *err)
-{
-    const struct event *ev = d->ev;
-    char created[CLOCK_RFC3339_SIZE];
-    clock_rfc3339(ev->created_at, created);
-    const struct {
-        const char *name;
-        struct str value;
-    } texts[] = {
-        {"OUTBOX_ID", ev->id},
-        {"OUTBOX_TYPE", ev->type},
-        {"OUTBOX_AGGREGATE_TYPE", ev->aggregate_type},
-        {"OUTBOX_AGGREGATE_ID", ev->aggregate_id},
-        {"OUTBOX_TENANT", ev->tenant},
-        {"OUTBOX_CREATED_AT", str_of(created)},
-        {"OUTBOX_CONSUMER", str_of(x->base.cfg.consumer)},
-    };
-
-    buf_clear(&x->env);
-    x->n_facts = 0;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (add_text(x, texts[i].name, texts[i].value, err) != 0) return -1;
-    add_number(x, "OUTBOX_SEQ", ev->seq);
-    if (ev->has_version) add_number(x, "OUTBOX_VERSION", ev->version);
-    add_number(x, "OUTBOX_ATTEMPT", d->attempt);
-    if (x->env.failed) return err_nomem(err);
-
-    for (size_t i = 0; i < x->n_facts; i++) x->envp[x->inherited + i] = x->env.p + x->facts[i];
-    x->envp[x->inherited + x->n_facts] = NULL;
-    return 0;
-}
 
 /* Starting */
 
@@ -234,31 +115,6 @@ static int make_pipe(int ends[2])
     return -1;
 }
 
-/* spawn returns 0 or an errno. */
-static int spawn(struct exec *x, int in, int errput, pid_t *ret)
-{
-    char sh[] = "sh", c[] = "-c";
-    char *argv[] = {sh, c, (char *)(uintptr_t)x->command, NULL};
-    posix_spawn_file_actions_t fa;
-    posix_spawnattr_t at;
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    posix_spawnattr_init(&at);
-    posix_spawnattr_setflags(&at, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setpgroup(&at, 0);
-    posix_spawnattr_setsigdefault(&at, &all);
-    posix_spawnattr_setsigmask(&at, &none);
-    posix_spawn_file_actions_init(&fa);
-    int rc = posix_spawn_file_actions_adddup2(&fa, in, STDIN_FILENO);
-    if (!rc) rc = posix_spawn_file_actions_adddup2(&fa, errput, STDERR_FILENO);
-    if (!rc) rc = posix_spawn_file_actions_addclosefrom_np(&fa, 3);
-    if (!rc) rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, x->envp);
-    posix_spawn_file_actions_destroy(&fa);
-    posix_spawnattr_destroy(&at);
-    return rc;
-}
-
 static int watch(struct exec *x, const struct run *r)
 {
     uint64_t slot = (uint64_t)(r - x->runs);
@@ -272,9 +128,10 @@ static int watch(struct exec *x, const struct run *r)
 static int not_spawned(const struct exec *x, struct error *err)
 {
     if (errno != E2BIG) return not_started(err, "/bin/sh");
-    if (x->env.n > FACTS_MAX)
+    size_t facts = exec_env_bytes(x->env);
+    if (facts > FACTS_MAX)
         return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
-                        "it takes %zu bytes of environment, more than the system lets a command have", x->env.n);
+                        "it takes %zu bytes of environment, more than the system lets a command have", facts);
     return err_fate(
         err, ERR_UNAVAILABLE, FATE_DOWN, E2BIG,
         "could not start the command: the environment of this process takes all the room that the system lets "
@@ -284,8 +141,9 @@ static int not_spawned(const struct exec *x, struct error *err)
 /* launch starts the shell and gets hold of it; a shell that we could not watch is ended again. */
 static int launch(struct exec *x, struct run *r, int in, int errput, struct error *err)
 {
-    int rc = spawn(x, in, errput, &r->pid);
-    if (rc) {
+    struct exec_start s = {x->command, exec_env_list(x->env), in, errput, .group = true};
+    int rc = s.env ? exec_start(&s, &r->pid) : ENOMEM;
+    if (rc != 0) {
         errno = rc;
         return not_spawned(x, err);
     }
@@ -309,7 +167,7 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = free_slot(x);
     int in = -1, ends[2];
-    if (make_env(x, d, err) != 0) return -1;
+    if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0) return -1;
     if (make_stdin(x, d, &in, err) != 0) return -1;
     if (make_pipe(ends) != 0) {
         not_started(err, "no pipe for its errors");
@@ -591,10 +449,8 @@ static int64_t exec_deadline(struct sink *sk)
 static void exec_close(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;
-    for (size_t i = 0; i < x->inherited; i++) free(x->envp[i]);
-    free(x->envp);
+    exec_env_free(x->env);
     buf_release(&x->line);
-    buf_release(&x->env);
     if (x->epfd >= 0) close(x->epfd);
     free(x->runs);
     free(x);
@@ -614,14 +470,13 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
     x->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     buf_init(&x->line, BUFFER_MAX);
-    buf_init(&x->env, BUFFER_MAX);
-    x->string_max = STRING_PAGES * (size_t)sysconf(_SC_PAGESIZE);
     int rc = 0;
-    if (strlen(command) >= x->string_max)
+    if (strlen(command) >= exec_env_string_max())
         rc = err_set(err, ERR_CONFIG, "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file",
-                     strlen(command), x->string_max - 1);
+                     strlen(command), exec_env_string_max() - 1);
     else if (x->epfd < 0) rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
-    else if (!(x->runs = calloc(x->slots, sizeof *x->runs)) || inherit(x) != 0) rc = err_nomem(err);
+    else if (!(x->runs = calloc(x->slots, sizeof *x->runs))) rc = err_nomem(err);
+    else if (exec_env_new(cfg->exec_env, &x->env, err) != 0) rc = err_prefix(err, "exec-env");
     if (rc != 0) exec_close(&x->base);
     else *ret = &x->base;
     return rc;

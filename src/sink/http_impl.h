@@ -16,7 +16,7 @@
 #define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
 #define HTTP_EXCERPT 160      /* bytes of it that may be repeated */
 #define HTTP_HEARD 2048       /* bytes of it that are looked at, for what must not be */
-#define HTTP_LINES_MAX 64     /* header lines of a request */
+#define HTTP_LINES_MAX 160    /* header lines of a request: the event's, those of webhook-header-file, and ours */
 #define HTTP_TEXT 640
 
 struct http;

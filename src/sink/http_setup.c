@@ -15,6 +15,7 @@
 #define CONNECT_MS 10000
 #define KEEP_S 60L /* an unused connection is used again until then; what is between may have forgotten it later */
 #define EXTRA_MAX 16384
+#define EXTRA_LINES 32 /* of webhook-header-file */
 #define LOOK_NS (INT64_C(1000) * MS_NS)
 #define SOURCE "/outbox"
 
@@ -158,7 +159,7 @@ static int read_headers(struct buf *b, const char *path, struct error *err)
         size_t n = (size_t)((eol ? eol : end) - p);
         if (n && p[0] != '#' && p[0] != '\r') r = add_header(b, p, n, number + 1, err);
         p += n + 1;
-        if (number == HTTP_LINES_MAX / 2) r = err_set(err, ERR_CONFIG, "more than %d lines", HTTP_LINES_MAX / 2);
+        if (number == EXTRA_LINES) r = err_set(err, ERR_CONFIG, "more than %d lines", EXTRA_LINES);
     }
     explicit_bzero(text, sizeof text);
     return r == 0 ? 0 : err_prefix(err, "%s", path);

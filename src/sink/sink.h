@@ -66,6 +66,7 @@ struct sink_config {
     int64_t timeout_ms;              /* per delivery */
     int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
     const struct http_options *http; /* what webhooks are told; NULL: nothing */
+    const char *exec_env;            /* variables that commands get beside the usual ones; NULL: none */
     const struct clock *clock;
     /* done is called exactly once per accepted delivery, from submit, drive or cancel. */
     void (*done)(void *ctx, struct delivery *d, const struct sink_result *r);

@@ -16,6 +16,7 @@
 struct peer {
     char dir[SINK_PATH_SIZE], out[SINK_PATH_SIZE + 16], script[SINK_PATH_SIZE + 16], away[SINK_PATH_SIZE + 16];
     char url[2 * SINK_PATH_SIZE];
+    const char *env; /* of ours, for commands */
     struct sink_rig rig;
 };
 
@@ -96,6 +97,7 @@ static int setup(void **state)
 {
     struct peer *p = peer_setup();
     setenv("dir", p->dir, 1);
+    p->env = "dir";
     sink_rig_init(&p->rig);
     *state = p;
     return 0;
@@ -112,7 +114,9 @@ static int teardown(void **state)
 static void open_command(struct peer *p, const char *command, int64_t timeout_ms, int concurrency)
 {
     snprintf(p->url, sizeof p->url, "exec:%s", command);
-    sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = timeout_ms, .concurrency = concurrency});
+    sink_rig_open(
+        &p->rig,
+        (struct sink_config){.url = p->url, .timeout_ms = timeout_ms, .concurrency = concurrency, .exec_env = p->env});
 }
 
 static struct sink_item *run_one(struct peer *p, const char *command)
@@ -256,18 +260,20 @@ static void assert_env(const char *env, const char *entry)
     if (!strstr(env, line)) fail_msg("%s is missing in%s", entry, env);
 }
 
-static void settings_of_the_relay_are_not_in_the_environment(void **state)
+/* A relay's environment holds passwords, and whatever else somebody put there for it alone. */
+static void command_gets_no_variable_that_nobody_named(void **state)
 {
+    static const char *const names[] = {
+        "OUTBOX_STORE",     "OUTBOX_REDIS_PASSWORD",
+        "OUTBOX_CONSUMERS", "OUTBOX_CONSUMER_A_SINK",
+        "OUTBOX_ID",        "PGPASSWORD",
+        "PGUSER",           "HOOK_SECRETS",
+        "AWS_SECRET_KEY",   "LD_LIBRARY_PATH",
+    };
     struct peer *p = *state;
-    setenv("OUTBOX_STORE", "postgres://app:geheim@db/shop", 1);
-    setenv("OUTBOX_REDIS_PASSWORD", "geheim", 1);
-    setenv("OUTBOX_CONSUMERS", "geheim", 1);
-    setenv("OUTBOX_CONSUMER_A_SINK", "https://example.com/?token=geheim", 1);
-    open_command(p, "{ echo; env; } > $dir/env", 0, 1);
-    unsetenv("OUTBOX_STORE");
-    unsetenv("OUTBOX_REDIS_PASSWORD");
-    unsetenv("OUTBOX_CONSUMERS");
-    unsetenv("OUTBOX_CONSUMER_A_SINK");
+    for (size_t i = 0; i < COUNT(names); i++) setenv(names[i], "geheim", 1);
+    open_command(p, "{ echo; tr '\\0' '\\n' </proc/self/environ; } > $dir/env", 0, 1);
+    for (size_t i = 0; i < COUNT(names); i++) unsetenv(names[i]);
     sink_rig_add(&p->rig, "{}", 0);
     sink_rig_run(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
@@ -277,11 +283,26 @@ static void settings_of_the_relay_are_not_in_the_environment(void **state)
     free(env);
 }
 
+static void command_gets_variables_that_were_named(void **state)
+{
+    struct peer *p = *state;
+    setenv("SHOP_URL", "https://shop.example", 1);
+    setenv("OUTBOX_STORE", "sqlite:shop.db", 1);
+    p->env = "dir,SHOP_URL, OUTBOX_STORE";
+    open_command(p, "{ echo; env; } > $dir/env", 0, 1);
+    unsetenv("SHOP_URL");
+    unsetenv("OUTBOX_STORE");
+    sink_rig_add(&p->rig, "{}", 0);
+    sink_rig_run(&p->rig);
+    char *env = read_in(p, "env");
+    assert_env(env, "SHOP_URL=https://shop.example");
+    assert_env(env, "OUTBOX_STORE=sqlite:shop.db");
+    free(env);
+}
+
 static void facts_are_in_the_environment(void **state)
 {
     struct peer *p = *state;
-    setenv("OUTBOX_STORE", "sqlite:shop.db", 1);
-    setenv("OUTBOX_LEASE", "2s", 1);
     open_command(p, "{ echo; env; } > $dir/env", 0, 1);
     struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
     it->d.attempt = 3;
@@ -300,7 +321,6 @@ static void facts_are_in_the_environment(void **state)
     assert_env(env, "OUTBOX_CREATED_AT=2026-01-02T03:04:05.678Z");
     assert_env(env, "OUTBOX_CONSUMER=search");
     assert_env(env, "OUTBOX_ATTEMPT=3");
-    assert_env(env, "OUTBOX_STORE=sqlite:shop.db");
     free(env);
 }
 
@@ -329,13 +349,15 @@ static void environment_that_is_full_already_is_down(void **state)
 {
     struct peer *p = *state;
     struct rlimit old;
-    char name[16], *value = malloc(100000);
+    char name[16], names[30 * sizeof name] = "", *value = malloc(100000);
     memset(value, 'x', 99999);
     value[99999] = '\0';
     for (int i = 0; i < 30; i++) {
         snprintf(name, sizeof name, "FULL%d", i);
         setenv(name, value, 1);
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s,", name);
     }
+    p->env = names;
     open_command(p, "exit 0", 0, 1);
     assert_int_equal(getrlimit(RLIMIT_STACK, &old), 0);
     setrlimit(RLIMIT_STACK, &(struct rlimit){8 << 20, old.rlim_max}); /* a quarter of it: 2 MiB */
@@ -641,7 +663,8 @@ int main(void)
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
         ON_A_COMMAND(stdin_is_the_line_and_need_not_be_read),
         ON_A_COMMAND(facts_are_in_the_environment),
-        ON_A_COMMAND(settings_of_the_relay_are_not_in_the_environment),
+        ON_A_COMMAND(command_gets_no_variable_that_nobody_named),
+        ON_A_COMMAND(command_gets_variables_that_were_named),
         ON_A_COMMAND(absent_facts_are_unset_even_if_inherited),
         ON_A_COMMAND(command_gets_no_descriptor_of_ours),
         ON_A_COMMAND(command_gets_default_signals_and_an_empty_mask),

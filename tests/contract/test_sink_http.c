@@ -62,7 +62,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
         for (int i = 0; i < 70; i++) sprintf(many + strlen(many), "%s\"h%d\":\"v\"", i ? "," : "", i);
         strcat(many, "}");
         it->ev.headers = str_of(many);
-        return "too many headers";
+        return "more headers than the 64";
     default: return NULL;
     }
 }

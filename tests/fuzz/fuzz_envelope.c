@@ -29,13 +29,15 @@ static void stream_entry(const struct event *ev)
 static void webhook(const struct event *ev)
 {
     struct buf b;
+    struct cloudevents_headers more;
+    MUST(cloudevents_headers(ev, &more, NULL) == 0);
     buf_init(&b, 1 << 24);
-    cloudevents_structured(&b, ev, STR("/shop"));
+    cloudevents_structured(&b, ev, STR("/shop"), &more);
     MUST(!b.failed && json_parse(whole(&b), NULL, NULL, NULL) == 0);
     MUST(memmem(b.p, b.n, ev->payload.p, ev->payload.n));
     buf_clear(&b);
-    cloudevents_binary(&b, ev, STR("/shop"));
-    cloudevents_trace(&b, ev);
+    cloudevents_binary(&b, ev, STR("/shop"), &more);
+    cloudevents_trace(&b, &more);
     MUST(!b.failed);
     for (size_t i = 0; i < b.n; i++) MUST(b.p[i] != '\r' && b.p[i] != '\n');
     buf_release(&b);

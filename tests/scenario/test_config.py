@@ -223,5 +223,5 @@ class Environment(ConfigCase):
         self.drain(env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": f"exec:env >{self.path('env')}",
                         "OUTBOX_LEASE": "20s", "OUTBOX_REDIS_PASSWORD": "geheim"})
         names = {line.partition("=")[0] for line in self.path("env").read_text().splitlines() if line.startswith("OUTBOX_")}
-        self.assertEqual(names, {"OUTBOX_STORE", "OUTBOX_ID", "OUTBOX_SEQ", "OUTBOX_TYPE", "OUTBOX_CREATED_AT",
+        self.assertEqual(names, {"OUTBOX_ID", "OUTBOX_SEQ", "OUTBOX_TYPE", "OUTBOX_CREATED_AT",
                                  "OUTBOX_CONSUMER", "OUTBOX_ATTEMPT"})

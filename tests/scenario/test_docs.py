@@ -200,7 +200,7 @@ class Options(unittest.TestCase):
 
     def test_every_variable_that_is_documented_exists(self):
         known = {option["env"] for option in options()}
-        known |= set(re.findall(r'"(OUTBOX_\w+)"', (ROOT / "src" / "sink" / "exec.c").read_text()))
+        known |= set(re.findall(r'"(OUTBOX_\w+)"', (ROOT / "src" / "sink" / "exec_env.c").read_text()))
         known |= {"OUTBOX_CONSUMERS", "OUTBOX_REDIS_PASSWORD"}
         named = set(re.findall(r"\bOUTBOX_[A-Z_]*[A-Z]\b", OPERATIONS.read_text()))
         for name in ("SEARCH", "MAIL_EU"):  # consumers of an example

@@ -96,7 +96,7 @@ static void what_was_written_can_be_read(void **state)
     struct error err = {0};
     buf_init(&b, 10000);
     buf_init(&text, 10000);
-    ev.aggregate_id = STR("o'Brien \"\r\n\xe2\x98\x83");
+    ev.aggregate_id = STR("o'Brien \"\\ \xe2\x98\x83");
     envelope_write(&b, &ev, STR("orders"));
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) && str_eq(back.aggregate_id, ev.aggregate_id));
@@ -107,6 +107,30 @@ static void what_was_written_can_be_read(void **state)
     assert_true(back.key == event_key(ev.aggregate_type, ev.aggregate_id));
     buf_release(&b);
     buf_release(&text);
+}
+
+/* Anyone may write to a stream. */
+static void fields_that_no_event_may_have_are_refused(void **state)
+{
+    static const char *const fields[] = {
+        "\"event_id\":\"7\",\"topic\":\"t\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567\\r\\nA:b\",\"topic\":\"t\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\\u0000LD_PRELOAD=x\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_kind\":\"a\\nb\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_id\":\"\\u0000\"",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char text[300];
+        struct event ev;
+        struct error err = {0};
+        struct buf b;
+        buf_init(&b, 10000);
+        snprintf(text, sizeof text, "{%s,\"payload\":{}}", fields[i]);
+        assert_int_equal(envelope_read(str_of(text), &b, &ev, &err), -1);
+        assert_int_equal(err.code, ERR_INVALID);
+        buf_release(&b);
+    }
 }
 
 static void what_is_no_envelope_is_refused(void **state)
@@ -133,6 +157,7 @@ int main(void)
         cmocka_unit_test(telemetry_is_the_last_member_of_an_object_and_nothing_else_is_touched),
         cmocka_unit_test(what_was_written_can_be_read),
         cmocka_unit_test(what_is_no_envelope_is_refused),
+        cmocka_unit_test(fields_that_no_event_may_have_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,264 @@
+#include "sink/exec_env.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+
+#define STRING_PAGES 32 /* what Linux allows one string of an environment to have, its NUL with it */
+#define TEXT_MAX ((size_t)2 << 30)
+
+extern char **environ;
+
+/* What nearly every program needs, and nobody keeps a secret in. */
+static const char *const usual[] = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
+};
+
+/* What we say ourselves, about an event or a stream. */
+static const char *const said_by_us[] = {
+    "OUTBOX_ID",
+    "OUTBOX_SEQ",
+    "OUTBOX_TYPE",
+    "OUTBOX_AGGREGATE_TYPE",
+    "OUTBOX_AGGREGATE_ID",
+    "OUTBOX_VERSION",
+    "OUTBOX_TENANT",
+    "OUTBOX_ATTEMPT",
+    "OUTBOX_CONSUMER",
+    "OUTBOX_CREATED_AT",
+    "OUTBOX_STREAM",
+    "OUTBOX_HWM",
+    NULL,
+};
+
+/* (1) list[0..n_kept) belong to us; what follows, one for each of starts[0..n_facts), points into text. (2) Each fact is
+ * NAME=VALUE and one NUL, which is the only one in it. */
+struct exec_env {
+    char **list;
+    size_t n_kept;
+    struct buf text;
+    size_t starts[EXEC_ENV_FACTS_MAX];
+    size_t n_facts;
+    size_t string_max;
+};
+
+/* ---- which variables ---- */
+
+static bool among(const char *const *names, struct str name)
+{
+    for (; *names; names++)
+        if (str_is(name, *names)) return true;
+    return false;
+}
+
+/* next_name steps over one name of a list. False behind the last. */
+static bool next_name(const char **p, struct str *ret)
+{
+    static const char between[] = ", \t";
+    *p += strspn(*p, between);
+    *ret = (struct str){*p, strcspn(*p, between)};
+    *p += ret->n;
+    return ret->n > 0;
+}
+
+static bool listed(const char *names, struct str name)
+{
+    struct str one;
+    while (names && next_name(&names, &one))
+        if (str_eq(one, name)) return true;
+    return false;
+}
+
+static bool is_name(struct str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (!isalnum((unsigned char)s.p[i]) && s.p[i] != '_') return false;
+    return s.n > 0 && !isdigit((unsigned char)s.p[0]);
+}
+
+int exec_env_check(const char *names, struct error *err)
+{
+    struct str one;
+    while (names && next_name(&names, &one)) {
+        /* What is no name may be a value that was put in its place, and a secret: it is not repeated. */
+        if (!is_name(one))
+            return err_set(err, ERR_CONFIG,
+                           "this wants names of environment variables, with commas: AWS_REGION, SHOP_URL");
+        if (among(said_by_us, one))
+            return err_set(err, ERR_CONFIG, "%.*s is said about each event, and cannot be passed on", (int)one.n,
+                           one.p);
+    }
+    return 0;
+}
+
+/* is_kept: entry is NAME=VALUE. */
+static bool is_kept(const char *entry, const char *names)
+{
+    const char *equals = strchr(entry, '=');
+    if (!equals) return false;
+    struct str name = {entry, (size_t)(equals - entry)};
+    if (among(said_by_us, name)) return false;
+    if (among(usual, name) || listed(names, name)) return true;
+    return name.n > 3 && memcmp(name.p, "LC_", 3) == 0;
+}
+
+static int keep(struct exec_env *e, const char *names, struct error *err)
+{
+    size_t n = 0;
+    while (environ && environ[n]) n++;
+    e->list = calloc(n + EXEC_ENV_FACTS_MAX + 1, sizeof *e->list);
+    if (!e->list) return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        if (!is_kept(environ[i], names)) continue;
+        e->list[e->n_kept] = strdup(environ[i]);
+        if (!e->list[e->n_kept]) return err_nomem(err);
+        e->n_kept++;
+    }
+    return 0;
+}
+
+int exec_env_new(const char *names, struct exec_env **ret, struct error *err)
+{
+    if (exec_env_check(names, err) != 0) return -1;
+    struct exec_env *e = calloc(1, sizeof *e);
+    if (!e) return err_nomem(err);
+    buf_init(&e->text, TEXT_MAX);
+    e->string_max = exec_env_string_max();
+    if (keep(e, names, err) != 0) {
+        exec_env_free(e);
+        return -1;
+    }
+    *ret = e;
+    return 0;
+}
+
+void exec_env_free(struct exec_env *e)
+{
+    if (!e) return;
+    for (size_t i = 0; i < e->n_kept; i++) free(e->list[i]);
+    free(e->list);
+    buf_release(&e->text);
+    free(e);
+}
+
+/* ---- facts ---- */
+
+void exec_env_clear(struct exec_env *e)
+{
+    buf_clear(&e->text);
+    e->n_facts = 0;
+}
+
+int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err)
+{
+    if (!value.p) return 0;
+    size_t rest = strlen(name) + 2; /* the equals sign and the NUL */
+    if (value.n && memchr(value.p, '\0', value.n))
+        return err_fate(err, ERR_INVALID, FATE_REJECT, 0, "%s has a NUL, which no environment can hold", name);
+    if (value.n > e->string_max - rest)
+        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s takes %zu bytes; an environment holds %zu of one",
+                        name, value.n + rest, e->string_max);
+    if (e->n_facts == EXEC_ENV_FACTS_MAX)
+        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s is one variable too many", name);
+
+    e->starts[e->n_facts++] = e->text.n;
+    buf_adds(&e->text, name);
+    buf_addc(&e->text, '=');
+    buf_addstr(&e->text, value);
+    buf_addc(&e->text, '\0');
+    return e->text.failed ? err_nomem(err) : 0;
+}
+
+int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err)
+{
+    char digits[24];
+    struct buf b = {.p = digits, .cap = sizeof digits, .max = sizeof digits};
+    buf_addi64(&b, value);
+    return exec_env_text(e, name, (struct str){digits, b.n}, err);
+}
+
+int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer, struct error *err)
+{
+    char created[CLOCK_RFC3339_SIZE];
+    clock_rfc3339(ev->created_at, created);
+    const struct {
+        const char *name;
+        struct str value;
+    } texts[] = {
+        {"OUTBOX_ID", ev->id},
+        {"OUTBOX_TYPE", ev->type},
+        {"OUTBOX_AGGREGATE_TYPE", ev->aggregate_type},
+        {"OUTBOX_AGGREGATE_ID", ev->aggregate_id},
+        {"OUTBOX_TENANT", ev->tenant},
+        {"OUTBOX_CREATED_AT", str_of(created)},
+        {"OUTBOX_CONSUMER", str_of(consumer)},
+    };
+
+    exec_env_clear(e);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (exec_env_text(e, texts[i].name, texts[i].value, err) != 0) return -1;
+    if (exec_env_number(e, "OUTBOX_SEQ", ev->seq, err) != 0) return -1;
+    if (ev->has_version && exec_env_number(e, "OUTBOX_VERSION", ev->version, err) != 0) return -1;
+    return exec_env_number(e, "OUTBOX_ATTEMPT", attempt, err);
+}
+
+char **exec_env_list(struct exec_env *e)
+{
+    if (e->text.failed) return NULL;
+    for (size_t i = 0; i < e->n_facts; i++) e->list[e->n_kept + i] = e->text.p + e->starts[i];
+    e->list[e->n_kept + e->n_facts] = NULL;
+    return e->list;
+}
+
+size_t exec_env_bytes(const struct exec_env *e)
+{
+    return e->text.n;
+}
+
+size_t exec_env_string_max(void)
+{
+    return STRING_PAGES * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- starting ---- */
+
+static int add_descriptors(posix_spawn_file_actions_t *fa, const struct exec_start *s)
+{
+    int rc = 0;
+    if (s->in >= 0) rc = posix_spawn_file_actions_adddup2(fa, s->in, STDIN_FILENO);
+    if (rc == 0 && s->err >= 0) rc = posix_spawn_file_actions_adddup2(fa, s->err, STDERR_FILENO);
+    if (rc == 0) rc = posix_spawn_file_actions_addclosefrom_np(fa, 3);
+    return rc;
+}
+
+int exec_start(const struct exec_start *s, pid_t *ret)
+{
+    char sh[] = "sh", c[] = "-c";
+    char *argv[] = {sh, c, (char *)(uintptr_t)s->command, NULL};
+    short flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
+    posix_spawn_file_actions_t fa;
+    posix_spawnattr_t at;
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    if (s->group) flags |= POSIX_SPAWN_SETPGROUP;
+    posix_spawnattr_init(&at);
+    posix_spawnattr_setflags(&at, flags);
+    posix_spawnattr_setpgroup(&at, 0);
+    posix_spawnattr_setsigdefault(&at, &all);
+    posix_spawnattr_setsigmask(&at, &none);
+    posix_spawn_file_actions_init(&fa);
+    int rc = add_descriptors(&fa, s);
+    if (rc == 0) rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, s->env);
+    posix_spawn_file_actions_destroy(&fa);
+    posix_spawnattr_destroy(&at);
+    return rc;
+}

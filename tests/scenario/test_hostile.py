@@ -1,0 +1,164 @@
+"""Fields of strangers, around every check: what a database was made to take, and what somebody else wrote into a stream, becomes
+no variable of a command, no header line and no path."""
+import json
+import os
+import sqlite3
+import time
+
+import servers
+from endpoint import Endpoint
+from support import BIN, Case, wait_until
+
+EVIL = "42\0LD_PRELOAD=/tmp/evil.so"
+SECRETS = {"PGPASSWORD": "geheim", "PGUSER": "geheim", "OUTBOX_REDIS_PASSWORD": "geheim", "OUTBOX_LEASE": "20s",
+           "HOOK_SECRETS": "geheim", "AWS_SECRET_ACCESS_KEY": "geheim", "LD_LIBRARY_PATH": "/geheim", "LC_TIME": "C", "TZ": "UTC",
+           "SHOP_URL": "https://shop.example"}
+FACTS = {"OUTBOX_ID", "OUTBOX_SEQ", "OUTBOX_TYPE", "OUTBOX_CREATED_AT", "OUTBOX_CONSUMER", "OUTBOX_ATTEMPT"}
+PASSED = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+class Hostile(Case):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+
+    def without_checks(self):
+        """without_checks takes every CHECK out of the table, as whoever may write the file can."""
+        db = sqlite3.connect(self.db)
+        db.execute("PRAGMA writable_schema = ON")
+        with db:
+            (text,), = db.execute("SELECT sql FROM sqlite_master WHERE name = 'outbox_event'")
+            columns = text[:text.index("    CONSTRAINT ")].rstrip().rstrip(",") + "\n)"
+            db.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'outbox_event'", (columns,))
+        db.close()
+
+    def force(self, **ev):
+        db = sqlite3.connect(self.db)
+        ev = {"type": "t", "payload": "{}", **ev}
+        with db:
+            db.execute(f"INSERT INTO outbox_event ({', '.join(ev)}) VALUES ({', '.join('?' for _ in ev)})", list(ev.values()))
+        db.close()
+
+    def variables(self, name="env"):
+        entries = self.path(name).read_bytes().split(b"\0")
+        return dict(entry.decode().split("=", 1) for entry in entries if entry)
+
+    def assertClean(self, env, *more):
+        names = {name for name in env if not name.startswith("LC_")}
+        self.assertLessEqual(names, PASSED | FACTS | set(more))
+        self.assertNotIn("geheim", str(env))
+
+
+class Commands(Hostile):
+    def test_a_nul_in_a_row_becomes_no_variable(self):
+        self.without_checks()
+        for field in ("type", "aggregate_id", "aggregate_type", "tenant"):
+            key = {} if field in ("type", "tenant") else {"aggregate_type": "order", "aggregate_id": "1"}
+            self.force(**{**key, field: EVIL})
+            self.force(**{**key, field: "x" + "\0" * 500})
+        self.force(id="0197c9a2-5b1e-7c3a-9f00-1234567\0A=b\0")
+        self.force(type="sound")
+        self.drain("--consumer", "c", "--sink", f"exec:cat /proc/self/environ >>{self.path('env')}; echo >>{self.path('ran')}")
+        self.assertEqual(self.path("ran").read_text(), "\n")
+        self.assertEqual(self.variables()["OUTBOX_TYPE"], "sound")
+        self.assertClean(self.variables())
+        dead = self.json("dead", "list")
+        self.assertEqual(len(dead), 9)
+        for letter in dead: self.assertIn("malformed", letter["error"])
+
+    def test_a_command_gets_a_clean_environment(self):
+        self.emit("t")
+        sink = f"exec:cat /proc/self/environ >{self.path('env')}; ls /proc/self/fd >{self.path('fds')}"
+        self.drain("--consumer", "c", "--sink", sink, env=SECRETS)
+        env = self.variables()
+        self.assertClean(env)
+        self.assertEqual((env["PATH"], env["TZ"], env["LC_TIME"]), (os.environ["PATH"], "UTC", "C"))
+        self.assertEqual(self.path("fds").read_text().split(), ["0", "1", "2", "3"])  # 3 is the folder that ls reads
+
+    def test_exec_env_passes_more_on(self):
+        show = f"exec:cat /proc/self/environ >{self.path('env')}"
+        self.path("a.conf").write_text(f"[consumer b]\nsink = {show}\nexec-env = SHOP_URL, NOT_SET\n")
+        ways = {"flag": (["--consumer", "a", "--sink", show, "--exec-env", "SHOP_URL,NOT_SET"], {}), "file": (["-c", "a.conf"], {}),
+                "environment": (["--consumer", "c", "--sink", show], {"OUTBOX_EXEC_ENV": "SHOP_URL"})}
+        self.emit("t")
+        for way, (args, env) in ways.items():
+            with self.subTest(way):
+                self.drain(*args, env={**SECRETS, **env})
+                self.assertClean(self.variables(), "SHOP_URL")
+                self.assertEqual(self.variables()["SHOP_URL"], SECRETS["SHOP_URL"])
+
+    def test_exec_env_wants_names(self):
+        for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "about each event")):
+            said = self.outbox("relay", "--consumer", "c", "--sink", "exec:true", "--exec-env", value, status=64).stderr
+            self.assertIn(says, said)
+            self.assertNotIn("geheim", said)
+
+
+class Streams(Hostile):
+    @classmethod
+    def setUpClass(cls):
+        cls.redis = servers.Redis().start()
+        cls.addClassCleanup(cls.redis.close)
+
+    def add(self, **fields):
+        event = {"event_id": "0197c9a2-5b1e-7c3a-9f00-1234567890ab", "topic": "t", "payload": {}, **fields}
+        self.redis("XADD", "s", "*", "event", json.dumps(event))
+
+    def consume(self, *args, group="g"):
+        env = {name: value for name, value in SECRETS.items() if name != "OUTBOX_REDIS_PASSWORD"}  # this Redis asks for none
+        return self.outbox("consume", self.redis.url("stream=s"), "--group", group, "--drain", *args, env=env)
+
+    def test_an_entry_of_a_stranger_becomes_no_variable(self):
+        self.redis("FLUSHALL")
+        odd = [{"topic": EVIL}, {"aggregate_kind": EVIL}, {"aggregate_id": EVIL}, {"aggregate_id": "\0" * 5000},
+               {"event_id": EVIL}, {"event_id": "0197c9a2-5b1e-7c3a-9f00-1234567\r\nA:b"}, {"topic": "a\nb"}]
+        for fields in odd: self.add(**fields)
+        self.add(topic="sound")
+        said = self.consume("--exec", f"cat /proc/self/environ >>{self.path('env')}; echo >>{self.path('ran')}").stderr
+        self.assertIn(f"1 handled, 0 failed attempts, 0 taken over, {len(odd)} skipped", said)
+        self.assertEqual(self.path("ran").read_text(), "\n")
+        self.assertEqual(self.variables()["OUTBOX_TYPE"], "sound")
+        self.assertClean(self.variables())
+
+    def test_commands_of_consume_get_a_clean_environment(self):
+        self.redis("FLUSHALL")
+        self.add()
+        show = f"cat /proc/self/environ >{self.path('env')}"
+        shot = f"cat /proc/self/environ >{self.path('snapshot')}; ls /proc/self/fd >{self.path('fds')}"
+        self.consume("--exec", show, "--exec-env", "SHOP_URL")
+        self.consume("--exec", show, "--snapshot", shot, "--exec-env", "SHOP_URL", group="h")
+        for name in ("env", "snapshot"):
+            self.assertClean(self.variables(name), "SHOP_URL", "OUTBOX_STREAM", "OUTBOX_HWM")
+            self.assertEqual(self.variables(name)["SHOP_URL"], SECRETS["SHOP_URL"])
+        self.assertEqual(self.variables("snapshot")["OUTBOX_STREAM"], "s")
+        self.assertEqual(self.path("fds").read_text().split(), ["0", "1", "2", "3"])
+
+
+class Webhooks(Hostile):
+    def test_no_field_splits_a_request(self):
+        self.without_checks()
+        crlf = "0197c9a2-5b1e-7c3a-9f00-1\r\nX-Evil: 1"
+        self.assertEqual(len(crlf), 36)
+        for fields in ({"id": crlf}, {"id": "x\r\n\r\nPOST /evil HTTP/1.1"}, {"type": "a\r\nX-Evil: 1"}, {"tenant": "a\nX-Evil: 1"},
+                       {"aggregate_type": "order", "aggregate_id": "1\r\nX-Evil: 1"}, {"tenant": "a\x85b"}, {"tenant": "a\x7f"}):
+            self.force(**fields)
+        self.force(type="sound", headers=json.dumps({"corr": "x\r\nX-Evil: 2", "traceparent": "00\r\nX-Evil: 1",
+                                                     "tracestate": "a\r\nX-Evil: 1", "a\r\nX-Evil": "1", "b\0": "1"}))
+        with Endpoint() as endpoint:
+            self.drain("--consumer", "hook", "--sink", endpoint.url)
+        request, = endpoint.requests
+        self.assertEqual(request.headers["ce-type"], "sound")
+        self.assertFalse([name for name in request.headers if "evil" in name])
+        self.assertEqual(request.headers["ce-corr"], "x%0D%0AX-Evil:%202")
+
+    def test_thousands_of_headers_hold_up_nobody(self):
+        self.without_checks()
+        for name in ("Upper%d", "lower%d", "same"):
+            self.force(headers="{" + ",".join(f'"{name % i if "%" in name else name}":"v"' for i in range(20000)) + "}")
+        self.force(type="sound")
+        with Endpoint() as endpoint, self.relay("--consumer", "hook", "--sink", endpoint.url) as relay:
+            wait_until(lambda: any(r.headers["ce-type"] == "sound" for r in endpoint.requests), timeout=10, what=relay.output)
+            began = time.monotonic()
+            relay.stop()
+            self.assertLess(time.monotonic() - began, 5)
+        self.assertIn("more headers than the 64", str(self.json("dead", "list")))
