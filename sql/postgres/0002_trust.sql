@@ -203,9 +203,9 @@ $outbox$;
 -- for than a condition. Names are written out, because a SET of the search_path takes longer than all the rest.
 CREATE FUNCTION @schema@.headers_fit(headers json) RETURNS boolean -- not jsonb: of a name that comes twice it has the last only
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
-BEGIN
+BEGIN -- Every name has its schema.
     IF pg_catalog.json_typeof(headers) OPERATOR(pg_catalog.<>) 'object'
-       OR pg_catalog.octet_length(headers::text) OPERATOR(pg_catalog.>) 65536 THEN
+       OR pg_catalog.octet_length(headers::pg_catalog.text) OPERATOR(pg_catalog.>) 65536 THEN
         RETURN false;
     END IF;
     RETURN (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<=) 64
@@ -228,7 +228,7 @@ COMMENT ON FUNCTION @schema@.large_payload_fits(json) IS 'whether a payload over
 
 CREATE FUNCTION @schema@.tenant_fits(tenant text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
-BEGIN
+BEGIN -- Every name has its schema.
     RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
        AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
 END
@@ -237,8 +237,8 @@ COMMENT ON FUNCTION @schema@.tenant_fits(text) IS 'whether it can be the name of
 
 CREATE FUNCTION @schema@.not_before_fits(not_before timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
-BEGIN
-    RETURN not_before OPERATOR(pg_catalog.>=) timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
+BEGIN -- Every name has its schema.
+    RETURN not_before OPERATOR(pg_catalog.>=) pg_catalog.timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
            (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '3653 days');
 END
 $outbox$;

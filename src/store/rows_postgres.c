@@ -129,8 +129,11 @@ const struct rows_dialect rows_postgres = {
     .name = "postgres",
     .mark = '$',
     .begin = "BEGIN ISOLATION LEVEL READ COMMITTED",
-    .now = {"(statement_timestamp() + ", "::float8 * interval '1 millisecond')"},
-    .now_ms = {"((extract(epoch FROM statement_timestamp()) * 1000)::bigint + ", "::bigint)"},
+    .now = {"(pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) (",
+            "::float8 OPERATOR(pg_catalog.*) interval '1 millisecond'))"},
+    .now_ms = {"((extract(epoch FROM pg_catalog.statement_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint "
+               "OPERATOR(pg_catalog.+) ",
+               "::bigint)"},
     .ready = ready,
     .run = run,
 };
@@ -139,7 +142,7 @@ const struct rows_dialect rows_postgres = {
 
 static void build(struct rows_sql *sql, const outbox_row_claim *c)
 {
-    rows_sql_add(sql, "WITH outbox_picked AS MATERIALIZED (SELECT * FROM unnest(ARRAY(");
+    rows_sql_add(sql, "WITH outbox_picked AS MATERIALIZED (SELECT * FROM pg_catalog.unnest(ARRAY(");
     rows_sql_candidates(sql, c);
     rows_sql_add(sql, " FOR NO KEY UPDATE SKIP LOCKED)) WITH ORDINALITY AS p (key, place)) UPDATE ");
     rows_sql_table(sql, c);

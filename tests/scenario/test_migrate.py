@@ -199,8 +199,8 @@ class Validate(PgCase):
                  "function clock() is not as"),
                 ("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT now()'",
-                 "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
-                 "'SELECT greatest(statement_timestamp(), transaction_timestamp())'", "function clock() is not as")):
+                 "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE "
+                 "RETURN greatest(statement_timestamp(), transaction_timestamp())", "function clock() is not as")):
             self.sql(change)
             found = self.differences()
             self.assertTrue(any(f.startswith(text) for f in found), f"{change}: {found}")

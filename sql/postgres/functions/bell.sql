@@ -3,26 +3,27 @@
 -- that nobody does, and nobody can go to sleep before the commit is visible. A transaction that has notified cannot be
 -- prepared for two-phase commit: where that is in use, nobody rings and everybody polls, unless outbox.doorbell is 'on'.
 CREATE OR REPLACE FUNCTION @schema@.bell_works() RETURNS boolean
-LANGUAGE sql STABLE AS $outbox$
-    SELECT CASE coalesce(current_setting('outbox.doorbell', true), '')
+LANGUAGE sql STABLE
+RETURN CASE coalesce(current_setting('outbox.doorbell', true), '')
                WHEN 'on' THEN true WHEN 'off' THEN false
-               ELSE current_setting('max_prepared_transactions') = '0' END
-$outbox$;
+               ELSE current_setting('max_prepared_transactions') = '0' END;
 COMMENT ON FUNCTION @schema@.bell_works() IS 'whether an emit wakes a sleeping worker';
 
 CREATE OR REPLACE FUNCTION @schema@.bell_key() RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$ SELECT hashtextextended('@schema@ bell', 0) $outbox$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN hashtextextended('@schema@ bell', 0);
 COMMENT ON FUNCTION @schema@.bell_key() IS 'the advisory lock a sleeping worker holds';
 
 CREATE OR REPLACE FUNCTION @schema@.bell_channel() RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$ SELECT 'outbox_' || substr(md5('@schema@'), 1, 16) $outbox$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping workers';
 
 CREATE OR REPLACE FUNCTION @schema@.ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
-BEGIN
-    IF NOT pg_try_advisory_xact_lock_shared(@schema@.bell_key()) AND @schema@.bell_works() THEN
-        PERFORM pg_notify(@schema@.bell_channel(), '');
+BEGIN -- Every name has its schema.
+    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@.bell_key()) AND @schema@.bell_works() THEN
+        PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
     END IF;
     RETURN NULL;
 END

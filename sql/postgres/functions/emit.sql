@@ -17,8 +17,8 @@ CREATE OR REPLACE FUNCTION @schema@.emit(type text, aggregate_type text, aggrega
                                          not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL)
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE AS $body$
-DECLARE
-    new_id uuid := @schema@.uuid7();
+DECLARE -- Every name has its schema.
+    new_id pg_catalog.uuid := @schema@.uuid7();
 BEGIN
     IF idempotency_key IS NOT NULL THEN
         SELECT e.id INTO new_id FROM @schema@.emit_once(type, aggregate_type, aggregate_id, payload, headers,
@@ -26,8 +26,10 @@ BEGIN
         RETURN new_id;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::text, emit.payload::json, emit.headers::json, emit.version,
-            emit.not_before, coalesce(emit.tenant, nullif(current_setting('outbox.tenant', true), '')));
+    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
+            emit.headers::pg_catalog.json, emit.version, emit.not_before,
+            coalesce(emit.tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
+                                       THEN pg_catalog.current_setting('outbox.tenant', true) END));
     RETURN new_id;
 END
 $body$$function$, '<payload>', p), '<headers>', h);

@@ -13,14 +13,16 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(type text, aggregate_type text, ag
                                               not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
                                               OUT id uuid, OUT duplicate boolean)
 LANGUAGE plpgsql VOLATILE AS $body$
-DECLARE
-    content bigint := hashtextextended(concat_ws(chr(1), type, coalesce(aggregate_type, chr(2)),
-                                                 coalesce(aggregate_id::text, chr(2)), payload::text), 0);
-    whose text := coalesce(tenant, nullif(current_setting('outbox.tenant', true), ''));
+DECLARE -- Every name has its schema.
+    content bigint := pg_catalog.hashtextextended(pg_catalog.concat_ws(pg_catalog.chr(1), type,
+        coalesce(aggregate_type, pg_catalog.chr(2)), coalesce(aggregate_id::pg_catalog.text, pg_catalog.chr(2)),
+        payload::pg_catalog.text), 0);
+    whose pg_catalog.text := coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
+                                                   THEN pg_catalog.current_setting('outbox.tenant', true) END);
     known record;
 BEGIN
-    IF idempotency_key IS NULL OR octet_length(idempotency_key) > 1024
-       OR idempotency_key !~ '^[^\u0001-\u001f\u007f-\u009f]+$' THEN
+    IF idempotency_key IS NULL OR pg_catalog.octet_length(idempotency_key) OPERATOR(pg_catalog.>) 1024
+       OR idempotency_key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$' THEN
         RAISE EXCEPTION 'idempotency_key: 1 to 1024 bytes, no control character' USING ERRCODE = 'check_violation';
     END IF;
     -- Waits for a transaction that is about to use the same key.
@@ -29,18 +31,18 @@ BEGIN
     VALUES (coalesce(whose, ''), emit_once.idempotency_key, emit_once.id, content) ON CONFLICT DO NOTHING;
     duplicate := NOT FOUND;
     IF duplicate THEN
-        SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i WHERE i.key = emit_once.idempotency_key
-           AND i.tenant = coalesce(whose, '');
-        IF known.hash IS DISTINCT FROM content THEN
+        SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i WHERE
+            i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) coalesce(whose, '');
+        IF known.hash IS NULL OR known.hash OPERATOR(pg_catalog.<>) content THEN
             RAISE EXCEPTION 'idempotency key "%" was used before with another type, aggregate or payload (event %)',
-                left(idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
+                pg_catalog.left(idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
         END IF;
         id := known.event_id;
         RETURN;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-    VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::text, emit_once.payload::json,
-            emit_once.headers::json, emit_once.version, emit_once.not_before, whose);
+    VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text,
+            emit_once.payload::pg_catalog.json, emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose);
 END
 $body$$function$, '<payload>', p), '<headers>', h);
         EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',

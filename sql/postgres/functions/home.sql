@@ -21,17 +21,15 @@ COMMENT ON FUNCTION @schema@.home() IS 'which cluster this is';
 -- one that finds another is in another place, or the sequence was changed under it. ALTER SEQUENCE, whatever it alters, and
 -- TRUNCATE ... RESTART IDENTITY give a sequence a new file, and make sessions forget the numbers they had cached.
 CREATE OR REPLACE FUNCTION @schema@.here() RETURNS text
-LANGUAGE sql VOLATILE AS $outbox$
-    SELECT concat(coalesce(@schema@.home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
-                  pg_relation_filenode('@schema@.event_seq_seq'::regclass))
-$outbox$;
+LANGUAGE sql VOLATILE
+RETURN concat(coalesce(@schema@.home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
+                  pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 COMMENT ON FUNCTION @schema@.here() IS 'the place that lanes remember: cluster, sequence, file';
 
 -- at_home: whether a lane that remembers `home` is at home in `here`. A role that may not know the cluster goes by the rest.
 CREATE OR REPLACE FUNCTION @schema@.at_home(home text, here text) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
-    SELECT coalesce($1 = $2 OR ($2 LIKE '?/%' AND substr($1, strpos($1, '/')) = substr($2, 2)), false)
-$outbox$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce($1 = $2 OR ($2 LIKE '?/%' AND substr($1, strpos($1, '/')) = substr($2, 2)), false);
 COMMENT ON FUNCTION @schema@.at_home(text, text) IS 'whether a lane is at home here';
 
 -- moved: whether the outbox came here from another cluster: then the transaction numbers in it mean nothing here, and must be

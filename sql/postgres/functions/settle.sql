@@ -30,10 +30,12 @@ COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS 'recor
 -- Drivers send JSON as json, or as text, or without saying as what, which then is text.
 CREATE OR REPLACE FUNCTION @schema@.settle(consumer text, worker text, epoch bigint, outcomes json,
                                            release_from bigint DEFAULT 0) RETURNS boolean
-LANGUAGE sql VOLATILE AS $outbox$ SELECT @schema@.settle($1, $2, $3, $4::jsonb, $5) $outbox$;
+LANGUAGE sql VOLATILE
+RETURN @schema@.settle($1, $2, $3, $4::jsonb, $5);
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, json, bigint) IS 'records how a claim ended';
 
 CREATE OR REPLACE FUNCTION @schema@.settle(consumer text, worker text, epoch bigint, outcomes text,
                                            release_from bigint DEFAULT 0) RETURNS boolean
-LANGUAGE sql VOLATILE AS $outbox$ SELECT @schema@.settle($1, $2, $3, $4::jsonb, $5) $outbox$;
+LANGUAGE sql VOLATILE
+RETURN @schema@.settle($1, $2, $3, $4::jsonb, $5);
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, text, bigint) IS 'records how a claim ended';

@@ -5,14 +5,17 @@
 CREATE OR REPLACE FUNCTION @schema@.window_events(seen pg_snapshot, floor bigint, target pg_snapshot, from_seq bigint,
                                                   to_seq bigint) RETURNS SETOF @schema@.event
 LANGUAGE sql STABLE AS $outbox$
+    -- Every name has its schema.
     (SELECT e.* FROM @schema@.event e
-     WHERE e.seq > greatest($4, $2) AND e.seq <= $5
-       AND xid8ge(e.xid, pg_snapshot_xmax($1)) AND pg_visible_in_snapshot(e.xid, $3) ORDER BY e.seq)
+     WHERE e.seq OPERATOR(pg_catalog.>) greatest($4, $2) AND e.seq OPERATOR(pg_catalog.<=) $5
+       AND pg_catalog.xid8ge(e.xid, pg_catalog.pg_snapshot_xmax($1)) AND pg_catalog.pg_visible_in_snapshot(e.xid, $3)
+     ORDER BY e.seq)
     UNION ALL
-    (SELECT e.* FROM pg_snapshot_xip($1) AS late (xid), LATERAL (
-         SELECT i.* FROM @schema@.event i WHERE i.xid = late.xid AND i.seq > $4 AND i.seq <= $5
+    (SELECT e.* FROM pg_catalog.pg_snapshot_xip($1) AS late (xid), LATERAL (
+         SELECT i.* FROM @schema@.event i WHERE i.xid OPERATOR(pg_catalog.=) late.xid
+             AND i.seq OPERATOR(pg_catalog.>) $4 AND i.seq OPERATOR(pg_catalog.<=) $5
          ORDER BY i.seq OFFSET 0) AS e -- the fence keeps it on the index by xid
-     WHERE pg_visible_in_snapshot(late.xid, $3) ORDER BY e.seq)
+     WHERE pg_catalog.pg_visible_in_snapshot(late.xid, $3) ORDER BY e.seq)
 $outbox$;
 COMMENT ON FUNCTION @schema@.window_events(pg_snapshot, bigint, pg_snapshot, bigint, bigint) IS
     'the events between two snapshots';

@@ -226,7 +226,8 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (command(
             st, db,
-            "SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
+            "SET search_path = " PG_PATH
+            "; SET application_name = 'outbox'; SET default_transaction_isolation = 'read committed'; SET "
             "default_transaction_read_only = off; SET statement_timeout = 0; SET lock_timeout = 0; SET "
             "idle_in_transaction_session_timeout = 0; SET standard_conforming_strings = on; SET row_security = on; SET "
             "client_min_messages = warning; SET enable_seqscan = off; SET "
@@ -238,7 +239,8 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     if (PQserverVersion(db) >= 170000 && command(st, db, "SET transaction_timeout = 0", NULL, err) != 0) return -1;
     watch_us(st, db);
     if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0) return -1;
-    return st->tenant ? command(st, db, "SELECT set_config('outbox.tenant', $1, false)", st->tenant, err) : 0;
+    return st->tenant ? command(st, db, "SELECT pg_catalog.set_config('outbox.tenant', $1, false)", st->tenant, err)
+                      : 0;
 }
 
 /* dial connects, to the very server that `like` is connected to, if there is one. */
@@ -279,6 +281,8 @@ static void disconnect(struct pg_store *st)
     pg_reader_close(st);
     PQfinish(st->db);
     st->db = NULL;
+    free(st->path_was);
+    st->path_was = NULL;
     st->vacated = st->vacated || st->bell == BELL_HOLDER;
     st->bell = BELL_AWAKE;
     st->listening = st->rang = st->told = false;
@@ -287,7 +291,7 @@ static void disconnect(struct pg_store *st)
 /* look_around finds out who answers: if another process than we were told, a pooler stands between. */
 static int look_around(struct pg_store *st, struct error *err)
 {
-    PGresult *r = PQsendQuery(st->db, "SELECT pg_backend_pid()") ? pg_last_result(st, st->db) : NULL;
+    PGresult *r = PQsendQuery(st->db, "SELECT pg_catalog.pg_backend_pid()") ? pg_last_result(st, st->db) : NULL;
     if (PQresultStatus(r) != PGRES_TUPLES_OK) {
         pg_fail(st, st->db, r, err);
         PQclear(r);
@@ -317,7 +321,7 @@ int pg_ready(struct pg_store *st, struct error *err)
  * from, may lack events, and they would be lost. */
 static bool same_server(struct pg_store *st)
 {
-    static const char sql[] = "SELECT pg_postmaster_start_time(), pg_is_in_recovery()";
+    static const char sql[] = "SELECT pg_catalog.pg_postmaster_start_time(), pg_catalog.pg_is_in_recovery()";
     PGresult *a = PQsendQuery(st->db, sql) ? pg_last_result(st, st->db) : NULL;
     PGresult *b = PQsendQuery(st->reader, sql) ? pg_last_result(st, st->reader) : NULL;
     bool same = PQresultStatus(a) == PGRES_TUPLES_OK && PQresultStatus(b) == PGRES_TUPLES_OK && !pg_true(b, 0, 1) &&
@@ -409,6 +413,7 @@ void pg_close(struct store *base)
     for (int i = 0; i < 3; i++) free(st->foreign[i]);
     if (st->rang_fd >= 0) close(st->rang_fd);
     arena_release(&st->ahead.a);
+    free(st->path_was);
     free(st->ahead.seen);
     free(st->ahead.target);
     free(st->conninfo);
@@ -483,16 +488,38 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
     return -1;
 }
 
+#define BEGIN "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+static int begin(struct pg_store *st, const char *text, struct error *err)
+{
+    if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (pg_ready(st, err) != 0 || pg_simple(st, text, err) != 0) return -1;
+    st->in_tx = true;
+    return 0;
+}
+
 int pg_begin(struct store *base, struct error *err)
 {
-    static const char begin[] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
     struct pg_store *st = pg_of(base);
-    char text[160];
-    if (st->in_tx) return err_set(err, ERR_MISUSE, "a transaction is open already");
-    snprintf(text, sizeof text, "%s; SET LOCAL idle_in_transaction_session_timeout = %lld", begin,
-             (long long)st->idle_ms);
-    if (pg_ready(st, err) != 0 || pg_simple(st, st->lent && st->idle_ms ? text : begin, err) != 0) return -1;
-    st->in_tx = true;
+    if (begin(st, BEGIN "; SET LOCAL search_path = " PG_PATH, err) != 0) return -1;
+    st->tx_shared = false;
+    return 0;
+}
+
+/* pg_begin_shared: the application's statements find their tables as on a connection of its own. */
+int pg_begin_shared(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    const char *text = BEGIN "; SET LOCAL search_path = DEFAULT";
+    char limited[160];
+    if (st->lent || st->pooled) text = BEGIN;
+    if (st->lent && st->idle_ms) {
+        snprintf(limited, sizeof limited, BEGIN "; SET LOCAL idle_in_transaction_session_timeout = %lld",
+                 (long long)st->idle_ms);
+        text = limited;
+    }
+    if (begin(st, text, err) != 0) return -1;
+    st->tx_shared = true;
     return 0;
 }
 
@@ -523,7 +550,7 @@ void pg_rollback(struct store *base)
         .scheme = name, .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
         .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE, .open = pg_open, .close = pg_close, \
         .dup = pg_dup, .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
-        .doctor = pg_doctor, .begin = pg_begin, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
+        .doctor = pg_doctor, .begin = pg_begin_shared, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
         .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_history = pg_consumer_history, \
         .consumer_gauge = pg_consumer_gauge, .consumer_pause = pg_consumer_pause, \
         .consumer_remove = pg_consumer_remove, .consumer_report = pg_consumer_report, .turn = pg_turn, \

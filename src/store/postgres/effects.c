@@ -14,7 +14,7 @@ int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
     if (st->pooled) return 0;
     return pg_simple(
         st,
-        "RESET client_min_messages; RESET standard_conforming_strings; RESET "
+        "RESET search_path; RESET client_min_messages; RESET standard_conforming_strings; RESET "
         "enable_seqscan; RESET enable_bitmapscan; RESET enable_indexscan; RESET enable_indexonlyscan; RESET "
         "enable_nestloop; RESET jit; RESET plan_cache_mode",
         err);
@@ -93,7 +93,7 @@ int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *re
     struct arrays a;
     PGresult *r = NULL;
     if (arrays_of(&a, k, NULL, n, err) == 0)
-        r = pg_query(st, err, "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p, a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p, a.keys.p);
     arrays_release(&a);
     if (!r) return -1;
     memset(ret, 0, n * sizeof *ret);
@@ -114,7 +114,7 @@ int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *sk
     int bad = arrays_of(&a, k, skip, n, err);
     *ret_all = true;
     if (!bad && a.n > 0) {
-        r = pg_query(st, err, "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p, a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p, a.keys.p);
         bad = r ? 0 : -1;
     }
     arrays_release(&a);

@@ -5,18 +5,24 @@
 
 /* On our connection ids are made here, and only grow. On the caller's the database makes them. */
 #define COLUMNS "type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before"
-#define NOT_BEFORE(n) "timestamptz 'epoch' + $" n "::bigint * interval '1 millisecond'"
+#define NOT_BEFORE(n) \
+    "pg_catalog.timestamptz 'epoch' OPERATOR(pg_catalog.+) ($" n "::pg_catalog.int8 OPERATOR(pg_catalog.*) " \
+    "interval '1 millisecond')"
+/* They run in transactions of the application's as well, so every name has its schema. */
 
-static const char insert_sql[] =
+static const char insert_sql[] = PG_NAMED
     "INSERT INTO @schema@.event (" COLUMNS
-    ", id) VALUES ($1, $2, $3, $4::bigint, $5, $6, coalesce($7::text, nullif(current_setting('outbox.tenant', "
-    "true), '')), " NOT_BEFORE("8") ", $9::uuid)";
-static const char once_sql[] =
-    "SELECT id, duplicate FROM @schema@.emit_once($1, $2, $3, $5, $6, $9, $4::bigint, " NOT_BEFORE("8") ", $7)";
-static const char handle_sql[] = "SELECT @schema@.handle_once($1, $2, $3)";
+    ", id) VALUES ($1, $2, $3, $4::pg_catalog.int8, $5, $6, coalesce($7::pg_catalog.text, CASE WHEN "
+    "pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) '' THEN "
+    "pg_catalog.current_setting('outbox.tenant', true) END), " NOT_BEFORE("8") ", $9::pg_catalog.uuid)";
+static const char once_sql[] = PG_NAMED
+    "SELECT id, duplicate FROM @schema@.emit_once($1, $2, $3, $5, $6, $9, $4::pg_catalog.int8, " NOT_BEFORE(
+        "8") ", $7)";
+static const char handle_sql[] = PG_NAMED "SELECT @schema@.handle_once($1, $2, $3)";
 /* Not an INSERT with RETURNING: that would take the right to read events, which a producer does not have. */
 static const char *const foreign_sql[] = {
-    "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::bigint, " NOT_BEFORE("8") ", $7)", once_sql, handle_sql};
+    PG_NAMED "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::pg_catalog.int8, " NOT_BEFORE("8") ", $7)", once_sql,
+    handle_sql};
 enum { FOREIGN_EMIT, FOREIGN_ONCE, FOREIGN_HANDLE };
 
 int pg_emit_texts(struct pg_store *st, struct error *err)
@@ -87,7 +93,7 @@ static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct new_
 /* allow_large: the database takes no more than EVENT_PAYLOAD_MAX, unless this transaction says that it may be more. */
 static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
 {
-    static const char sql[] = "SELECT set_config('outbox.max_payload', $1, true)";
+    static const char sql[] = PG_NAMED "SELECT pg_catalog.set_config('outbox.max_payload', $1, true)";
     char bytes[24];
     number(true, EVENT_PAYLOAD_CEILING, bytes);
     PGresult *r = foreign ? pg_query_on(st, foreign, err, sql, "s", bytes) : pg_query(st, err, sql, "s", bytes);

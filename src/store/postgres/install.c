@@ -11,7 +11,7 @@
 #include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
-extern const char *const postgres_function[];
+extern const char *const postgres_function[], *const postgres_migration[];
 
 #define FORMER_MAX 64 /* fingerprints that were replaced, and are remembered */
 
@@ -58,6 +58,12 @@ static void all_names(const char *mark, struct buf *to)
     for (size_t i = 0; postgres_function[i]; i++) each_name(postgres_function[i], mark, to);
 }
 
+/* Some functions are made by migrations, because tables stand on them. */
+static void names_in_migrations(struct buf *to)
+{
+    for (int v = 0; v < PG_SCHEMA_VERSION; v++) each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", to);
+}
+
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.",
                   view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
 
@@ -84,7 +90,7 @@ static const char drop_sql[] =
     "FOR f IN SELECT c.oid::regclass AS which FROM pg_catalog.pg_class c WHERE c.relnamespace = '@schema@'::regnamespace "
     "AND c.relkind = 'v' AND c.relname = ANY ('{%s}') LOOP EXECUTE format('DROP VIEW %%s', f.which); END LOOP;\n"
     "FOR f IN SELECT p.oid::regprocedure AS which FROM pg_catalog.pg_proc p WHERE p.pronamespace = '@schema@'::regnamespace "
-    "AND p.proname = ANY ('{%s}') LOOP EXECUTE format('DROP ROUTINE %%s', f.which); END LOOP;\nEND\n$outbox$";
+    "AND p.proname = ANY ('{%s}') ORDER BY p.oid DESC LOOP EXECUTE format('DROP ROUTINE %%s', f.which); END LOOP;\nEND\n$outbox$";
 
 /* make_way drops what a text makes, where it cannot be replaced in place: its answer has other columns. */
 static int make_way(struct pg_store *st, const char *text, struct error *err)
@@ -125,6 +131,20 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
     return bad ? -1 : pg_simple(st, done, err);
 }
 
+/* ---- whose names they mean ---- */
+
+/* A function looks names up where its caller does, and whoever may create something there could have his own run in its place,
+ * with the caller's rights. So every function has a search_path of its own; but for those that were bound to what they name
+ * when they were made (RETURN, BEGIN ATOMIC), and those that say that they write every name with its schema: either can be
+ * inlined, and costs nothing. pg_temp comes last, because where it is not named it comes first. */
+static const char safe_sql[] =
+    "DO $outbox$\nDECLARE f record;\nBEGIN\n"
+    "    FOR f IN SELECT p.oid::regprocedure AS which FROM pg_catalog.pg_proc p WHERE p.pronamespace = '@schema@'::regnamespace\n"
+    "             AND p.proname = ANY ('{%s}') AND p.prosqlbody IS NULL AND p.prosrc NOT LIKE '%%" PG_NAMED_MARK
+    "%%' LOOP\n"
+    "        EXECUTE format('ALTER FUNCTION %%s SET search_path = " PG_PATH
+    "', f.which);\n    END LOOP;\nEND\n$outbox$;\n";
+
 /* ---- all of them ---- */
 
 /* What an earlier version made, and this run did not: age() is above 0 for what no part of this transaction has written. An
@@ -132,7 +152,6 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
  * stays, and validate tells. */
 static const char strays_sql[] =
     "DO $outbox$\nDECLARE\n    former text[];\n    f record;\nBEGIN\n"
-    "    PERFORM set_config('search_path', 'pg_catalog', true);\n"
     "    SELECT string_to_array(value, E'\\n') INTO former FROM @schema@.meta WHERE name = 'functions_list';\n"
     "    FOR f IN SELECT p.oid::regprocedure AS which FROM pg_proc p WHERE p.pronamespace = '@schema@'::regnamespace AND\n"
     "             age(p.xmin) > 0 AND CASE WHEN former IS NULL THEN p.proname = ANY ('{%s}')\n"
@@ -157,16 +176,19 @@ static const char record_sql[] =
 static void put_record(struct buf *b, bool with_strays)
 {
     char ours[PG_FINGERPRINT];
-    struct buf names;
+    struct buf names, all;
     pg_fingerprint(ours);
     buf_init(&names, 1 << 16);
+    buf_init(&all, 1 << 16);
     all_names(function_mark, &names);
-    if (!buf_cstr(&names)) {
-        b->failed = true;
-        return;
-    }
-    if (with_strays) buf_addf(b, strays_sql, names.p);
-    buf_addf(b, record_sql, ours, FORMER_MAX, ours, ours, names.p);
+    all_names(function_mark, &all);
+    names_in_migrations(&all);
+    if (buf_cstr(&names) && buf_cstr(&all)) {
+        if (with_strays) buf_addf(b, strays_sql, names.p); /* first: what it takes for a stray nobody has touched */
+        buf_addf(b, safe_sql, all.p);
+        buf_addf(b, record_sql, ours, FORMER_MAX, ours, ours, names.p);
+    } else b->failed = true;
+    buf_release(&all);
     buf_release(&names);
 }
 

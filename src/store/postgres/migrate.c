@@ -83,6 +83,11 @@ static int make_schema(struct pg_store *st, struct error *err)
 
 /* Functions may name each other, whatever their order. */
 static const char settings[] = "SET LOCAL check_function_bodies = off; SET LOCAL client_min_messages = warning;\n";
+/* What another tool runs looks names up as we do, and leaves that as it was. */
+static const char path_ours[] = "SELECT pg_catalog.set_config('outbox.search_path', "
+                                "pg_catalog.current_setting('search_path'), true);\nSET LOCAL search_path = " PG_PATH
+                                ";\n",
+                  path_back[] = "SELECT set_config('search_path', current_setting('outbox.search_path'), true);\n";
 
 /* lock_sql takes the tables there are, so that what follows waits for nobody: the events last, because a producer waits from
  * the moment we ask for those. */
@@ -300,6 +305,7 @@ int pg_ddl(const struct ddl_request *req, struct error *err)
     struct pg_store *st = pg_new(req->url, req->schema ? req->schema : PG_SCHEMA, &opt, err);
     if (!st) return -1;
     add_text(st, "CREATE SCHEMA IF NOT EXISTS @schema@;\n", req->up);
+    buf_adds(req->up, path_ours);
     buf_adds(req->up, settings);
     for (int v = 0; v < PG_SCHEMA_VERSION; v++) {
         buf_addc(req->up, '\n');
@@ -310,6 +316,7 @@ int pg_ddl(const struct ddl_request *req, struct error *err)
     pg_functions_ddl(&functions);
     if (buf_cstr(&functions)) add_text(st, functions.p, req->up);
     else req->up->failed = true;
+    buf_adds(req->up, path_back);
     buf_release(&functions);
     add_text(st, "DROP SCHEMA @schema@ CASCADE;\n", req->down);
     buf_adds(req->ret_schema, st->schema);

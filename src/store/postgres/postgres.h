@@ -16,6 +16,12 @@
 #define PG_SCHEMA "outbox" /* where the URL names no other */
 #define PG_STATEMENTS_MAX 64
 
+/* Where names are looked up that are written without their schema: nowhere but in the server's own. */
+#define PG_PATH "pg_catalog, pg_temp"
+/* What the body of a function says, and a statement of ours begins with, that does without: see install.c, statement.c. */
+#define PG_NAMED_MARK "-- Every name has its schema"
+#define PG_NAMED PG_NAMED_MARK ".\n"
+
 /* Whether this connection sleeps: holding the lock that makes producers ring, or beside somebody who does. */
 enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
@@ -74,6 +80,8 @@ struct pg_store {
     bool silent;       /* a connection was given up because nothing came for so long */
     struct store_options opt;
     bool in_tx;
+    bool tx_shared;  /* the application's statements are in the transaction, too */
+    char *path_was;  /* its search_path, while a statement of ours has another; else NULL */
     bool lent;       /* see effects.c */
     int64_t idle_ms; /* of a transaction, if lent */
     bool pooled;     /* another process stands between: nothing of a session can be relied on */
@@ -155,7 +163,9 @@ int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
 /* pg_check looks at the outbox over there: ERR_NOTOURS, ERR_NEWER. */
 int pg_check(struct pg_store *st, struct error *err);
+/* pg_begin opens a transaction for statements of ours alone, pg_begin_shared one in which the application works, too. */
 int pg_begin(struct store *st, struct error *err);
+int pg_begin_shared(struct store *st, struct error *err);
 int pg_commit(struct store *st, struct error *err);
 void pg_rollback(struct store *st);
 

@@ -105,13 +105,25 @@ static bool wait_for(const struct pg_store *st, PGconn *db)
     return true;
 }
 
-PGresult *pg_result(struct pg_store *st, PGconn *db)
+static PGresult *next_result(struct pg_store *st, PGconn *db)
 {
     if (!wait_for(st, db)) {
         st->silent = true;
         shutdown(PQsocket(db), SHUT_RDWR); /* for libpq as if the server had gone */
     }
     return PQgetResult(db);
+}
+
+/* pg_result: what send_with_path sent ends with a mark, and that the commit failed comes before it. */
+PGresult *pg_result(struct pg_store *st, PGconn *db)
+{
+    PGresult *r = next_result(st, db);
+    if (r || PQpipelineStatus(db) == PQ_PIPELINE_OFF) return r;
+    r = next_result(st, db);
+    if (r && PQresultStatus(r) != PGRES_PIPELINE_SYNC) return r;
+    PQclear(r);
+    PQexitPipelineMode(db);
+    return NULL;
 }
 
 void pg_clear_results(PGconn *db)
@@ -241,16 +253,84 @@ static bool went_well(const PGresult *r)
     return s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK || s == PGRES_SINGLE_TUPLE;
 }
 
-static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, struct error *err)
+/* ---- whose names they mean ---- */
+
+/* Our statements write most names without a schema, and mean the server's own. Where names are looked up as somebody else wants
+ * it, whoever may create things there could have his own run in their place, with our rights. On our own connections set_up sees
+ * to it. Behind a pooler each statement brings the search_path along; in a transaction that we share with the application it is
+ * changed for the statement and put back. Statements that begin with PG_NAMED need none of that. */
+#define SET_PATH "pg_catalog.set_config('search_path', '" PG_PATH "', true)"
+
+static bool names_are_safe(const struct pg_store *st, const char *sql)
+{
+    if (strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0) return true;
+    if (st->in_tx) return !st->tx_shared;
+    return !st->pooled && !st->lent;
+}
+
+static int take_path(struct pg_store *st, struct error *err)
+{
+    static const char sql[] = "SELECT pg_catalog.current_setting('search_path'), " SET_PATH;
+    pg_clear_results(st->db);
+    PGresult *r = PQsendQuery(st->db, sql) ? pg_last_result(st, st->db) : NULL;
+    int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
+    free(st->path_was);
+    st->path_was = bad ? NULL : strdup(PQgetvalue(r, 0, 0));
+    PQclear(r);
+    if (!bad && !st->path_was) bad = err_nomem(err);
+    return bad;
+}
+
+/* give_path_back: in a transaction that has failed it cannot be done, and its end does it. */
+static void give_path_back(struct pg_store *st)
+{
+    const char *path = st->path_was;
+    if (!path) return;
+    if (PQsendQueryParams(st->db, "SELECT pg_catalog.set_config('search_path', $1, true)", 1, NULL, &path, NULL, NULL,
+                          0))
+        PQclear(pg_last_result(st, st->db));
+    free(st->path_was);
+    st->path_was = NULL;
+}
+
+/* send_with_path sends a statement in one transaction with the search_path it is to have. */
+static int send_with_path(struct pg_store *st, const char *text, const struct params *p, int binary)
+{
+    PGconn *db = st->db;
+    int ok = PQenterPipelineMode(db) && PQsendQueryParams(db, "SELECT " SET_PATH, 0, NULL, NULL, NULL, NULL, 0) &&
+             PQsendQueryParams(db, text, p->n, NULL, p->values, p->lengths, p->formats, binary) && PQpipelineSync(db);
+    if (!ok) return 0;
+    for (PGresult *r; (r = next_result(st, db));) PQclear(r); /* of the first */
+    return 1;
+}
+
+/* send_statement sends a statement on one of our connections. */
+static int send_statement(struct pg_store *st, enum pg_link link, const char *sql, const struct params *p, int binary,
+                          struct error *err)
 {
     size_t i = 0;
     char name[16];
-    if (pg_ready(st, err) != 0) return NULL;
-    if (find(st, sql, &i, err) != 0 || name_of(st, PG_MAIN, i, name, err) != 0) return NULL;
-    pg_clear_results(st->db);
-    int ok = *name ? PQsendQueryPrepared(st->db, name, p->n, p->values, p->lengths, p->formats, 0)
-                   : PQsendQueryParams(st->db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, 0);
-    PGresult *r = ok ? pg_last_result(st, st->db) : NULL;
+    int ok;
+    if ((link == PG_MAIN ? pg_ready(st, err) : pg_reader_ready(st, err)) != 0) return -1;
+    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    bool safe = link == PG_READER || names_are_safe(st, sql);
+    if (!safe && st->in_tx && take_path(st, err) != 0) return -1;
+    if (find(st, sql, &i, err) != 0 || name_of(st, link, i, name, err) != 0) {
+        give_path_back(st);
+        return -1;
+    }
+    if (link == PG_MAIN) pg_clear_results(db);
+    if (!safe && !st->in_tx) ok = send_with_path(st, st->cached[i].text, p, binary);
+    else if (*name) ok = PQsendQueryPrepared(db, name, p->n, p->values, p->lengths, p->formats, binary);
+    else ok = PQsendQueryParams(db, st->cached[i].text, p->n, NULL, p->values, p->lengths, p->formats, binary);
+    return ok ? 0 : pg_fail(st, db, NULL, err);
+}
+
+static PGresult *run(struct pg_store *st, const char *sql, const struct params *p, struct error *err)
+{
+    if (send_statement(st, PG_MAIN, sql, p, 0, err) != 0) return NULL;
+    PGresult *r = pg_last_result(st, st->db);
+    give_path_back(st);
     if (went_well(r)) return r;
     pg_fail(st, st->db, r, err);
     PQclear(r);
@@ -270,16 +350,11 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    size_t i = 0;
-    char name[16];
     va_list ap;
     va_start(ap, fmt);
     collect(&p, fmt, ap);
     va_end(ap);
-    if (pg_ready(st, err) != 0 || find(st, sql, &i, err) != 0 || name_of(st, PG_MAIN, i, name, err) != 0) return -1;
-    int ok = *name ? PQsendQueryPrepared(st->db, name, p.n, p.values, p.lengths, p.formats, 0)
-                   : PQsendQueryParams(st->db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 0);
-    return ok ? 0 : pg_fail(st, st->db, NULL, err);
+    return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
 /* pg_finish: the rows come before the commit. That this failed, or that nobody can tell, comes behind them. */
@@ -291,6 +366,7 @@ PGresult *pg_finish(struct pg_store *st, struct error *err)
         PQclear(worse ? said : r);
         if (worse) said = r;
     }
+    give_path_back(st);
     if (said && went_well(said)) return said;
     pg_fail(st, st->db, said, err);
     PQclear(said);
@@ -339,18 +415,13 @@ int pg_simple(struct pg_store *st, const char *text, struct error *err)
 int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    size_t i = 0;
-    char name[16];
     va_list ap;
     va_start(ap, fmt);
     collect(&p, fmt, ap);
     va_end(ap);
-    if ((link == PG_MAIN ? pg_ready(st, err) : pg_reader_ready(st, err)) != 0) return -1;
-    if (find(st, sql, &i, err) != 0 || name_of(st, link, i, name, err) != 0) return -1;
+    if (send_statement(st, link, sql, &p, 1, err) != 0) return -1;
     PGconn *db = link == PG_MAIN ? st->db : st->reader;
-    int ok = *name ? PQsendQueryPrepared(db, name, p.n, p.values, p.lengths, p.formats, 1)
-                   : PQsendQueryParams(db, st->cached[i].text, p.n, NULL, p.values, p.lengths, p.formats, 1);
-    if (ok) ok = PQsetSingleRowMode(db) && PQflush(db) >= 0;
+    int ok = PQsetSingleRowMode(db) && PQflush(db) >= 0;
     return ok ? 0 : pg_fail(st, db, NULL, err);
 }
 
@@ -368,6 +439,7 @@ int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct e
         PQclear(r);
     }
     if (!failed && PQstatus(db) == CONNECTION_BAD) failed = pg_fail(st, db, NULL, err);
+    if (link == PG_MAIN) give_path_back(st);
     return failed;
 }
 
@@ -388,6 +460,7 @@ void pg_stop(struct pg_store *st, enum pg_link link)
         PQfreeCancel(c);
         while ((r = pg_result(st, db))) PQclear(r);
     }
+    if (link == PG_MAIN) give_path_back(st);
     st->silent = false; /* nobody asks here what became of it */
 }
 

@@ -106,11 +106,12 @@ enum {
 };
 #define TURN_SQL \
     "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane, n, " \
-    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::jsonb, $6, " \
-    "$7, $8, $9, $10, $11, $12, $13, $14::bigint[], $15, $16, $17, $18, $19, $20, $21, $22, $23, " \
+    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::pg_catalog.jsonb, " \
+    "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, $21, $22, $23, " \
     "@version@)"
 #define TURN_TYPES "ssiisiiiiibbississisiii"
-static const char turn_sql[] = TURN_SQL;
+/* Effects of the application's are settled in their own transaction: every name has its schema. */
+static const char turn_sql[] = PG_NAMED TURN_SQL;
 /* What is written in a WITH that nobody reads is done after the rest: under the lock that turn takes. */
 static const char turn_marks_sql[] =
     "WITH kept AS (INSERT INTO @schema@.mark AS k (stream, consumer, hi, lo, at) SELECT m.stream, $1, m.hi, m.lo, "

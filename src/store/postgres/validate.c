@@ -28,7 +28,7 @@ static const char describe_sql[] =
     "k.contype <> 't' "
     "UNION ALL SELECT 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', concat_ws(' ', "
     "pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname, p.provolatile, p.proparallel, p.prosecdef, "
-    "p.proisstrict, replace(p.proconfig::text, quote_ident($1), '@'), p.prosrc) FROM pg_proc p JOIN pg_language l ON "
+    "p.proisstrict, replace(p.proconfig::text, quote_ident($1), '@'), coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) FROM pg_proc p JOIN pg_language l ON "
     "l.oid = p.prolang WHERE p.pronamespace = n.oid "
     "UNION ALL SELECT 'trigger', c.relname || '.' || t.tgname, concat_ws(' ', pg_get_triggerdef(t.oid, true), t.tgenabled) "
     "FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = n.oid AND NOT t.tgisinternal "
@@ -39,7 +39,7 @@ static const char describe_sql[] =
 
 static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT set_config('search_path', $1, true)", "s", of->quoted);
+    PGresult *r = pg_query(st, err, "SELECT set_config('search_path', $1 || ', pg_temp', true)", "s", of->quoted);
     if (!r) return NULL;
     PQclear(r);
     return pg_query(st, err, describe_sql, "sss", of->schema, of->quoted, of->literal);

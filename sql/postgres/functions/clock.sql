@@ -1,0 +1,6 @@
+-- clock: what time it is: the one clock that everything here goes by, the database's. For a procedure that commits the statement
+-- is the whole CALL, and goes on for as long as that: there each transaction's beginning is the later one.
+CREATE OR REPLACE FUNCTION @schema@.clock() RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN greatest(statement_timestamp(), transaction_timestamp());
+COMMENT ON FUNCTION @schema@.clock() IS 'the clock leases and retries go by';
