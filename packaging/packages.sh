@@ -9,7 +9,7 @@ packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-de
 packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3-psycopg2 redis-server openssl
     clang-format cppcheck faketime)
 # Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
-# reach. Node's module pg is packages_node_pg's.
+# reach. Node's module pg is packages_node_pg's; packages_webhooks has its own.
 packages_extra=(nghttp2-server nodejs
     prometheus # for promtool
     spin)      # for tests/model
@@ -87,6 +87,29 @@ packages_node_pg() {
         why="npm cannot get it from here"
     fi
     packages_lack "node's module pg" "$why"
+}
+
+# packages_webhooks gets the official libraries of Standard Webhooks, for node and for Python, into a folder of their own beside that;
+# a minute at most each.
+packages_webhooks() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/webhooks
+    if ! command -v node >/dev/null || NODE_PATH=$cache/node_modules node -e "require('standardwebhooks')" 2>/dev/null; then :
+    elif ! command -v npm >/dev/null; then packages_lack "node's module standardwebhooks" "there is no npm to get it with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting node's module standardwebhooks into $cache" >&2 &&
+            timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+                --fetch-timeout=20000 standardwebhooks@1 >/dev/null 2>&1 </dev/null ||
+            packages_lack "node's module standardwebhooks" "npm cannot get it from here"
+    fi
+    if PYTHONPATH=$cache/python python3 -c "import standardwebhooks" 2>/dev/null; then :
+    elif ! python3 -m pip --version >/dev/null 2>&1; then
+        packages_lack "Python's module standardwebhooks" "there is no pip to get it with"
+    else
+        mkdir -p "$cache" 2>/dev/null && echo "getting Python's module standardwebhooks into $cache" >&2 &&
+            timeout 60 python3 -m pip install --quiet --target "$cache/python" --no-deps --retries 0 --timeout 20 \
+                "standardwebhooks>=1.1,<2" >/dev/null 2>&1 </dev/null ||
+            packages_lack "Python's module standardwebhooks" "pip cannot get it from here"
+    fi
 }
 
 packages_quietly() {

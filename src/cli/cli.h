@@ -43,9 +43,9 @@ struct cli;
 /* What `webhook` was told. */
 struct webhook_args {
     const char *secret_file, *secret_env, *id, *signature, *address;
-    int64_t timestamp, count, status, delay_ms; /* 0: not given */
-    int64_t port, retry_after;                  /* -1: not given */
-    bool any_time, quiet;
+    int64_t timestamp, count, status, delay_ms, request_ms, body_max; /* 0: not given */
+    int64_t port, retry_after;                                        /* -1: not given */
+    bool any_time, quiet, asymmetric;
 };
 
 /* What `consumers set` was told; NULL: nothing. */

@@ -61,7 +61,8 @@ int http_options_secret_env(struct http_options *o, const char *value, struct er
 {
     size_t n = 0;
     while (isalnum((unsigned char)value[n]) || value[n] == '_') n++;
-    if (n == 0 || value[n] || strncmp(value, "whsec_", 6) == 0)
+    bool key = strncmp(value, "whsec_", 6) == 0 || strncmp(value, "whsk_", 5) == 0 || strncmp(value, "whpk_", 5) == 0;
+    if (n == 0 || value[n] || key)
         return err_set(err, ERR_CONFIG, "this wants the name of an environment variable, not a secret");
     return set_string(&o->secret_env, value, err);
 }

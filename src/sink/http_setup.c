@@ -188,9 +188,10 @@ static bool has_changed(struct http_watch *w, const char *path)
 static int refresh_secrets(struct http *h, struct error *err)
 {
     struct signature_keys *keys;
+    struct signature_source from = {h->o->secret_file, h->o->secret_env, SIGNATURE_SIGN};
     if (h->o->secret_file && !has_changed(&h->secrets, h->o->secret_file)) return 0;
     if (!h->o->secret_file && h->keys) return 0; /* an environment does not change */
-    if (signature_keys_load(h->o->secret_file, h->o->secret_env, &keys, err) != 0) {
+    if (signature_keys_load(&from, &keys, err) != 0) {
         h->secrets.inode = 0; /* look again */
         return -1;
     }

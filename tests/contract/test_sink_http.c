@@ -488,11 +488,14 @@ static char *value_of(struct fixture *f, size_t i, const char *name)
 #define OLD "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 #define NEW "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
+#define PRIVATE "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+#define PUBLIC "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
+
 static void every_secret_signs_and_each_verifies(void **state)
 {
     struct fixture *f = *state;
     char one[SINK_PATH_SIZE + 16];
-    sink_tmp_write(f->secrets, "# being rotated\n" NEW "\n\n" OLD "\n");
+    sink_tmp_write(f->secrets, "# being rotated\n" NEW "\n\n" OLD "\n" PRIVATE "\n");
     assert_int_equal(http_options_secret_file(&f->o, f->secrets, NULL), 0);
     open_here(f);
     assert_int_equal(deliver(f, "{\"a\": 1}")->status, SINK_DELIVERED);
@@ -502,11 +505,12 @@ static void every_secret_signs_and_each_verifies(void **state)
     struct signature_message m = {str_of(id), strtoll(stamp, NULL, 10), STR("{\"a\": 1}")};
     assert_in_range(m.timestamp, time(NULL) - 100, time(NULL) + 1);
     snprintf(one, sizeof one, "%s/one", f->dir);
-    const char *each[] = {NEW, OLD};
-    for (size_t i = 0; i < 2; i++) {
+    const char *each[] = {NEW, OLD, PUBLIC};
+    for (size_t i = 0; i < 3; i++) {
         struct signature_keys *keys;
+        struct signature_source from = {one, NULL, SIGNATURE_VERIFY};
         sink_tmp_write(one, each[i]);
-        assert_int_equal(signature_keys_load(one, NULL, &keys, NULL), 0);
+        assert_int_equal(signature_keys_load(&from, &keys, NULL), 0);
         assert_null(signature_check(keys, &m, str_of(signature), time(NULL)));
         m.body = STR("{\"a\": 2}");
         assert_non_null(signature_check(keys, &m, str_of(signature), time(NULL)));

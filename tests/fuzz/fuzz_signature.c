@@ -1,18 +1,19 @@
-/* Secrets and signatures of webhooks. The input is three parts with a NUL between: secrets, the header of a request, and its
+/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between: secrets, the header of a request, and its
  * body. Secrets are read, or refused without being repeated; what we sign we believe, and nothing else: not a body with one
  * bit changed, not another id or time, and not what a stranger writes into the header. */
 #include "fuzz.h"
 #include "sink/signature.h"
 
 #define VARIABLE "OUTBOX_FUZZ_SECRET"
-#define GOOD "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+#define GOOD "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="
 #define NOW 1700000000
 
 static struct signature_keys *keys_of(const char *words, struct error *err)
 {
     struct signature_keys *keys = NULL;
+    struct signature_source from = {NULL, VARIABLE, SIGNATURE_SIGN};
     if (setenv(VARIABLE, words, 1) != 0) abort();
-    return signature_keys_load(NULL, VARIABLE, &keys, err) == 0 ? keys : NULL;
+    return signature_keys_load(&from, &keys, err) == 0 ? keys : NULL;
 }
 
 static struct str whole(const struct buf *b)
@@ -68,6 +69,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (keys) holds(keys, m);
     else secret_kept(text, &err);
     holds(good, m);
+    /* What is a time is written in one way only. */
+    int64_t time;
+    char back[32];
+    if (signature_timestamp((struct str){text, words}, &time)) {
+        snprintf(back, sizeof back, "%lld", (long long)time);
+        MUST(strcmp(back, text) == 0);
+    }
     /* A stranger does not know our secret, whatever he writes. */
     MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header}, NOW) != NULL);
     signature_keys_free(keys);

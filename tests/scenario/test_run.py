@@ -168,6 +168,20 @@ class Packages(unittest.TestCase):
         self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(self.calls(), [])
 
+    def test_the_libraries_for_webhooks_come_into_a_folder_outside_the_tree_or_their_tests_are_skipped(self):
+        for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
+        self.stub("node", "exit 1")
+        for status, said in ((0, ""), (1, "the tests that want {} are skipped: {} cannot get it from here\n")):
+            self.stub("npm", f'echo "npm $*" >>{self.dir}/calls; exit {status}')
+            self.stub("python3", f'case "$*" in *--version) exit 0 ;; *-c*) exit 1 ;; esac; echo "pip $*" >>{self.dir}/calls; exit {status}')
+            done = self.shell("packages_webhooks", XDG_CACHE_HOME=str(self.dir / "cache"))
+            self.assertEqual((done.returncode, done.stdout), (0, "went on\n"), done.stderr)
+            for what, tool in (("node's module standardwebhooks", "npm"), ("Python's module standardwebhooks", "pip")):
+                self.assertIn(said.format(what, tool), done.stderr)
+        folder = f"{self.dir}/cache/outbox-tests/webhooks"
+        self.assertRegex(self.calls()[0], rf"^npm install --prefix {folder} .* standardwebhooks@1$")
+        self.assertRegex(self.calls()[1], rf"^pip -m pip install .* --target {folder}/python .* standardwebhooks>=1.1,<2$")
+
     def test_without_a_registry_the_tests_for_node_are_skipped_with_a_line(self):
         for npm, why in ((None, "there is no npm to get it with"), ("exit 1", "npm cannot get it from here")):
             with self.subTest(why):

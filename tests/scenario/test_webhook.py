@@ -1,20 +1,60 @@
 """Webhooks through the CLI: TLS, HTTP/2, signatures, secrets, and the receiver that people try things with."""
 import base64
+import contextlib
+import datetime
 import hashlib
 import hmac
+import importlib
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
+import subprocess
+import sys
 import time
 import unittest
 
+import ed25519
 import servers
 from endpoint import Endpoint, answer, certificates, server_context
 from support import BIN, Case, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes....").decode()
 OTHER = "whsec_" + base64.b64encode(b"another one of thirty-two bytes.").decode()
+SEED = b"a seed of exactly thirty-two byt"
+PRIVATE = "whsk_" + base64.b64encode(SEED + ed25519.public(SEED)).decode()
+PUBLIC = "whpk_" + base64.b64encode(ed25519.public(SEED)).decode()
+# Where ./test puts the official libraries of the specification.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outbox-tests"
+
+
+def official_python():
+    """official_python gives the official library's class for Python, or None."""
+    sys.path.append(str(CACHE / "webhooks" / "python"))
+    try:
+        return importlib.import_module("standardwebhooks").Webhook
+    except ImportError:
+        return None
+    finally:
+        sys.path.pop()
+
+
+def official_node(code, *args):
+    """official_node runs a program with node's official library at hand."""
+    env = {**os.environ, "NODE_PATH": str(CACHE / "webhooks" / "node_modules")}
+    return subprocess.run(["node", "-e", "const {Webhook} = require('standardwebhooks');" + code, *args], env=env,
+                          capture_output=True, text=True, timeout=60)
+
+
+def node_has_it():
+    with contextlib.suppress(FileNotFoundError): return official_node("").returncode == 0
+    return False
+
+
+WEBHOOK = official_python()
+NODE = node_has_it()
 
 
 class WebhookCase(Case):
@@ -97,6 +137,108 @@ class Sending(WebhookCase):
         for key in range(40):
             mine = [n for n in order if n % 40 == key]
             self.assertEqual(mine, sorted(mine))
+
+
+class Asymmetric(WebhookCase):
+    """v1a. The official libraries know only v1, so that ed25519 is checked by an implementation of its own, tests/ed25519.py; the
+    vector of another implementation is in unit/test_signature.c."""
+
+    def sent(self, text):
+        """sent gives what an endpoint gets, signed with these keys."""
+        self.secrets.write_text(text)
+        self.emit("order.paid", "order/42", {"total": 99, "é": "ü"})
+        with Endpoint() as endpoint:
+            self.drain("--consumer", "hook", "--sink", endpoint.url, "--webhook-secret-file", self.secrets)
+        request, = endpoint.requests
+        return request
+
+    def content(self, request):
+        return f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+
+    def check(self, request, keys, status=0):
+        self.path("keys").write_text(keys)
+        return self.outbox("webhook", "verify", "--secret-file", self.path("keys"), "--id", request.headers["webhook-id"], "--timestamp",
+                           request.headers["webhook-timestamp"], "--signature", request.headers["webhook-signature"],
+                           input=request.body, status=status).stdout
+
+    def test_a_private_key_signs_beside_a_secret(self):
+        request = self.sent(f"{SECRET}\n# the pair\n{PRIVATE}\n")
+        first, second = request.headers["webhook-signature"].split(" ")
+        self.assertEqual(first, self.signature(request))
+        self.assertTrue(second.startswith("v1a,"))
+        signature = base64.b64decode(second[4:])
+        self.assertTrue(ed25519.verify(ed25519.public(SEED), self.content(request), signature))
+        self.assertFalse(ed25519.verify(ed25519.public(SEED), self.content(request) + b" ", signature))
+        for keys in (PUBLIC, PRIVATE, SECRET, f"{OTHER}\n{PUBLIC}"): self.assertEqual(self.check(request, keys), "genuine\n")
+        request.body += b" "
+        for keys in (PUBLIC, SECRET): self.assertIn("not genuine", self.check(request, keys, status=1))
+
+    def test_what_others_sign_is_believed(self):
+        body, now = b'{"n":1}', int(time.time())
+        signature = ed25519.sign(SEED, f"msg_1.{now}.".encode() + body)
+        args = ["webhook", "verify", "--secret-env", "KEYS", "--id", "msg_1", "--timestamp", now, "--signature",
+                "v1,AAAA v1a," + base64.b64encode(signature).decode()]
+        self.assertEqual(self.outbox(*args, input=body, env={"KEYS": PUBLIC}).stdout, "genuine\n")
+        self.assertIn("not genuine", self.outbox(*args, input=body, env={"KEYS": SECRET}, status=1).stdout)
+        other = "whpk_" + base64.b64encode(ed25519.public(SEED[::-1])).decode()
+        self.assertIn("not genuine", self.outbox(*args, input=body, env={"KEYS": other}, status=1).stdout)
+
+    def test_pairs_are_rotated_without_a_gap(self):
+        fresh = self.outbox("webhook", "secret", "--asymmetric").stdout
+        private, comment = fresh.splitlines()
+        self.assertRegex(private, r"^whsk_[A-Za-z0-9+/]{86}==$")
+        public = comment.removeprefix("# for receivers: ")
+        self.assertRegex(public, r"^whpk_[A-Za-z0-9+/]{43}=$")
+        seed, half = base64.b64decode(private[5:])[:32], base64.b64decode(private[5:])[32:]
+        self.assertEqual((ed25519.public(seed), base64.b64encode(half).decode()), (half, public[5:]))
+        request = self.sent(fresh + PRIVATE)
+        for keys in (public, PUBLIC): self.assertEqual(self.check(request, keys), "genuine\n")
+        said = self.outbox("webhook", "public", "--secret-file", self.secrets).stdout
+        self.assertEqual(said.split(), [public, PUBLIC])
+        self.assertNotEqual(fresh, self.outbox("webhook", "secret", "--asymmetric").stdout)
+
+    def test_keys_that_cannot_sign_are_refused_and_not_repeated(self):
+        bad = "whsk_" + base64.b64encode(SEED + SEED).decode()
+        for key, why in ((PUBLIC, "is a public key, which cannot sign"), (bad, "is not whsk_ and base64 of an ed25519 key")):
+            self.secrets.write_text(f"{SECRET}\n{key}\n")
+            done = self.outbox("relay", "--consumer", "h", "--sink", "https://example.com/", "--webhook-secret-file", self.secrets,
+                               status=None)
+            self.assertIn(f"secret 2 {why}", done.stderr)
+            self.assertNotIn(key[5:20], done.stderr)
+        said = self.outbox("relay", "--consumer", "h", "--sink", "https://example.com/", "--webhook-secret-env", "whsk_abc", status=64)
+        self.assertIn("the name of an environment variable", said.stderr)
+
+    @unittest.skipUnless(WEBHOOK, "no module standardwebhooks for Python: ./test says why it could not get it")
+    def test_the_official_library_for_python_and_we_believe_each_other(self):
+        request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
+        headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
+        for secret in (SECRET, OTHER):
+            self.assertEqual(WEBHOOK(secret).verify(request.body, headers), {"total": 99, "é": "ü"})
+        with self.assertRaises(Exception): WEBHOOK(SECRET).verify(request.body + b" ", headers)
+        with self.assertRaises(Exception): WEBHOOK("whsec_" + "A" * 32).verify(request.body, headers)
+        now = datetime.datetime.now(tz=datetime.timezone.utc)
+        request.headers.update({"webhook-id": "msg_theirs", "webhook-timestamp": str(int(now.timestamp()))})
+        request.headers["webhook-signature"] = WEBHOOK(SECRET).sign("msg_theirs", now, request.body.decode())
+        self.assertEqual(self.check(request, SECRET), "genuine\n")
+        self.assertIn("not genuine", self.check(request, OTHER, status=1))
+
+    @unittest.skipUnless(NODE, "no module standardwebhooks for node: ./test says why it could not get it")
+    def test_the_official_library_for_node_and_we_believe_each_other(self):
+        request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
+        headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
+        code = """const [secret, body, headers] = process.argv.slice(1);
+                  console.log(JSON.stringify(new Webhook(secret).verify(body, JSON.parse(headers))))"""
+        for secret in (SECRET, OTHER):
+            done = official_node(code, secret, request.body.decode(), json.dumps(headers))
+            self.assertEqual((done.returncode, json.loads(done.stdout or "null")), (0, {"total": 99, "é": "ü"}), done.stderr)
+        self.assertNotEqual(official_node(code, SECRET, request.body.decode() + " ", json.dumps(headers)).returncode, 0)
+        now = int(time.time())
+        code = """const [secret, at, body] = process.argv.slice(1);
+                  console.log(new Webhook(secret).sign("msg_theirs", new Date(at * 1000), body))"""
+        signed = official_node(code, SECRET, str(now), request.body.decode()).stdout.strip()
+        request.headers.update({"webhook-id": "msg_theirs", "webhook-timestamp": str(now), "webhook-signature": signed})
+        self.assertEqual(self.check(request, SECRET), "genuine\n")
+        self.assertIn("not genuine", self.check(request, OTHER, status=1))
 
 
 class Encrypted(WebhookCase):
@@ -205,6 +347,96 @@ class Listening(WebhookCase):
         line = json.loads(child.output().splitlines()[1])
         self.assertEqual((line["request"], line["status"], line["headers"]["ce-type"]), ("POST /hook", 503, "a"))
         self.assertEqual(json.loads(line["body"]), {"é": "\u0007"})
+
+    def post(self, url, *headers, body=b"{}", length=None):
+        """post sends a request byte by byte as told, and gives the status; 0: it was hung up on."""
+        connection = self.dial(url)
+        head = ["POST /hook HTTP/1.1", "Host: localhost", f"Content-Length: {len(body) if length is None else length}", *headers, "", ""]
+        with contextlib.suppress(ConnectionError):
+            connection.sendall("\r\n".join(head).encode() + body)
+            return self.status(connection)
+        return 0
+
+    def dial(self, url):
+        connection = socket.create_connection(("127.0.0.1", int(re.search(r":(\d+)/", url)[1])), timeout=30)
+        self.addCleanup(connection.close)
+        return connection
+
+    def status(self, connection):
+        with contextlib.suppress(ConnectionError):
+            answer = connection.recv(65536)
+            return int(answer.split()[1]) if answer else 0
+        return 0
+
+    def signed(self, id="msg_1", at=None, body=b"{}", secret=SECRET):
+        at = str(int(time.time()) if at is None else at)
+        made = hmac.new(base64.b64decode(secret[6:]), f"{id}.{at}.".encode() + body, hashlib.sha256).digest()
+        return [f"webhook-id: {id}", f"webhook-timestamp: {at}", "webhook-signature: v1," + base64.b64encode(made).decode()]
+
+    def test_only_whole_seconds_within_five_minutes_are_a_timestamp(self):
+        child, url = self.listen("--verify", self.secrets)
+        now = int(time.time())
+        self.assertEqual(self.post(url, *self.signed()), 204)
+        for at in (f"{now}xyz", f"{now} 1", f"+{now}", f"0{now}", f"{now}.0", f"{now}e0", "", "-1", "0", "9" * 30, hex(now)):
+            self.assertEqual(self.post(url, *self.signed("msg_2", at)), 401, at)
+        self.assertIn("webhook-timestamp is no number of seconds", child.output())
+        for at in (now - 330, now + 330): self.assertEqual(self.post(url, *self.signed("msg_3", at)), 401)
+        for at in (now - 270, now + 270): self.assertEqual(self.post(url, *self.signed(f"msg_{at}", at)), 204)
+        child.stop()
+
+    def test_a_replay_is_refused_and_a_repeat_is_told(self):
+        child, url = self.listen("--verify", self.secrets)
+        now = int(time.time())
+        self.assertEqual([self.post(url, *self.signed("a", now - 9)) for _ in range(3)], [204, 409, 409])
+        self.assertEqual(self.post(url, *self.signed("b", now - 9)), 204)
+        self.assertEqual([self.post(url, *self.signed("a", now - 5)) for _ in range(2)], [204, 409])
+        self.assertEqual(self.post(url, *self.signed("a", now - 9)), 409)
+        self.assertIn("-> 204, genuine, but a repeat", child.output())
+        self.assertIn("-> 409, a replay", child.output())
+        child.stop()
+        # What was not accepted is not remembered: the sender has to be able to try again.
+        child, url = self.listen("--verify", self.secrets, "--status", "503")
+        self.assertEqual([self.post(url, *self.signed("a", now)) for _ in range(2)], [503, 503])
+        child.stop()
+
+    def test_headers_that_are_there_twice_cannot_confuse_it(self):
+        child, url = self.listen("--verify", self.secrets)
+        good, other = self.signed("a"), self.signed("a", secret=OTHER)
+        for more in ("webhook-id: b", "Webhook-Id: a", "webhook-timestamp: 1", f"WEBHOOK-TIMESTAMP: {int(time.time())}"):
+            self.assertEqual(self.post(url, *good, more), 401, more)
+        self.assertEqual(self.post(url, *other), 401)
+        self.assertEqual(self.post(url, *other, *[good[2]] * 2), 204, "any of the signatures will do")
+        self.assertEqual(self.post(url, *self.signed("a" * 2000)), 401)
+        self.assertEqual(self.post(url, good[0], good[2]), 401)
+        flood = "webhook-signature: " + " ".join("v1," + "A" * 43 + "=" for _ in range(200))
+        self.assertEqual(self.post(url, *good[:2], flood), 401)
+        child.stop()
+
+    def test_unfinished_uploads_are_bounded_and_dropped(self):
+        child, url = self.listen("--max-body", "1MiB", "--request-timeout", "2s", "--verify", self.secrets)
+        self.assertEqual(self.post(url, body=b"", length=1024 * 1024 + 1), 413, "told before it is sent")
+        head = b"POST /hook HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        piece = b"f0000\r\n" + b"x" * 0xf0000 + b"\r\n"
+        greedy = self.dial(url)
+        greedy.sendall(head + piece + piece + b"0\r\n\r\n")
+        self.assertEqual(self.status(greedy), 413)
+        held = [self.dial(url) for _ in range(6)]
+        for connection in held: connection.sendall(head + piece)
+        # Of these the first two may stay: all that is on its way is at most twice the largest.
+        for connection in held[3:]: connection.sendall(b"0\r\n\r\n")
+        self.assertEqual({self.status(connection) for connection in held[3:]}, {503})
+        self.assertEqual([self.status(connection) for connection in held[:2]], [0, 0], "their time was up")
+        self.assertEqual(self.post(url, *self.signed()), 204)
+        child.stop()
+
+    def test_public_keys_verify_what_a_relay_sends(self):
+        self.path("public").write_text(PUBLIC)
+        self.secrets.write_text(PRIVATE)
+        child, url = self.listen("--verify", self.path("public"))
+        self.emit("a", payload=1)
+        self.drain("--consumer", "good", "--sink", url, "--webhook-secret-file", self.secrets)
+        self.assertIn("-> 204, genuine\n", child.output())
+        child.stop()
 
     def test_sign_and_verify_by_hand(self):
         body = b'{"test": 2432232314}'

@@ -10,12 +10,18 @@
 #include <cmocka.h>
 
 #include "base/base64.h"
+#include "cli/replay.h"
 #include "sink/signature.h"
 
 /* The example of the Standard Webhooks specification. */
 #define SECRET "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 #define SIGNED "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 #define TIME 1614265330
+/* And of its header with v1a: Svix's own test has the keys. */
+#define SEED "6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbc="
+#define PRIVATE "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+#define PUBLIC "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
+#define SIGNED_A "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="
 static const struct signature_message example = {
     {"msg_p5jXN8AQM9LWM0D4loKWxJek", 28}, TIME, {"{\"test\": 2432232314}", 20}};
 
@@ -23,8 +29,9 @@ static struct signature_keys *keys_of(const char *words)
 {
     struct signature_keys *keys;
     struct error err;
+    static const struct signature_source from = {NULL, "TEST_SECRETS", SIGNATURE_VERIFY};
     setenv("TEST_SECRETS", words, 1);
-    if (signature_keys_load(NULL, "TEST_SECRETS", &keys, &err) != 0) fail_msg("%s", err.text);
+    if (signature_keys_load(&from, &keys, &err) != 0) fail_msg("%s", err.text);
     return keys;
 }
 
@@ -76,6 +83,139 @@ static void believes_what_is_genuine_and_nothing_else(void **state)
     signature_keys_free(others);
 }
 
+static void signs_with_a_private_key_as_others_do(void **state)
+{
+    static const char *const forms[] = {PRIVATE, "whsk_" SEED};
+    struct buf b;
+    (void)state;
+    buf_init(&b, 1024);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct signature_keys *keys = keys_of(forms[i]);
+        buf_clear(&b);
+        signature_add(&b, keys, &example);
+        assert_string_equal(buf_cstr(&b), SIGNED_A);
+        buf_clear(&b);
+        assert_int_equal(signature_public(&b, keys, NULL), 0);
+        assert_string_equal(buf_cstr(&b), PUBLIC "\n");
+        signature_keys_free(keys);
+    }
+    struct signature_keys *keys = keys_of(SECRET " " PRIVATE);
+    buf_clear(&b);
+    signature_add(&b, keys, &example);
+    assert_string_equal(buf_cstr(&b), SIGNED " " SIGNED_A);
+    signature_keys_free(keys);
+    buf_release(&b);
+}
+
+static void believes_a_public_key_and_no_other(void **state)
+{
+    struct signature_keys *keys = keys_of(PUBLIC), *both = keys_of(PUBLIC " " SECRET), *secret = keys_of(SECRET);
+    struct signature_message m = example;
+    char flood[SIGNATURES_MAX * sizeof SIGNED_A + sizeof SIGNED_A] = "";
+    (void)state;
+    assert_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
+    assert_null(signature_check(keys, &m, STR(SIGNED " " SIGNED_A), TIME));
+    assert_null(signature_check(keys, &m, STR("v1a,AAAA v1a, v1a  " SIGNED_A), TIME));
+    assert_null(signature_check(both, &m, STR(SIGNED), TIME));
+    assert_null(signature_check(both, &m, STR(SIGNED_A), TIME));
+    assert_non_null(signature_check(keys, &m, STR(SIGNED), TIME));
+    assert_non_null(signature_check(secret, &m, STR(SIGNED_A), TIME));
+    assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME + 301));
+    /* Neither kind passes for the other. */
+    assert_non_null(signature_check(
+        keys, &m, STR("v1,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="),
+        TIME));
+    assert_non_null(signature_check(secret, &m, STR("v1a,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), TIME));
+    assert_non_null(signature_check(
+        keys, &m, STR("v1a,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="),
+        TIME));
+    m.body = STR("{\"test\": 2432232315}");
+    assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
+    m = example, m.id = STR("msg_other");
+    assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
+    m = example, m.timestamp++;
+    assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
+    /* A header cannot make us work for ever. */
+    m = example;
+    for (int i = 0; i < SIGNATURES_MAX; i++)
+        strcat(flood, "v1a,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA== ");
+    strcat(flood, SIGNED_A);
+    assert_non_null(signature_check(keys, &m, str_of(flood), TIME));
+    signature_keys_free(keys);
+    signature_keys_free(both);
+    signature_keys_free(secret);
+}
+
+static void only_digits_are_a_timestamp(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "123xyz",
+                                      " 123",
+                                      "123 ",
+                                      "+123",
+                                      "-123",
+                                      "0x12",
+                                      "1e9",
+                                      "0",
+                                      "0123",
+                                      "12.3",
+                                      "1614265330\n",
+                                      "9999999999999999",
+                                      "99999999999999999999999999"};
+    int64_t t = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (signature_timestamp(str_of(bad[i]), &t)) fail_msg("%s was taken", bad[i]);
+    assert_true(signature_timestamp(STR("1614265330"), &t));
+    assert_int_equal(t, TIME);
+    assert_true(signature_timestamp(STR("999999999999999"), &t));
+    assert_false(signature_timestamp((struct str){"12\0003", 4}, &t));
+}
+
+static void replays_and_repeats_are_told_apart(void **state)
+{
+    struct replay_memory *r = replay_new();
+    struct signature_message m = example;
+    int64_t now = TIME + 10;
+    (void)state;
+    assert_int_equal(replay_known(r, &m, now), REPLAY_NEW);
+    replay_accept(r, &m, now);
+    assert_int_equal(replay_known(r, &m, now), REPLAY_REPLAY);
+    assert_int_equal(replay_known(r, &m, TIME + SIGNATURE_TOLERANCE_S), REPLAY_REPLAY);
+    m.timestamp += 7;
+    assert_int_equal(replay_known(r, &m, now), REPLAY_REPEAT);
+    replay_accept(r, &m, now + 7);
+    assert_int_equal(replay_known(r, &m, now + 7), REPLAY_REPLAY);
+    assert_int_equal(replay_known(r, &example, now + 7), REPLAY_REPLAY);
+    m.id = STR("another");
+    assert_int_equal(replay_known(r, &m, now), REPLAY_NEW);
+    /* One from the future can come again for longer. */
+    m.timestamp = now + SIGNATURE_TOLERANCE_S;
+    replay_accept(r, &m, now);
+    assert_int_equal(replay_known(r, &m, now + 2 * SIGNATURE_TOLERANCE_S), REPLAY_REPLAY);
+    replay_free(r);
+}
+
+static void memory_of_replays_is_bounded_and_keeps_the_newest(void **state)
+{
+    struct replay_memory *r = replay_new();
+    char id[32];
+    size_t lost = 0;
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        snprintf(id, sizeof id, "msg_%d", i);
+        struct signature_message m = {str_of(id), TIME + i / 100, {"", 0}};
+        replay_accept(r, &m, m.timestamp);
+    }
+    for (int i = 80000; i < 100000; i++) {
+        snprintf(id, sizeof id, "msg_%d", i);
+        struct signature_message m = {str_of(id), TIME + i / 100, {"", 0}};
+        if (replay_known(r, &m, TIME + 1000) != REPLAY_REPLAY) lost++;
+    }
+    if (lost > 20) fail_msg("%zu of 20000 were forgotten", lost);
+    replay_free(r);
+}
+
 static void refuses_bad_secrets_without_repeating_them(void **state)
 {
     static const char *const bad[] = {
@@ -84,21 +224,55 @@ static void refuses_bad_secrets_without_repeating_them(void **state)
         "whsec_MfKQ9r8GKYqrTwjU",
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS!",
         SECRET " whsec_MfKQ",
+        PUBLIC,
+        "whsk_",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMQ==",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvw==",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6KvgAA",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kv",
         "whsec_MfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQ",
     };
+    static const struct signature_source variable = {NULL, "TEST_SECRETS", SIGNATURE_SIGN},
+                                         file = {"/nonexistent/file", NULL, SIGNATURE_SIGN};
     struct signature_keys *keys;
     struct error err;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         setenv("TEST_SECRETS", bad[i], 1);
-        if (signature_keys_load(NULL, "TEST_SECRETS", &keys, &err) == 0) fail_msg("%s was taken", bad[i]);
+        if (signature_keys_load(&variable, &keys, &err) == 0) fail_msg("%s was taken", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_null(strstr(err.text, "MfKQ"));
+        assert_null(strstr(err.text, "6Xb/"));
     }
     unsetenv("TEST_SECRETS");
-    assert_int_equal(signature_keys_load(NULL, "TEST_SECRETS", &keys, &err), -1);
-    assert_int_equal(signature_keys_load("/nonexistent/file", NULL, &keys, &err), -1);
+    assert_int_equal(signature_keys_load(&variable, &keys, &err), -1);
+    assert_int_equal(signature_keys_load(&file, &keys, &err), -1);
     assert_non_null(strstr(err.text, "/nonexistent/file"));
+}
+
+static void new_pairs_work_and_differ(void **state)
+{
+    struct buf a, b, public, header;
+    (void)state;
+    buf_init(&a, 256);
+    buf_init(&b, 256);
+    buf_init(&public, 256);
+    buf_init(&header, 256);
+    assert_int_equal(signature_new_pair(&b, &public, NULL), 0);
+    buf_clear(&public);
+    assert_int_equal(signature_new_pair(&a, &public, NULL), 0);
+    assert_string_not_equal(buf_cstr(&a), buf_cstr(&b));
+    struct signature_keys *mine = keys_of(a.p), *theirs = keys_of(buf_cstr(&public)), *others = keys_of(b.p);
+    signature_add(&header, mine, &example);
+    assert_null(signature_check(theirs, &example, (struct str){header.p, header.n}, TIME));
+    assert_non_null(signature_check(others, &example, (struct str){header.p, header.n}, TIME));
+    signature_keys_free(mine);
+    signature_keys_free(theirs);
+    signature_keys_free(others);
+    buf_release(&a);
+    buf_release(&b);
+    buf_release(&public);
+    buf_release(&header);
 }
 
 static void new_secrets_work_and_differ(void **state)
@@ -148,6 +322,12 @@ int main(void)
         cmocka_unit_test(believes_what_is_genuine_and_nothing_else),
         cmocka_unit_test(refuses_bad_secrets_without_repeating_them),
         cmocka_unit_test(new_secrets_work_and_differ),
+        cmocka_unit_test(new_pairs_work_and_differ),
+        cmocka_unit_test(signs_with_a_private_key_as_others_do),
+        cmocka_unit_test(believes_a_public_key_and_no_other),
+        cmocka_unit_test(only_digits_are_a_timestamp),
+        cmocka_unit_test(replays_and_repeats_are_told_apart),
+        cmocka_unit_test(memory_of_replays_is_bounded_and_keeps_the_newest),
         cmocka_unit_test(base64_goes_there_and_back),
     };
     return cmocka_run_group_tests_name("signature", tests, NULL, NULL);
