@@ -38,18 +38,20 @@ CREATE TABLE outbox_setting (
 -- the latest there is. A constraint's name is what a producer reads when it is refused: which column, and what the limit is.
 --
 -- SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no UTF-8: those no
--- CHECK can find, and a relay makes dead letters of them. x'...' are patterns for GLOB: '*[...]*' with the control characters, and
--- '/', or white space; literals, because they are looked at for every event. Headers have strings only if, once escaped backslashes
--- and quotes are out of the way, '":"' joins each name with its value and '","' a value with the next name, and between the
--- first quote and the last there is no other. They are as many as there are '":"'; in 390 characters there is no room for 65.
+-- CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is prepared, which
+-- takes longer than to run them, and goes by the number of terms. So there are few, and each does much:
+--   x BETWEEN ' ' AND printf('%.99s', x)   text, not empty, at most 99 bytes, no NUL: printf makes text of bytes, ends at NUL, and
+--                                          cuts off what is longer, and then x is past it; and all before ' ' are control characters
+--   x NOT GLOB CAST(x'...' AS TEXT)        '*[...]*' with the control characters, and '/', or white space. Types are mostly ASCII,
+--                                          where white space is found sooner
+--   ':"' to ',"', '{' to '[', '}' to ']'   make a JSON array of an object, if its values are strings; else, what is no JSON
+--   ',"' to '},{"'                         makes as many objects of it as it has strings
 DROP VIEW outbox_delivery; -- made anew below
 CREATE TABLE outbox_event_2 (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
-    id             TEXT NOT NULL UNIQUE DEFAULT (lower(
-        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 1, 8) || '-' ||
-        substr(printf('%012x', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), 9, 4) || '-7' ||
-        substr(hex(randomblob(2)), 2) || '-' || substr('89ab', 1 + (random() & 3), 1) ||
-        substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))),
+    id             TEXT NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x', -- UUIDv7, as in version 1, in fewer terms
+                       (julianday() - 2440587.5) * 86400000 >> 16, (julianday() - 2440587.5) * 86400000 & 65535,
+                       random() & 4095, random() & 16383 | 32768, random() & 281474976710655)),
     type           TEXT NOT NULL,
     aggregate_type TEXT,
     aggregate_id   TEXT,
@@ -58,36 +60,32 @@ CREATE TABLE outbox_event_2 (
     headers        TEXT,
     tenant         TEXT,
     not_before     INTEGER,
-    created_at     INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-    CONSTRAINT "type: 1 to 255 bytes, no white space, no control character" CHECK (type = CAST(type AS TEXT) AND
-        length(CAST(type AS BLOB)) <= 255 AND type <> '' AND type NOT GLOB CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)),
+    created_at     INTEGER NOT NULL DEFAULT (CAST((julianday() - 2440587.5) * 86400000 AS INTEGER)),
+    CONSTRAINT "id: a UUID in 36 characters" CHECK (id = printf('%.36s', id) AND id GLOB
+        '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'),
+    CONSTRAINT "type: 1 to 255 bytes, no white space, no control character" CHECK (
+        type BETWEEN '!' AND printf('%.255s', type) AND (type NOT GLOB '*[^!-~]*' OR type NOT GLOB
+        CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT))),
     CONSTRAINT "aggregate_type: 1 to 1024 bytes, no '/', no control character" CHECK (
-        aggregate_type = CAST(aggregate_type AS TEXT) AND aggregate_type <> '' AND
-        length(CAST(aggregate_type AS BLOB)) <= 1024 AND aggregate_type NOT GLOB CAST(x'2a5b012d1f7f2dc29f2f5d2a' AS TEXT)),
+        aggregate_type BETWEEN ' ' AND printf('%.1024s', aggregate_type) AND aggregate_type NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f2f5d2a' AS TEXT)),
     CONSTRAINT "aggregate_id: 1 to 1024 bytes, no control character" CHECK (
-        aggregate_id = CAST(aggregate_id AS TEXT) AND aggregate_id <> '' AND
-        length(CAST(aggregate_id AS BLOB)) <= 1024 AND aggregate_id NOT GLOB CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+        aggregate_id BETWEEN ' ' AND printf('%.1024s', aggregate_id) AND aggregate_id NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL)),
-    CONSTRAINT "tenant: 1 to 1024 bytes, no control character" CHECK (tenant = CAST(tenant AS TEXT) AND tenant <> '' AND
-        length(CAST(tenant AS BLOB)) <= 1024 AND tenant NOT GLOB CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
-    CONSTRAINT "payload: JSON, at most 64 MiB" CHECK (payload = CAST(payload AS TEXT) AND json_valid(payload) AND
-        length(CAST(payload AS BLOB)) <= 67108864),
-    CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB" CHECK (headers = CAST(headers AS TEXT) AND
-        length(CAST(headers AS BLOB)) <= 65536 AND json_type(headers) = 'object' AND
-        instr(substr(rtrim(replace(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x'), '","', 'x'), '"}'), 3), '"') = 0 AND (length(headers) <= 390 OR
-        length(replace(replace(json(headers), '\\', 'x'), '\"', 'x')) -
-        length(replace(replace(replace(json(headers), '\\', 'x'), '\"', 'x'), '":"', 'x')) <= 128)),
-    CONSTRAINT "id: a UUID in 36 characters" CHECK (id = CAST(id AS TEXT) AND id GLOB
-        '[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]' ||
-        '-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]-[0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F][0-9a-fA-F]'),
-    CONSTRAINT "id, type, aggregate_type, aggregate_id, tenant, headers, payload: no NUL" CHECK (
-        instr(id || type || coalesce(aggregate_type, '') || coalesce(aggregate_id, '') || coalesce(tenant, '') ||
-        coalesce(headers, '') || payload, CAST(x'00' AS TEXT)) = 0),
     CONSTRAINT "version: a whole number of 64 bits" CHECK (version = CAST(version AS INTEGER)),
-    CONSTRAINT "created_at: milliseconds, from 1970 to 9999" CHECK (created_at = CAST(created_at AS INTEGER) AND
-        created_at BETWEEN 0 AND 253402300799999),
-    CONSTRAINT "not_before: milliseconds, from 1970 to ten years ahead" CHECK (not_before = CAST(not_before AS INTEGER) AND
-        not_before BETWEEN 0 AND created_at + 315619200000)
+    CONSTRAINT "payload: JSON without NUL, at most 64 MiB" CHECK (payload = printf('%.67108864s', payload) AND json_valid(payload)),
+    CONSTRAINT "headers: an object of at most 64 strings, at most 64 KiB" CHECK (headers IS NULL OR
+        headers = printf('%.65536s', headers) AND
+        json_valid(rtrim(replace(replace(json(headers), ':"', ',"'), '{', '['), '}') || ']') AND
+        json_array_length(replace(json_array(json(headers)), ',"', '},{"')) <= 64),
+    CONSTRAINT "tenant: 1 to 1024 bytes, no control character" CHECK (tenant IS NULL OR
+        tenant BETWEEN ' ' AND printf('%.1024s', tenant) AND tenant NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT)),
+    CONSTRAINT "not_before: milliseconds, from 1970 to ten years ahead" CHECK (
+        not_before BETWEEN 0 AND CAST(not_before AS INTEGER) AND not_before <= created_at + 315619200000),
+    CONSTRAINT "created_at: milliseconds, from 1970 to 9999" CHECK (
+        created_at BETWEEN 0 AND CAST(created_at AS INTEGER) AND created_at <= 253402300799999)
 );
 PRAGMA ignore_check_constraints = ON;
 INSERT INTO outbox_event_2
