@@ -4,13 +4,21 @@ TAP goes to the standard output alone; whatever the tests themselves print goes 
 import importlib.util
 import os
 import pathlib
+import resource
 import sys
+import time
 import unittest
 
 import inherited
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
+
+
+def spent():
+    """spent gives the time, and what we and the children that we have waited for have computed, in seconds."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
 
 
 class Tap(unittest.TestResult):
@@ -27,9 +35,12 @@ class Tap(unittest.TestResult):
         super().startTest(test)
         self.why = []
         self.skip = None
+        self.begun = spent()
 
     def stopTest(self, test):
         super().stopTest(test)
+        seconds, cpu = (now - then for now, then in zip(spent(), self.begun))
+        print(f"# time: {seconds:.2f} {cpu:.2f} {test.id().split('.', 1)[-1]}", file=self.out)
         if self.why: self.line("not ok", test, "")
         elif self.skip is not None: self.line("ok", test, f" # SKIP {self.skip}")
         else: self.line("ok", test, "")

@@ -1,8 +1,9 @@
 """run.py: builds and runs every test and ends with one line, `N passed, N failed[, N skipped]`. Called by ./test.
 
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
-TAP too), or a part of scripts/lint. Each runs in a process group of its own, three at a time; what a test leaves behind
-is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers.
+TAP too), or a part of scripts/lint. Each runs in a process group of its own, four at a time; what a test leaves behind
+is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
+that says `# quick: no` is left out of a quick run.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
 `&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it.
@@ -13,6 +14,8 @@ import json
 import os
 import pathlib
 import re
+import resource
+import selectors
 import signal
 import subprocess
 import sys
@@ -24,7 +27,7 @@ import proof
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WORKERS = 3  # more than there are cores: most tests wait, for leases, servers and the like
+WORKERS = 4  # more than there are cores: most tests wait, for leases, servers and the like
 LIMIT = 180  # seconds per file
 SOAK_LIMIT = 3600
 SOAK_SEEDS, SOAK_PART = 100000, 2000
@@ -55,7 +58,7 @@ class Job:
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
-        self.seconds = 0.0
+        self.seconds, self.cpu = 0.0, 0.0  # how long it took, and what it and its children computed
 
 
 # ---- finding them ----
@@ -80,10 +83,12 @@ def soak_simulator(job):
             for first in range(1, SOAK_SEEDS, SOAK_PART)]
 
 
-def python_jobs(tree, plain):
+def python_jobs(tree, plain, quick):
     jobs = []
     for path in sorted(ROOT.glob("tests/*/test_*.py")):
-        if not plain and "\n# build: plain\n" in path.read_text()[:2000]: continue
+        marks = path.read_text()[:2000]
+        if not plain and "\n# build: plain\n" in marks: continue
+        if quick and "\n# quick: no\n" in marks: continue
         jobs.append(Job(tree, str(path.relative_to(ROOT / "tests")), [PYTHON, "tests/cases.py", str(path)]))
     return jobs
 
@@ -148,6 +153,21 @@ def reader(pipe):
     return thread, chunks
 
 
+def wait_for(child, limit):
+    """wait_for gives the seconds of processor time that a child and those it has waited for took; None if it does not end in
+    time."""
+    handle = os.pidfd_open(child.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(handle, selectors.EVENT_READ)
+            if not selector.select(limit): return None
+    finally:
+        os.close(handle)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
 def run(job, limit):
     start = time.monotonic()
     child = subprocess.Popen(job.argv, cwd=job.cwd, env=job.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -156,12 +176,11 @@ def run(job, limit):
         running.add(child.pid)
     readers = [reader(child.stdout), reader(child.stderr)]
     trouble = None
-    try:
-        child.wait(limit)
-    except subprocess.TimeoutExpired:
+    job.cpu = wait_for(child, limit)
+    if job.cpu is None:
         trouble = f"not done after {limit} s"
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        job.cpu = wait_for(child, limit) or 0.0
     left = end_group(child.pid)
     with running_lock:
         running.discard(child.pid)
@@ -212,25 +231,29 @@ def report(job):
         print("\n".join("     | " + line for line in lines[-150:]), flush=True)
 
 
-def longest_first(tree, jobs):
-    """longest_first orders jobs by how long they took the last time, so that no long one is left alone at the end."""
+def read_seconds(path):
     try:
-        known = json.loads((ROOT / tree / ".seconds").read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError):
-        known = {}
-    return sorted(jobs, key=lambda job: -known.get(job.label, LIMIT if job.label.endswith(".py") else 0))
+        return {}
 
 
-def remember_seconds(tree, jobs):
-    path = ROOT / tree / ".seconds"
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        known = {}
-    try:
-        path.write_text(json.dumps(known | {job.label: round(job.seconds, 1) for job in jobs}))
-    except OSError:
-        pass  # a tree that is somebody else's
+def longest_first(jobs):
+    """longest_first orders jobs by how long they took the last time, here or where tests/seconds.json comes from, so that no
+    long one is left alone at the end."""
+    elsewhere = read_seconds(ROOT / "tests" / "seconds.json")
+    known = {tree: {**elsewhere.get(tree, {}), **read_seconds(ROOT / tree / ".seconds")} for tree in {job.tree for job in jobs}}
+    return sorted(jobs, key=lambda job: -known[job.tree].get(job.label, 1))
+
+
+def remember_seconds(jobs):
+    for tree in {job.tree for job in jobs}:
+        path = ROOT / tree / ".seconds"
+        took = {job.label: round(job.seconds, 1) for job in jobs if job.tree == tree}
+        try:
+            path.write_text(json.dumps({**read_seconds(path), **took}))
+        except OSError:
+            pass  # a tree that is somebody else's
 
 
 def run_all(jobs, limit):
@@ -280,14 +303,14 @@ def thread_jobs(tree):
     return [done] if done.failed else [done, *c_jobs(tree, "threads", no_aslr())]
 
 
-def tree_jobs(tree):
-    """tree_jobs builds a tree and gives [the build] + the tests to run in it; slow ones first."""
+def tree_jobs(tree, quick=False):
+    """tree_jobs builds a tree and gives [the build] + the tests to run in it."""
     if tree == "build-tsan": return thread_jobs(tree)
     done = build(tree)
     if done.failed: return [done]
     tests = c_jobs(tree)
     if not tests: return [refuse(done, "meson knows of no test: was cmocka there when it was configured?")]
-    return [done, *python_jobs(tree, tree != "build-asan"), *(lint_jobs(tree) if tree == "build" else []), *tests]
+    return [done, *python_jobs(tree, tree != "build-asan", quick), *(lint_jobs(tree) if tree == "build" else []), *tests]
 
 
 def forgotten(jobs):
@@ -305,15 +328,42 @@ def total(jobs):
 
 
 def run_trees(args):
-    done = []
-    for tree in COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof else TREES:
-        jobs = tree_jobs(tree)
-        tests = proof.select(jobs[1:]) if args.proof else select(jobs[1:], args.names) if args.names else jobs[1:]
-        run_all(longest_first(tree, tests), SOAK_LIMIT if args.soak else LIMIT)
-        if not args.names and not args.soak: remember_seconds(tree, tests)
-        done += jobs[:1] if jobs[0].failed else []
-        done += tests
-    return done
+    """run_trees builds every tree before the first test runs: both cores have work until the last test of all."""
+    trees = COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof else TREES
+    builds, tests = [], []
+    for tree in trees:
+        made, *jobs = tree_jobs(tree, args.quick and not args.names)
+        builds.append(made)
+        tests += proof.select(jobs) if args.proof else select(jobs, args.names) if args.names else jobs
+    run_all(longest_first(tests), SOAK_LIMIT if args.soak else LIMIT)
+    if not (args.names or args.soak or args.quick): remember_seconds(tests)
+    if args.times: show_times(builds + tests)
+    return [made for made in builds if made.failed] + tests
+
+
+CASE_TIME = re.compile(r"^# time: ([\d.]+) ([\d.]+) (.*)$", re.MULTILINE)
+DEAREST = 40
+
+
+def show_times(jobs):
+    """show_times prints what each file took, and the dearest cases of the Python files. What a server computes that a file did
+    not start itself is nobody's; the last line has all of it."""
+    print("\n  wall s   cpu s  file")
+    for job in sorted(jobs, key=lambda job: -job.seconds):
+        print(f"  {job.seconds:6.1f}  {job.cpu:6.1f}  {job.tree} {job.label}")
+    cases = [(float(wall), float(cpu), f"{job.tree} {job.label} {name}")
+             for job in jobs for wall, cpu, name in CASE_TIME.findall(job.output)]
+    print("\n  wall s   cpu s  case")
+    for wall, cpu, name in sorted(cases, reverse=True)[:DEAREST]: print(f"  {wall:6.1f}  {cpu:6.1f}  {name}")
+    for tree in dict.fromkeys(job.tree for job in jobs):
+        of_tree = [job for job in jobs if job.tree == tree]
+        print(f"\n  {tree}: {sum(job.seconds for job in of_tree):.0f} s of files, {sum(job.cpu for job in of_tree):.0f} s of cpu", end="")
+    print()
+
+
+def show_whole_time(start):
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"  the whole: {time.monotonic() - start:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of cpu, servers included")
 
 
 def simulate(args):
@@ -330,7 +380,8 @@ def simulate(args):
 
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
-    parser.add_argument("--quick", action="store_true", help="without the sanitizers")
+    parser.add_argument("--quick", action="store_true", help="the essential, in three minutes: less of what repeats itself, and no "
+                        "sanitizers")
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
     sim = parser.add_argument_group("the simulator alone")
@@ -341,20 +392,24 @@ def main():
     sim.add_argument("--trace", action="store_true", help="tell what happens")
     sim.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of in memory")
     parser.add_argument("--coverage", action="store_true", help="say which share of lines and branches the tests go through")
+    parser.add_argument("--times", action="store_true", help="say what each file took, and the dearest cases")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "
                         "their name; without the sanitizers")
     args = parser.parse_args()
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
+    if args.quick: os.environ["OUTBOX_QUICK"] = "1"
     if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
     inherited.forget_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
+    start = time.monotonic()
     with servers.Postgres() as postgres:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
         if args.sim: return simulate(args)
         done = run_trees(args)
+    if args.times: show_whole_time(start)
     if args.coverage: subprocess.run([PYTHON, ROOT / "tests" / "coverage.py", ROOT / "build-coverage"], check=True)
-    bad = not proof.show(done) if args.proof else not args.names and not args.coverage and forgotten(done)
+    bad = not proof.show(done) if args.proof else not (args.names or args.coverage or args.quick) and forgotten(done)
     return total(done) or int(bad)
 
 

@@ -9,6 +9,9 @@ Whoever dies without a word takes its servers along (a parent-death signal), tho
 when the *thread* that started them ends: start servers from the main thread.
 """
 import atexit
+import contextlib
+import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
@@ -16,6 +19,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.parse
 
@@ -163,14 +167,16 @@ class Postgres(Server):
     `outbox_test`. With password, also on a free loopback port (self.tcp_port), with that password (scram-sha-256).
 
     settings overrides what stands in postgresql.conf. Nothing is synced to disk unless {"fsync": "on"} is among them: a
-    killed server loses nothing by that, only a machine would."""
+    killed server loses nothing by that, only a machine would. It is a copy of a
+    cluster that was never started, since making one takes a second: of the same one, with the same identifier, as all others
+    with that name of `cluster`."""
 
     prefix, death = "obpg", "INT"  # INT ends it though clients are connected
     MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-    def __init__(self, settings=None, password=None):
+    def __init__(self, settings=None, password=None, cluster="first"):
         super().__init__()
-        self.password = password
+        self.password, self.cluster = password, cluster
         self.port, self.tcp_port = 5432, None
         self.settings = {"listen_addresses": "", "fsync": "off", "max_connections": 100, "shared_buffers": "64MB",
                          "log_line_prefix": "%m [%p] ", **(settings or {})}
@@ -182,9 +188,27 @@ class Postgres(Server):
             self.port = self.tcp_port = free_port()
             self.settings["listen_addresses"] = "127.0.0.1"
             more = ["--auth-host=scram-sha-256", "--pwfile", str(self.write("password", self.password + "\n"))]
-        self.run(str(self.bin / "initdb"), "-D", str(self.dir / "data"), "-U", USER, "--auth-local=trust", *more,
-                 "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions")
+        if self.password: self.make_cluster(self.dir / "data", *more)
+        else: self.run("cp", "-a", str(self.made_cluster()), str(self.dir / "data"))
         self.settings |= {"unix_socket_directories": str(self.dir), "port": self.port}
+
+    def make_cluster(self, path, *more):
+        self.run(str(self.bin / "initdb"), "-D", str(path), "-U", USER, "--auth-local=trust", *more, "-E", "UTF8", "--no-locale",
+                 "--no-sync", "--no-instructions")
+
+    def made_cluster(self):
+        """made_cluster makes it, unless it is there. The folder is the run's, or goes with us."""
+        if "OUTBOX_TEST_CLUSTERS" not in os.environ:
+            os.environ["OUTBOX_TEST_CLUSTERS"] = tempfile.mkdtemp(prefix="obcl")
+            atexit.register(shutil.rmtree, os.environ["OUTBOX_TEST_CLUSTERS"], ignore_errors=True)
+        folder = pathlib.Path(os.environ["OUTBOX_TEST_CLUSTERS"])
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.geteuid() == 0: os.chown(folder, NOBODY, NOBODY)
+            if not (folder / self.cluster).exists():
+                self.make_cluster(folder / "draft")
+                (folder / "draft").rename(folder / self.cluster)
+        return folder / self.cluster
 
     def command(self):
         argv = [str(self.bin / "postgres"), "-D", str(self.dir / "data")]
@@ -272,25 +296,82 @@ def _url(dbname, folder, port):
     return f"postgres:///{urllib.parse.quote(dbname, safe='')}?{where}"
 
 
-def execute(url, statement, *params):
-    """execute runs one statement by itself (no transaction around it) and gives its rows, [] if it has none."""
+_kept = threading.local()
+KEPT = 8  # connections per thread
+
+
+def _connect(url):
     import psycopg2  # here, so that run.py can start a server under a Python that has none
     db = psycopg2.connect(url)
-    try:
-        db.autocommit = True
-        with db.cursor() as cursor:
-            cursor.execute(statement, params or None)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        db.close()
+    db.autocommit = True
+    return db
+
+
+def _run(db, statement, params):
+    with db.cursor() as cursor:
+        cursor.execute(statement, params or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def execute(url, statement, *params):
+    """execute runs one statement by itself (no transaction around it) and gives its rows, [] if it has none. Its connection is
+    kept for the next one, since whoever waits for something asks often; if it broke meanwhile, another is made."""
+    if not hasattr(_kept, "all"): _kept.all = {}
+    db = _kept.all.pop(url, None)
+    if " DATABASE " in statement[:20]: forget_connections()  # what it names may be a template, where nobody may be
+    rows = None
+    if db:
+        try:
+            rows = _run(db, statement, params)
+        except Exception as err:
+            code = getattr(err, "pgcode", None)
+            if code and not code.startswith("57P") and not db.closed:  # the server's word on the statement
+                _kept.all[url] = db
+                raise
+            db.close()
+            db = None
+    if not db:
+        db = _connect(url)
+        try:
+            rows = _run(db, statement, params)
+        except Exception:
+            db.close()
+            raise
+    # What is set for a database or a role counts for connections that are made from now on.
+    if statement.lstrip().upper().startswith(("ALTER DATABASE", "ALTER ROLE", "ALTER SYSTEM")): forget_connections()
+    else: _kept.all[url] = db
+    if len(_kept.all) > KEPT: _kept.all.pop(next(iter(_kept.all))).close()
+    return rows
+
+
+def forget_connections():
+    """forget_connections closes those that this thread has kept."""
+    for db in getattr(_kept, "all", {}).values(): db.close()
+    _kept.all = {}
 
 
 def quoted(name):
     return '"' + name.replace('"', '""') + '"'
 
 
-def create_database(server, name):
-    execute(server + "&dbname=postgres", f"CREATE DATABASE {quoted(name)}")
+def create_database(server, name, template="template1"):
+    execute(server + "&dbname=postgres", f"CREATE DATABASE {quoted(name)} TEMPLATE {quoted(template)}")
+
+
+def made_database(server, key, make):
+    """made_database gives the name of a database that make(url) has filled, once for all who ask for this key; to be a template."""
+    name = "made_" + hashlib.sha256(key.encode()).hexdigest()[:16]
+    there = lambda: execute(server + "&dbname=postgres", "SELECT 1 FROM pg_database WHERE datname = %s", name)
+    if there(): return name
+    with contextlib.closing(_connect(server + "&dbname=postgres")) as db:
+        _run(db, "SELECT pg_advisory_lock(hashtextextended(%s, 0))", [name])  # goes with the connection
+        if there(): return name
+        draft = name + "_draft"
+        drop_database(server, draft)
+        create_database(server, draft)
+        make(server.replace("postgres:///?", f"postgres:///{draft}?"))
+        _run(db, f"ALTER DATABASE {quoted(draft)} RENAME TO {quoted(name)}", [])
+    return name
 
 
 def drop_database(server, name):

@@ -70,7 +70,7 @@ class Exact(PgCase):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.reader = self.session()
 
     def session(self, url=None, schema="outbox"):

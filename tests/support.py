@@ -4,7 +4,7 @@
 
     class Emitting(Case):
         def test_delivers_what_was_emitted(self):
-            self.outbox("init")
+            self.init()
             out = self.path("out.ndjson")
             self.outbox("emit", "order.paid", "--key", "order/42", "--payload", '{"total":99}')
             with self.relay("--consumer", "mail", "--sink", f"file:{out}"):
@@ -13,6 +13,7 @@
 The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL: on the run's
 ($OUTBOX_TEST_PG), or on one of its own where a file is run by hand.
 """
+import atexit
 import contextlib
 import json
 import os
@@ -32,6 +33,8 @@ import servers
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = str(pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).resolve())
 SOAK = os.environ.get("OUTBOX_SOAK") == "1"
+QUICK = os.environ.get("OUTBOX_QUICK") == "1" and not SOAK
+SANITIZED = pathlib.Path(BIN).exists() and b"__asan_init" in pathlib.Path(BIN).read_bytes()
 TIMEOUT = 60  # seconds; for anything that should take less than one, on a busy machine under a sanitizer
 
 STARTED = "started"  # what a relay's log says once it is at work
@@ -84,6 +87,12 @@ def clean_env(extra=None):
     env.update(LC_ALL="C.UTF-8", TZ="UTC")
     env.update(extra or {})
     return env
+
+
+def thorough(why):
+    """thorough marks a test, or a class of them, that ./test --quick leaves out: it takes long, and others look at the same in
+    short."""
+    return unittest.skipIf(QUICK, f"--quick: {why}")
 
 
 class Process:
@@ -146,6 +155,23 @@ class Process:
             self.kill()
 
 
+_made = []
+
+
+def make(store):
+    subprocess.run([BIN, "init"], env=clean_env({"OUTBOX_STORE": store}), check=True, capture_output=True)
+
+
+def made_sqlite():
+    """made_sqlite is the path of an SQLite outbox that nobody has used, to be copied."""
+    if not _made:
+        folder = tempfile.mkdtemp(prefix="ob")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        make(f"sqlite:{folder}/made.db")
+        _made.append(f"{folder}/made.db")
+    return _made[0]
+
+
 class Case(unittest.TestCase):
     """A test with a folder of its own (self.dir), a store in it (self.store), and children that end with it."""
 
@@ -197,6 +223,13 @@ class Case(unittest.TestCase):
             return json.loads(text)
         except json.JSONDecodeError:
             return [json.loads(line) for line in text.splitlines()]
+
+    def init(self):
+        """init is `outbox init` for tests that are about something else: the store, unless there is one, becomes a copy of one that
+        was made once."""
+        ours = self.store == f"sqlite:{self.dir / 'shop.db'}" and not self.db.exists()
+        if ours: shutil.copyfile(made_sqlite(), self.db)
+        else: self.outbox("init")
 
     def emit(self, type, key=None, payload=None, *more, **kw):
         """emit gives the new event's id; payload is any object."""
@@ -254,17 +287,35 @@ def postgres_server():
 
 
 class PgCase(Case):
-    """A Case whose store is a PostgreSQL database of its own."""
+    """A Case whose store is a PostgreSQL database of its own, which is made when it is first asked for: empty, or, by init(), as
+    a copy of one with an outbox."""
 
     def setUp(self):
         super().setUp()
-        server = postgres_server()
+        self.server_url = postgres_server()
         self.dbname = f"t_{uuid.uuid4().hex}"
-        servers.create_database(server, self.dbname)
-        self.addCleanup(servers.drop_database, server, self.dbname)
+        self.store = None
+
+    def init(self):
+        if self._store is not None: return self.outbox("init")
+        program = os.stat(BIN)
+        self._create(servers.made_database(self.server_url, f"{BIN} {program.st_mtime_ns}", make))
+
+    def _create(self, template="template1"):
+        servers.create_database(self.server_url, self.dbname, template)
+        self.addCleanup(servers.drop_database, self.server_url, self.dbname)
         # The children end before the database goes: clean-ups run backwards, and a second end of a child does nothing.
         self.addCleanup(self._end_children)
-        self.store = server.replace("postgres:///?", f"postgres:///{self.dbname}?")
+        self._store = self.server_url.replace("postgres:///?", f"postgres:///{self.dbname}?")
+
+    @property
+    def store(self):
+        if self._store is None: self._create()
+        return self._store
+
+    @store.setter
+    def store(self, url):
+        self._store = url
 
     def sql(self, statement, *params):
         """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../share.h"
 #include "store/sqlite/handle.h"
 
 #define KEYS 4
@@ -460,8 +461,8 @@ static void run(struct rig *g)
 
 static void seeds(const char *order, const char *lanes, const char *batch, size_t handlers)
 {
-    const char *one = getenv("OUTBOX_SEED"), *soak = getenv("OUTBOX_SOAK");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? 5000 : 20;
+    const char *one = getenv("OUTBOX_SEED");
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : (uint64_t)share_count(20, 5000);
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         plan = (struct plan){s, order, lanes, batch, handlers, false};

@@ -23,7 +23,7 @@ class Bell(Exact):
         super().setUp()
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.outbox("init")
+        self.init()
         self.reader = self.session()
 
     def sleepers(self, names):

@@ -246,7 +246,7 @@ class Servers(Exact):
 
     def setUp(self):
         super().setUp()
-        self.new = servers.Postgres(self.SETTINGS)
+        self.new = servers.Postgres(self.SETTINGS, cluster="second")
         self.new.start()
         self.addCleanup(self.new.close)
         self.there_url = self.new.create_database("there")

@@ -1,6 +1,7 @@
 """What reading costs on PostgreSQL: the plans of every statement that touches events, as the server really chose them, and
 the pages a claim looks at, which must not grow with the number of events."""
 # build: plain
+# quick: no
 import json
 import re
 
@@ -76,7 +77,7 @@ class Plans(Exact):
     def reads(self, rows, when):
         schema, tables = f"s{rows}{when}", "@.event, @.lane, @.claim, @.parked, @.consumer"
         self.store = f"{self.base}&schema={schema}"
-        self.outbox("init")
+        self.init()
         self.reader = self.session(self.base, schema)
         if when == "empty": self.reader.do(f"ANALYZE {tables}")
         self.fill(self.reader, rows)

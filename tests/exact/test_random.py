@@ -2,6 +2,7 @@
 them, prepare, commit and roll back in any order, while workers claim, fail, crash and give back, and old events are trimmed.
 A failure names its seed. OUTBOX_SOAK=1 runs many seeds; OUTBOX_SEED=N that one alone."""
 # build: plain
+# quick: no
 import collections
 import os
 import random

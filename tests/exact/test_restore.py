@@ -28,11 +28,11 @@ class Restored(PgCase):
 
     def setUp(self):
         super().setUp()
-        self.new = servers.Postgres()
+        self.new = servers.Postgres(cluster="second")
         self.new.start()
         self.addCleanup(self.new.close)
         self.new.create_database("there")
-        self.outbox("init")
+        self.init()
 
     def burn(self, url, n):
         """burn uses up transaction numbers."""

@@ -246,7 +246,7 @@ class Prepared(Exact):
         super().setUp()
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
-        self.outbox("init")
+        self.init()
         self.reader = self.session()
         self.register("c")
 

@@ -3,6 +3,7 @@ and positions go by the store's clock, which is the server's, or in SQLite that 
 jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and nobody waits for an hour.
 
 # build: plain
+# quick: no
 """
 import random
 import time
@@ -27,7 +28,7 @@ class Clocks(Numbers):
     def setUp(self):
         super().setUp()
         self.rng = random.Random(SEED)
-        self.outbox("init")
+        self.init()
 
     def clock(self, name, seconds=0):
         return Clock(self.path(f"clock-{name}"), seconds)
@@ -171,7 +172,7 @@ class OfTheServer(Clocks, Case):
         Case.setUp(self)
         self.store = self.server.create_database(self.dbname)
         self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
-        self.outbox("init")
+        self.init()
 
     def sql(self, statement, *params):
         return servers.execute(self.store, statement, *params)

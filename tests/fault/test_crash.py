@@ -38,7 +38,7 @@ class Storm(Crew, Scenario, Case):
 
     def begin(self, lanes):
         self.lanes, self.born, self.vanished = lanes, 0, 0
-        self.outbox("init")
+        self.init()
         self.sql("CREATE TABLE ledger (producer TEXT, n INTEGER, count INTEGER)")
         self.sinks = {"books": f"file:{self.path('books')}", "mail": "exec:" + APPEND.format(out=self.path("mail")),
                       "flaky": FLAKY.format(out=self.path("flaky")),
@@ -113,7 +113,7 @@ class Emitters(Scenario, Case):
         lines = self.path("import.ndjson")
         lines.write_text("".join(json.dumps({"type": "row.added", "payload": {"n": n}, "idempotency_key": f"row-{n}"})
                                  + "\n" for n in range(count)))
-        self.outbox("init")
+        self.init()
         kills = 0
         while True:
             child = self.spawn(BIN, "emit", "--ndjson", lines)
@@ -145,7 +145,7 @@ class Directed(Case):
         super().setUp()
         self.hold, self.out = self.path("hold"), self.path("out")
         self.hold.touch()
-        self.outbox("init")
+        self.init()
 
     def tearDown(self):
         self.hold.unlink(missing_ok=True)  # lets orphans end
@@ -318,7 +318,7 @@ class Poison(Scenario, Case):
         c.verdict()
 
     def emit_with(self, poison, total):
-        self.outbox("init")
+        self.init()
         self.emit_many([{"type": "poison" if n in poison else "food", "aggregate_type": "k",
                          "aggregate_id": str(n % self.KEYS)} for n in range(1, total + 1)])
 

@@ -13,7 +13,7 @@ class Durable(PgCase):
         self.postgres.start()
         self.addCleanup(self.postgres.close)
         self.store = self.postgres.create_database("shop")
-        self.outbox("init")
+        self.init()
 
     def test_event_that_was_delivered_is_there_after_a_crash_without_synchronous_commits(self):
         self.sql("ALTER DATABASE shop SET synchronous_commit = off")
@@ -50,7 +50,7 @@ class Settings(PgCase):
            "work_mem = '64kB'", "extra_float_digits = -15", "transform_null_equals = on", "backslash_quote = off")
 
     def test_relay_works_whatever_is_set_for_the_database(self):
-        self.outbox("init")
+        self.init()
         self.sql("; ".join(f"ALTER DATABASE {self.dbname} SET {setting}" for setting in self.ODD))
         out = self.path("out.ndjson")
         with self.relay("--consumer", "c", "--sink", f"file:{out}", "--events", "a_%.*,b\\x.*", "--lanes", "2"):
@@ -61,7 +61,7 @@ class Settings(PgCase):
         self.outbox("status")
 
     def test_worker_in_plain_sql_is_told_what_is_in_its_way(self):
-        self.outbox("init")
+        self.init()
         self.sql("SELECT outbox.register('c', 'a.*')")
         self.sql("SELECT outbox.emit('a.b', NULL, NULL, '{}')")
         for setting, said in (("default_transaction_read_only = on", "read-only transaction"),

@@ -16,7 +16,7 @@ class Dying:
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.sql("CREATE TABLE effect (handler text, key int)")
         self.emit_many([{"type": "e", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i}
                         for i in range(EVENTS)])

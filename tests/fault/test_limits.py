@@ -2,6 +2,7 @@
 it goes when there is room again. The disk of a PostgreSQL server is in test_postgres_servers.py.
 
 # build: plain
+# quick: no
 """
 import ctypes
 import json
@@ -74,7 +75,7 @@ class Space(Numbers, Case):
         room again, by the same relay."""
         self.db = self.small / "shop.db"
         self.store = f"sqlite:{self.db}"
-        self.outbox("init")
+        self.init()
         with self.start() as relay:
             for _ in range(20 if SOAK else 3):
                 self.wait_all(relay)
@@ -101,7 +102,7 @@ class Space(Numbers, Case):
         """A file sink without room is down, and says why; every line is whole, none is lost, in order, when there is room again,
         and no attempt is counted."""
         self.out = self.small / "out"
-        self.outbox("init")
+        self.init()
         with self.start() as relay:
             for n in range(20 if SOAK else 3):
                 self.send(60)
@@ -127,7 +128,7 @@ class Memory(Scenario):
     def setUp(self):
         super().setUp()
         self.out = self.path("out")
-        self.outbox("init")
+        self.init()
         self.bodies = {n: json.dumps(f"{n} " + "x" * (MIB - 20 if n % 2 else n * 1000)) for n in range(self.COUNT)}
         lines = "".join(f'{{"type":"a","aggregate_type":"k","aggregate_id":"{n % KEYS}","payload":{body}}}\n'
                         for n, body in self.bodies.items())

@@ -2,6 +2,7 @@
 answer; between a relay and PostgreSQL, Redis, the endpoint of a webhook. The network is net.py.
 
 # build: plain
+# quick: no
 """
 import contextlib
 import pathlib
@@ -70,7 +71,7 @@ class ToPostgres(Network, PgCase):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))
         self.net = self.stack.enter_context(Net(f"{query['host']}/.s.PGSQL.{query.get('port', 5432)}"))
         self.far = (f"postgres://{servers.USER}@127.0.0.1:{self.net.port}/{self.dbname}?connect_timeout=2&sslmode=disable"
@@ -147,7 +148,7 @@ class ToRedis(Network, Case):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.redis = servers.Redis().start()
         self.addCleanup(self.redis.close)
         self.net = self.stack.enter_context(Net(self.redis.socket))
@@ -221,7 +222,7 @@ class ToWebhook(Network, Case):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.endpoint = Endpoint().start()
         self.addCleanup(self.endpoint.stop)
         self.net = self.stack.enter_context(Net(("127.0.0.1", self.endpoint.port)))

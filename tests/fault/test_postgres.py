@@ -110,7 +110,7 @@ class Cut(Numbers, PgCase):
 
     def cut_and_recover(self, make):
         """make gives the rule of a proxy that breaks a connection."""
-        self.outbox("init")
+        self.init()
         with Proxy(self.store) as proxy:
             with self.relay("--store", proxy.url, "--consumer", "out", "--sink", f"file:{self.out}", "--lease", LEASE,
                             "--batch", 4) as relay:
@@ -169,7 +169,7 @@ class Asleep(Faults):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def emit_and_time(self, *relays):
         self.emit_numbers(1)
@@ -256,7 +256,7 @@ class Impatient(Faults):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def test_time_limits_of_the_database_make_nothing_get_lost(self):
         self.set_for_all(statement_timeout="150ms", lock_timeout="100ms", idle_in_transaction_session_timeout="150ms",
@@ -406,7 +406,7 @@ class Refused(Faults):
         self.outbox("init", "--store", self.store + "&schema=other")
 
     def test_an_outbox_newer_than_the_program_is_refused(self):
-        self.outbox("init")
+        self.init()
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
         for args in (["init"], ["emit", "a"], ["status"],
                          ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
@@ -415,7 +415,7 @@ class Refused(Faults):
             self.assertIn("use a newer outbox", said)
 
     def test_a_relay_stops_when_the_outbox_becomes_newer_than_the_program(self):
-        self.outbox("init")
+        self.init()
         relay = self.mail()
         self.wait_asleep(1, relay)
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
@@ -448,7 +448,7 @@ class Refused(Faults):
                 self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
 
     def test_a_role_without_rights_is_told_what_it_lacks(self):
-        self.outbox("init")
+        self.init()
         url = self.role()
         for args in (["emit", "a"], ["status"],
                          ["relay", "--drain", "--consumer", "m", "--sink", "stdout:"]):
@@ -459,7 +459,7 @@ class Refused(Faults):
         self.assertIn("permission denied for database", said)
 
     def test_read_only_by_default_does_not_bind_our_sessions(self):
-        self.outbox("init")
+        self.init()
         self.emit_numbers(1)
         self.set_for_all(default_transaction_read_only="on")
         self.outbox("init", "--store", self.store + "&schema=new")

@@ -2,6 +2,7 @@
 nothing lost, order kept, and nobody has to start a relay again.
 
 # build: plain
+# quick: no
 
 The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
@@ -67,7 +68,7 @@ class Crowd(Crew, Scenario, ServerCase):
 
     def begin(self, lanes):
         self.lanes, self.vanished = lanes, 0
-        self.outbox("init")
+        self.init()
         self.sql(producer.TABLE)
         self.sql(producer.FILL)
         self.broken = self.path("broken-down")
@@ -179,7 +180,7 @@ class Crash(Crowd):
         self.rounds(self.crashes, STORM)
 
     def test_a_server_restarted_while_a_relay_sleeps_finds_it_awake_for_the_next_event(self):
-        self.outbox("init")
+        self.init()
         with self.mail() as relay:
             for n, mode in enumerate(("fast", "immediate")):
                 self.emit("a", "k/1", 2 * n)
@@ -261,7 +262,7 @@ class Failover(Crowd):
         self.store = self.store.replace(f"host={self.primary.dir}", hosts) + "&target_session_attrs=read-write"
 
     def test_a_standby_can_be_read_and_says_why_it_cannot_be_written_to(self):
-        self.outbox("init")
+        self.init()
         id = self.emit("a", "k/1", 1)
         copy = self.standby.url(self.dbname)
         wait_until(lambda: servers.execute(copy, "SELECT to_regclass('outbox.event')")[0][0] and
@@ -338,7 +339,7 @@ class DiskFull(Numbers, ServerCase):
         """A database without room refuses emits and says why; what was committed is delivered, in order, when there is
         room again."""
         large = f'"{os.urandom(40000).hex()}"'
-        self.outbox("init")
+        self.init()
         self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
         self.send(300)
         db = psycopg2.connect(self.store)
@@ -381,7 +382,7 @@ class TwoPhase(ServerCase):
             db.close()
 
     def test_prepared_transactions_are_delivered_once_they_commit_also_after_a_crash(self):
-        self.outbox("init")
+        self.init()
         with self.mail() as relay:
             self.prepare("one", 1)
             self.prepare("two", 2)

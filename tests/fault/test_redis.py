@@ -24,7 +24,7 @@ class Moods(Numbers, Case):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.redis = servers.Redis({"key-load-delay": 0}).start()
         self.addCleanup(self.redis.close)
         self.streams = ["s"]
@@ -272,7 +272,7 @@ class RoundTrip(Scenario, Case):
 
     def begin(self):
         self.b = self.path("b.db")
-        self.outbox("init")
+        self.init()
         self.outbox("init", "--store", f"sqlite:{self.b}")
         self.sql("CREATE TABLE ledger (producer TEXT, n INTEGER, count INTEGER)")
         self.b_sql("CREATE TABLE entry (id INTEGER PRIMARY KEY, key TEXT, payload TEXT)")

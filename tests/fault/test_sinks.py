@@ -10,7 +10,7 @@ from support import Case, wait_until
 class FileSink(Numbers, Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def start(self, *more):
         return self.relay("--log-level", "debug", "--consumer", "out", "--sink", f"file:{self.out}", *more)

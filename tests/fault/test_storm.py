@@ -3,6 +3,7 @@ takes effect once for each of them, in the order of its key; what one cannot do 
 
 OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N plays the timing again."""
 # build: plain
+# quick: no
 import pathlib
 import random
 import signal
@@ -23,7 +24,7 @@ class Handlers(Scenario):
     """What holds on any store. self.PREFIX stands before the outbox's tables."""
 
     def begin(self, effect_at):
-        self.outbox("init")
+        self.init()
         self.sql(f"CREATE TABLE effect (handler text, event text, seq bigint, key text, pid int, at {effect_at})")
         self.count = 0
 

@@ -13,7 +13,7 @@ QUICK = "base=20ms,cap=50ms,attempts=1000,outage=0s"
 class WebhookCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def endpoint(self, behave=None):
         endpoint = Endpoint(behave).start()

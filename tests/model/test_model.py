@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from support import ROOT, SOAK
+from support import ROOT, SOAK, thorough
 
 sys.path.insert(0, str(ROOT / "tests" / "sim"))
 import test_mutations as code
@@ -120,12 +120,15 @@ class Checked(unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("spin"), "spin is not installed (Debian package spin)")
 class Model(Checked):
+    @thorough("spin takes half a minute")
     def test_every_promise_holds_in_every_state(self):
         self.holds((0, 0, 0), fast=False)
 
+    @thorough("spin takes half a minute")
     def test_everything_is_delivered_or_dead_in_the_end(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
+    @thorough("spin takes half a minute")
     def test_each_mistake_is_found(self):
         self.assertEqual(set(NUMBERS), set(BUGS), "the list is not whole")
         places = {}

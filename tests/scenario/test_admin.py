@@ -31,7 +31,7 @@ class Answer:
 class AdminCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.token_file = self.path("token")
         self.token_file.write_text(TOKEN + "\n")
         self.token_file.chmod(0o600)

@@ -30,7 +30,7 @@ DEBEZIUM = """CREATE TABLE "Shop"."Out""box" (
 class Adoption(PgCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def drained(self, name="mail"):
         out = self.path(f"{name}.ndjson")
@@ -219,7 +219,7 @@ class Adoption(PgCase):
         writer = psycopg2.connect(self.store)  # nobody's table is locked for that
         self.addCleanup(writer.close)
         with writer.cursor() as cursor: cursor.execute("INSERT INTO orders VALUES (1, 1, '1')")
-        self.outbox("init")
+        self.init()
         writer.commit()
         self.sql("INSERT INTO orders VALUES (2, 2, '2')")
         self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event"), [("2",)])

@@ -136,7 +136,7 @@ class Arguments(CliCase):
         self.assertFalse(self.db.exists())
 
     def test_two_dashes_end_the_options(self):
-        self.outbox("init")
+        self.init()
         self.outbox("emit", "--", "--type")
         self.assertEqual(self.json("events", "show", "1")["type"], "--type")
 
@@ -170,7 +170,7 @@ class Init(CliCase):
 class Emit(CliCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def test_prints_the_id_of_what_it_stored(self):
         id = self.outbox("emit", "order.paid", "--key", "order/4/2", "--version", "3", "--payload", '{"total": 9.50}',
@@ -230,7 +230,7 @@ class Emit(CliCase):
 class Bulk(CliCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def lines(self, n, **more):
         return "".join(json.dumps({"type": "t", "payload": i, **more}) + "\n" for i in range(1, n + 1))
@@ -298,7 +298,7 @@ class BadInput(CliCase):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def emit_refused(self, *args, says, **kw):
         self.refused(DATA, "emit", *args, "--idempotency-key", "k", says=says, **kw)
@@ -425,7 +425,7 @@ class BadInput(CliCase):
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         self.db = disk / "shop.db"
         self.store = f"sqlite:{self.db}"
-        self.outbox("init")
+        self.init()
         self.outbox("emit", "first")
         line = json.dumps({"type": "t", "payload": "x" * 400}) + "\n"
         told = self.refused(UNAVAILABLE, "emit", "--ndjson", input=line * 20_000, says=["no space left", "make room"])
@@ -554,7 +554,7 @@ class Inspect(CliCase):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         for i in range(1, 4):
             self.emit("order.paid", f"order/{i}", {"n": i})
         self.emit("user.new", "user/1", {"n": 4})
@@ -705,7 +705,7 @@ class Inspect(CliCase):
 class Relay(CliCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def test_refuses_to_run_nothing_or_something_half_configured(self):
         self.refused(CONFIG, "relay", says=["--consumer", "[consumer NAME]"])

@@ -11,7 +11,7 @@ USAGE, CONFIG = 64, 78
 class ConfigCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def write(self, name, text, mode=0o600):
         path = self.path(name)

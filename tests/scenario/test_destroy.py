@@ -11,7 +11,7 @@ FOUND, USAGE, DATA = 1, 64, 65
 class Destroying(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         for _ in range(3): self.emit("t")
         for name in "ab":
             self.drain("--consumer", name, "--sink", "exec:exit 65")

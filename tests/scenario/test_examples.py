@@ -12,7 +12,7 @@ import urllib.parse
 
 import psycopg2
 import servers
-from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
+from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, thorough, wait_until
 
 EXAMPLES = ROOT / "examples"
 SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
@@ -48,7 +48,7 @@ class ExampleCase(PgCase):
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def env(self, extra=None):
         """env names the database the way libpq does, which every driver understands."""
@@ -210,11 +210,13 @@ class Python(Claims, ExampleCase):
         self.assertEqual(self.revenue(), {"ada": 42})
 
 
+@thorough("one language will do")
 @unittest.skipUnless(NODE, NO_NODE)
 class Node(Claims, ExampleCase):
     language = "node"
 
 
+@thorough("one language will do")
 class Psql(Claims, ExampleCase):
     language = "psql"
 
@@ -251,6 +253,7 @@ class Together(ExampleCase):
         self.assertEqual((self.status("delivered"), self.status("parked")), (1000, 0))
 
 
+@thorough("one language will do")
 class Restart(ExampleCase):
     """Workers of every language, and a server that is restarted under them."""
 
@@ -262,7 +265,7 @@ class Restart(ExampleCase):
         self.addCleanup(self._end_children)
         self.server.create_database("shop")
         self.store = self.server.url("shop")
-        self.outbox("init")
+        self.init()
 
     def test_every_worker_goes_on_after_the_server_was_restarted(self):
         total = 0

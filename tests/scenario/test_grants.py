@@ -71,7 +71,7 @@ RULES = [
 class Grants(PgCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def fill(self):
         """fill makes something of everything: a dead letter, a live claim (its epoch is returned), a key."""

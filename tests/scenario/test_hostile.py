@@ -20,7 +20,7 @@ PASSED = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", 
 class Hostile(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def without_checks(self):
         """without_checks takes every CHECK out of the table, as whoever may write the file can."""

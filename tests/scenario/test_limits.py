@@ -239,7 +239,7 @@ class WaysIn:
         if self.lib.outbox_emit(self.handle, ctypes.byref(m), None, ctypes.byref(err)): raise Refused(err.text.decode())
 
     def begin(self):
-        self.outbox("init")
+        self.init()
         self.lib = ctypes.CDLL(str(pathlib.Path(BIN).parent / "src" / "liboutbox.so"))
         self.handle = ctypes.c_void_p()
         err = Error()

@@ -87,7 +87,7 @@ class Outside:
 class OutsideCase(Outside, Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
 
 class Measured(OutsideCase):
@@ -362,7 +362,7 @@ class Served(OutsideCase):
 class OnPostgres(Outside, PgCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def test_an_idle_relay_asks_nothing_unless_it_is_scraped(self):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:

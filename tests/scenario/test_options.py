@@ -3,7 +3,7 @@
 import json
 import re
 
-from support import RESERVED, Case
+from support import RESERVED, SOAK, Case
 
 
 class Drift(Case):
@@ -52,36 +52,45 @@ class Drift(Case):
         self.assertEqual(found, {o["name"] for o in self.options})
         self.assertTrue(page.startswith(".TH OUTBOX 1"))
 
+    def check_given(self, origin, where, give):
+        """check_given: all of them at once; in a soak also each alone, where no other may come to be given by it."""
+        settings = [o["name"] for o in self.options if o["file"]]
+        for names in [settings, *([name] for name in settings if SOAK)]:
+            args, env = give(names)
+            rows = self.json("config", "show", *args, env={"OUTBOX_STORE": "", **env})
+            given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
+            self.assertEqual(sorted(given), sorted((name, origin, where(name)) for name in names))
+
     def test_every_setting_is_taken_from_its_variable(self):
         for o in self.options:
-            if not o["file"]:
-                continue
-            self.assertEqual(o["env"], "OUTBOX_" + o["name"].upper().replace("-", "_"))
-            rows = self.json("config", "show", env={"OUTBOX_STORE": "", o["env"]: self.examples[o["name"]]})
-            given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
-            self.assertEqual(given, [(o["name"], "environment", o["env"])])
+            if o["file"]: self.assertEqual(o["env"], "OUTBOX_" + o["name"].upper().replace("-", "_"))
+        variable = lambda name: "OUTBOX_" + name.upper().replace("-", "_")
+        self.check_given("environment", variable, lambda names: ([], {variable(n): self.examples[n] for n in names}))
 
     def test_every_setting_is_taken_from_its_flag(self):
-        for o in self.options:
-            if not o["file"]:
-                continue
-            rows = self.json("config", "show", f"--{o['name']}={self.examples[o['name']]}", env={"OUTBOX_STORE": ""})
-            given = [(r["name"], r["origin"], r["where"]) for r in rows if r["origin"] != "default"]
-            self.assertEqual(given, [(o["name"], "flag", f"--{o['name']}")])
+        self.check_given("flag", lambda name: f"--{name}",
+                         lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
     def test_every_option_of_a_command_is_accepted_there_and_nowhere_else(self):
-        scopes = {o["scope"] for o in self.options} - {"global", "outbox", "consumer"}
-        own = {o["name"] for o in self.options if o["scope"] in scopes}
-        for scope in sorted(scopes):
-            for name in sorted(own):
+        """Each where it belongs, and in one command in turn where it does not; a soak tries each in all of them."""
+        scopes = sorted({o["scope"] for o in self.options} - {"global", "outbox", "consumer"})
+        own = sorted({o["name"] for o in self.options if o["scope"] in scopes})
+        strangers = 0
+        for name in own:
+            known = [scope for scope in scopes if name in self.known_in(scope)]
+            others = [scope for scope in scopes if scope not in known]
+            strangers += 1
+            for scope in known + (others if SOAK else [others[strangers % len(others)]]):
                 done = self.outbox(*scope.split(), f"--{name}=1", "--help", status=None)
                 refused = f"unknown option --{name}" in done.stderr
-                shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
-                known = name in self.names(scope, "global", "outbox", *shared)
-                self.assertNotEqual(refused, known, f"{scope} --{name}: {done.stderr}")
+                self.assertNotEqual(refused, scope in known, f"{scope} --{name}: {done.stderr}")
+
+    def known_in(self, scope):
+        shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
+        return self.names(scope, "global", "outbox", *shared)
 
     def test_variables_of_commands_are_read_and_none_is_one_of_the_exec_sink(self):
-        self.outbox("init")
+        self.init()
         for o in self.options:
             if not o["env"]:
                 continue

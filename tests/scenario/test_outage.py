@@ -18,7 +18,7 @@ class Faces:
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.out = self.path("out")
         self.endpoints = {}
 

@@ -29,7 +29,7 @@ class Pooler(Case):
         self.direct = self.server.create_database(name)
         self.store = self.pooler.url(name)
         self.dbname, self.out = name, self.path("out")
-        self.outbox("init")
+        self.init()
 
     def sql(self, statement, *params):
         return servers.execute(self.direct, statement, *params)

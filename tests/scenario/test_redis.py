@@ -59,7 +59,7 @@ class Redis:
     def setUp(self):
         super().setUp()
         self.redis("FLUSHALL")
-        self.outbox("init")
+        self.init()
 
     def to(self, stream, *more, name="out"):
         return ["--consumer", name, "--sink", self.redis.url(f"stream={stream}"), *more]

@@ -15,7 +15,7 @@ DATA = 65
 class RelayCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.out = self.path("out")
         self.broken = self.path("broken")  # what the test's own sinks look at
 

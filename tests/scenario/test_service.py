@@ -22,7 +22,7 @@ DATA, UNAVAILABLE, CONFIG = 65, 69, 78
 class ServiceCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.conf = self.path("outbox.conf")
 
     def configure(self, *consumers, **outbox):
@@ -279,7 +279,7 @@ class Early(Case):
         self.server = servers.Postgres().start()
         self.addCleanup(self.server.close)
         self.store = self.server.create_database("shop")
-        self.outbox("init")
+        self.init()
         self.emit("a", "k/1", 1)
         self.server.stop()
 

@@ -15,7 +15,7 @@ class Rolling:
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def configure(self, host, **options):
         conf = self.path(f"{host}.conf")

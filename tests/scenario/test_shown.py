@@ -57,7 +57,7 @@ class Shown:
 
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.events = []
 
     def emit_some(self, rng, n):

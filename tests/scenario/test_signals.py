@@ -28,7 +28,7 @@ def caller(how, *names):
 class Relay(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
 
     def start(self, prefix, *args):
         relay = self.spawn(*prefix, BIN, "relay", *args)

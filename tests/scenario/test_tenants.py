@@ -14,7 +14,7 @@ DATA, CONFIG, UNAVAILABLE = 65, 78, 69
 class Tenants(PgCase):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.producer, self.consumer = self.role("producer"), self.role("producer", "consumer")
         self.operator = self.role("operator")
 

@@ -60,7 +60,7 @@ NODE = node_has_it()
 class WebhookCase(Case):
     def setUp(self):
         super().setUp()
-        self.outbox("init")
+        self.init()
         self.secrets = self.path("secrets")
         self.secrets.write_text(SECRET + "\n")
 

@@ -1,4 +1,5 @@
-/* main.c: sim [--seed N] [--seeds N] [--steps N] [--trace] [--postgres]: runs seeds, and says which one failed, and how. */
+/* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres]: runs seeds, and says which one failed, and
+ * how. --share: so many, fewer where a run is to be short (../share.h). */
 #include <getopt.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 #include "../contract/pg.h"
 #include "../contract/store.h"
+#include "../share.h"
 #include "sim.h"
 
 #define STEPS 600
@@ -78,17 +80,18 @@ static void histories_break_no_guarantee(void **state)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},
-                                            {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
-                                            {"postgres", 0, NULL, 'p'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'}, {"steps", 1, NULL, 't'}, {"trace", 0, NULL, 'v'},
+        {"postgres", 0, NULL, 'p'}, {"share", 1, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const struct CMUnitTest tests[] = {cmocka_unit_test(histories_break_no_guarantee)};
-    uint64_t seeds = 0;
+    uint64_t seeds = 0, part = SEEDS;
     int c;
     asked.first = asked.n = 1;
     asked.steps = STEPS;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) switch (c) {
         case 's': asked.first = strtoull(optarg, NULL, 10), seeds = seeds ? seeds : 1; break;
         case 'n': seeds = strtoull(optarg, NULL, 10); break;
+        case 'h': part = (uint64_t)share_count(atol(optarg), SEEDS); break;
         case 't': asked.steps = atoi(optarg); break;
         case 'v': world.trace = true; break;
         case 'p':
@@ -98,7 +101,7 @@ int main(int argc, char **argv)
             break;
         default: return 2;
         }
-    asked.n = seeds ? seeds : SEEDS;
+    asked.n = seeds ? seeds : part;
     sqlite3_config(
         SQLITE_CONFIG_SINGLETHREAD); /* there is one, and a seventh of the time went into locks and counters */
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);

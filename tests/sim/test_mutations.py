@@ -1,6 +1,7 @@
 """Would the simulator see a bug? Each of these is put into the code on purpose (src/base/bug.h), in a library built for this
 alone, and the simulator, or the test named, must fail. Prints by which seed, and what was seen."""
 # build: plain
+# quick: no
 import os
 import pathlib
 import re

@@ -1,7 +1,8 @@
 """The binary with its allocations failing one by one (preload.c over the real thing): it says what went wrong and exits, or
 goes on without; it never crashes, hangs, or says that it did what it did not. In an ordinary run each allocation of its own
-fails, and a share of its libraries' (SQLite, libpq, stdio); in a soak each of those, too. Under sanitizers, which are there
-for what is left behind, a third of it will do, and memory comes back after one failure, except in a soak."""
+fails (of those of a relay that drains, which is started twice for each, one in three), and a share of its libraries' (SQLite,
+libpq, stdio); in a soak each of those, too. With --quick and under sanitizers, which are there for what is left behind, a fifth
+of it will do, and memory comes back after one failure."""
 import json
 import os
 import pathlib
@@ -11,12 +12,12 @@ import subprocess
 
 import servers
 from endpoint import Endpoint
-from support import BIN, SANITIZER, SOAK, Case, PgCase, clean_env
+from support import BIN, QUICK, SANITIZED, SANITIZER, SOAK, Case, PgCase, clean_env
 
 SHIM = pathlib.Path(BIN).parent / "tests" / "torture" / "liboutbox-fail.so"
-SANITIZED = any(b"__asan_init" in line for line in open(BIN, "rb"))
-SHARE = 1 if SOAK else 997 if SANITIZED else 199  # one in so many of the libraries' allocations
-OURS = 3 if SANITIZED and not SOAK else 1  # and of its own
+BRIEF = (SANITIZED or QUICK) and not SOAK
+SHARE = 1 if SOAK else 1499 if BRIEF else 397  # one in so many of the libraries' allocations
+OURS = 5 if BRIEF else 1  # and of its own
 STATUSES = (0, 1, 64, 65, 69, 75, 78)  # what the manual names; 70 would be a bug
 LIMIT = 30  # seconds until a run counts as hanging
 
@@ -56,8 +57,10 @@ class Torture:
         if done.returncode > 1: self.assertRegex(said, r"\w", f"{where}: exit status {done.returncode} without a word")
         self.assertNotRegex(said, r"\(null\)", where)
 
-    def torture(self, *args, input=b"", prepare=None, check=None, lasting=True):
-        """torture runs a command once per allocation that fails. check(process, where) sees each."""
+    def torture(self, *args, input=b"", prepare=None, check=None, lasting=True, slow=1):
+        """torture runs a command once per allocation that fails. check(process, where) sees each. slow: outside of a soak one in so
+        many of them."""
+        slow = 1 if SOAK else slow
         if prepare: prepare()
         done, ours, _ = self.run_failing(args, 0, "ours", input=input)
         self.assertIn(done.returncode, (0, 1), done.stderr)
@@ -65,8 +68,8 @@ class Torture:
         every = self.run_failing(args, 0, input=input)[1]
         self.assertGreater(every, ours)
         rounds = 0
-        for mode in (False, True) if lasting and (SOAK or not SANITIZED) else (False,):
-            for whose, numbers in ("ours", range(1, ours + 1, OURS)), ("all", range(1, every + 1, SHARE)):
+        for mode in (False, True) if lasting and not BRIEF else (False,):
+            for whose, numbers in ("ours", range(1, ours + 1, OURS * slow)), ("all", range(1, every + 1, SHARE * slow)):
                 for at in numbers:
                     where = f"outbox {' '.join(map(str, args))}: allocation {at} ({whose}{', and all after it' * mode})"
                     if prepare: prepare()
@@ -81,7 +84,7 @@ class Torture:
         return self.sql(self.COUNT_EVENTS)[0][0]
 
     def test_looking_around(self):
-        self.outbox("init")
+        self.init()
         self.emit_many([event(i) for i in range(5)])
         self.outbox("relay", "--drain", "--consumer", "c", "--sink", "exec:false", "--retry", "attempts=1,base=1ms,outage=0s",
                     status=None)
@@ -98,7 +101,7 @@ class Torture:
                 self.torture(*args, check=complete)
 
     def test_emitting(self):
-        self.outbox("init")
+        self.init()
         before = self.events()
         seen = {"events": before}
 
@@ -114,7 +117,7 @@ class Torture:
         self.torture("emit", "a.b", "--key", "k/1", "--payload", '{"n":1}', "--header", "h=1", check=check)
 
     def test_emitting_many(self):
-        self.outbox("init")
+        self.init()
         lines = "".join(json.dumps(event(i)) + "\n" for i in range(3)).encode()
         seen = {"events": self.events() + 6}
 
@@ -128,7 +131,7 @@ class Torture:
     def drain_to(self, sink, clear, arrived):
         """However a relay ends, the next one delivers the rest; nothing is a dead letter. clear empties what the sink leads
         to, arrived gives the payloads there."""
-        self.outbox("init")
+        self.init()
         args = ["relay", "--drain", "--consumer", "c", "--sink", sink, "--lease", "100ms"]
 
         def prepare():
@@ -145,7 +148,7 @@ class Torture:
             self.assertEqual(self.sql(self.COUNT_DEAD)[0][0], 0, where)
 
         # Where memory never comes back, a relay goes on trying: that it may.
-        self.torture(*args, prepare=prepare, check=check, lasting=False)
+        self.torture(*args, prepare=prepare, check=check, lasting=False, slow=3)
 
     def test_draining(self):
         out = self.path("out.ndjson")
@@ -176,10 +179,10 @@ class Sqlite(Torture, Case):
             """A second attempt finds nothing half-made."""
             self.outbox("init")
             self.outbox("emit", "a.b")
-        self.torture("init", prepare=prepare, check=check)
+        self.torture("init", prepare=prepare, check=check, slow=3)
 
     def test_reading_a_config_file(self):
-        self.outbox("init")
+        self.init()
         config = self.path("outbox.conf")
         config.write_text(f'[outbox]\nstore = {self.store}\n\n[consumer mail]\nsink = file:x\nlease = 2s\nevents = a.*\n'
                           'where = n = 1\n\n[consumer search]\nsink = stdout:\nretry = base=1s,attempts=3,outage=0s\n')

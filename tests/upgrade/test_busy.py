@@ -1,6 +1,7 @@
 """Bringing an outbox up while it is in use: producers are not kept waiting, a long transaction is waited for, whoever is killed
 half-way leaves the old version whole, and several at once do it once."""
 # build: plain
+# quick: no
 import contextlib
 import json
 import os

@@ -119,7 +119,7 @@ class Older:
         self.outbox("init")
         self.emit_many({"type": "t", "payload": n} for n in range(1000, 1100))
         self.assertNotEqual(relay.wait(expect=None), 0)
-        self.assertRegex(relay.output(), r"this outbox was brought up to version 3.*; this program knows 1: update it")
+        self.assertRegex(relay.output(), r"this outbox was brought up to version [23].*; this program knows 1: update it")
         self.assertNotIn("trying again", relay.output().split("brought up")[-1])
         self.drain(*consumer, "--lease", "1s")
         wait_until(lambda: self.drain(*consumer) and {e["payload"] for e in read_ndjson(out)} == set(range(1100)))
