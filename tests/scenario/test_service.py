@@ -401,8 +401,14 @@ class Unit(Case):
         self.assertEqual(self.analyze("verify", "--man=no"), (0, ""))
 
     def test_the_unit_gives_away_little(self):
-        status, said = self.analyze("security", "--offline=true", "--no-pager", "--threshold=20")
+        status, said = self.analyze("security", "--offline=true", "--no-pager", "--threshold=12")
         self.assertEqual(status, 0, said)
+
+    def test_the_unit_keeps_its_secrets_to_itself(self):
+        text = self.unit().read_text()
+        for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "LimitCORE=0", "KeyringMode=private", "UMask=0077",
+                     "CapabilityBoundingSet=", "RuntimeDirectory=outbox"):
+            self.assertIn(f"\n{line}\n", text)
 
     def test_the_unit_is_fed_and_reloaded_as_the_relay_does_it(self):
         text = self.unit().read_text()
