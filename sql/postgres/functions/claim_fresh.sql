@@ -15,6 +15,10 @@ DECLARE
     first bigint;
     last bigint;
     known bigint;
+    passed bigint; -- up to it no event can be new
+    again bigint;
+    behind boolean;
+    strange boolean;
     fed boolean;
     look record;
     opened boolean;
@@ -42,19 +46,31 @@ BEGIN
             opened := l.target IS NULL;
             IF opened THEN
                 known := l.window_end;
+                passed := CASE WHEN known IS NOT NULL THEN least(known, l.floor) END;
                 -- In this order, each with a snapshot of its own: what the target neither shows nor names as running
                 -- has a seq past next_floor; what it shows is not past window_end.
                 l.next_floor := coalesce(head, l.floor);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
-                SELECT CASE WHEN c.tenant = '' THEN (SELECT e.seq FROM @schema@.event e
-                                                     WHERE e.xid >= pg_snapshot_xmax(l.seen) ORDER BY e.xid, e.seq LIMIT 1) END,
-                       EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r WHERE r.srrelid = '@schema@.event'::regclass)
-                INTO first, fed;
-                IF l.window_end < known OR (first <= l.floor AND first <= known) THEN
+                -- Probes of an index (see trouble): the first event it has not seen, the last up to what it knows, one past what was
+                -- given out, those next to what it knows; and whether somebody else writes here.
+                SELECT (SELECT e.seq FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(l.seen) ORDER BY e.xid, e.seq LIMIT 1),
+                       (SELECT e.seq FROM (SELECT x.seq, x.xid FROM @schema@.event x WHERE x.seq <= passed AND x.seq > passed - 100
+                                           ORDER BY x.seq DESC LIMIT 1) e
+                        WHERE e.xid >= pg_snapshot_xmax(l.seen)),
+                       EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)),
+                       EXISTS (SELECT 1 FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > known ORDER BY x.seq LIMIT 100) e
+                               WHERE pg_visible_in_snapshot(e.xid, l.seen))
+                INTO first, again, behind, strange WHERE c.tenant = '';
+                fed := EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r WHERE r.srrelid = '@schema@.event'::regclass);
+                IF l.window_end < known OR behind OR again IS NOT NULL OR first <= passed THEN
                     astray := format('event numbers began again: the last one given out is %s, consumer "%s" was at %s',
                                      l.window_end, c.name, known);
+                    RETURN;
+                ELSIF strange THEN
+                    astray := format('events past %s, which consumer "%s" had reached, are of transactions from before that',
+                                     known, c.name);
                     RETURN;
                 END IF;
                 IF fed THEN

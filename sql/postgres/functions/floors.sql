@@ -9,6 +9,9 @@ LANGUAGE sql STABLE AS $outbox$
         UNION ALL
         SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
         FROM @schema@.consumer c JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
+        UNION ALL -- where it is nobody knows: it may need everything
+        SELECT c.name, c.paused, 0, 'lost place', 0
+        FROM @schema@.consumer c WHERE (SELECT count(*) FROM @schema@.lanes(c.name, c.lanes)) <= c.lanes
         UNION ALL
         SELECT c.name, c.paused, p.seq - 1, 'parked', 0
         FROM @schema@.consumer c, LATERAL (SELECT min(x.seq) AS seq FROM @schema@.parked x WHERE x.consumer = c.name AND NOT EXISTS

@@ -32,6 +32,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce($1 = $2 OR ($2 LIKE '?/%' AND substr($1, strpos($1, '/')) = substr($2, 2)), false);
 COMMENT ON FUNCTION @schema@.at_home(text, text) IS 'whether a lane is at home here';
 
+-- always_here: whether nothing of it is known to come from another cluster.
+CREATE OR REPLACE FUNCTION @schema@.always_here() RETURNS boolean
+LANGUAGE sql VOLATILE AS $outbox$
+    SELECT NOT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
+                       WHERE l.home IS NOT NULL AND split_part(l.home, '/', 1) NOT IN ('?', @schema@.home()))
+       AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = 'system_identifier' AND m.value = @schema@.home())
+$outbox$;
+COMMENT ON FUNCTION @schema@.always_here() IS 'whether nothing of the outbox comes from another cluster';
+
 -- moved: whether the outbox came here from another cluster: then the transaction numbers in it mean nothing here, and must be
 -- made anew (rebaseline) before anybody reads.
 CREATE OR REPLACE FUNCTION @schema@.moved() RETURNS boolean

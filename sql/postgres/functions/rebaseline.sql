@@ -4,9 +4,12 @@
 -- Moved: a lane shows nothing past its window_end, and numbers only grow. So what is not past it is judged by the old
 -- cluster's snapshots, and whatever is past it is new, from either cluster. What anybody still has to get is given a
 -- transaction number that ended here already, and that no lane has seen now; what nobody has to get, one that all have seen.
+-- Strange events, in the same cluster: what has a transaction number that has not begun yet, or is past all that a lane was given
+-- and still looks as if it had been seen, was written by somebody with a number from elsewhere. It gets this transaction's.
 -- Numbers: they go on past everything known, and new events get new ones, in their order. Which events are new is exact in the
 -- same cluster: a transaction begun after a lane's snapshot has no number up to its window_end. In another one it is what was
--- not surely there before: a row is older than this cluster if its transaction number is higher than the row's own (xmin).
+-- not surely there before: a row is older than this cluster if its transaction number is higher than the row's own (xmin). Where
+-- the old rows are there as files (pg_upgrade), both go on, and it is exact again.
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -23,18 +26,22 @@ DECLARE
     renumbered bigint := 0;
     place text;
     late xid8;
+    brought bigint := 0;
+    files boolean;
+    found text;
     owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass);
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0));
     PERFORM @schema@.lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
     PERFORM @schema@.check_fed();
     t := @schema@.trouble();
-    IF t.moved IS NULL AND t.numbers IS NULL AND t.sequence IS NULL THEN
-        RETURN false;
-    END IF;
+    found := concat_ws('; ', t.moved, t.numbers, t.sequence);
     IF NOT pg_has_role(owner, 'USAGE') THEN
+        IF found = '' THEN
+            RETURN false;
+        END IF;
         RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; role "%" may not do that', '@schema@',
-            concat_ws('; ', t.moved, t.numbers, t.sequence), current_user USING ERRCODE = 'OB006',
+            found, current_user USING ERRCODE = 'OB006',
             HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
                           'nothing is lost', '@schema@', owner);
     END IF;
@@ -42,12 +49,30 @@ BEGIN
         RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
             USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
     END IF;
+    IF @schema@.always_here() AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
+        -- Here all events are looked at, where trouble takes samples.
+        UPDATE @schema@.event x SET xid = DEFAULT
+        WHERE x.xid >= pg_snapshot_xmax(pg_current_snapshot())
+           OR EXISTS (SELECT 1 FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z
+                      WHERE z.lane >= 0 AND x.seq > z.window_end AND pg_visible_in_snapshot(x.xid, coalesce(z.target, z.seen)));
+        GET DIAGNOSTICS brought = ROW_COUNT;
+        t := @schema@.trouble();
+        IF t.numbers IS NULL AND EXISTS (SELECT 1 FROM @schema@.event x WHERE @schema@.began_again(x.xid, x.seq)) THEN
+            t.numbers := 'event numbers were given again';
+        END IF;
+        found := coalesce(nullif(found, ''), t.numbers, 'events were brought here from elsewhere');
+        IF brought = 0 AND t.moved IS NULL AND t.numbers IS NULL AND t.sequence IS NULL THEN
+            RETURN false;
+        END IF;
+    ELSIF found = '' THEN
+        RETURN false;
+    END IF;
     IF t.numbers IS NOT NULL OR t.sequence IS NOT NULL THEN
         PERFORM @schema@.lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
                                      CASE WHEN t.numbers IS NULL THEN '200ms' ELSE '5s' END);
     END IF;
     IF t.sequence IS NOT NULL THEN
-        ALTER SEQUENCE @schema@.event_seq_seq INCREMENT 1 NO MINVALUE NO MAXVALUE CACHE 1 NO CYCLE;
+        ALTER SEQUENCE @schema@.event_seq_seq AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE CACHE 1 NO CYCLE;
     END IF;
 
     IF t.moved IS NULL THEN -- while the numbers are as they were handed out
@@ -71,9 +96,11 @@ BEGIN
         END IF;
         -- A cluster's identity begins with the second it was made in.
         born := to_timestamp(@schema@.home()::bigint >> 32);
+        files := t.moved IS NULL OR (SELECT count(DISTINCT x.xid) > 1 AND bool_and(x.xmin::text::bigint = x.xid::text::bigint & 4294967295)
+                                     FROM @schema@.event x WHERE x.created_at < born);
         SELECT min(x.created_at) INTO began FROM @schema@.event x
         WHERE x.seq <= known AND CASE
-            WHEN t.moved IS NULL THEN @schema@.began_again(x.xid, x.seq)
+            WHEN files THEN @schema@.began_again(x.xid, x.seq)
             WHEN x.created_at < born THEN false
             WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
             ELSE x.seq <= head AND head < known
@@ -82,7 +109,7 @@ BEGIN
         FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
                  WHERE began IS NOT NULL AND CASE
                      WHEN x.seq > known THEN x.created_at >= began
-                     WHEN t.moved IS NULL THEN @schema@.began_again(x.xid, x.seq)
+                     WHEN files THEN @schema@.began_again(x.xid, x.seq)
                      WHEN x.created_at < born THEN false
                      WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
                      ELSE x.seq <= head AND head < known
@@ -122,7 +149,7 @@ BEGIN
             l.target := NULL;
             l.pos := 0;
             l.window_end := NULL; -- up to the floor there may be what only others have to get
-        ELSIF renumbered > 0 AND l.target IS NOT NULL THEN -- what has a new number may be in the window
+        ELSIF renumbered > 0 AND l.window_end IS NOT NULL THEN -- what has a new number may be in the window, or have been seen
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
         END IF;
         l.home := place;
@@ -148,14 +175,14 @@ BEGIN
                ('system_identifier', coalesce(@schema@.home(), 'unknown'))
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF t.numbers IS NOT NULL OR renumbered > 0 THEN
+    IF t.numbers IS NOT NULL OR renumbered > 0 OR brought > 0 THEN
         INSERT INTO @schema@.meta AS m (name, value)
         VALUES ('renumbered_at', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
-               ('renumbered_events', renumbered::text), ('renumbered_why', coalesce(t.numbers, t.moved))
+               ('renumbered_events', greatest(renumbered, brought)::text), ('renumbered_why', found)
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
-    RAISE LOG 'outbox in schema % was made right (% events got new numbers): %', '@schema@', renumbered,
-        concat_ws('; ', t.moved, t.numbers, t.sequence);
+    RAISE LOG 'outbox in schema % was made right (% events got new numbers): %', '@schema@', greatest(renumbered, brought),
+        found;
     RETURN true;
 END
 $outbox$;
@@ -193,6 +220,7 @@ COMMENT ON FUNCTION @schema@.handed_out_there(@schema@.lane, xid8, bigint) IS 'w
 CREATE OR REPLACE FUNCTION @schema@.began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
-                   WHERE l.lane >= 0 AND $2 <= l.window_end AND $1 >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
+                   WHERE l.lane >= 0 AND $2 <= l.window_end AND $2 <= CASE WHEN l.target IS NULL THEN l.floor ELSE l.next_floor END
+                     AND $1 >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 COMMENT ON FUNCTION @schema@.began_again(xid8, bigint) IS 'whether an event has a number from before it';

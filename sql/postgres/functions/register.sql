@@ -12,6 +12,7 @@ DECLARE
     c @schema@.consumer;
     l @schema@.lane;
     head bigint;
+    given bigint;
     snap pg_snapshot;
     here text;
     trouble record;
@@ -70,6 +71,7 @@ BEGIN
         snap := pg_current_snapshot();
         head := 0;
     END IF;
+    given := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- nothing that snap shows is past it
     IF here <> @schema@.here() THEN
         RAISE EXCEPTION 'the sequence of event numbers was changed just now: try again' USING ERRCODE = 'lock_not_available';
     END IF;
@@ -84,9 +86,14 @@ BEGIN
         IF NOT FOUND THEN -- it is there, but not for us to see
             RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
         END IF;
+        -- What another of this name left behind that somebody deleted by hand: it would be this one's place.
+        DELETE FROM @schema@.lane x WHERE x.consumer = register.consumer;
+        DELETE FROM @schema@.claim x WHERE x.consumer = register.consumer;
+        DELETE FROM @schema@.parked x WHERE x.consumer = register.consumer;
+        DELETE FROM @schema@.setting x WHERE x.consumer = register.consumer;
         -- window_end is a number that was really given out: what begins there is past it (see rebaseline).
         INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL,
-                                         CASE WHEN start_at = 'end' THEN head END, 0, 0, 0, here
+                                         CASE WHEN start_at = 'end' THEN given END, 0, 0, 0, here
         FROM generate_series(-1, register.lanes - 1) AS g;
         RETURN true;
     END IF;
@@ -106,7 +113,7 @@ BEGIN
     UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
         predicate = register.predicate, retry = register.retry, ordering = register.ordering, lanes = register.lanes
     WHERE x.name = c.name;
-    SELECT sum(x.delivered), greatest(head, max(x.floor)), greatest(head, max(x.window_end)), max(x.version) + 1
+    SELECT sum(x.delivered), greatest(head, max(x.floor)), greatest(given, max(x.window_end)), max(x.version) + 1
     INTO l.delivered, head, l.window_end, l.version
     FROM @schema@.lanes(c.name, c.lanes) x;
     DELETE FROM @schema@.lane x WHERE x.consumer = c.name;

@@ -1,7 +1,8 @@
 -- trouble: whether this is still the outbox that its lanes know. Each answer is NULL, or says what is wrong.
 -- moved: it came from another cluster, so transaction numbers mean nothing here.
 -- numbers: event numbers began again below what somebody knows (TRUNCATE ... RESTART IDENTITY, setval, a cut-over by logical
--- replication, which copies no sequences): a position would pass over new events.
+-- replication, which copies no sequences): a position would pass over new events. Or somebody brought in events with the
+-- transaction numbers they had elsewhere, or once (a restore of single tables): those would be taken for seen.
 -- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
 CREATE OR REPLACE FUNCTION @schema@.trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
@@ -50,9 +51,22 @@ BEGIN
         SELECT format('event %s is new, but consumer "%s" was past %s already', f.seq, c.name, l.window_end)
         INTO numbers
         FROM @schema@.consumer c CROSS JOIN LATERAL @schema@.lanes(c.name, c.lanes) l
-        CROSS JOIN LATERAL (SELECT e.seq FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
-                            ORDER BY e.xid, e.seq LIMIT 1) f
-        WHERE l.lane >= 0 AND f.seq <= l.window_end AND f.seq <= CASE WHEN l.target IS NULL THEN l.floor ELSE l.next_floor END LIMIT 1;
+        CROSS JOIN LATERAL (SELECT least(l.window_end, CASE WHEN l.target IS NULL THEN l.floor ELSE l.next_floor END) AS seq
+                            WHERE l.window_end IS NOT NULL) o
+        CROSS JOIN LATERAL ((SELECT e.seq, e.xid FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
+                             ORDER BY e.xid, e.seq LIMIT 1)
+                            UNION ALL
+                            (SELECT e.seq, e.xid FROM @schema@.event e WHERE e.seq <= o.seq AND e.seq > o.seq - 100
+                             ORDER BY e.seq DESC LIMIT 1)) f
+        WHERE l.lane >= 0 AND f.seq <= o.seq AND f.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)) LIMIT 1;
+    END IF;
+    IF moved IS NULL AND numbers IS NULL THEN
+        SELECT format('event %s was brought here from elsewhere: it is past what consumer "%s" was given, and looks as if it had been seen',
+                      f.seq, c.name)
+        INTO numbers
+        FROM @schema@.consumer c CROSS JOIN LATERAL @schema@.lanes(c.name, c.lanes) l
+        CROSS JOIN LATERAL (SELECT e.seq, e.xid FROM @schema@.event e WHERE e.seq > l.window_end ORDER BY e.seq LIMIT 1000) f
+        WHERE l.lane >= 0 AND pg_visible_in_snapshot(f.xid, coalesce(l.target, l.seen)) LIMIT 1;
     END IF;
     IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
         sequence := format('event numbers come from a sequence with CACHE %s INCREMENT %s MAXVALUE %s%s', s.cache, s.step,

@@ -305,19 +305,46 @@ static int claims(const struct look *l, struct error *err)
     return 0;
 }
 
+/* A consumer whose rows in table lane are gone (deleted by hand, a table that was unlogged) has no position. */
+static int positions(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT c.name, count(x.lane), c.lanes + 1 FROM @schema@.consumer c LEFT JOIN LATERAL @schema@.lanes(c.name, c.lanes) x ON "
+        "true GROUP BY c.name, c.lanes HAVING count(x.lane) <= c.lanes ORDER BY c.name",
+        "");
+    if (!r) return -1;
+    for (int i = 0; i < PQntuples(r); i++) {
+        char advice[200];
+        snprintf(advice, sizeof advice,
+                 "restore the table, or run `outbox consumers remove %.63s` and start it anew, where you want it to",
+                 PQgetvalue(r, i, 0));
+        say(l, FINDING_PROBLEM, "position", advice,
+            "consumer \"%s\" has lost its place, and gets nothing: %s of its %s rows in table lane are left",
+            PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 2));
+    }
+    if (PQntuples(r) == 0) say(l, FINDING_OK, "position", NULL, "every consumer has its own");
+    PQclear(r);
+    return 0;
+}
+
 /* Positions are made of transaction ids, which mean nothing in another cluster. */
 static int restored(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(
         l->st, err,
-        "SELECT concat_ws('; ', t.moved, t.numbers, t.sequence), (SELECT value FROM @schema@.meta WHERE name = "
+        "SELECT concat_ws('; ', t.moved, t.numbers), (SELECT value FROM @schema@.meta WHERE name = "
         "'rebaselined_at'), (SELECT value FROM @schema@.meta WHERE name = 'renumbered_at'), (SELECT value FROM @schema@.meta "
-        "WHERE name = 'renumbered_why') FROM @schema@.trouble() t",
+        "WHERE name = 'renumbered_why'), t.sequence FROM @schema@.trouble() t",
         "");
     if (!r) return -1;
     if (pg_str(r, 0, 2))
-        say(l, FINDING_NOTE, "restore", NULL, "event numbers had begun again, and were put right at %s: %s",
-            PQgetvalue(r, 0, 2), PQgetvalue(r, 0, 3));
+        say(l, FINDING_NOTE, "restore", NULL,
+            "event numbers had begun again, or came from elsewhere, and were put right at %s: %s", PQgetvalue(r, 0, 2),
+            PQgetvalue(r, 0, 3));
+    if (pg_str(r, 0, 4))
+        say(l, FINDING_WARNING, "restore", "run `outbox status` as the outbox's owner: it puts the sequence right",
+            "%s: consumers go on, and read more than they would have to", PQgetvalue(r, 0, 4));
     if (*PQgetvalue(r, 0, 0))
         say(l, FINDING_PROBLEM, "restore",
             "run `outbox status` as the outbox's owner: it makes it right; some events may be delivered again",
@@ -348,8 +375,8 @@ static const struct check of_server[] = {
     {NULL, NULL},
 };
 static const struct check of_outbox[] = {
-    {"grants", grants}, {"doorbell", doorbell}, {"dead-rows", dead_rows},
-    {"claim", claims},  {"restore", restored},  {NULL, NULL},
+    {"grants", grants},    {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims}, {"position", positions},
+    {"restore", restored}, {NULL, NULL},
 };
 
 /* run: what cannot be looked at is a finding, too; only a server that is gone ends it. */

@@ -1,0 +1,144 @@
+"""What an operator or a tool can do to the tables and sequences of an outbox by hand, beside what test_moved.py has: nothing is
+lost, or it is said what is wrong and what to do."""
+# build: plain
+import psycopg2
+
+from sessions import Exact
+
+
+class Astray(Exact):
+    def setUp(self):
+        super().setUp()
+        self.app = self.session()
+
+    def emit(self, n, key="a/1"):
+        """emit gives the ids of n new events."""
+        return [self.app.do("SELECT id FROM @.event WHERE seq = %s", self.app.emit(key))[0][0] for _ in range(n)]
+
+    def taken(self, consumer="c"):
+        """taken drains, and gives the ids of what came."""
+        got = []
+        while rows := self.reader.do("SELECT epoch, id FROM @.claim(%s, 'w', 100)", consumer):
+            got += [row[1] for row in rows]
+            self.assertTrue(self.reader.settle(consumer, rows[0][0]))
+        return got
+
+    def in_order(self):
+        self.assertEqual(self.reader.do("SELECT moved, numbers, sequence FROM @.trouble()"), [(None, None, None)])
+
+    def doctor(self):
+        return self.outbox("doctor", status=None).stdout
+
+    # ---- the sequence of event numbers ----
+
+    def test_sequence_set_back_into_events_that_nobody_has_seen_loses_none(self):
+        self.register("c")
+        self.emit(10)
+        self.taken()
+        new = self.emit(10)
+        self.app.do("SELECT setval('@.event_seq_seq', 15)")
+        self.assertEqual(self.taken(), new)
+        self.in_order()
+        self.assertEqual(self.emit(2), self.taken())
+
+    def test_numbers_given_again_below_events_that_nobody_has_seen_are_found(self):
+        """Events 6 to 10 are new, 11 to 20 older, and what comes then has got past all that is known."""
+        self.register("c")
+        self.emit(10)
+        self.taken()
+        self.app.do("DELETE FROM @.event")
+        old = self.emit(10, "b/1")
+        self.app.do("SELECT setval('@.event_seq_seq', 5)")
+        new = self.emit(5)
+        for _ in range(10):
+            with self.assertRaisesRegex(psycopg2.Error, "event_pkey"): self.emit(1)
+        new += self.emit(3)
+        got = self.taken()
+        self.assertEqual([i for i in got if i in new], new)
+        self.assertEqual(sorted(got), sorted(old + new))
+        self.in_order()
+
+    def test_numbers_of_another_type_are_put_right(self):
+        self.register("c")
+        self.emit(2)
+        self.app.do("ALTER SEQUENCE @.event_seq_seq AS smallint")
+        self.outbox("status")
+        self.in_order()
+        self.assertEqual(len(self.taken()), 2)
+
+    # ---- events from elsewhere ----
+
+    def bring(self, xid, n=5):
+        """bring writes events as a restore of the table alone does: with the numbers they had where they come from."""
+        rows = self.app.do("INSERT INTO @.event (xid, seq, type) OVERRIDING SYSTEM VALUE SELECT %s::xid8, 100 + i, 't' "
+                           "FROM generate_series(1, %s) i RETURNING id", xid, n)
+        self.app.do("SELECT setval('@.event_seq_seq', %s)", 100 + n)
+        return [row[0] for row in rows]
+
+    def test_events_brought_in_with_transaction_numbers_of_elsewhere_are_delivered_and_no_other_again(self):
+        for xid in ("5", "5000000000"):  # one that all have seen, one that has not begun
+            with self.subTest(xid):
+                self.register("c")
+                self.register("late")
+                self.emit(10)
+                self.taken()
+                waits = self.emit(2)
+                brought = self.bring(xid)
+                new = self.emit(2)
+                got = self.taken() + self.taken()
+                self.assertEqual(sorted(got), sorted(waits + brought + new))
+                self.assertEqual(len(self.taken("late")), 19)
+                self.in_order()
+                self.assertIn("came from elsewhere, and were put right", self.doctor())
+                self.reader.do("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
+
+    def test_events_that_came_as_files_do_not_come_again(self):
+        """As after pg_upgrade: another cluster by its name, and rows with the numbers of the transactions that wrote them. Some of them
+        are younger than the new cluster, which is made before the old one is stopped."""
+        self.register("c")
+        for _ in range(3): self.app.do("INSERT INTO @.event (type, created_at) VALUES ('t', now() - interval '30 days')")
+        self.emit(5)
+        self.taken()
+        waits = self.emit(2)
+        self.app.do("UPDATE @.lane SET home = '1/' || split_part(home, '/', 2); UPDATE @.meta SET value = '1' WHERE name = 'system_identifier'")
+        new = self.emit(2)
+        self.assertEqual(self.taken(), waits + new)
+        self.in_order()
+
+    def test_renumbered_events_come_to_nobody_again_who_had_them(self):
+        self.register("c")
+        self.register("d")
+        self.emit(5)
+        self.taken("c")
+        self.app.do("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)")
+        new = self.emit(2)
+        self.assertEqual(self.taken("d"), new)  # it has seen nothing of the former ones
+        self.assertEqual(self.taken("c"), new)
+        more = self.emit(1)
+        for name in ("d", "c"): self.assertEqual(self.taken(name), more)
+        self.in_order()
+
+    # ---- rows of ours ----
+
+    def test_consumer_without_its_rows_is_told_of_and_can_be_made_anew(self):
+        for how in ("TRUNCATE @.lane", "DELETE FROM @.lane WHERE lane = 0"):
+            with self.subTest(how):
+                self.register("c")
+                ids = self.emit(3)
+                self.app.do(how)
+                with self.assertRaisesRegex(psycopg2.Error, 'consumer "c" has lost its place.*\n.*consumers remove c'): self.taken()
+                self.assertRegex(self.doctor(), 'problem position +consumer "c" has lost its place')
+                self.outbox("consumers", "remove", "c", "--yes")
+                self.register("c")
+                self.assertEqual(self.taken()[-3:], ids)
+                self.assertNotIn("lost its place", self.doctor())
+
+    def test_consumer_whose_row_was_deleted_by_hand_starts_where_it_is_told(self):
+        self.register("c")
+        ids = self.emit(3)
+        self.taken()
+        ids += self.emit(1)
+        self.reader.claim("c")
+        self.app.do("DELETE FROM @.consumer")
+        self.register("c")
+        self.assertEqual(self.taken(), ids)
