@@ -127,6 +127,7 @@ class Astray(Exact):
                 ids = self.emit(3)
                 self.app.do(how)
                 with self.assertRaisesRegex(psycopg2.Error, 'consumer "c" has lost its place.*\n.*consumers remove c'): self.taken()
+                with self.assertRaisesRegex(psycopg2.Error, "lost its place"): self.register("c", lanes=3)
                 self.assertRegex(self.doctor(), 'problem position +consumer "c" has lost its place')
                 self.outbox("consumers", "remove", "c", "--yes")
                 self.register("c")

@@ -266,3 +266,45 @@ class Moved(Case):
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
         self.assertIn("the numbers of events had begun again", self.outbox("doctor", status=None).stdout)
+
+    def log_deleted(self, *suffixes):
+        """Somebody deletes the log, or its index, under a relay: it says so and ends, and nothing that was committed is lost."""
+        with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as other:  # keeps the log from being emptied
+            relay = self.start()
+            self.emit("before")
+            self.delivered("before", relay)
+            other.execute("SELECT 1 FROM outbox_event").fetchall()
+            for suffix in suffixes: pathlib.Path(f"{self.db}{suffix}").unlink()
+            wait_until(lambda: not relay.running(), what=relay.output)
+            self.assertIn("was deleted while in use", relay.output())
+            self.assertNotEqual(relay.popen.returncode, 0)
+        pathlib.Path(f"{self.db}-wal").unlink(missing_ok=True)
+        pathlib.Path(f"{self.db}-shm").unlink(missing_ok=True)
+        if len(suffixes) == 2: self.assertEqual(self.sql("SELECT type FROM outbox_event"), [("before",)])
+        self.emit("after")
+        self.drain("--consumer", "c", "--sink", f"file:{self.out}")
+        self.assertIn("after", self.got())
+        self.whole()
+
+    def test_a_log_deleted_under_a_relay_ends_it_with_a_word(self):
+        self.log_deleted("-wal", "-shm")
+
+    def test_an_index_of_the_log_deleted_under_a_relay_ends_it_with_a_word(self):
+        self.log_deleted("-shm")
+
+    def test_a_consumer_without_its_rows_is_told_of_and_can_be_made_anew(self):
+        self.emit("one")
+        self.drain("--consumer", "c", "--sink", f"file:{self.out}")
+        self.sql("DELETE FROM outbox_lane")
+        with self.start() as relay:
+            wait_until(lambda: 'consumer "c" has lost its place' in relay.output(), what=relay.output)
+            self.assertIn('consumer "c" has lost its place', self.outbox("doctor", status=None).stdout)
+            self.outbox("trim", "--older-than", "0s", "--yes")
+            self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)], "what it may need was trimmed")
+        self.outbox("consumers", "remove", "c", "--yes")
+        self.drain("--consumer", "c", "--sink", f"file:{self.out}")
+        self.assertEqual(self.got(), ["one", "one"])
+
+    def test_a_file_with_two_names_is_told_of(self):
+        os.link(self.db, self.home / "other.db")
+        self.assertIn("more than one name", self.outbox("doctor", status=None).stdout)

@@ -61,6 +61,19 @@ class FromSqlite(Upgrade, Case):
                 db.close()
                 self.whole(version, "sqlite")
 
+    def test_triggers_and_indexes_of_the_application_are_kept(self):
+        made = ["CREATE TRIGGER told AFTER INSERT ON outbox_event BEGIN INSERT INTO told VALUES (new.type); END",
+                "CREATE INDEX by_type ON outbox_event (type)"]
+        db = sqlite3.connect(self.db)
+        db.executescript(HERE.joinpath("0.1.0.sqlite.sql").read_text())
+        db.executescript("CREATE TABLE told (type);" + ";".join(made))
+        db.close()
+        self.outbox("init")
+        self.emit("order.new")
+        self.assertEqual(self.sql("SELECT type FROM told"), [("order.new",)])
+        self.assertEqual(sorted(self.sql("SELECT sql FROM sqlite_master WHERE name IN ('told', 'by_type') AND type <> 'table'")),
+                         sorted((text,) for text in made))
+
 
 class FromPostgres(Upgrade, PgCase):
     past = "'2020-01-01'"

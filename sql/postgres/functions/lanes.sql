@@ -7,3 +7,14 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
         ORDER BY x.version DESC LIMIT 1) AS l
 $outbox$;
 COMMENT ON FUNCTION @schema@.lanes(text, int) IS 'how far each lane of a consumer has got';
+
+-- lost_place: rows of a consumer in lane are gone, and nobody can tell what it has had.
+CREATE OR REPLACE FUNCTION @schema@.lost_place(c @schema@.consumer) RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left', c.name,
+        (SELECT count(*) FROM @schema@.lanes(c.name, c.lanes)), c.lanes + 1, '@schema@' USING ERRCODE = 'OB006',
+        HINT = format('restore them, or run `outbox consumers remove %s`: it is then made anew, and starts where you tell it to', c.name);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.lost_place(@schema@.consumer) IS 'refuses a consumer whose rows in lane are gone';

@@ -58,9 +58,7 @@ BEGIN
                         OR c.predicate <> long_turn.predicate, false);
     SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
-        RAISE EXCEPTION 'consumer "%" has lost its place: % of % rows of it are left in table %.lane', c.name,
-            coalesce(array_length(ls, 1), 0), c.lanes + 1, '@schema@' USING ERRCODE = 'OB006',
-            HINT = format('restore them, or run `outbox consumers remove %s`: it is then made anew, and starts where you tell it to', c.name);
+        PERFORM @schema@.lost_place(c);
     END IF;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
 

@@ -97,6 +97,9 @@ BEGIN
         FROM generate_series(-1, register.lanes - 1) AS g;
         RETURN true;
     END IF;
+    IF (SELECT count(*) FROM @schema@.lanes(c.name, c.lanes)) <= c.lanes THEN
+        PERFORM @schema@.lost_place(c);
+    END IF;
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane >= 0 AND CASE

@@ -490,6 +490,12 @@ static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct 
     if (lane_free(k, lane, &ours, err) != 0) return -1;
     if (!ours) return 0;
     if (lane_position(k, lane, &position, err) != 0) return -1;
+    if (position < 0)
+        return err_fate(
+            err, ERR_CONFIG, FATE_RETRY, 0,
+            "%s: consumer \"%s\" has lost its place: its row for lane %d in table outbox_lane is gone; restore it, or run "
+            "`outbox consumers remove %s`: it is then made anew, and starts where you tell it to",
+            k->st->shown, k->req->consumer, lane, k->req->consumer);
     if (ahead && ahead->scanned && (ahead->from == position || BUG(STALE_PREFETCH))) c = *ahead;
     else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
     if (c.scanned == 0) return 0;

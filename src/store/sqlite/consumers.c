@@ -37,6 +37,11 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
     if (sqlite_numbers_keep(st, err) != 0) return -1; /* or its end would be before what is there */
     if (c->start == START_END && head_of(st, &position, err) != 0) return -1;
     if (c->start == START_SEQ) position = c->start_seq > 0 ? c->start_seq - 1 : 0;
+    /* What another of this name left behind that somebody deleted by hand: it would be this one's. */
+    if (sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", c->name) != 0 ||
+        sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", c->name) != 0 ||
+        sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ?", "s", c->name) != 0)
+        return -1;
     if (sqlite_exec(
             st, err,
             "INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, start, epoch) "
@@ -56,7 +61,8 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
     if (sqlite_number(st, err, &left,
                       "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
                       "outbox_parked WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM outbox_lane WHERE consumer = ?1 AND "
-                      "position < ?2)",
+                      "position < ?2) OR (SELECT count(*) FROM outbox_lane WHERE consumer = ?1) < (SELECT lanes FROM "
+                      "outbox_consumer WHERE name = ?1)",
                       "si", c->name, head) != 0)
         return -1;
     if (left)
@@ -410,8 +416,10 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
 static int read_counts(struct sqlite_store *st, struct consumer_info *c, int64_t now, struct error *err)
 {
     const char *name = c->spec.name;
-    return sqlite_number(st, err, &c->position, "SELECT min(position) FROM outbox_lane WHERE consumer = ?", "s",
-                         name) ||
+    return sqlite_number(
+               st, err, &c->position,
+               "SELECT CASE WHEN count(*) < ?2 THEN 0 ELSE min(position) END FROM outbox_lane WHERE consumer = ?1",
+               "si", name, (int64_t)c->spec.lanes) || /* where it has lost its place, it may need everything */
                    sqlite_number(st, err, &c->claims,
                                  "SELECT count(*) FROM outbox_claim WHERE consumer = ? AND locked_until > ?", "si",
                                  name, now) ||

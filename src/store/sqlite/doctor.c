@@ -47,6 +47,40 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
         ok ? NULL : "give this user the right to write the file and its folder");
 }
 
+/* links: SQLite finds the write-ahead log by the file's name. Whoever opens it by another name does not see what is in there, and
+ * ruins it. */
+static void links(struct sqlite_store *st, const struct doctor_request *req)
+{
+    const char *path = sqlite3_db_filename(st->db, "main");
+    struct stat s;
+    if (!path || stat(path, &s) != 0 || s.st_nlink < 2) return;
+    say(req, FINDING_WARNING, "file",
+        "the file has more than one name (hard links); whoever opens it by another one ruins it",
+        "make a copy in place of the link: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO");
+}
+
+/* positions: see claim_lane. */
+static int positions(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+{
+    int r;
+    sqlite3_stmt *q = sqlite_query(
+        st, err,
+        "SELECT name FROM outbox_consumer c WHERE lanes > (SELECT count(*) FROM outbox_lane l WHERE l.consumer = c.name AND "
+        "l.lane < c.lanes) ORDER BY name",
+        "");
+    if (!q) return -1;
+    while ((r = sqlite_step(st, q, err)) == 1) {
+        char text[200], advice[200];
+        const char *name = (const char *)sqlite3_column_text(q, 0);
+        snprintf(text, sizeof text,
+                 "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in outbox_lane are gone", name);
+        snprintf(advice, sizeof advice,
+                 "restore them, or run `outbox consumers remove %.63s` and start it anew, where you want it to", name);
+        say(req, FINDING_PROBLEM, "position", text, advice);
+    }
+    return r;
+}
+
 static void space(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");
@@ -121,10 +155,11 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     struct schema_status s;
     if (st->memory) return 0;
     file(st, req);
+    links(st, req);
     space(st, req);
     if (base->ops->schema_status(base, &s, NULL) != 0) return 0; /* who called has seen it, too */
     if (journal(st, req, err) != 0) return -1;
     if (s.there != s.known) return 0;
-    if (numbers(st, req, err) != 0) return -1;
+    if (numbers(st, req, err) != 0 || positions(st, req, err) != 0) return -1;
     return claims(st, req, err);
 }

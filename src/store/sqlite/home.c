@@ -121,8 +121,10 @@ void sqlite_home_settle(struct sqlite_store *st)
             st->home.ino = s.st_ino;
         }
     }
-    bool known = db && beside(db, "-wal", wal) && stat(wal, &s) == 0;
-    if (known) st->home.log = s.st_ino;
+    /* We have read from it, so these are open, and stay the same for as long as we are connected. */
+    if (!db || st->home.log) return;
+    if (beside(db, "-wal", wal) && stat(wal, &s) == 0) st->home.log = s.st_ino;
+    if (beside(db, "-shm", wal) && stat(wal, &s) == 0) st->home.index = s.st_ino;
 }
 
 void sqlite_home_leave(struct sqlite_store *st)
@@ -131,12 +133,29 @@ void sqlite_home_leave(struct sqlite_store *st)
     st->home.pin = -1;
 }
 
-/* at_home is the one system call that every transaction pays for. */
-static bool at_home(const struct sqlite_store *st)
+static bool file_at_home(const struct sqlite_store *st)
 {
     struct stat s;
-    if (st->memory || st->home.pin < 0) return true;
     return stat(st->path, &s) == 0 && s.st_ino == st->home.ino && s.st_dev == st->home.dev;
+}
+
+/* log_at_home: nobody deletes the log of a database that is in use, or its index, but people and their scripts. Whoever opens
+ * the database then begins new ones, and neither side sees any more what the other commits. */
+static bool log_at_home(const struct sqlite_store *st)
+{
+    char path[PATH_SIZE];
+    struct stat s;
+    const char *db = sqlite3_db_filename(st->db, "main");
+    if (!st->home.log || !st->home.index || !db) return true;
+    if (!beside(db, "-wal", path) || stat(path, &s) != 0 || s.st_ino != st->home.log) return false;
+    return beside(db, "-shm", path) && stat(path, &s) == 0 && s.st_ino == st->home.index;
+}
+
+/* at_home is three system calls, which every transaction pays for. */
+static bool at_home(const struct sqlite_store *st)
+{
+    if (st->memory || st->home.pin < 0) return true;
+    return file_at_home(st) && log_at_home(st);
 }
 
 static bool reading(const struct sqlite_store *st)
@@ -199,6 +218,25 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
+/* log_gone: the log was deleted under us. Connections of this process share its index, so none can be made anew beside the others:
+ * the process has to end. If nobody has begun a new log yet, what is in ours gets into the file first; otherwise not a byte more
+ * is written, also not when we close. */
+static int log_gone(struct sqlite_store *st, struct error *err)
+{
+    char path[PATH_SIZE];
+    const char *db = sqlite3_db_filename(st->db, "main");
+    bool begun = !db || !beside(db, "-wal", path) || access(path, F_OK) == 0;
+    begun = begun || !beside(db, "-shm", path) || access(path, F_OK) == 0;
+    bool saved = !begun && sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) == SQLITE_OK;
+    if (!saved) sqlite3_db_config(st->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    return err_fate(
+        err, ERR_UNAVAILABLE, FATE_FATAL, 0,
+        "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while in use; %s; start this process anew",
+        st->shown, st->shown,
+        saved ? "all that was committed is in the file"
+              : "what was committed to the deleted log only may be lost: look at the file with PRAGMA integrity_check");
+}
+
 /* go_over connects to what is at the path now. The former connection stays as it is if that fails. */
 static int go_over(struct sqlite_store *st, struct error *err)
 {
@@ -237,6 +275,7 @@ static int move(struct sqlite_store *st, struct error *err)
     char before[SQLITE_IDENTITY];
     memcpy(before, st->identity, sizeof before);
     if (stat(st->path, &s) != 0) return say_gone(st, errno, err);
+    if (file_at_home(st)) return log_gone(st, err);
     if (clear_log(st, err) != 0 || go_over(st, err) != 0 || register_again(st, err) != 0) return -1;
     bool same = strcmp(before, st->identity) == 0;
     return err_fate(

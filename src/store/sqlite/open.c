@@ -221,6 +221,41 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
         st->shown);
 }
 
+/* theirs lists the triggers and indexes that the application has made on our table of events: a migration that makes the table
+ * anew would take them away. */
+static int theirs(struct sqlite_store *st, struct buf *ret, struct error *err)
+{
+    int r;
+    sqlite3_stmt *q = sqlite_query(
+        st, err,
+        "SELECT sql FROM sqlite_master WHERE tbl_name = 'outbox_event' AND type IN ('trigger', 'index') AND sql <> ''",
+        "");
+    if (!q) return -1;
+    while ((r = sqlite_step(st, q, err)) == 1) buf_addf(ret, "%s;\n", (const char *)sqlite3_column_text(q, 0));
+    return r;
+}
+
+/* bring_up runs what is missing, inside a transaction. */
+static int bring_up(struct sqlite_store *st, int64_t version, struct error *err)
+{
+    struct buf kept;
+    buf_init(&kept, 16 << 20);
+    int bad = theirs(st, &kept, err);
+    for (; !bad && version < SQLITE_SCHEMA_VERSION; version++) bad = simple(st, sqlite_schema[version], err);
+    if (!bad && kept.n) {
+        struct buf made;
+        buf_init(&made, 16 << 20);
+        bad = theirs(st, &made, err);
+        if (!bad && made.n == 0) bad = buf_cstr(&kept) ? simple(st, kept.p, err) : err_nomem(err);
+        if (bad)
+            err_prefix(err,
+                       "a trigger or index on outbox_event that is not ours: drop it, and make it anew afterwards");
+        buf_release(&made);
+    }
+    buf_release(&kept);
+    return bad;
+}
+
 static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -236,8 +271,7 @@ static int init_once(struct store *base, bool *ret_created, struct error *err)
     if (sqlite_begin(base, err) != 0) return -1;
     if (version_of(st, &version, err) != 0) goto fail; /* again: another process may have been first */
     *ret_created = version < SQLITE_SCHEMA_VERSION;
-    for (; version < SQLITE_SCHEMA_VERSION; version++)
-        if (simple(st, sqlite_schema[version], err) != 0) goto fail;
+    if (bring_up(st, version, err) != 0) goto fail;
     if (sqlite_commit(base, err) != 0) return -1;
     read_identity(st);
     return 0;
@@ -409,11 +443,14 @@ static int sqlite_bell_fd(struct store *base)
     int n = snprintf(wal, sizeof wal, "%s-wal", sqlite3_db_filename(st->db, "main"));
     st->bell = fd_above_stdio(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
     if (st->bell < 0) return -1;
-    if (n < 0 || (size_t)n >= sizeof wal || inotify_add_watch(st->bell, wal, IN_MODIFY) < 0) {
+    /* IN_ATTRIB: it was deleted, and we have it open. */
+    if (n < 0 || (size_t)n >= sizeof wal || inotify_add_watch(st->bell, wal, IN_MODIFY | IN_ATTRIB) < 0) {
         close(st->bell);
         st->bell = -1;
         return -1;
     }
+    memcpy(wal + n - 3, "shm", 3);
+    inotify_add_watch(st->bell, wal, IN_ATTRIB);
     watch_place(st, sqlite3_db_filename(st->db, "main"));
     sqlite_home_settle(st);
     return st->bell;

@@ -20,6 +20,7 @@ struct sqlite_home {
     dev_t dev;
     ino_t ino;
     ino_t log;    /* of the write-ahead log beside it; 0: not known */
+    ino_t index;  /* of the log's index, "-shm"; 0: not known */
     bool moving;  /* we are at it: don't look again */
     bool unknown; /* another outbox was found in it: our consumer may have to be registered there */
 };
