@@ -1,11 +1,13 @@
 """Adopting a table: its producer goes on unchanged, and its rows become events; what was processed stays processed."""
 # build: plain
 import json
+import re
 import threading
 import unittest
 import uuid
 
 import psycopg2
+import servers
 from support import BIN, PgCase, wait_until
 
 DATA, USAGE, AGAIN, CONFIG, UNAVAILABLE = 65, 64, 75, 78, 69
@@ -334,6 +336,150 @@ class Adoption(PgCase):
         self.old_rows(1)
         self.outbox("adopt", "outbox")
         self.outbox("migrate", "validate")
+
+
+class Hostile(PgCase):
+    """The table's owner is nobody's friend, and the outbox belongs to a superuser. Whatever he brings along must run with his own
+    rights, or not at all: mallory.ran says as whom it did."""
+
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        self.mallory = self.role()
+        self.name = re.search(r"[?&]user=([^&]*)", self.mallory).group(1)
+        self.sql(f"CREATE SCHEMA mallory AUTHORIZATION {self.name}; "
+                 "CREATE TABLE mallory.ran (who text, what text); GRANT INSERT ON mallory.ran TO PUBLIC; "
+                 "GRANT USAGE ON SCHEMA mallory TO PUBLIC")
+        self.addCleanup(self.sql, "DROP SCHEMA mallory CASCADE")
+        # A function that says it is immutable, and does what it likes.
+        self.act("CREATE FUNCTION mallory.note(what text) RETURNS void LANGUAGE plpgsql AS "
+                 "'BEGIN INSERT INTO mallory.ran VALUES (current_user, what); END'",
+                 "CREATE FUNCTION mallory.odd(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.note(''odd''); RETURN x; END'")
+
+    def act(self, *statements):
+        """act does something as mallory."""
+        got = []
+        for statement in statements: got = servers.execute(self.mallory, statement)
+        return got
+
+    def cast(self, typ, to, how="ASSIGNMENT"):
+        """cast makes a cast of mallory's own from one of his types."""
+        name = f"mallory.{typ}_to_{to}"
+        value = {"text": "'t'", "json": "'1'::json", "bytea": "'x'::bytea", "timestamptz": "now()"}[to]
+        self.act(f"CREATE FUNCTION {name}(mallory.{typ}) RETURNS {to} LANGUAGE plpgsql AS "
+                 f"$$BEGIN PERFORM mallory.note('cast to {to}'); RETURN {value}; END$$",
+                 f"CREATE CAST (mallory.{typ} AS {to}) WITH FUNCTION {name} AS {how}")
+
+    def assert_nothing_ran_as_us(self):
+        self.assertEqual({who for who, in self.sql("SELECT DISTINCT who FROM mallory.ran")} - {self.name}, set())
+
+    def table(self, **types):
+        columns = {"id": "bigint", "event_type": "text", "payload": "jsonb", "created_at": "timestamptz", "tenant": "text", **types}
+        self.act("CREATE TABLE mallory.old (%s, processed_at timestamptz)" % ", ".join(f"{n} {t}" for n, t in columns.items()))
+
+    def test_casts_of_the_owners_types_are_never_run(self):
+        self.act("CREATE TYPE mallory.mood AS ENUM ('sad', 'ok')", "CREATE TYPE mallory.pair AS (a int, b text)",
+                 "CREATE TYPE mallory.span AS RANGE (SUBTYPE = int4)",
+                 "CREATE DOMAIN mallory.word AS text CHECK (VALUE <> 'never')")
+        for typ in ("mood", "pair", "span"):
+            for to in ("text", "json", "bytea", "timestamptz"): self.cast(typ, to, "IMPLICIT")
+        self.table(id="mallory.pair", event_type="mallory.mood", tenant="mallory.word", kind="mallory.mood", nr="mallory.span",
+                   payload="mallory.word")
+        row = "INSERT INTO mallory.old (id, event_type, payload, tenant, kind, nr) VALUES ((1, 'x'), 'ok', '{\"n\": 1}', 'acme', 'sad', '[1,3)')"
+        self.act(row)
+        self.outbox("adopt", "mallory.old", "--column", "tenant=tenant", "--column", "aggregate_type=kind", "--column", "aggregate_id=nr")
+        self.act(row)
+        self.assert_nothing_ran_as_us()
+        self.assertEqual(self.sql("SELECT type, aggregate_type, aggregate_id, payload, tenant, headers->>'source_id' FROM outbox.event"),
+                         [("ok", "sad", "[1,3)", {"n": 1}, "acme", "(1,x)")] * 2)
+
+    def test_a_column_that_gets_another_type_later_runs_nothing_either(self):
+        self.table()
+        self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
+        self.act("CREATE TYPE mallory.mood AS ENUM ('sad', '1')")
+        for to in ("text", "json", "bytea", "timestamptz"): self.cast("mood", to, "IMPLICIT")
+        for column in ("id", "event_type", "payload", "created_at", "tenant"):
+            self.act(f"ALTER TABLE mallory.old DROP COLUMN {column}", f"ALTER TABLE mallory.old ADD COLUMN {column} mallory.mood")
+            try:
+                self.act(f"INSERT INTO mallory.old ({column}) VALUES ('1')")
+            except psycopg2.Error as e:  # a mood is no time
+                self.assertEqual((column, e.pgcode), ("created_at", "22007"))
+        self.assert_nothing_ran_as_us()
+
+    def test_what_is_in_indexes_constraints_policies_and_defaults_does_not_run_as_whoever_adopts(self):
+        self.table(more="int DEFAULT mallory.odd(3)", made="int GENERATED ALWAYS AS (mallory.odd(4)) STORED")
+        self.act("INSERT INTO mallory.old (event_type, payload) VALUES ('a', '1')",
+                 "CREATE INDEX ON mallory.old ((mallory.odd(1)))", "CREATE INDEX ON mallory.old (id) WHERE mallory.odd(1) = 1",
+                 "CREATE STATISTICS mallory.s ON (mallory.odd(1)), id FROM mallory.old",
+                 "ALTER TABLE mallory.old ADD CHECK (mallory.odd(1) = 1)",
+                 "CREATE POLICY p ON mallory.old USING (mallory.odd(1) = 1)", "ALTER TABLE mallory.old ENABLE ROW LEVEL SECURITY",
+                 "CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.note(''trigger''); RETURN NEW; END'",
+                 "CREATE TRIGGER a BEFORE INSERT ON mallory.old FOR EACH ROW EXECUTE FUNCTION mallory.tell()",
+                 "CREATE TRIGGER z AFTER INSERT ON mallory.old FOR EACH ROW EXECUTE FUNCTION mallory.tell()")
+        self.outbox("adopt", "mallory.old", "--dry-run")
+        self.outbox("adopt", "mallory.old")
+        self.act("INSERT INTO mallory.old (event_type, payload) VALUES ('b', '2')")
+        self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
+        self.outbox("adopt", "mallory.old", "--undo", "--yes")
+        self.assert_nothing_ran_as_us()
+        self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
+
+    def test_the_trigger_function_is_of_no_use_elsewhere(self):
+        self.table()
+        self.outbox("adopt", "mallory.old")
+        f, = self.sql("SELECT p.oid::regproc::text FROM pg_proc p WHERE proname LIKE 'adopted\\_%%'".replace("%%", "%"))[0]
+        for statement in (f"CREATE TRIGGER other AFTER UPDATE ON mallory.old FOR EACH ROW EXECUTE FUNCTION {f}()",
+                          "CREATE TABLE mallory.other (LIKE mallory.old); CREATE TRIGGER other AFTER INSERT ON mallory.other "
+                          f"FOR EACH ROW EXECUTE FUNCTION {f}()", "SELECT outbox.adopt_tenant('x')"):
+            with self.subTest(statement), self.assertRaises(psycopg2.errors.InsufficientPrivilege):
+                self.act(statement)
+
+    def test_a_connection_of_a_tenant_writes_for_that_tenant_alone(self):
+        self.table()
+        self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
+        insert = "INSERT INTO mallory.old (event_type, payload, tenant) VALUES ('a', '1', %s)"
+        self.act(f"SET outbox.tenant = 'acme'; {insert % repr('acme')}", f"SET outbox.tenant = 'acme'; {insert % 'NULL'}",
+                 insert % repr("other"))
+        with self.assertRaisesRegex(psycopg2.errors.InsufficientPrivilege, 'works for tenant "acme"'):
+            self.act(f"SET outbox.tenant = 'acme'; {insert % repr('other')}")
+        self.assertEqual(self.sql("SELECT tenant FROM outbox.event ORDER BY seq"), [("acme",), ("acme",), ("other",)])
+
+    def test_rows_are_read_with_their_owners_rights_or_not_at_all(self):
+        self.table()
+        other = self.role()
+        name = re.search(r"[?&]user=([^&]*)", other).group(1)
+        adopt = lambda *args, **kw: self.outbox("adopt", "mallory.old", *args, "--store", other + "&schema=second", **kw)
+        self.sql(f"CREATE SCHEMA second AUTHORIZATION {name}")
+        self.addCleanup(self.sql, "DROP SCHEMA second CASCADE")
+        self.act("INSERT INTO mallory.old (event_type, payload) VALUES ('a', '1')", f"GRANT ALL ON mallory.old TO {name}",
+                 f"GRANT USAGE ON SCHEMA mallory TO {name}")
+        self.outbox("init", "--store", other + "&schema=second")
+        self.assertIn("can be read only with the rights of its owner", adopt(status=UNAVAILABLE).stderr)
+        adopt("--existing", "skip")
+        self.sql(f"GRANT {self.name} TO {name}")
+        adopt("--undo", "--yes")
+        adopt("--existing", "copy")
+        self.assertEqual(self.sql("SELECT type FROM second.event"), [("a",)])
+        self.assertEqual(self.sql(f"SELECT has_schema_privilege('{self.name}', 'second', 'CREATE')"), [(False,)])
+
+    def test_a_trigger_of_an_earlier_version_is_brought_up_or_told(self):
+        self.table()
+        self.outbox("adopt", "mallory.old")
+        self.assertEqual([f["level"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "adopted"], ["ok"])
+        old = "CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %s"
+        f, body = self.sql("SELECT p.oid::regproc::text, p.prosrc FROM pg_proc p WHERE proname LIKE 'adopted\\_%'")[0]
+        former = body.split("\n")[0] + "\nBEGIN INSERT INTO outbox.event (type, payload) VALUES (NEW.event_type::text, '1'); RETURN NULL; END"
+        for drop in (False, True):
+            self.sql(old % (f, f"$f${former}$f$"))
+            self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
+            if drop: self.act("ALTER TABLE mallory.old DROP COLUMN payload")
+            before = [f["level"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "adopted"]
+            self.assertEqual(before, ["problem"])
+            self.outbox("init")
+            after = [f["level"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "adopted"]
+            self.assertEqual(after, ["problem"] if drop else ["ok"])
 
 
 if __name__ == "__main__":

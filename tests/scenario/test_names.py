@@ -313,7 +313,7 @@ class Catalog(PgCase):
         """Nothing is left that would be looked up: neither a bare operator, nor a bare function, nor a bare type."""
         self.outbox("init")
         keywords = {"IF", "AND", "OR", "NOT", "IN", "EXISTS", "VALUES", "RETURN", "WHERE", "SELECT", "COALESCE", "GREATEST", "LEAST",
-                    "LATERAL", "AS", "OPERATOR", "ANY", "ALL", "THEN", "WHEN", "EVENT", "LATE", "ROW", "ON", "END", "ELSE"}
+                    "LATERAL", "AS", "OPERATOR", "FILTER", "OVER", "ANY", "ALL", "THEN", "WHEN", "EVENT", "LATE", "ROW", "ON", "END", "ELSE"}
         for name, body in self.sql("SELECT p.oid::regprocedure::text, p.prosrc FROM pg_proc p WHERE p.pronamespace = "
                                    "'outbox'::regnamespace AND p.prosrc LIKE %s", f"%{NAMED}%"):
             with self.subTest(name):

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION @schema@.adopt(source text, shape text DEFAULT 'auto'
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@.adopt_source(source);
-    c pg_catalog.pg_class;
+    f text;
     v record;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -18,6 +18,9 @@ BEGIN
             USING ERRCODE = 'OB002';
     END IF;
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
+    IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = tab) IS NOT FALSE THEN -- it was, a moment ago
+        RAISE EXCEPTION '% is no table that can be adopted', tab USING ERRCODE = 'OB004';
+    END IF;
     copied := 0;
     adopted := @schema@.adopted(tab) IS NULL;
     PERFORM @schema@.adopt_decided(tab, NOT adopted, existing);
@@ -26,14 +29,14 @@ BEGIN
         RETURN;
     END IF;
     changed := false;
-    SELECT * INTO c FROM pg_catalog.pg_class x WHERE x.oid = tab;
     IF existing = 'skip' THEN
         PERFORM @schema@.adopt_columns(tab, shape, columns);
     ELSE
+        f := @schema@.adopt_rows(tab, shape, columns);
         SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
-        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s %s s WHERE %s ORDER BY %s', '@schema@.event', v.targets,
-                       v.expressions, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab, v.unprocessed, v.sort);
+        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t', '@schema@.event', v.targets, v.expressions, f);
         GET DIAGNOSTICS copied = ROW_COUNT;
+        EXECUTE format('DROP FUNCTION %s', f);
     END IF;
     PERFORM @schema@.adopt_trigger(tab, shape, columns);
     INSERT INTO @schema@.meta (name, value) VALUES (@schema@.adopted_name(tab), @schema@.clock()::text) ON CONFLICT DO NOTHING;

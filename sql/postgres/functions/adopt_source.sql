@@ -12,7 +12,7 @@ BEGIN
     EXCEPTION WHEN data_exception THEN
         NULL;
     END;
-    IF cardinality(parts) = 2 THEN
+    IF cardinality(parts) > 1 THEN
         found := to_regclass(source);
     END IF;
     IF found IS NULL THEN

@@ -1,6 +1,7 @@
 -- adopt_trigger: makes the trigger of an adopted table, or brings it up to date, with a function of its own that knows its
--- columns; returns whether that changed anything. It runs with the rights of whoever owns the outbox: the old producer needs
--- none. Its first line says which column is what, for the next time.
+-- columns; returns whether that changed anything. It runs with the rights of whoever owns the outbox, for the old producer needs
+-- none: so all it does with a row is to have its columns written out (see adopt_values), whatever they have become since.
+-- Its first line says which column is what, for the next time.
 CREATE OR REPLACE FUNCTION @schema@.adopt_trigger(tab regclass, shape text, columns jsonb) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -24,13 +25,13 @@ BEGIN
     END IF;
     f := format('%s.%I()', '@schema@', name);
     SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 'NEW');
-    body := format(E'-- %s\nBEGIN\n    INSERT INTO %s (%s) VALUES (%s);\n    RETURN NULL;\nEND', mapping, '@schema@.event', v.targets,
-                   v.expressions);
+    body := format(E'-- %s\nBEGIN -- %s.\n    INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t;\n    RETURN NULL;\nEND', mapping,
+                   @schema@.adopted_mark(), '@schema@.event', v.targets, v.expressions, v.texts);
     IF old.prosrc = body THEN
         RETURN false;
     END IF;
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
-                   'SET search_path = pg_catalog, pg_temp AS %L', f, body);
+                   'SET search_path = pg_catalog, pg_temp SET datestyle = ISO AS %L', f, body);
     EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
     EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'makes events of the rows of ' || tab);
     IF split_part(old.prosrc, E'\n', 1) IS DISTINCT FROM '-- ' || mapping THEN -- else it is only made otherwise

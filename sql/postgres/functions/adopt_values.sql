@@ -1,53 +1,92 @@
--- adopt_values: how a row `r` (NEW, or a table's alias) of an old table becomes an event: columns of event, expressions for
--- them, which rows are to become one, and in which order. No expression may fail: they run inside the old producer's INSERT.
-CREATE OR REPLACE FUNCTION @schema@.adopt_values(source regclass, shape text, columns jsonb, r text, OUT targets text,
+-- adopt_values: how a row `r` (NEW, or a table's alias) of an old table becomes an event, in two steps. texts: what its columns
+-- are, as text, by the output functions of their types: no cast of the row's is ever looked up, because whoever owns the table
+-- could bring one along and have it run with the rights of whoever reads it, also after the table was adopted. targets and
+-- expressions: columns of event, made of those texts. Then which rows are to become one, and in which order.
+-- No expression may fail as long as the table is what it was: they run inside the old producer's INSERT.
+CREATE OR REPLACE FUNCTION @schema@.adopt_values(source regclass, shape text, columns jsonb, r text, OUT texts text, OUT targets text,
                                                  OUT expressions text, OUT unprocessed text, OUT sort text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
     v text;
-    aggregate_type text;
+    x text[] := '{}';
     t text[] := '{}';
     e text[] := '{}';
 BEGIN
     unprocessed := 'true';
     FOR c IN SELECT * FROM @schema@.adopt_columns(source, shape, columns) LOOP
-        v := coalesce(quote_literal(c.literal) || '::text', format('%s.%I', r, c.col));
+        v := format('%s.%I', r, c.col);
+        x := x || format('%s AS %I', coalesce(quote_literal(c.literal), @schema@.adopt_text(v, c.typ)), c.field);
         IF c.field = 'id' THEN
             t := t || '{id, headers}'::text[];
-            e := e || format('coalesce(%s.as_uuid(%s::text), %1$s.uuid7())', '@schema@', v)
-                   || format('CASE WHEN %s IS NOT NULL AND %s.as_uuid(%1$s::text) IS NULL THEN '
-                             'json_build_object(''source_id'', %1$s::text) END', v, '@schema@');
+            e := e || format('coalesce(%s.as_uuid(t.id), %1$s.uuid7())', '@schema@')
+                   || format('CASE WHEN t.id IS NOT NULL AND %s.as_uuid(t.id) IS NULL THEN '
+                             'json_build_object(''source_id'', t.id) END', '@schema@');
             sort := CASE c.category WHEN 'N' THEN v END;
         ELSIF c.field = 'type' THEN
             t := t || c.field;
-            e := e || format('%s.as_type(%s::text)', '@schema@', v);
+            e := e || format('%s.as_type(t.type)', '@schema@');
         ELSIF c.field = 'payload' THEN
             t := t || c.field;
-            e := e || format(CASE WHEN c.typ = 'json'::regtype THEN 'coalesce(%1$s, ''null'')'
-                                  WHEN c.typ = 'jsonb'::regtype THEN 'coalesce(%1$s::json, ''null'')'
-                                  WHEN c.typ = 'bytea'::regtype THEN 'coalesce(%2$s.as_json(%1$s), ''null'')'
-                                  ELSE 'coalesce(%2$s.as_json(%1$s::text), ''null'')' END, v, '@schema@');
+            e := e || format(CASE WHEN c.typ IN ('json'::regtype, 'jsonb'::regtype) THEN 'coalesce(t.payload::json, ''null'')'
+                                  WHEN c.typ = 'bytea'::regtype THEN 'coalesce(%s.as_json(t.payload::bytea), ''null'')'
+                                  ELSE 'coalesce(%s.as_json(t.payload), ''null'')' END, '@schema@');
         ELSIF c.field = 'created_at' THEN -- never ahead of the clock: that would keep it from being trimmed
             t := t || c.field;
-            e := e || format('greatest(least(%s::timestamptz, %s.clock()), timestamptz ''epoch'')', v, '@schema@');
+            e := e || format('greatest(least(t.created_at::timestamptz, %s.clock()), timestamptz ''epoch'')', '@schema@');
             sort := coalesce(sort, format('%s, %s.tableoid, %2$s.ctid', v, r));
         ELSIF c.field = 'processed_at' THEN
             unprocessed := v || CASE c.category WHEN 'B' THEN ' IS NOT TRUE' ELSE ' IS NULL' END;
-        ELSIF c.field = 'aggregate_type' THEN
-            aggregate_type := v;
         ELSIF c.field = 'aggregate_id' THEN -- comes behind its type, and one without the other is none
             t := t || '{aggregate_type, aggregate_id}'::text[];
-            e := e || format('CASE WHEN %s IS NOT NULL THEN %s::text END', v, aggregate_type)
-                   || format('CASE WHEN %2$s IS NOT NULL THEN %1$s::text END', v, aggregate_type);
+            e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
+                   || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;
         ELSIF c.field = 'tenant' THEN
             t := t || c.field;
-            e := e || (v || '::text');
+            e := e || format('%s.adopt_tenant(t.tenant)', '@schema@');
         END IF;
     END LOOP;
+    texts := array_to_string(x, ', ');
     targets := array_to_string(t, ', ');
     expressions := array_to_string(e, ', ');
     sort := coalesce(sort, format('%s.tableoid, %1$s.ctid', r));
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.adopt_values(regclass, text, jsonb, text) IS 'how a row becomes an event';
+
+-- adopt_text: an expression for a value `v` as text. Some types of the server's own are written otherwise as text than by their
+-- output function (a boolean is true, not t): those are read again and cast, which nobody but the server has a say in.
+CREATE OR REPLACE FUNCTION @schema@.adopt_text(v text, typ regtype) RETURNS text
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    base oid := typ;
+    name text;
+    plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
+BEGIN
+    WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
+        SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
+    END LOOP;
+    SELECT x.typname INTO name FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type x ON x.oid = k.castsource WHERE k.castsource = base
+       AND k.casttarget = 'text'::regtype AND k.castmethod = 'f' AND x.typnamespace = 'pg_catalog'::regnamespace;
+    IF FOUND THEN
+        RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name);
+    END IF;
+    RETURN plain;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.adopt_text(text, regtype) IS 'a value of an adopted table as text';
+
+-- adopt_tenant: the tenant of a row, for a connection that may write for it: one that works for a tenant writes for that alone.
+CREATE OR REPLACE FUNCTION @schema@.adopt_tenant(tenant text) RETURNS text
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    own text := nullif(current_setting('outbox.tenant', true), '');
+BEGIN
+    IF own <> tenant THEN
+        RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"', own, left(tenant, 100)
+            USING ERRCODE = 'insufficient_privilege', HINT = 'SET outbox.tenant to the tenant whose rows are written';
+    END IF;
+    RETURN coalesce(tenant, own);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.adopt_tenant(text) IS 'the tenant of an adopted row, if this connection may write for it';

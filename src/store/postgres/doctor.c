@@ -358,6 +358,28 @@ static int restored(const struct look *l, struct error *err)
     return 0;
 }
 
+/* Functions of adopted tables that earlier versions made run casts of the table's owner with the rights of the outbox's. */
+static int adopted(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT (SELECT string_agg(t::text, ', ') FROM @schema@.adopted_formerly() t), (SELECT count(*) FROM "
+        "pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.pronamespace = $1::regnamespace AND p.proname "
+        "LIKE 'adopted\\_%' AND t.tgparentid = 0)",
+        "s", l->st->quoted);
+    if (!r) return -1;
+    if (pg_str(r, 0, 0))
+        say(l, FINDING_PROBLEM, "adopted",
+            "as the outbox's owner, or a superuser: `outbox adopt TABLE` again, with its columns as they are now",
+            "the triggers of these tables are of an earlier version, and their owners could use them to act as the outbox's: %s",
+            PQgetvalue(r, 0, 0));
+    else if (pg_int(r, 0, 1) > 0)
+        say(l, FINDING_OK, "adopted", NULL, "%s adopted, by triggers that do no more than that",
+            pg_int(r, 0, 1) == 1 ? "a table is" : "tables are");
+    PQclear(r);
+    return 0;
+}
+
 /* ---- all of it ---- */
 
 struct check {
@@ -375,8 +397,8 @@ static const struct check of_server[] = {
     {NULL, NULL},
 };
 static const struct check of_outbox[] = {
-    {"grants", grants},    {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims}, {"position", positions},
-    {"restore", restored}, {NULL, NULL},
+    {"grants", grants},      {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims},
+    {"position", positions}, {"restore", restored},  {"adopted", adopted},     {NULL, NULL},
 };
 
 /* run: what cannot be looked at is a finding, too; only a server that is gone ends it. */
