@@ -13,7 +13,7 @@ packages_test=(g++ libcmocka-dev python3 sqlite3 postgresql-15 pgbouncer python3
 packages_extra=(nghttp2-server nodejs
     prometheus # for promtool
     spin)      # for tests/model
-packages_fuzz=(clang libclang-rt-14-dev) # for ./test --soak
+packages_fuzz=(clang libclang-rt-14-dev clang-tidy) # for ./test --soak
 
 packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

@@ -45,7 +45,8 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-LINTS = ["format", "cppcheck", "words"]
+LINTS = ["format", "cppcheck", "words", "analyzer"]
+SOAK_LINTS = ["tidy"]
 
 
 class Job:
@@ -94,7 +95,8 @@ def python_jobs(tree, plain, quick):
 
 
 def lint_jobs(tree):
-    return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in LINTS]
+    parts = LINTS + SOAK_LINTS if os.environ.get("OUTBOX_SOAK") else LINTS
+    return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in parts]
 
 
 def select(jobs, names):

@@ -6,6 +6,7 @@
 
 #include "api/handle.h"
 #include "api/manage.h"
+#include "base/buf.h"
 #include "base/fd.h"
 #include "base/text.h"
 
@@ -79,17 +80,16 @@ static int add_runners(outbox_consumer *c, struct consumer *who, const struct ha
 /* join_patterns makes the handlers' patterns the consumer's filter, unless one was set. */
 static int join_patterns(outbox_consumer *c, struct error *err)
 {
-    size_t size = 1;
+    struct buf all;
     if (c->events_set || c->n_handlers == 0) return 0;
-    for (size_t i = 0; i < c->n_handlers; i++) size += strlen(c->handlers[i].pattern) + 1;
-    char *all = calloc(1, size);
-    if (!all) return err_nomem(err);
+    buf_init(&all, SIZE_MAX);
     for (size_t i = 0; i < c->n_handlers; i++) {
-        if (i) strcat(all, ",");
-        strcat(all, c->handlers[i].pattern);
+        if (i) buf_addc(&all, ',');
+        buf_adds(&all, c->handlers[i].pattern);
     }
-    int r = option_set(consumer_options, &c->c, "events", all, err);
-    free(all);
+    const char *events = buf_cstr(&all);
+    int r = events ? option_set(consumer_options, &c->c, "events", events, err) : err_nomem(err);
+    buf_release(&all);
     return r;
 }
 

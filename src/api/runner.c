@@ -232,13 +232,16 @@ static void *runner_main(void *arg)
 
 /* ---- the crew ---- */
 
-/* trim_some deletes one small batch of what is old; returns how long to wait before the next. */
-static int64_t trim_some(struct crew *w, struct store *st)
+/* trim_some deletes one small batch of what is old, by a store of its own, opened when it is first needed; returns how
+ * long to wait before the next. */
+static int64_t trim_some(struct crew *w, struct store **st)
 {
     struct trim_request req = {.older_than_ms = w->retention_ms, .inbox_ms = w->inbox_ms};
     struct trim_result res;
     struct error err;
-    if (st->ops->trim(st, &req, &res, &err) != 0) {
+    bool trimmed = *st || w->st->ops->dup(w->st, st, &err) == 0;
+    if (trimmed) trimmed = (*st)->ops->trim(*st, &req, &res, &err) == 0;
+    if (!trimmed) {
         log_at(w->log, LOG_WARN_, NULL, "could not trim: %s; trying again in an hour", err.text);
         return TRIM_EVERY_MS;
     }
@@ -301,10 +304,9 @@ static void reload(struct crew *w)
 static void supervise(struct crew *w, bool until_through)
 {
     struct store *st = NULL;
-    struct error err;
     int64_t claims = -1;
     int64_t trim_at = CLOCK_NEVER;
-    if (w->retention_ms > 0 && !until_through && w->st->ops->dup(w->st, &st, &err) == 0) trim_at = clock_mono(w->clock);
+    if (w->retention_ms > 0 && !until_through) trim_at = clock_mono(w->clock);
     pthread_mutex_lock(&w->lock);
     while (!all_ended(w)) {
         if (w->reload_wanted) {
@@ -314,7 +316,7 @@ static void supervise(struct crew *w, bool until_through)
         if (until_through && !atomic_load(&w->stop) && all_through(w, &claims)) stop_crew(w);
         if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
-            trim_at = clock_mono(w->clock) + trim_some(w, st) * MS_NS;
+            trim_at = clock_mono(w->clock) + trim_some(w, &st) * MS_NS;
             pthread_mutex_lock(&w->lock);
             continue;
         }

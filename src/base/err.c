@@ -1,3 +1,4 @@
+#define ERR_C
 #include "base/err.h"
 
 #include <stdio.h>

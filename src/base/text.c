@@ -83,7 +83,7 @@ void text_duration_show(int64_t ms, char out[32])
 {
     size_t n = 0;
     if (ms == 0) {
-        strcpy(out, "0s");
+        memcpy(out, "0s", sizeof "0s");
         return;
     }
     if (ms < 0) out[n++] = '-';

@@ -245,6 +245,9 @@ int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
 void options_release(struct args *a);
 /* options_usage fills in a usage error and returns -1. */
 int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
+#define options_usage(...) (options_usage(__VA_ARGS__), -1)
+#endif
 /* options_choice finds value among names (ends with NULL); ERR_CONFIG lists them and names the nearest. */
 int options_choice(const char *value, const char *const *names, int *ret, struct error *err);
 

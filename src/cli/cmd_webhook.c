@@ -200,7 +200,7 @@ static int load(const struct cli *cli, enum signature_use use, struct signature_
 static int sign(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
-    struct signature_keys *keys;
+    struct signature_keys *keys = NULL;
     struct buf body, out;
     buf_init(&body, BODY_MAX);
     buf_init(&out, 8192);
@@ -224,7 +224,7 @@ static int sign(struct cli *cli, struct error *err)
 static int verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
-    struct signature_keys *keys;
+    struct signature_keys *keys = NULL;
     struct buf body;
     if (!w->signature || !w->timestamp) return options_usage(err, "say --timestamp SECONDS and --signature TEXT");
     buf_init(&body, BODY_MAX);
@@ -265,7 +265,7 @@ static int secret(struct cli *cli, struct error *err)
 
 static int public(struct cli *cli, struct error *err)
 {
-    struct signature_keys *keys;
+    struct signature_keys *keys = NULL;
     struct buf b;
     if (load_keys(&cli->args.webhook, SIGNATURE_VERIFY, &keys, err) != 0) return -1;
     buf_init(&b, 4096);

@@ -1,3 +1,4 @@
+#define OPTIONS_C
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

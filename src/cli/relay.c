@@ -241,7 +241,7 @@ static void add(struct relay *r, const struct config *config, const char *name, 
     size_t before = r->n_consumers;
     int made = relay_consumer_add(r, config, name, &err);
     struct relay_consumer *c = r->n_consumers > before ? &r->consumer[before] : NULL;
-    if (made == 0 && manage_start(c->c, false, &err) == 0) {
+    if (made == 0 && c && manage_start(c->c, false, &err) == 0) {
         did->added++;
         relay_log(r, LOG_INFO_, name, "is new in the config: started");
         return;

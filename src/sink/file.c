@@ -151,14 +151,15 @@ static void leave_out_too_long(struct file *f)
     buf_truncate(&f->lines, to);
 }
 
-static int new_file(const struct sink_config *cfg, const struct sink_ops *ops, struct file **ret, struct error *err)
+static struct file *new_file(const struct sink_config *cfg, const struct sink_ops *ops, struct error *err)
 {
     struct file *f = calloc(1, sizeof *f);
     struct pending *pending = malloc(PENDING_MIN * sizeof *pending);
     if (!f || !pending) {
         free(f);
         free(pending);
-        return err_nomem(err);
+        err_nomem(err);
+        return NULL;
     }
     f->base = (struct sink){ops, *cfg};
     f->consumer = str_of(cfg->consumer);
@@ -168,8 +169,7 @@ static int new_file(const struct sink_config *cfg, const struct sink_ops *ops, s
     f->size = -1;
     buf_init(&f->lines, BUFFER_MAX);
     buf_init(&f->rest, BUFFER_MAX);
-    *ret = f;
-    return 0;
+    return f;
 }
 
 static void drop_fd(struct file *f)
@@ -426,9 +426,9 @@ static int check_path(const char *path, struct error *err)
 static int file_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     const char *path = cfg->url + strlen("file:");
-    struct file *f;
     if (check_path(path, err) != 0) return -1;
-    if (new_file(cfg, &file_ops, &f, err) != 0) return -1;
+    struct file *f = new_file(cfg, &file_ops, err);
+    if (!f) return -1;
     f->path = path;
     *ret = &f->base;
     return 0;
@@ -608,10 +608,10 @@ static void stdout_close(struct sink *sk)
 static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
     struct stat st;
-    struct file *f;
     if (strcmp(cfg->url, "stdout:") != 0)
         return err_set(err, ERR_CONFIG, "stdout: takes nothing behind the colon; file:PATH writes to a file");
-    if (new_file(cfg, &file_stdout_ops, &f, err) != 0) return -1;
+    struct file *f = new_file(cfg, &file_stdout_ops, err);
+    if (!f) return -1;
     f->regular = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     *ret = &f->base;
     return 0;

@@ -25,7 +25,8 @@ static int hex_digit(char c)
 static char *decode(const char *p, size_t n)
 {
     char *out = malloc(n + 1), *to = out;
-    for (const char *end = p + n; out && p < end;) {
+    if (!out) return NULL;
+    for (const char *end = p + n; p < end;) {
         if (*p != '%') {
             *to++ = *p++;
             continue;
@@ -38,7 +39,7 @@ static char *decode(const char *p, size_t n)
         *to++ = (char)(high * 16 + low);
         p += 3;
     }
-    if (out) *to = '\0';
+    *to = '\0';
     return out;
 }
 
