@@ -7,7 +7,6 @@ import unittest
 import uuid
 
 import psycopg2
-import servers
 from support import BIN, PgCase, wait_until
 
 DATA, USAGE, AGAIN, CONFIG, UNAVAILABLE = 65, 64, 75, 78, 69
@@ -358,10 +357,14 @@ class Hostile(PgCase):
                  "'BEGIN PERFORM mallory.note(''odd''); RETURN x; END'")
 
     def act(self, *statements):
-        """act does something as mallory."""
-        got = []
-        for statement in statements: got = servers.execute(self.mallory, statement)
-        return got
+        """act does something as mallory, each time on a connection of its own."""
+        for statement in statements:
+            db = psycopg2.connect(self.mallory)
+            db.autocommit = True
+            try:
+                with db.cursor() as cursor: cursor.execute(statement)
+            finally:
+                db.close()
 
     def cast(self, typ, to, how="ASSIGNMENT"):
         """cast makes a cast of mallory's own from one of his types."""
