@@ -151,6 +151,7 @@ struct settings {
     int log_format;      /* enum log_format */
     int64_t log_hold_ms; /* 0: nothing is held back */
     int64_t stuck_ms;
+    bool core_dumps;
 };
 
 enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
@@ -220,8 +221,16 @@ char *const *config_consumers(const struct config *c, size_t *ret_n);
  * told to `visit`, whose argument is borrowed. The relay looks the same way before it starts. */
 typedef void config_visit(void *ctx, const struct problem *p);
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
-/* config_mask appends a value with the passwords in its URLs, and the query of a webhook, replaced by ***. */
+/* config_mask appends a value with the passwords in its URLs, and the path and query of a webhook, replaced by ***. */
 void config_mask(struct buf *b, const char *value);
+/* config_secret says whether a value has a password or a token in it for sure: a path may be just a path. */
+bool config_secret(const char *value);
+/* config_hide masks such a value in its place, as far as it fits: for what is in our arguments. */
+void config_hide(char *value);
+/* config_cautions tells of secrets that others on this machine can see: arguments, the config file, files that it names. */
+void config_cautions(const struct config *c, config_visit *visit, void *ctx);
+/* config_guard keeps what we know out of core dumps and from debuggers, if that is a secret, unless core-dumps says otherwise. */
+void config_guard(const struct config *c, const struct settings *s);
 /* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */
 #define CONFIG_VARIABLE 64
 const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);

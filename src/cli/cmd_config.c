@@ -224,6 +224,7 @@ static const struct {
     {"sink", "exec:./notify"},
     {"events", "order.*, invoice.paid"},
     {"where", "authorType = \"user\""},
+    {"file-mode", "0640"},
     {"exec-env", "SHOP_URL, AWS_REGION"},
     {"webhook-secret-file", "/etc/outbox/partner.secrets"},
     {"webhook-secret-env", "PARTNER_SECRETS"},

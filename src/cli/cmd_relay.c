@@ -134,6 +134,22 @@ static void say_starting(struct relay *r)
     buf_release(&b);
 }
 
+static void log_caution(void *relay, const struct problem *p)
+{
+    relay_log(relay, LOG_WARN_, NULL, "%s: %s", p->where, p->text);
+}
+
+/* say_cautions: what an operator may not have meant. */
+static void say_cautions(struct relay *r)
+{
+    config_cautions(&r->cli->config, log_caution, r);
+    if (geteuid() == 0)
+        relay_log(
+            r, LOG_WARN_, NULL,
+            "running as root, which a relay has no need for: whatever goes wrong, in a command of exec: for one, goes wrong "
+            "as root; give it a user of its own");
+}
+
 /* serve starts the HTTP server, if one is wanted. */
 static int serve(struct relay *r, struct error *err)
 {
@@ -188,6 +204,7 @@ static int run_relay(struct relay *r, struct error *err)
 {
     if (configure(r, err) != 0) return -1;
     say_starting(r);
+    say_cautions(r);
     return deliver(r, err);
 }
 

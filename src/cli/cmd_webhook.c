@@ -1,6 +1,8 @@
 /* cmd_webhook.c: signatures by hand. The receiver that `webhook listen` runs is in listen.c. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -246,10 +248,22 @@ static int verify(struct cli *cli, struct error *err)
     return r;
 }
 
+/* caution: `webhook secret > file` makes the file with the permissions that the shell gives it. */
+static void caution(void)
+{
+    struct stat st;
+    bool file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    if (file && st.st_mode & (S_IROTH | S_IWOTH))
+        output_error(
+            "warning: everybody on this machine can read the file this is written to; chmod o-rwx it, and make "
+            "such files with umask 077");
+}
+
 static int secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
     int r;
+    caution();
     buf_init(&b, 512);
     buf_init(&public, 256);
     if (cli->args.webhook.asymmetric) r = signature_new_pair(&b, &public, err);

@@ -124,6 +124,11 @@ static int set_stuck(void *target, const char *value, struct error *err)
     return set_time(&((struct settings *)target)->stuck_ms, value, 1, err);
 }
 
+static int set_core_dumps(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct settings *)target)->core_dumps, err);
+}
+
 static int set_color(void *target, const char *value, struct error *err)
 {
     static const char *const names[] = {"auto", "always", "never", NULL};
@@ -176,6 +181,8 @@ const struct option_def config_options[] = {
     {"listen-mode", "MODE", "0660", "who may connect to unix:PATH, as chmod has it", set_listen_mode},
     {"stuck-after", "DURATION", "60s",
      "a consumer that has work and gets none done for this long makes its relay not ready", set_stuck},
+    {"core-dumps", NULL, "no", "whether a process that holds a password or secret may leave a core dump or be debugged",
+     set_core_dumps},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -511,54 +518,4 @@ char *const *config_consumers(const struct config *c, size_t *ret_n)
     while (from > ORIGIN_FILE && c->names[from].n == 0) from--;
     *ret_n = c->names[from].n;
     return c->names[from].name;
-}
-
-/* ---- secrets ---- */
-
-/* mask_url copies what stands behind "://" up to the end of its user:password@, if it has one. Returns how far. A password
- * with / ? or # in it that nobody encoded is masked as well, or with a space if the URL is all there is: rather too much
- * than too little. */
-static size_t mask_url(struct buf *b, const char *s, bool alone)
-{
-    size_t user = strcspn(s, ":/?# \t"), word = alone ? strlen(s) : strcspn(s, " \t"), path = strcspn(s, "?");
-    bool query = s[user] == ':' && s[user + strcspn(s + user, "/?")] == '?'; /* part of the password, if it is one */
-    const char *at = memrchr(s, '@', query || word < path ? word : path);
-    const char *colon = at && s[user] == ':' && s + user < at ? s + user : NULL;
-    if (!colon) return 0;
-    buf_add(b, s, (size_t)(colon - s) + 1);
-    buf_adds(b, "***");
-    return (size_t)(at - s);
-}
-
-/* is_web says whether what stands before "://" is http or https: their queries are the endpoint's, and hold its tokens. */
-static bool is_web(const char *start, const char *at)
-{
-    return (at - start >= 4 && strncmp(at - 4, "http", 4) == 0) ||
-           (at - start >= 5 && strncmp(at - 5, "https", 5) == 0);
-}
-
-void config_mask(struct buf *b, const char *value)
-{
-    static const char parameter[] = "password=";
-    const char *start = value;
-    bool web = false;
-    bool alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
-    while (*value) {
-        size_t n = 0;
-        if (strncmp(value, "://", 3) == 0) {
-            if (alone && is_web(start, value)) web = true;
-            buf_adds(b, "://");
-            value += 3;
-            n = mask_url(b, value, alone);
-        } else if (strncmp(value, parameter, sizeof(parameter) - 1) == 0) {
-            buf_adds(b, "password=***");
-            n = sizeof(parameter) - 1 + strcspn(value + sizeof(parameter) - 1, "& \t");
-        } else if (web && *value == '?') {
-            buf_adds(b, "?***");
-            n = strlen(value);
-        } else {
-            buf_addc(b, *value++);
-        }
-        value += n;
-    }
 }

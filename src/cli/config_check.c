@@ -208,22 +208,6 @@ static void check_sink(const struct checking *k, const char *name)
     free(t.url);
 }
 
-/* check_secrets warns of files that hold secrets and are open to everyone. */
-static void check_secrets(const struct checking *k, const char *name)
-{
-    static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
-    char text[600];
-    struct stat st;
-    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        const struct given *g = config_get(k->c, name, option_find(consumer_options, options[i]));
-        bool open_to_all = g && stat(g->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
-        if (!open_to_all) continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": everybody on this machine can read or write %s; chmod o-rwx it",
-                 name, g->value);
-        tell(k, g->where, text, true);
-    }
-}
-
 static void check_consumer(const struct checking *k, const char *name)
 {
     char text[2 * STORE_NAME_MAX + 200];
@@ -234,7 +218,6 @@ static void check_consumer(const struct checking *k, const char *name)
     }
     if (value_of(k, name, "sink")) {
         check_sink(k, name);
-        check_secrets(k, name);
         return;
     }
     snprintf(text, sizeof(text),
@@ -281,25 +264,6 @@ static void check_listen(const struct checking *k)
          true);
 }
 
-/* check_file warns of a config file with a password in it that is open to everyone. */
-static void check_file(const struct checking *k)
-{
-    struct stat st;
-    bool secret = false;
-    for (size_t i = 0; i < k->c->n_given; i++) {
-        struct buf b;
-        const struct given *g = &k->c->given[i];
-        if (g->origin != ORIGIN_FILE) continue;
-        buf_init(&b, (size_t)1 << 20);
-        config_mask(&b, g->value);
-        secret = secret || (!b.failed && b.n > 0 && strcmp(buf_cstr(&b), g->value) != 0);
-        buf_release(&b);
-    }
-    if (secret && k->c->path && stat(k->c->path, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH)))
-        tell(k, k->c->path,
-             "there is a password in it, and everybody on this machine can read or write it; chmod o-rwx it", true);
-}
-
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx)
 {
     struct checking k = {c, connect, visit, ctx};
@@ -313,5 +277,5 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
             false);
     for (size_t i = 0; i < n; i++) check_consumer(&k, names[i]);
     check_listen(&k);
-    check_file(&k);
+    config_cautions(c, visit, ctx);
 }

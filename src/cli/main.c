@@ -49,11 +49,29 @@ static int load_settings(struct cli *cli, struct error *err)
     return config_settings(&cli->config, &cli->settings, err);
 }
 
+static void say_caution(void *ctx, const struct problem *p)
+{
+    char text[640];
+    (void)ctx;
+    snprintf(text, sizeof(text), "warning: %s: %s", p->where, p->text);
+    output_error(text);
+}
+
+/* caution: a relay logs it, and config check lists it. */
+static void caution(const struct cli *cli)
+{
+    bool says_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
+    if (!says_itself) config_cautions(&cli->config, say_caution, NULL);
+}
+
 static int run(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0) return -1;
     if (cli->args.help) return cmd_help->run(cli, err);
-    if (!cli->cmd->bare && load_settings(cli, err) != 0) return -1;
+    if (cli->cmd->bare) return cli->cmd->run(cli, err);
+    if (load_settings(cli, err) != 0) return -1;
+    config_guard(&cli->config, &cli->settings);
+    caution(cli);
     return cli->cmd->run(cli, err);
 }
 

@@ -210,7 +210,11 @@ static int from_environment(const struct cli_option *table, struct args *a, stru
 static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
 {
     struct cli *cli = p->cli;
-    if (f->shared) return config_flag(&cli->config, f->of_consumer ? p->consumer : NULL, f->shared, value, err);
+    if (f->shared) {
+        if (config_flag(&cli->config, f->of_consumer ? p->consumer : NULL, f->shared, value, err) != 0) return -1;
+        config_hide((char *)(uintptr_t)value); /* our arguments are ours to write to; a copy is kept */
+        return 0;
+    }
     if (f->own == options_consumer) {
         if (config_flag_consumer(&cli->config, value, err) != 0) return -1;
         p->consumer = value;

@@ -154,6 +154,20 @@ static int set_receipts(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct consumer *)target)->receipts, err);
 }
 
+static int set_file_mode(void *target, const char *value, struct error *err)
+{
+    size_t n = strlen(value);
+    bool octal = n >= 3 && n <= 4 && strspn(value, "01234567") == n;
+    long mode = octal ? strtol(value, NULL, 8) : 0;
+    bool usable = (mode & 0600) == 0600 && mode <= 0777 && !(mode & 0002);
+    if (!usable)
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not a mode such as 0640: we need to read and write, and others must not write",
+                       value);
+    ((struct consumer *)target)->file_mode = (int)mode;
+    return 0;
+}
+
 static int set_exec_env(void *target, const char *value, struct error *err)
 {
     if (exec_env_check(value, err) != 0) return -1;
@@ -200,6 +214,8 @@ const struct option_def consumer_options[] = {
      set_concurrency},
     {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
     {"receipts", NULL, "no", "keep a record of every delivery", set_receipts},
+    {"file-mode", "MODE", NULL, "permissions of a file that file: makes; if not given 0640, less the umask",
+     set_file_mode},
     {"exec-env", "NAME,...", NULL,
      "environment variables that a command of exec: gets beside PATH, HOME, LANG and the like", set_exec_env},
     {"webhook-secret-file", "FILE", NULL,
@@ -300,6 +316,7 @@ struct sink_config consumer_sink_config(const struct consumer *c)
         .timeout_ms = c->timeout_ms,
         .concurrency = c->concurrency,
         .http = &c->http,
+        .file_mode = c->file_mode,
         .exec_env = c->exec_env,
     };
 }

@@ -22,7 +22,8 @@ struct consumer {
     int64_t lease_ms;
     int64_t timeout_ms;
     int concurrency;
-    int batch; /* upper bound of the self-tuning batch size */
+    int batch;     /* upper bound of the self-tuning batch size */
+    int file_mode; /* permissions of a file that is made; 0: not given */
     bool receipts;
     struct http_options http;
 };

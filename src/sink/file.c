@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/place.h"
 #include "base/text.h"
 #include "event/ndjson.h"
 #include "sink/kinds.h"
@@ -20,6 +20,7 @@
 #define BUFFER_MAX ((size_t)2 << 30) /* ceiling of the buffer, that is, of one line */
 #define PENDING_MIN 1024             /* there from the start, so that an idle sink can always take one */
 #define TRIES_MAX 8
+#define MODE 0640                            /* of a file that we make, unless file-mode says otherwise */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS) /* for another relay that writes; who holds it for longer keeps it */
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
 #define LOCK_PAUSE_MAX_NS (20 * MS_NS)
@@ -50,6 +51,7 @@ struct file {
     int64_t busy_since; /* another process has had the lock since then; 0: nobody */
     int64_t again_at;   /* when to try for it again */
     int64_t pause;
+    char caution[400];
 };
 
 /* answer_too_long: whatever becomes of the others, this one can never pass. */
@@ -202,14 +204,9 @@ static bool usable(const struct stat *st)
 }
 
 /* sync_directory makes the file's name as durable as its content. */
-static int sync_directory(const char *path)
+static int sync_directory(const struct place *at)
 {
-    char copy[PATH_MAX];
-    if ((size_t)snprintf(copy, sizeof copy, "%s", path) >= sizeof copy) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(at->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* A directory may be closed to readers and open to writers; then there is nothing we could do. */
     if (fd < 0) return errno == EACCES ? 0 : -1;
     int rc = fsync(fd);
@@ -219,17 +216,30 @@ static int sync_directory(const char *path)
     return rc;
 }
 
-static int open_fd(struct file *f, struct error *err)
+/* open_at: what a file that we make is open to is said, or 0640 less the umask. */
+static int open_at(struct file *f, const struct place *at, struct error *err)
 {
     struct stat st;
+    bool made;
+    mode_t said = (mode_t)f->base.cfg.file_mode;
     /* O_NONBLOCK means nothing to a file; it keeps us from hanging on a FIFO that has taken its place. */
-    f->fd = open(f->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
-    if (f->fd < 0) return failed(f, "open", err);
+    f->fd = place_open(at, O_RDWR | O_APPEND | O_NOCTTY | O_NONBLOCK, said ? said : MODE, &made, err);
+    if (f->fd < 0) return -1;
+    if (made && said && fchmod(f->fd, said) != 0) return failed(f, "set the permissions of", err);
     if (fstat(f->fd, &st) != 0) return failed(f, "look at", err);
     if (!usable(&st)) return err_set(err, ERR_UNAVAILABLE, "%s is not a file any more", f->path);
     f->regular = S_ISREG(st.st_mode);
-    if (f->regular && sync_directory(f->path) != 0) return failed(f, "sync the directory of", err);
+    if (f->regular && sync_directory(at) != 0) return failed(f, "sync the directory of", err);
     return 0;
+}
+
+static int open_fd(struct file *f, struct error *err)
+{
+    struct place at;
+    if (place_find(f->path, &at, err) != 0) return -1;
+    int r = open_at(f, &at, err);
+    place_release(&at);
+    return r;
 }
 
 /* How getting at the file went. */
@@ -416,11 +426,23 @@ static int check_path(const char *path, struct error *err)
     if (strncmp(path, "//", 2) == 0 && path[2] != '/')
         return err_set(err, ERR_CONFIG, "file: takes a path, not a host: write file:PATH or file:///PATH");
     if (path[n - 1] == '/') return err_set(err, ERR_CONFIG, "%s names a directory, not a file", path);
-    if (stat(path, &st) != 0)
+    if (lstat(path, &st) != 0)
         return errno == ENAMETOOLONG ? err_errno(err, ERR_CONFIG, errno, "cannot write to %s", path) : 0;
+    if (S_ISLNK(st.st_mode))
+        return err_set(err, ERR_CONFIG, "%s is a symbolic link, which is not followed: name the file itself", path);
     if (S_ISDIR(st.st_mode)) return err_set(err, ERR_CONFIG, "%s is a directory, not a file", path);
     if (!usable(&st)) return err_set(err, ERR_CONFIG, "%s is not a file; for a pipe, redirect stdout:", path);
     return 0;
+}
+
+/* look_around: a folder that is not there yet will be looked at when it is used. */
+static void look_around(struct file *f)
+{
+    struct place at;
+    char why[160];
+    if (place_find(f->path, &at, NULL) != 0) return;
+    if (place_caution(&at, why, sizeof why)) snprintf(f->caution, sizeof f->caution, "%.200s: %s", f->path, why);
+    place_release(&at);
 }
 
 static int file_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
@@ -430,8 +452,15 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
     struct file *f = new_file(cfg, &file_ops, err);
     if (!f) return -1;
     f->path = path;
+    look_around(f);
     *ret = &f->base;
     return 0;
+}
+
+static const char *file_caution(struct sink *sk)
+{
+    const struct file *f = (struct file *)sk;
+    return f->caution[0] ? f->caution : NULL;
 }
 
 /* file_probe: nothing is written, nor made. */
@@ -463,6 +492,7 @@ const struct sink_ops file_ops = {
     .deadline = file_deadline,
     .cancel = file_cancel,
     .probe = file_probe,
+    .caution = file_caution,
 };
 
 /* stdout: */

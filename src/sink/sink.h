@@ -66,6 +66,7 @@ struct sink_config {
     int64_t timeout_ms;              /* per delivery */
     int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
     const struct http_options *http; /* what webhooks are told; NULL: nothing */
+    int file_mode;                   /* permissions of a file that is made; 0: 0640, less the umask */
     const char *exec_env;            /* variables that commands get beside the usual ones; NULL: none */
     const struct clock *clock;
     /* done is called exactly once per accepted delivery, from submit, drive or cancel. */

@@ -25,6 +25,7 @@ static struct {
 
 int __real_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
+int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size);
 
 /* answer says the next reply: what a whole one takes, or all there is if it is none. At the end the server goes. */
 static void answer(void)
@@ -53,6 +54,13 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
     bool pause = n == 1 && fds[0].fd == run.wake && timeout > 0;
     if (pause && ++run.pauses > PAUSES && write(run.wake, &one, sizeof one) < 0) abort();
     return __real_poll(fds, n, pause ? 0 : timeout);
+}
+
+/* What poll is where the compiler knows the size of the array. */
+int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size)
+{
+    MUST(n <= size / sizeof *fds);
+    return __wrap_poll(fds, n, timeout);
 }
 
 static int handle(void *ctx, const struct event *ev, struct error *err)

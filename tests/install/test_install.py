@@ -75,6 +75,28 @@ class Installed(unittest.TestCase):
         self.assertTrue(declared)
         self.assertEqual(exported, declared)
 
+    def test_binary_and_library_are_hardened(self):
+        for name, wanted in (("outbox", ("PIE", "NOW")), ("liboutbox.so.0", ("NOW",))):
+            with self.subTest(name):
+                file = self.find(name)
+                dynamic, headers = said("readelf", "-dW", file), said("readelf", "-lW", file)
+                symbols = said("nm", "-D", "--undefined-only", file)
+                flags = re.search(r"FLAGS_1.*Flags:(.*)", dynamic)[1].split()
+                self.assertLessEqual(set(wanted), set(flags))
+                self.assertIn("GNU_RELRO", headers)
+                self.assertRegex(headers, r"GNU_STACK.* RW ")
+                self.assertNotRegex(headers, r"LOAD.* RWE ")
+                self.assertIn("__stack_chk_fail", symbols)
+                self.assertRegex(symbols, r"__(snprintf|vsnprintf|memcpy|read)_chk")
+
+    def test_code_has_probes_and_marks(self):
+        code = said("objdump", "-d", "--no-show-raw-insn", self.find("liboutbox.so.0"))
+        if "x86-64" not in code: self.skipTest("other machines have other marks")
+        # What takes more than a page of the stack touches each of them; what may be jumped to says so.
+        self.assertRegex(code, r"or[qlb] +\$0x0,(0x[0-9a-f]+)?\(%rsp")
+        for name in ("outbox_open", "outbox_emit", "outbox_run"):
+            self.assertRegex(code, rf"<{name}(@@\S+)?>:\n[^\n]*endbr64", name)
+
     def test_binary_and_man_page_are_there(self):
         self.assertTrue(os.access(self.find("outbox"), os.X_OK))
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")

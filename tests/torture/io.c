@@ -16,16 +16,17 @@ static bool armed, hit;
 static long calls, first, last;
 static enum io_fault fault;
 
-int __real_open64(const char *path, int flags, ...);
+int __real_openat64(int dir, const char *path, int flags, ...);
 ssize_t __real_write(int fd, const void *p, size_t n);
 ssize_t __real_pread64(int fd, void *p, size_t n, off_t at);
 int __real_fsync(int fd);
 int __real_ftruncate64(int fd, off_t n);
 int __real_fstat64(int fd, struct stat *st);
 int __real_flock(int fd, int how);
-int __wrap_open64(const char *path, int flags, ...);
+int __wrap_openat64(int dir, const char *path, int flags, ...);
 ssize_t __wrap_write(int fd, const void *p, size_t n);
 ssize_t __wrap_pread64(int fd, void *p, size_t n, off_t at);
+ssize_t __wrap___pread64_chk(int fd, void *p, size_t n, off_t at, size_t size);
 int __wrap_fsync(int fd);
 int __wrap_ftruncate64(int fd, off_t n);
 int __wrap_fstat64(int fd, struct stat *st);
@@ -55,13 +56,13 @@ static bool fails(void)
     return true;
 }
 
-int __wrap_open64(const char *path, int flags, ...)
+int __wrap_openat64(int dir, const char *path, int flags, ...)
 {
     va_list ap;
     va_start(ap, flags);
     mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
     va_end(ap);
-    return fails() ? -1 : __real_open64(path, flags, mode);
+    return fails() ? -1 : __real_openat64(dir, path, flags, mode);
 }
 
 ssize_t __wrap_write(int fd, const void *p, size_t n)
@@ -73,6 +74,13 @@ ssize_t __wrap_write(int fd, const void *p, size_t n)
 ssize_t __wrap_pread64(int fd, void *p, size_t n, off_t at)
 {
     return fails() ? -1 : __real_pread64(fd, p, n, at);
+}
+
+/* What pread is where the compiler knows the size of the buffer. */
+ssize_t __wrap___pread64_chk(int fd, void *p, size_t n, off_t at, size_t size)
+{
+    if (n > size) errno = EFAULT;
+    return n > size ? -1 : __wrap_pread64(fd, p, n, at);
 }
 
 int __wrap_fsync(int fd)

@@ -1,5 +1,7 @@
 /* open.c: connecting, the tables, transactions, and the bell. */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
@@ -9,12 +11,14 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/place.h"
 #include "store/sqlite/handle.h"
 #include "store/sqlite/sqlite.h"
 
 extern const struct store_ops store_sqlite;
 extern const char *const sqlite_schema[];
 
+#define FILE_MODE 0640            /* of a database that we make, less the umask */
 #define INIT_TELL (10000 * MS_NS) /* how often init says that it waits */
 
 /* on_busy waits a little longer each time, first in steps short enough for a commit on a fast disk: a relay that was
@@ -131,8 +135,46 @@ static const char set_up[] =
     "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF; PRAGMA recursive_triggers = OFF; PRAGMA locking_mode = NORMAL; "
     "PRAGMA wal_autocheckpoint = 1000; PRAGMA query_only = OFF; PRAGMA trusted_schema = ON; PRAGMA count_changes = OFF";
 
+/* make_file: SQLite would make a file that everybody can read, and follow a link to where it goes. What it keeps beside the file (-wal,
+ * -shm) gets the permissions of the file. */
+static int make_file(const struct sqlite_store *st, const struct place *at, struct error *err)
+{
+    struct stat s;
+    int fd = openat(at->dir, at->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, FILE_MODE);
+    if (fd >= 0) close(fd);
+    bool nowhere = fd < 0 && errno == EEXIST && fstatat(at->dir, at->name, &s, 0) != 0 && errno == ENOENT;
+    if (!nowhere) return 0;
+    return err_set(err, ERR_UNAVAILABLE,
+                   "%s is a symbolic link to a file that is not there; name that file itself to make an outbox there",
+                   st->shown);
+}
+
+/* look_at_place refuses a file that somebody else has put where everybody can put one. Where there is no folder SQLite says so. */
+static int look_at_place(const struct sqlite_store *st, bool create, struct error *err)
+{
+    static const char *const beside[] = {"", "-wal", "-shm", "-journal"};
+    struct place at;
+    struct error why;
+    int r = 0;
+    if (st->memory) return 0;
+    if (place_find(st->path, &at, &why) != 0) {
+        if (why.native != ELOOP) return 0;
+        if (err) *err = why;
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof beside / sizeof *beside && r == 0; i++) {
+        char name[NAME_MAX + 16];
+        snprintf(name, sizeof name, "%.*s%s", NAME_MAX, at.name, beside[i]);
+        r = place_look(&at, name, err);
+    }
+    if (r == 0 && create) r = make_file(st, &at, err);
+    place_release(&at);
+    return r;
+}
+
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
+    if (look_at_place(st, create, err) != 0) return -1;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI | SQLITE_OPEN_PRIVATECACHE;
     if (create) flags |= SQLITE_OPEN_CREATE;
     int rc = sqlite3_open_v2(st->path, &st->db, flags, NULL);
