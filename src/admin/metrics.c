@@ -148,6 +148,17 @@ static void reloads(struct buf *b, const char *name, const struct metrics *m)
     add_int(b, name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
 }
 
+const unsigned metrics_refusals[METRICS_REFUSALS] = {400, 401, 403, 405, 413};
+
+static void refused(struct buf *b, const char *name, const struct metrics *m)
+{
+    for (size_t i = 0; i < METRICS_REFUSALS; i++) {
+        char status[12];
+        snprintf(status, sizeof status, "%u", metrics_refusals[i]);
+        add_int(b, name, (struct label[]){{"status", status}, {NULL, NULL}}, m->refused[i]);
+    }
+}
+
 static void up(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.state == PIPELINE_RUNNING);
@@ -323,6 +334,7 @@ static const struct {
     {"outbox_ready", "gauge", "Whether /readyz says yes.", is_ready},
     {"outbox_store_up", "gauge", "Whether the store answered this scrape.", store_up},
     {"outbox_config_reloads_total", "counter", "Times the configuration was read again, by result.", reloads},
+    {"outbox_http_refused_total", "counter", "Requests to this server that were refused, by status.", refused},
     {"outbox_consumer_up", "gauge", "Whether the consumer is at work in this relay.", up},
     {"outbox_consumer_paused", "gauge", "Whether an operator has paused it.", paused},
     {"outbox_consumer_stalled_seconds", "gauge", "For how long it has had work and got none of it done.", stalled},

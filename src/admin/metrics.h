@@ -13,6 +13,10 @@ struct metrics_consumer {
     struct consumer_gauge gauge;
 };
 
+/* Why a request was not answered, by its status. */
+#define METRICS_REFUSALS 5
+extern const unsigned metrics_refusals[METRICS_REFUSALS];
+
 #define METRICS_MARKS 100 /* streams whose high-water mark is shown */
 
 /* One consumer's high-water mark of a stream. Strings live as long as the look. */
@@ -27,6 +31,7 @@ struct metrics {
     bool ready, store_up;
     int64_t now_ns;     /* monotonic */
     int64_t reloads[2]; /* of the configuration: ok, failed */
+    int64_t refused[METRICS_REFUSALS];
     const struct metrics_consumer *consumer;
     size_t n_consumers;
     struct metrics_mark mark[METRICS_MARKS];

@@ -33,6 +33,7 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     int r = look_take(&l, &s->cfg, st, NULL);
     unlock_store(s, st);
     if (r != 0) return UNAVAILABLE;
+    for (size_t i = 0; i < METRICS_REFUSALS; i++) l.m.refused[i] = atomic_load(&s->refused[i]);
     metrics_add(b, &l.m);
     look_release(&l);
     return OK;

@@ -112,6 +112,12 @@ static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
     return gate_check(&g, r, (struct sockaddr *)&here);
 }
 
+static void count_refusal(struct admin *s, unsigned status)
+{
+    for (size_t i = 0; i < METRICS_REFUSALS; i++)
+        if (metrics_refusals[i] == status) atomic_fetch_add(&s->refused[i], 1);
+}
+
 static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
 {
     bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL, NULL) == MHD_YES;
@@ -142,6 +148,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     unsigned status = refused.status;
     buf_init(&b, PAGE_MAX);
     if (status) {
+        count_refusal(s, status);
         buf_adds(&b, refused.text);
     } else if (!page) {
         status = MHD_HTTP_NOT_FOUND;

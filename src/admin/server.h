@@ -7,6 +7,7 @@
 
 #include "admin/admin.h"
 #include "admin/guests.h"
+#include "admin/metrics.h"
 #include "admin/socket.h"
 #include "admin/token.h"
 
@@ -19,6 +20,7 @@ struct admin {
     struct guests guests;
     struct socket_file file;
     bool local; /* only this machine reaches us */
+    atomic_llong refused[METRICS_REFUSALS];
     pthread_mutex_t store_lock, token_lock;
     struct store *st;      /* for scrapes; opened by the first */
     struct tokens *tokens; /* NULL: none */

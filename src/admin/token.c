@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FILE_MAX 16384
@@ -68,8 +69,14 @@ static int add_words(struct tokens *t, struct str text, struct error *err)
 /* slurp gives how many bytes there are in the file, up to `size`; -1, with errno, if it cannot be read. */
 static ssize_t slurp(const char *path, char *text, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) return -1;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        errno = EINVAL; /* a pipe would keep us waiting, and is empty the next time */
+        return -1;
+    }
     size_t n = 0;
     ssize_t k = 1;
     while (k > 0 && n < size) {

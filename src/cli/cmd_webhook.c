@@ -191,6 +191,8 @@ static int load(const struct cli *cli, enum signature_use use, struct signature_
     const struct webhook_args *w = &cli->args.webhook;
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
     if (!w->id || !*w->id) return options_usage(err, "say --id ID");
+    if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
+        return options_usage(err, "an id has no dot in it: it could not be told from the time that is signed with it");
     if (load_keys(w, use, keys, err) != 0) return -1;
     int e = lines_slurp(path, BODY_MAX, body);
     if (e == 0 && body->n < BODY_MAX) return 0;

@@ -369,6 +369,8 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
                             int64_t now_s)
 {
     if (!m->id.n) return "no webhook-id";
+    /* x.1700000000.1700000001.5 would be the number 1700000001.5 under the id x, and as well 5 under the id x.1700000000. */
+    if (memchr(m->id.p, '.', m->id.n)) return "webhook-id has a dot in it";
     if (!header.n) return "no webhook-signature";
     if (now_s && m->timestamp < now_s - SIGNATURE_TOLERANCE_S)
         return "too old: webhook-timestamp is over 5 minutes ago";

@@ -101,6 +101,8 @@ class Tokens(AdminCase):
                 self.assertEqual(self.status(relay, "/metrics", good, good), 400)
                 answer = self.ask(relay, "/metrics", good)
                 self.assertEqual(answer.status, 200)
+                for status, n in ((400, 1), (401, 11), (403, 0)):
+                    self.assertIn(f'\noutbox_http_refused_total{{status="{status}"}} {n}\n', answer.body)
                 self.assertIn('consumer="mail"', answer.body)
                 self.assertEqual(self.status(relay, "/nothing", good), 404)
                 self.assertEqual(self.ask(relay, "/readyz?verbose", good).body, "[+] mail: idle\nready\n")
@@ -160,6 +162,9 @@ class Tokens(AdminCase):
     def test_config_check_looks_at_the_token(self):
         check = lambda *args, **kw: self.outbox("config", "check", *args, *self.sink(), **kw).stderr
         self.assertIn("token: could not read", check("--listen-token-file", "no-token", status=CONFIG))
+        for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
+            make(self.path(name))
+            self.assertIn(f"{name}: could not read", check("--listen-token-file", self.path(name), status=CONFIG))
         self.assertIn("only /livez and /readyz are served", check("--listen", "0.0.0.0:1"))
         self.assertEqual(check("--listen", "0.0.0.0:1", "--listen-token-file", self.token_file), "")
         self.token_file.chmod(0o604)

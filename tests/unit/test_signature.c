@@ -146,6 +146,21 @@ static void believes_a_public_key_and_no_other(void **state)
     signature_keys_free(secret);
 }
 
+static void what_was_signed_has_one_meaning_only(void **state)
+{
+    struct signature_keys *keys = keys_of(SECRET);
+    struct signature_message m = {STR("x"), TIME, STR("1614265331.5")},
+                             other = {STR("x.1614265330"), TIME + 1, STR("5")};
+    struct buf b;
+    (void)state;
+    buf_init(&b, 1024);
+    signature_add(&b, keys, &m);
+    assert_null(signature_check(keys, &m, (struct str){b.p, b.n}, TIME));
+    assert_non_null(signature_check(keys, &other, (struct str){b.p, b.n}, TIME));
+    buf_release(&b);
+    signature_keys_free(keys);
+}
+
 static void only_digits_are_a_timestamp(void **state)
 {
     static const char *const bad[] = {"",
@@ -325,6 +340,7 @@ int main(void)
         cmocka_unit_test(new_pairs_work_and_differ),
         cmocka_unit_test(signs_with_a_private_key_as_others_do),
         cmocka_unit_test(believes_a_public_key_and_no_other),
+        cmocka_unit_test(what_was_signed_has_one_meaning_only),
         cmocka_unit_test(only_digits_are_a_timestamp),
         cmocka_unit_test(replays_and_repeats_are_told_apart),
         cmocka_unit_test(memory_of_replays_is_bounded_and_keeps_the_newest),
