@@ -39,6 +39,7 @@ struct cli;
 
 #define ARGS_MAX 8 /* more than any command takes */
 #define COLUMNS_MAX 8
+#define GRANTED_MAX 64
 
 /* What `webhook` was told. */
 struct webhook_args {
@@ -74,6 +75,8 @@ struct args {
     const char *type, *consumer;
     const char *shape, *existing;     /* of adopt; NULL: not given */
     const char *columns[COLUMNS_MAX]; /* FIELD=COLUMN each */
+    const char *granted[GRANTED_MAX]; /* consumers, of grant and revoke */
+    size_t n_granted;
     size_t n_columns;
     bool undo;
     bool replace; /* of init */

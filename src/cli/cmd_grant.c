@@ -1,45 +1,123 @@
 #include <string.h>
 
+#include "base/json.h"
 #include "cli/cli.h"
 
 static const char *const parts[] = {"producer", "consumer", "operator", NULL};
 
-static int report(const struct cli *cli, bool taken, bool changed, struct error *err)
+/* ---- options ---- */
+
+static int add_consumer(void *target, const char *value, struct error *err)
 {
-    const char *part = cli->args.pos[0], *role = cli->args.pos[1];
-    struct buf b;
-    buf_init(&b, 4096);
-    if (cli->args.json) {
-        buf_addc(&b, '{');
-        output_string(&b, "role", role);
-        output_string(&b, "part", part);
-        output_bool(&b, "changed", changed);
-        if (taken) output_bool(&b, "dry_run", cli->args.dry_run);
-        buf_adds(&b, "}\n");
-    } else if (taken && cli->args.dry_run) {
-        buf_addf(&b, "role \"%s\": %s %s%s\n", role, changed ? "would no longer be" : "is no", part,
-                 changed ? "" : "; nothing would be done");
-    } else if (taken) {
-        buf_addf(&b, "role \"%s\": %s %s\n", role, changed ? "is no longer" : "was no", part);
-    } else {
-        buf_addf(&b, "role \"%s\": is %s\n", role, part);
+    struct args *a = target;
+    if (a->n_granted == GRANTED_MAX)
+        return err_set(err, ERR_CONFIG, "more than %d consumers: give some in another call", GRANTED_MAX);
+    a->granted[a->n_granted++] = value;
+    return 0;
+}
+
+static int set_tenant(void *target, const char *value, struct error *err)
+{
+    if (!*value) return err_set(err, ERR_CONFIG, "a tenant's name is not empty");
+    ((struct args *)target)->tenant = value;
+    return 0;
+}
+
+#define OPTION_CONSUMER \
+    { \
+        {"consumer", "NAME", NULL, \
+         "of the part consumer: which one, with its handlers (NAME.handler); NAME* for all that begin so; may be repeated; " \
+         "without it: every consumer", \
+         add_consumer}, \
+            0, false \
     }
+
+/* ---- what is said ---- */
+
+static void add_scope(const struct grant_request *req, struct buf *b)
+{
+    if (strcmp(req->part, "consumer") != 0) return;
+    if (req->n_consumers == 0) {
+        buf_adds(b, req->revoke ? "" : " of every consumer");
+        return;
+    }
+    for (size_t i = 0; i < req->n_consumers; i++) buf_addf(b, "%s%s", i ? ", " : " of ", req->consumers[i]);
+}
+
+static void add_text(const struct grant_request *req, bool changed, struct buf *b)
+{
+    const char *verb = "is";
+    if (req->dry_run) verb = "would be";
+    if (req->revoke) verb = req->dry_run ? "is no" : "was no";
+    if (req->revoke && changed) verb = req->dry_run ? "would no longer be" : "is no longer";
+    buf_addf(b, "role \"%s\": %s %s", req->role, verb, req->part);
+    add_scope(req, b);
+    if (req->tenant) buf_addf(b, ", held to tenant \"%s\"", req->tenant);
+    if (req->dry_run && !changed) buf_adds(b, "; nothing would be done");
+    buf_addc(b, '\n');
+}
+
+static void add_json(const struct grant_request *req, bool changed, struct buf *b)
+{
+    buf_addc(b, '{');
+    output_string(b, "role", req->role);
+    output_string(b, "part", req->part);
+    if (req->n_consumers > 0) {
+        output_member(b, "consumers");
+        for (size_t i = 0; i < req->n_consumers; i++) {
+            buf_addc(b, i ? ',' : '[');
+            json_quote(b, str_of(req->consumers[i]));
+        }
+        buf_addc(b, ']');
+    }
+    if (req->tenant) output_string(b, "tenant", req->tenant);
+    output_bool(b, "changed", changed);
+    if (req->revoke || req->dry_run) output_bool(b, "dry_run", req->dry_run);
+    buf_adds(b, "}\n");
+}
+
+static int report(const struct cli *cli, const struct grant_request *req, bool changed, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 1 << 16);
+    if (cli->args.json) add_json(req, changed, &b);
+    else add_text(req, changed, &b);
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
-static int change(struct cli *cli, bool take, struct error *err)
+/* ---- what is done ---- */
+
+static int request(const struct cli *cli, bool take, struct grant_request *req, struct error *err)
 {
-    struct grant_request req = {.role = cli->args.pos[1], .revoke = take, .dry_run = cli->args.dry_run};
-    struct store *st;
-    bool changed = false;
+    const struct args *a = &cli->args;
     int part;
-    if (options_choice(cli->args.pos[0], parts, &part, err) != 0) {
+    if (options_choice(a->pos[0], parts, &part, err) != 0) {
         err->code = CLI_USAGE;
         return -1;
     }
-    req.part = parts[part];
+    *req = (struct grant_request){.part = parts[part],
+                                  .role = a->pos[1],
+                                  .consumers = a->granted,
+                                  .n_consumers = a->n_granted,
+                                  .tenant = a->tenant,
+                                  .revoke = take,
+                                  .dry_run = a->dry_run};
+    if (a->n_granted > 0 && strcmp(req->part, "consumer") != 0) {
+        err_set(err, ERR_CONFIG, "--consumer goes with the part consumer, not with %s", req->part);
+        err->code = CLI_USAGE;
+        return -1;
+    }
+    return 0;
+}
+
+static int change(struct cli *cli, bool take, struct error *err)
+{
+    struct grant_request req;
+    struct store *st;
+    bool changed = false;
+    if (request(cli, take, &req, err) != 0) return -1;
     if (take && !req.dry_run &&
         confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer", req.part,
                 req.role) != 0)
@@ -52,7 +130,7 @@ static int change(struct cli *cli, bool take, struct error *err)
                           "everything; set its permissions",
                           st->ops->scheme);
     store_close(st);
-    return r == 0 ? report(cli, take, changed, err) : -1;
+    return r == 0 ? report(cli, &req, changed, err) : -1;
 }
 
 static int grant_(struct cli *cli, struct error *err)
@@ -65,8 +143,17 @@ static int revoke_(struct cli *cli, struct error *err)
     return change(cli, true, err);
 }
 
-static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
-static const struct cli_option revoke_options[] = {OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END};
+static const struct cli_option options[] = {
+    OPTION_CONSUMER,
+    {{"tenant", "NAME", NULL, "hold the role to this tenant, in all its parts, whatever its connections say",
+      set_tenant},
+     0,
+     false},
+    OPTION_DRY_RUN,
+    OPTION_JSON,
+    OPTION_END};
+static const struct cli_option revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON,
+                                                   OPTION_END};
 
 const struct command cmd_grant[] = {
     {.name = "grant",

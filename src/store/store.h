@@ -304,8 +304,10 @@ struct trim_result {
 /* What a role of the database may do: "producer", "consumer" or "operator". */
 struct grant_request {
     const char *part, *role;
-    bool revoke;
-    bool dry_run; /* of revoke: changes nothing, *ret_changed says whether it would */
+    const char *const *consumers; /* of the part consumer: which; none: every one */
+    size_t n_consumers;
+    const char *tenant; /* the role is held to it; NULL: not by this */
+    bool revoke, dry_run;
 };
 
 /* A table of the application's own whose rows become events. */
@@ -506,8 +508,8 @@ struct store_ops {
     /* marks visits the high-water marks of a stream (NULL: of all), the furthest of each stream first. */
     int (*marks)(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 
-    /* grant gives a role its part, or takes it away. *ret_changed: false, there was nothing to take. ERR_NOTFOUND: no such
-     * role. NULL: this store has no roles. */
+    /* grant gives a role its part, or takes it away; all of it, or nothing, and with dry_run nothing. *ret_changed: false, there
+     * was nothing to take. ERR_NOTFOUND: no such role; ERR_CONFLICT: held to another tenant. NULL: this store has no roles. */
     int (*grant)(struct store *st, const struct grant_request *req, bool *ret_changed, struct error *err);
     /* adopt makes events of a table's rows that are not processed yet, and of every new one in the transaction that
      * inserts it. ERR_NOTFOUND: no such table or column; ERR_CONFLICT: was adopted and given up before, and req->existing

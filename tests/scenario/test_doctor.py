@@ -169,19 +169,20 @@ class Roles(PgDoctor):
         self.outbox("grant", "consumer", role)
         found = [f for f in self.doctor("--store", store) if f[1] == "grants"]
         self.assertEqual([f[0] for f in found], ["note"])  # it may not trim
-        self.assertIn('DELETE on "outbox".event', found[0][2])
+        self.assertIn('EXECUTE on "outbox".operator_trim', found[0][2])
         self.emit("order.paid")
         self.consume("--store", store)
         self.assertEqual(len(self.ndjson(self.path("out"))), 1)
 
-        self.sql(f"REVOKE UPDATE ON outbox.claim FROM {role}")
-        self.one("problem", "grants", f'role "{role}" cannot work as consumer, it lacks UPDATE on "outbox".claim',
+        self.sql(f"REVOKE SELECT ON outbox.setting FROM {role}")
+        self.one("problem", "grants", f'role "{role}" cannot work as consumer, it lacks SELECT on "outbox".setting',
                  args=("--store", store))
-        self.sql(f"GRANT UPDATE ON outbox.claim TO {role}; REVOKE UPDATE (report) ON outbox.consumer FROM {role}")
-        self.one("problem", "grants", 'UPDATE on "outbox".consumer', args=("--store", store))
         self.outbox("grant", "consumer", role)
-        self.sql(f"REVOKE USAGE ON SEQUENCE outbox.epoch FROM {role}")
-        self.one("problem", "grants", 'USAGE on "outbox".epoch', args=("--store", store))
+        self.sql(f"REVOKE EXECUTE ON FUNCTION outbox.worker_turn FROM {role}")
+        self.one("problem", "grants", 'EXECUTE on "outbox".worker_turn', args=("--store", store))
+        self.outbox("grant", "consumer", role)
+        self.sql(f"REVOKE SELECT ON SEQUENCE outbox.epoch FROM {role}")
+        self.one("problem", "grants", 'SELECT on "outbox".epoch', args=("--store", store))
 
     def test_a_closed_schema(self):
         role, store = self.role()

@@ -10,8 +10,7 @@ DATA, UNAVAILABLE = 65, 69
 REFUSED = "42501"
 PRODUCER, CONSUMER, OPERATOR = "producer", "consumer", "operator"
 
-# What somebody tries, and who may. %(epoch)s is a live claim of the worker "w"; what only returns a count is refused when
-# that is 0.
+# What somebody tries, and who may. %(epoch)s is a live claim of the worker "w".
 RULES = [
     ("SELECT outbox.emit('a', 'k', '1', '1')", {PRODUCER}),
     ("SELECT outbox.emit('a', 'k', '1', '1', idempotency_key => 'new')", {PRODUCER}),
@@ -21,12 +20,12 @@ RULES = [
     ("INSERT INTO outbox.event (type, created_at) VALUES ('a', 'infinity')", set()),
     ("INSERT INTO outbox.event (type, seq) OVERRIDING SYSTEM VALUE VALUES ('a', 1000)", set()),
     ("UPDATE outbox.event SET payload = '2'", set()),
-    ("DELETE FROM outbox.event", {OPERATOR}),
+    ("DELETE FROM outbox.event", set()),
     ("TRUNCATE outbox.event", set()),
     ("SELECT * FROM outbox.event", {CONSUMER, OPERATOR}),
     ("SELECT id FROM outbox.event", {CONSUMER, OPERATOR}),
     ("SELECT * FROM outbox.idempotency", {OPERATOR}),
-    ("DELETE FROM outbox.idempotency", {OPERATOR}),
+    ("DELETE FROM outbox.idempotency", set()),
 
     ("SELECT outbox.register('new')", {CONSUMER, OPERATOR}),
     ("SELECT outbox.register('mail', events => 'b.*')", {CONSUMER, OPERATOR}),
@@ -45,10 +44,13 @@ RULES = [
 
     ("SELECT outbox.pause('mail')", {OPERATOR}),
     ("SELECT outbox.redrive('mail')", {OPERATOR}),
-    ("UPDATE outbox.dead SET retrying = true", {OPERATOR}),
+    ("UPDATE outbox.dead SET retrying = true", set()),
     ("UPDATE outbox.dead SET payload = '2'", set()),
-    ("WITH x AS (DELETE FROM outbox.dead RETURNING 1) SELECT count(*) FROM x", {OPERATOR}),
-    ("DELETE FROM outbox.consumer", {OPERATOR}),
+    ("DELETE FROM outbox.dead", set()),
+    ("SELECT outbox.drop_dead('mail', 1)", {OPERATOR}),
+    ("DELETE FROM outbox.consumer", set()),
+    ("SELECT outbox.remove('mail', true)", {OPERATOR}),
+    ("SELECT outbox.report('mail', 'down')", {CONSUMER}),
     ("SELECT outbox.trim('0s')", {OPERATOR}),
     ("SELECT outbox.trim_dry_run('0s')", {OPERATOR}),
     ("SELECT * FROM outbox.consumer_status", {CONSUMER, OPERATOR}),
@@ -92,7 +94,7 @@ class Grants(PgCase):
         try:
             with db.cursor() as cursor:
                 cursor.execute(statement, params)
-                return "count(*)" not in statement or cursor.fetchone()[0] > 0
+                return True
         except psycopg2.Error as error:
             self.assertEqual(error.pgcode, REFUSED, f"{statement}: {error}")
             return False

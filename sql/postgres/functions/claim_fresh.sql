@@ -29,7 +29,7 @@ DECLARE
 BEGIN
     changed := false;
     skipped := false;
-    IF ahead_to > 0 AND l.pos = ahead_from AND l.target::text = ahead_target THEN
+    IF ahead_to > ahead_from AND ahead_to <= l.window_end AND l.pos = ahead_from AND l.target::text = ahead_target THEN
         from_seq := l.pos;
         l.pos := ahead_to;
         changed := true;
@@ -77,7 +77,7 @@ BEGIN
                     PERFORM @schema@.check_fed();
                 END IF;
             END IF;
-            look := @schema@.window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most);
+            look := @schema@.window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most, c.tenant);
             first := look.next;
             -- An idle consumer is not written for each look at it: only if there is something to forget.
             EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed AND l.floor >= l.next_floor;
@@ -101,7 +101,7 @@ BEGIN
             ELSE
                 last := least(first + span - 1, l.window_end);
                 SELECT count(*), max(x.seq) INTO n, first
-                FROM (SELECT w.seq FROM @schema@.window_events(l.seen, l.floor, l.target, l.pos, last) w
+                FROM (SELECT w.seq FROM @schema@.window_events(l.seen, l.floor, l.target, l.pos, last, c.tenant) w
                       WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
                         AND @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = l.lane
                       ORDER BY w.seq LIMIT max_events) x;

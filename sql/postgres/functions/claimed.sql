@@ -7,7 +7,7 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit
     SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
            e.not_before, 0, false, 0, false
     FROM @schema@.claim k, @schema@.consumer c,
-         LATERAL @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) e
+         LATERAL @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) e
     WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
       AND @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane

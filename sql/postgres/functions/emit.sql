@@ -25,6 +25,12 @@ BEGIN
                                                         idempotency_key, version, not_before, tenant) e;
         RETURN new_id;
     END IF;
+    IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT') THEN -- held to a tenant
+        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
+        VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
+                emit.headers::pg_catalog.json, emit.version, emit.not_before, coalesce(emit.tenant, @schema@.acting_for(current_user))) RETURNING event.id INTO new_id;
+        RETURN new_id;
+    END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
     VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
             emit.headers::pg_catalog.json, emit.version, emit.not_before,

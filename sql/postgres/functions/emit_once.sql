@@ -19,8 +19,12 @@ DECLARE -- Every name has its schema.
         payload::pg_catalog.text), 0);
     whose pg_catalog.text := coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
                                                    THEN pg_catalog.current_setting('outbox.tenant', true) END);
+    held pg_catalog.bool := NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT'); -- to a tenant
     known record;
 BEGIN
+    IF held AND tenant IS NULL THEN
+        whose := @schema@.acting_for(current_user);
+    END IF;
     IF idempotency_key IS NULL OR pg_catalog.octet_length(idempotency_key) OPERATOR(pg_catalog.>) 1024
        OR idempotency_key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$' THEN
         RAISE EXCEPTION 'idempotency_key: 1 to 1024 bytes, no control character' USING ERRCODE = 'check_violation';
@@ -38,6 +42,14 @@ BEGIN
                 pg_catalog.left(idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
         END IF;
         id := known.event_id;
+        RETURN;
+    END IF;
+    IF held THEN
+        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
+        VALUES (emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
+                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose) RETURNING event.id INTO id;
+        UPDATE @schema@.idempotency i SET event_id = emit_once.id
+        WHERE i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) whose;
         RETURN;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)

@@ -3,8 +3,11 @@
 CREATE OR REPLACE FUNCTION @schema@.handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    INSERT INTO @schema@.handled (handler, key, hash)
-    SELECT x.handler, x.key, hashtextextended('', 0) FROM unnest(handlers, keys) AS x (handler, key);
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@.worker_handle_all(handlers, keys);
+    END IF;
+    INSERT INTO @schema@.handled (tenant, handler, key, hash)
+    SELECT coalesce(current_setting('outbox.tenant', true), ''), x.handler, x.key, hashtextextended('', 0) FROM unnest(handlers, keys) AS x (handler, key);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
     RETURN false;

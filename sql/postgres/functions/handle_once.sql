@@ -1,6 +1,6 @@
 -- handle_once: the inbox. Records in the current transaction that a handler takes effect for a key (an event's id, or any
 -- other); returns whether it is the first to. The same key with another payload is an error. As emit does, it takes the key as
--- whatever it is, and the payload as text, json or jsonb: a function for each.
+-- whatever it is, and the payload as text, json or jsonb: a function for each. Each tenant has an inbox of its own.
 DO $outbox$
 DECLARE
     p text;
@@ -17,13 +17,11 @@ BEGIN
     IF octet_length(coalesce(handler, '')) NOT BETWEEN 1 AND 1024 OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
-    INSERT INTO @schema@.handled (handler, key, hash) VALUES (handle_once.handler, the_key, content)
-    ON CONFLICT DO NOTHING;
-    IF FOUND THEN
+    known := @schema@.handle(handler, the_key, content);
+    IF known IS NULL THEN
         RETURN true;
     END IF;
-    SELECT h.hash INTO known FROM @schema@.handled h WHERE h.handler = handle_once.handler AND h.key = the_key;
-    IF known IS DISTINCT FROM content THEN
+    IF known <> content THEN
         RAISE EXCEPTION 'handler "%" has handled key "%" before with another payload', left(handler, 100), left(the_key, 100)
             USING ERRCODE = 'OB001';
     END IF;

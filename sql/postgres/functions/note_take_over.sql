@@ -11,7 +11,7 @@ BEGIN
     END IF;
     INSERT INTO @schema@.ended (seq, consumer, state)
     SELECT w.seq, c.name, CASE WHEN m.wanted THEN 'delivered' ELSE 'skipped' END
-    FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) w,
+    FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) w,
          LATERAL (SELECT c.type_like IS NULL OR w.type LIKE ANY (c.type_like) AS wanted,
                          f.type_like IS NULL OR w.type LIKE ANY (f.type_like) AS was_wanted) m
     WHERE @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane AND (m.wanted OR m.was_wanted)

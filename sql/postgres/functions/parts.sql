@@ -4,8 +4,8 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT p.part FROM pg_catalog.pg_roles g, (VALUES
         ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'), 'INSERT'),
-        ('consumer', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.claim'::regclass), 'INSERT'),
-        ('operator', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.event'::regclass), 'DELETE'))
+        ('consumer', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.worker'::regclass), 'SELECT'),
+        ('operator', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.idempotency'::regclass), 'SELECT'))
         AS p (part, acl, privilege)
     WHERE g.rolname = $1 AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
                                      WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)

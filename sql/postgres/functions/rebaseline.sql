@@ -31,20 +31,22 @@ DECLARE
     found text;
     owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass);
 BEGIN
+    IF NOT pg_has_role(@schema@.caller(), owner, 'USAGE') THEN
+        t := @schema@.trouble();
+        found := concat_ws('; ', t.moved, t.numbers, t.sequence);
+        IF found = '' THEN
+            RETURN false;
+        END IF;
+        RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; role "%" may not do that', '@schema@',
+            found, @schema@.caller() USING ERRCODE = 'OB006',
+            HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
+                          'nothing is lost', '@schema@', owner);
+    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0));
     PERFORM @schema@.lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
     PERFORM @schema@.check_fed();
     t := @schema@.trouble();
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
-    IF NOT pg_has_role(owner, 'USAGE') THEN
-        IF found = '' THEN
-            RETURN false;
-        END IF;
-        RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; role "%" may not do that', '@schema@',
-            found, current_user USING ERRCODE = 'OB006',
-            HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
-                          'nothing is lost', '@schema@', owner);
-    END IF;
     IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
         RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
             USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';

@@ -5,6 +5,9 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
 BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@.operator_redrive(consumer, event_id);
+    END IF;
     PERFORM @schema@.lock_consumer(consumer);
     IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = redrive.consumer) THEN
         RAISE EXCEPTION 'consumer "%" is not registered', redrive.consumer USING ERRCODE = 'OB003';

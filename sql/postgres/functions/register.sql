@@ -17,6 +17,9 @@ DECLARE
     here text;
     trouble record;
 BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@.worker_register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
+    END IF;
     IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer USING ERRCODE = 'OB004';
     END IF;
@@ -29,6 +32,9 @@ BEGIN
     IF (how IN ('start', 'again', 'purpose')) IS NOT TRUE THEN
         RAISE EXCEPTION 'how "%" is not start, again or purpose', how USING ERRCODE = 'OB004';
     END IF;
+    IF octet_length(events) > 65536 OR octet_length(predicate) > 65536 OR octet_length(retry) > 1024 THEN
+        RAISE EXCEPTION 'events and predicate are at most 64 KiB each, retry 1 KiB' USING ERRCODE = 'OB004';
+    END IF;
     events := @schema@.normal_events(events);
     PERFORM @schema@.lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
@@ -40,7 +46,7 @@ BEGIN
         END IF;
         IF (c.events, c.predicate, c.ordering, c.lanes) IS DISTINCT FROM
            (register.events, register.predicate, register.ordering, register.lanes) THEN
-            PERFORM @schema@.replace_settings(c, events, predicate, ordering, lanes, coalesce(by_whom, session_user), how);
+            PERFORM @schema@.replace_settings(c, events, predicate, ordering, lanes, coalesce(left(by_whom, 1000), @schema@.caller()), how);
         END IF;
     ELSIF how <> 'start' THEN
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer USING ERRCODE = 'OB003';
@@ -103,9 +109,9 @@ BEGIN
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane >= 0 AND CASE
-                  WHEN x.target IS NULL THEN @schema@.window_next(x.seen, x.floor, snap, 0, 9223372036854775807)
-                  ELSE coalesce(@schema@.window_next(x.seen, x.floor, x.target, x.pos, x.window_end),
-                                @schema@.window_next(x.target, x.next_floor, snap, 0, 9223372036854775807))
+                  WHEN x.target IS NULL THEN @schema@.window_next(x.seen, x.floor, snap, 0, 9223372036854775807, c.tenant)
+                  ELSE coalesce(@schema@.window_next(x.seen, x.floor, x.target, x.pos, x.window_end, c.tenant),
+                                @schema@.window_next(x.target, x.next_floor, snap, 0, 9223372036854775807, c.tenant))
                   END IS NOT NULL) THEN
         RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can change only once it is through',
             c.name USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';

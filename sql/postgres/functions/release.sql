@@ -21,7 +21,8 @@ BEGIN
         RETURN;
     END IF;
     FOR e IN SELECT w.seq, w.aggregate_type, w.aggregate_id
-             FROM @schema@.window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1), k.to_seq) w
+             FROM @schema@.window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1), k.to_seq,
+                                         c.tenant) w
              WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
                AND @schema@.lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane
              ORDER BY w.seq LOOP

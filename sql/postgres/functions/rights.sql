@@ -1,53 +1,86 @@
--- rights: what a role needs for its part, and nothing beyond. Functions run with the rights of whoever calls them, so that
--- tenants stay apart; rights on tables decide. Functions are for everyone whom the schema is open to, but for those that
--- change it.
--- An event's xid, seq and created_at are the outbox's own: reading and trimming rely on them, so no producer sets them.
-CREATE OR REPLACE FUNCTION @schema@.rights(part text) RETURNS TABLE (privilege text, kind text, object text)
+-- rights: what a role needs for its part, and nothing beyond. Nobody but the owner writes to the tables, apart from emitting: what
+-- workers and operators change they change through functions that check (see admit). Reading is a matter of rights on tables, and
+-- of row-level security: a worker sees its own consumers, one that is held to a tenant that tenant's.
+-- An event's xid, seq and created_at are the outbox's own: reading and trimming rely on them, so no producer sets them. Nor does
+-- one that is held to a tenant choose ids: whoever leaves out by id what comes twice would leave out another tenant's event.
+CREATE OR REPLACE FUNCTION @schema@.rights(part text, held boolean DEFAULT false)
+RETURNS TABLE (privilege text, kind text, object text)
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT r.privilege, r.kind, r.object FROM (VALUES
-        (NULL, 'USAGE', 'SCHEMA', '@schema@'),
-        (NULL, 'SELECT', 'TABLE', '@schema@.meta'),
+        (NULL, NULL, 'USAGE', 'SCHEMA', '@schema@'),
+        (NULL, NULL, 'SELECT', 'TABLE', '@schema@.meta'),
 
-        ('producer', 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before)', 'TABLE',
-                     '@schema@.event'),
-        ('producer', 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
-                     '@schema@.idempotency'),
+        ('producer', false, 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before)', 'TABLE',
+                            '@schema@.event'),
+        ('producer', true, 'SELECT (id), INSERT (type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before)',
+                            'TABLE', '@schema@.event'),
+        ('producer', false, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
+                            '@schema@.idempotency'),
+        ('producer', true, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash), UPDATE (event_id)', 'TABLE',
+                            '@schema@.idempotency'),
 
-        ('consumer', 'SELECT', 'TABLE', '@schema@.event'),
-        ('consumer', 'SELECT, INSERT (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor), UPDATE (events, '
-                     'type_like, predicate, ordering, lanes, retry, report, report_at)', 'TABLE', '@schema@.consumer'),
-        ('consumer', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.setting'),
-        ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.lane'),
-        ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.claim'),
-        ('consumer', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.parked'),
-        ('consumer', 'SELECT, INSERT, UPDATE (attempts, error, dead_at, retrying), DELETE', 'TABLE', '@schema@.dead'),
-        ('consumer', 'SELECT, INSERT, UPDATE (state)', 'TABLE', '@schema@.ended'),
-        ('consumer', 'SELECT, INSERT', 'TABLE', '@schema@.former_filter'),
-        ('consumer', 'SELECT, INSERT', 'TABLE', '@schema@.handled'),
-        ('consumer', 'SELECT, INSERT, UPDATE (sink_id, at)', 'TABLE', '@schema@.receipt'),
-        ('consumer', 'SELECT, INSERT, UPDATE (hi, lo, at)', 'TABLE', '@schema@.mark'),
-        ('consumer', 'SELECT', 'TABLE', '@schema@.delivery'),
-        ('consumer', 'SELECT', 'TABLE', '@schema@.consumer_status'),
-        ('consumer', 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
-        ('consumer', 'USAGE, UPDATE', 'SEQUENCE', '@schema@.epoch'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.worker'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.event'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.consumer'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.setting'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.lane'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.claim'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.parked'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.dead'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.ended'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.former_filter'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
+        ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
+        ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.epoch'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_turn'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_extend'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_shrink'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_register'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_report'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_handle'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_handle_all'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_handled_before'),
 
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.event'),
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.idempotency'),
-        ('operator', 'SELECT, INSERT, UPDATE, DELETE', 'TABLE', '@schema@.consumer'),
-        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.setting'),
-        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.lane'),
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.claim'),
-        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.parked'),
-        ('operator', 'SELECT, UPDATE (retrying), DELETE', 'TABLE', '@schema@.dead'),
-        ('operator', 'SELECT, INSERT, UPDATE (state), DELETE', 'TABLE', '@schema@.ended'),
-        ('operator', 'SELECT, INSERT, DELETE', 'TABLE', '@schema@.former_filter'),
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.handled'),
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.receipt'),
-        ('operator', 'SELECT, DELETE', 'TABLE', '@schema@.mark'),
-        ('operator', 'SELECT', 'TABLE', '@schema@.delivery'),
-        ('operator', 'SELECT', 'TABLE', '@schema@.consumer_status'),
-        ('operator', 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
-        ('operator', 'SELECT', 'SEQUENCE', '@schema@.epoch')) AS r (part, privilege, kind, object)
-    WHERE r.part = $1 OR r.part IS NULL
+        ('operator', NULL, 'SELECT (role, consumer)', 'TABLE', '@schema@.worker'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.held'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.event'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.idempotency'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.consumer'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.setting'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.lane'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.claim'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.parked'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.dead'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.ended'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.former_filter'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.handled'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
+        ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
+        ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.epoch'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_register'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_pause'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_redrive'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_drop'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_remove'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_trim')) AS r (part, held, privilege, kind, object)
+    WHERE (r.part = $1 OR r.part IS NULL) AND (r.held = $2 OR r.held IS NULL)
 $outbox$;
-COMMENT ON FUNCTION @schema@.rights(text) IS 'what a role needs for its part';
+COMMENT ON FUNCTION @schema@.rights(text, boolean) IS 'what a role needs for its part';
+
+-- open_to_all: functions that everyone may call whom the schema is open to. They run with the rights of whoever calls them, and read,
+-- reckon, or hand on to one that checks. All others are for the owner, and for whom rights names.
+CREATE OR REPLACE FUNCTION @schema@.open_to_all() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $outbox$
+    SELECT '{emit, emit_once, uuid7, clock, bell_works, bell_key, bell_channel, ring, bell_sleep, bell_wake, bell_ring,
+             turn, claim, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
+             handle_once, handle, handle_all, handled_before, claimed, hwm, backlog, waiting, floors, needed, surely_done, lanes,
+             lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
+             refuse_version, rights, parts, open_to_all, acting_for, sees, caller}'::text[]
+$outbox$;
+COMMENT ON FUNCTION @schema@.open_to_all() IS 'functions that everyone may call';

@@ -6,22 +6,31 @@ DECLARE
     o record;
     e record;
     used int;
+    mine boolean;
     failed bigint := 0;
 BEGIN
     FOR o IN SELECT * FROM jsonb_to_recordset(outcomes)
              AS x (seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid, receipt text,
                    proven boolean) LOOP
+        used := NULL;
+        mine := k.lane >= 0 AND o.seq > k.from_seq AND o.seq <= k.to_seq;
+        IF k.lane = -1 OR o.kind <> 'delivered' THEN
+            SELECT p.attempts - p.careful::int INTO used FROM @schema@.parked p WHERE p.consumer = c.name AND p.seq = o.seq
+               AND p.claim = k.epoch;
+            mine := CASE WHEN k.lane = -1 THEN FOUND ELSE mine AND NOT FOUND END;
+        END IF;
+        IF mine AND k.lane >= 0 AND c.tenant <> '' THEN -- the range has others' events in it
+            mine := EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = o.seq AND x.tenant = c.tenant);
+        END IF;
+        IF mine IS NOT TRUE THEN
+            RAISE EXCEPTION 'event % is not in claim %', o.seq, k.epoch USING ERRCODE = 'OB004';
+        END IF;
         IF o.kind = 'delivered' THEN
             INSERT INTO @schema@.receipt (consumer, seq, event_id, sink_id, at) VALUES (c.name, o.seq, o.id, o.receipt, now)
             ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
             CONTINUE;
         END IF;
         failed := failed + 1;
-        SELECT p.attempts - p.careful::int INTO used FROM @schema@.parked p WHERE p.consumer = c.name AND p.seq = o.seq
-           AND p.claim = k.epoch;
-        IF (k.lane = -1) <> FOUND OR k.lane >= 0 AND (o.seq > k.from_seq AND o.seq <= k.to_seq) IS NOT TRUE THEN
-            RAISE EXCEPTION 'event % is not in claim %', o.seq, k.epoch USING ERRCODE = 'OB004';
-        END IF;
         o.attempts := coalesce(o.attempts, coalesce(used, 0) + (o.kind IN ('retry', 'dead'))::int);
         IF o.kind = 'skip' THEN -- a parked one goes with the claim's others
             INSERT INTO @schema@.ended (seq, consumer, state)

@@ -7,12 +7,15 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
 BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@.worker_shrink(consumer, worker, epoch, last);
+    END IF;
     PERFORM @schema@.lock_consumer(consumer);
     now := @schema@.clock();
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = shrink.consumer AND x.epoch = shrink.epoch
        AND x.owner = shrink.worker;
-    IF NOT FOUND THEN
+    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
         RETURN false;
     END IF;
     IF k.lane = -1 THEN

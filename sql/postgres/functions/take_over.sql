@@ -37,7 +37,7 @@ BEGIN
                         THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now), now + interval '3653 days')) END,
                    true, coalesce(w.not_before > now, false)
             FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key ORDER BY e.seq) AS nth
-                  FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq) e,
+                  FROM @schema@.window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) e,
                        LATERAL (SELECT @schema@.key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
                     AND @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane) w

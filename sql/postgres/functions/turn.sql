@@ -12,6 +12,10 @@
 -- knows: the version of the outbox that the worker was written for. One of another version may settle what it has, so that
 -- nothing is delivered again that it delivered, and is refused when it asks for more: it stops in order. So a settlement has
 -- to be understood by the functions of the next version. NULL: whoever calls does not claim.
+-- marks: how far streams were written, see put_marks.
+--
+-- The owner of the tables does all this by himself; others have no right to write them, and go through worker_turn, which comes
+-- back here if they may.
 --
 -- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, and nobody else is
 -- about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
@@ -20,7 +24,7 @@ CREATE OR REPLACE FUNCTION @schema@.turn(
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
     max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
     lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
-    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int, knows int,
+    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int, knows int, marks jsonb DEFAULT NULL,
     OUT lost boolean, OUT paused boolean, OUT changed boolean, OUT busy boolean, OUT through boolean, OUT skipped boolean,
     OUT careful_due boolean, OUT crashed bigint, OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
     OUT epoch bigint, OUT lane int, OUT n int, OUT careful boolean, OUT held bigint[],
@@ -31,6 +35,14 @@ DECLARE
     l @schema@.lane;
     there text;
 BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        SELECT t.* INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane,
+                    n, careful, held, seen, floor, target, from_seq, to_seq, window_end
+        FROM @schema@.worker_turn(consumer, owner, settle_epoch, tried, outcomes, release_from, max_events, lease_ms, max_attempts,
+                              careful_mode, parked_first, pull_in, lane_hint, known, ordering, lanes, events, predicate, ahead_lane,
+                              ahead_target, ahead_from, ahead_to, ahead_n, knows, marks) t;
+        RETURN;
+    END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         -- What is handed out must be on disk first: this commit takes along what was committed before it. So must the effects
         -- of a handler, which share its transaction.
@@ -45,8 +57,8 @@ BEGIN
                                            ORDER BY y.version DESC LIMIT 1) AS x
         WHERE m.name = 'schema_version' AND m.value = knows::text AND c.name = turn.consumer AND c.ordering = turn.ordering AND c.lanes = 1 AND c.events = turn.events
           AND c.predicate = turn.predicate AND NOT c.paused AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
-          AND (c.tenant = '' OR row_security_active('@schema@.event'))
-          AND x.pos = ahead_from AND x.target::text = ahead_target
+          AND (c.tenant = '' OR row_security_active('@schema@.event') OR current_user <> @schema@.caller())
+          AND x.pos = ahead_from AND x.target::text = ahead_target AND ahead_to BETWEEN ahead_from + 1 AND x.window_end
           AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);
         UPDATE @schema@.claim k
         SET epoch = @schema@.next_epoch(), seen = l.seen, floor = l.floor, target = l.target, next_floor = l.next_floor,
@@ -65,6 +77,9 @@ BEGIN
             SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + tried, claims_from =
                 (SELECT min(k.epoch) FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
             WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
+            IF marks IS NOT NULL THEN
+                PERFORM @schema@.put_marks(l.consumer, marks);
+            END IF;
             SELECT false, false, false, false, false, false, false, 0, 0, -1, floor(extract(epoch FROM now) * 1000),
                    0, ahead_n, false, l.seen, l.floor, ahead_target, ahead_from, ahead_to, l.window_end
             INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms,
@@ -84,7 +99,10 @@ BEGIN
     FROM @schema@.long_turn(consumer, owner, settle_epoch, tried, outcomes, release_from, max_events, lease_ms,
                             max_attempts, careful_mode, parked_first, pull_in, lane_hint, known, ordering, lanes, events,
                             predicate, ahead_lane, ahead_target, ahead_from, ahead_to, ahead_n) t;
+    IF marks IS NOT NULL THEN
+        PERFORM @schema@.put_marks(consumer, marks);
+    END IF;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,
-    bigint[], text, int, text, text, int, text, bigint, bigint, int, int) IS 'one transaction of a worker: take over, settle, claim';
+    bigint[], text, int, text, text, int, text, bigint, bigint, int, int, jsonb) IS 'one transaction of a worker: take over, settle, claim';

@@ -10,14 +10,14 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit
     -- Past what the target neither shows nor names, nothing is known by its seq alone.
     p AS MATERIALIZED (SELECT min(CASE WHEN l.target IS NULL THEN l.floor ELSE least(greatest(l.floor, l.pos), l.next_floor) END)
                               AS low FROM l),
-    s AS ((SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, true AS fresh FROM @schema@.event e
+    s AS ((SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh FROM @schema@.event e
            WHERE e.seq > (SELECT low FROM p) ORDER BY e.seq LIMIT $2)
           UNION ALL
           SELECT e.* FROM (SELECT pg_snapshot_xip(l.seen) AS xid FROM l UNION SELECT pg_snapshot_xip(l.target) FROM l) AS late,
-               LATERAL (SELECT i.seq, i.xid, i.type, i.created_at, i.aggregate_type, i.aggregate_id, false FROM @schema@.event i
+               LATERAL (SELECT i.seq, i.xid, i.type, i.created_at, i.aggregate_type, i.aggregate_id, i.tenant, false FROM @schema@.event i
                         WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p) ORDER BY i.seq LIMIT $2) AS e)
     SELECT s.seq, s.type, s.created_at, s.fresh, NOT @schema@.handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
-           AND (c.type_like IS NULL OR s.type LIKE ANY (c.type_like))
+           AND (c.type_like IS NULL OR s.type LIKE ANY (c.type_like)) AND (c.tenant = '' OR s.tenant = c.tenant)
     FROM s CROSS JOIN c JOIN l ON l.lane = @schema@.lane_of(c.lanes, s.seq, s.aggregate_type, s.aggregate_id)
     UNION ALL
     SELECT e.seq, e.type, e.created_at, false, true

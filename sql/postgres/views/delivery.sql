@@ -12,7 +12,7 @@ SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, s.state,
             WHEN p.seq IS NULL OR p.careful THEN c.predicate
             ELSE '' END AS predicate
 FROM @schema@.event e
-CROSS JOIN @schema@.consumer c
+JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
 CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x WHERE x.consumer = c.name
     AND x.lane = @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) ORDER BY x.version DESC LIMIT 1) l
 CROSS JOIN LATERAL (SELECT @schema@.handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,

@@ -5,31 +5,41 @@
 #include "base/json.h"
 #include "store/postgres/postgres.h"
 
-static PGresult *would_revoke(struct pg_store *st, const struct grant_request *req, struct error *err)
+/* change_one gives or takes a part, for one consumer or (NULL) for all. */
+static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer, bool *changed,
+                      struct error *err)
 {
-    PGresult *r = pg_query(st, err,
-                           "SELECT $1 IN (SELECT @schema@.parts(g.rolname)) FROM pg_catalog.pg_roles g WHERE "
-                           "g.rolname = $2",
-                           "ss", req->part, req->role);
-    if (!r || PQntuples(r) == 1) return r;
+    PGresult *r;
+    if (req->revoke)
+        r = pg_query(st, err, "SELECT @schema@.disallow($1, $2, $3)", "sss", req->part, req->role, consumer);
+    else
+        r = pg_query(st, err, "SELECT @schema@.allow($1, $2, $3, $4)", "ssss", req->part, req->role, consumer,
+                     req->tenant);
+    if (!r) return -1;
+    if (!req->revoke || pg_true(r, 0, 0)) *changed = true;
     PQclear(r);
-    err_set(err, ERR_NOTFOUND, "there is no role \"%s\"", req->role);
-    return NULL;
+    return 0;
 }
 
-static PGresult *grant(struct pg_store *st, const struct grant_request *req, struct error *err)
+static int change_all(struct pg_store *st, const struct grant_request *req, bool *changed, struct error *err)
 {
-    if (!req->revoke) return pg_query(st, err, "SELECT @schema@.allow($1, $2)", "ss", req->part, req->role);
-    if (req->dry_run) return would_revoke(st, req, err);
-    return pg_query(st, err, "SELECT @schema@.disallow($1, $2)", "ss", req->part, req->role);
+    if (req->n_consumers == 0) return change_one(st, req, NULL, changed, err);
+    for (size_t i = 0; i < req->n_consumers; i++)
+        if (change_one(st, req, req->consumers[i], changed, err) != 0) return -1;
+    return 0;
 }
 
 int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed, struct error *err)
 {
-    PGresult *r = grant(pg_of(base), req, err);
-    if (!r) return -1;
-    *ret_changed = !req->revoke || pg_true(r, 0, 0);
-    PQclear(r);
+    bool changed = false;
+    if (pg_begin(base, err) != 0) return -1;
+    if (change_all(pg_of(base), req, &changed, err) != 0) {
+        pg_rollback(base);
+        return -1;
+    }
+    if (req->dry_run) pg_rollback(base);
+    else if (pg_commit(base, err) != 0) return -1;
+    *ret_changed = changed;
     return 0;
 }
 

@@ -345,16 +345,27 @@ int pg_reader_ready(struct pg_store *st, struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "%s: the second connection came to another server", st->shown);
 }
 
-/* check_tenant: for one who stands above row-level security a tenant would be an empty word. */
+/* check_tenant: for one who stands above row-level security a tenant would be an empty word, and one who is held to a tenant
+ * cannot work for another. Beside that it finds out whether this role may choose the ids of events. */
 static int check_tenant(struct pg_store *st, struct error *err)
 {
-    if (!st->tenant) return 0;
-    if (st->pooled)
+    if (st->tenant && st->pooled)
         return err_set(err, ERR_CONFIG, "%s: a tenant needs a connection of its own, not one of a pool", st->shown);
-    PGresult *r = pg_query(st, err, "SELECT row_security_active('@schema@.event'), current_user", "");
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT row_security_active('@schema@.event'), current_user, @schema@.acting_for(current_user), "
+        "has_any_column_privilege('@schema@.event', 'INSERT') AND NOT has_column_privilege('@schema@.event', 'id', 'INSERT')",
+        "");
     if (!r) return -1;
     int bad = 0;
-    if (!pg_true(r, 0, 0))
+    st->given_ids = pg_true(r, 0, 3);
+    const char *acts = pg_str(r, 0, 2);
+    bool another = st->tenant && pg_true(r, 0, 0) && (!acts || strcmp(acts, st->tenant) != 0);
+    if (another)
+        bad = err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
+                       "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another; connect as another role",
+                       st->shown, st->tenant, PQgetvalue(r, 0, 1));
+    if (st->tenant && !pg_true(r, 0, 0))
         bad = err_fate(
             err, ERR_CONFIG, FATE_FATAL, 0,
             "%s: tenant \"%.60s\" is set, but role \"%.60s\" owns the outbox or bypasses row-level security, and "

@@ -36,58 +36,21 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
-    return pg_exec(
-        pg_of(base), err, NULL,
-        "UPDATE @schema@.consumer SET report = $2::text, report_at = CASE WHEN report LIKE 'sink is down%' AND $2::text LIKE "
-        "'sink is down%' THEN report_at ELSE @schema@.clock() END WHERE name = $1 AND report IS DISTINCT FROM $2::text",
-        "ss", name, text_kept(text, kept));
-}
-
-static int check_removable(struct pg_store *st, const char *name, bool force, struct error *err)
-{
-    PGresult *r = pg_query(
-        st, err,
-        "SELECT (SELECT count(*) FROM @schema@.dead d WHERE d.consumer = c.name), (SELECT count(*) FROM @schema@.parked p WHERE "
-        "p.consumer = c.name), (SELECT count(*) FROM @schema@.claim k WHERE k.consumer = c.name AND "
-        "k.locked_until > @schema@.clock()) FROM @schema@.consumer c WHERE c.name = $1",
-        "s", name);
-    if (!r) return -1;
-    bool found = PQntuples(r) > 0;
-    int64_t dead = found ? pg_int(r, 0, 0) : 0, parked = found ? pg_int(r, 0, 1) : 0,
-            live = found ? pg_int(r, 0, 2) : 0;
-    PQclear(r);
-    if (!found) return store_no_consumer(name, err);
-    return force ? 0 : store_removable(name, dead, parked, live, err);
-}
-
-static int remove_consumer(struct store *base, const char *name, bool force, struct error *err)
-{
-    struct pg_store *st = pg_of(base);
-    if (pg_begin(base, err) != 0) return -1;
-    if (pg_exec(st, err, NULL, "SELECT @schema@.lock_consumer($1)", "s", name) == 0 &&
-        check_removable(st, name, force, err) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.lane WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.claim WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.parked WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.dead WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.ended WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.former_filter WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.receipt WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.mark WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.setting WHERE consumer = $1", "s", name) == 0 &&
-        pg_exec(st, err, NULL, "DELETE FROM @schema@.consumer WHERE name = $1", "s", name) == 0)
-        return pg_commit(base, err);
-    pg_rollback(base);
-    return -1;
+    return pg_exec(pg_of(base), err, NULL, "SELECT @schema@.report($1, $2)", "ss", name, text_kept(text, kept));
 }
 
 int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* it may have many receipts */
-    int r = remove_consumer(base, name, force, err);
+    PGresult *r = pg_query(st, err, "SELECT known, dead, parked, live FROM @schema@.remove($1, $2)", "sb", name, force);
     st->patient = false;
-    return r;
+    if (!r) return -1;
+    int bad = 0;
+    if (!pg_true(r, 0, 0)) bad = store_no_consumer(name, err);
+    else if (!force) bad = store_removable(name, pg_int(r, 0, 1), pg_int(r, 0, 2), pg_int(r, 0, 3), err);
+    PQclear(r);
+    return bad;
 }
 
 /* ---- listing ---- */

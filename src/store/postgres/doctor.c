@@ -186,6 +186,7 @@ static PGresult *lacking(const struct look *l, const char *part, struct error *e
         l->st, err,
         "SELECT string_agg(m.p[1] || ' on ' || r.object, ', '), current_user FROM @schema@.rights($1) r, LATERAL "
         "regexp_matches(r.privilege, '([A-Z]+)(?: [(]([^)]*)[)])?', 'g') m(p) WHERE r.kind <> 'SCHEMA' AND NOT CASE "
+        "WHEN r.kind = 'FUNCTION' THEN has_function_privilege(to_regproc(r.object), m.p[1]) "
         "WHEN r.kind = 'SEQUENCE' THEN has_sequence_privilege(r.object, m.p[1]) "
         "WHEN m.p[2] IS NULL THEN has_table_privilege(r.object, m.p[1]) "
         "ELSE (SELECT bool_and(has_column_privilege(r.object, c, m.p[1])) FROM regexp_split_to_table(m.p[2], ', ') c) END",

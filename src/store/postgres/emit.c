@@ -23,6 +23,8 @@ static const char handle_sql[] = PG_NAMED "SELECT @schema@.handle_once($1, $2, $
 static const char *const foreign_sql[] = {
     PG_NAMED "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::pg_catalog.int8, " NOT_BEFORE("8") ", $7)", once_sql,
     handle_sql};
+static const char given_sql[] = PG_NAMED
+    "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::pg_catalog.int8, " NOT_BEFORE("8") ", $7)";
 enum { FOREIGN_EMIT, FOREIGN_ONCE, FOREIGN_HANDLE };
 
 int pg_emit_texts(struct pg_store *st, struct error *err)
@@ -116,6 +118,9 @@ static int insert(struct pg_store *st, PGconn *foreign, const struct new_event *
     } else if (ev->idempotency_key.p) {
         r = pg_query(st, err, once_sql, "tttstttst", ev->type, ev->aggregate_type, ev->aggregate_id, v, payload,
                      ev->headers, tenant, at, ev->idempotency_key);
+    } else if (st->given_ids) {
+        r = pg_query(st, err, given_sql, "tttsttts", ev->type, ev->aggregate_type, ev->aggregate_id, v, payload,
+                     ev->headers, tenant, at);
     } else {
         uuid7_next(&st->uuid, clock_wall(st->opt.clock), &st->rng, id);
         r = pg_query(st, err, insert_sql, "tttstttss", ev->type, ev->aggregate_type, ev->aggregate_id, v, payload,

@@ -292,13 +292,16 @@ int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n,
 {
     struct pg_store *st = pg_of(base);
     st->patient = true;
-    int bad = pg_exec(
-        st, err, ret_n,
-        "DELETE FROM @schema@.dead x WHERE (x.consumer, x.seq) IN (SELECT d.consumer, d.seq FROM @schema@.dead "
-        "d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0))",
-        "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
+    PGresult *r = pg_query(st, err,
+                           "SELECT count(*) FROM (SELECT d.consumer, d.seq FROM @schema@.dead d" DEAD_WHERE
+                           " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0)) x WHERE "
+                           "@schema@.drop_dead(x.consumer, x.seq)",
+                           "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
     st->patient = false;
-    return bad;
+    if (!r) return -1;
+    *ret_n = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
 }
 
 int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)

@@ -159,8 +159,17 @@ static const char strays_sql[] =
     "        BEGIN\n            EXECUTE format('DROP ROUTINE %%s', f.which);\n"
     "        EXCEPTION WHEN dependent_objects_still_exist THEN\n            NULL;\n        END;\n    END LOOP;\n"
     /* Rights on what was dropped or is new: a part is given again, whole. */
-    "    PERFORM @schema@.allow(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\n"
+    "    PERFORM @schema@.give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\n"
     "    PERFORM @schema@.adopt_again();\nEND\n$outbox$;\n";
+
+/* A new function is everybody's to call. Of ours only those are that open_to_all names. */
+static const char close_sql[] =
+    "DO $outbox$\nDECLARE f record;\nBEGIN\n"
+    "FOR f IN SELECT CASE WHEN x.open THEN 'GRANT EXECUTE ON ROUTINE %%s TO PUBLIC' ELSE 'REVOKE EXECUTE ON ROUTINE %%s FROM "
+    "PUBLIC' END AS text, string_agg(x.which, ', ') AS which FROM (SELECT p.oid::regprocedure::text AS which, p.proname = ANY "
+    "(@schema@.open_to_all()) AS open, EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE "
+    "a.grantee = 0) AS is_open FROM pg_catalog.pg_proc p WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = ANY "
+    "('{%s}')) x WHERE x.open <> x.is_open GROUP BY x.open LOOP EXECUTE format(f.text, f.which); END LOOP;\nEND\n$outbox$;\n";
 
 static const char record_sql[] =
     "INSERT INTO @schema@.meta (name, value) SELECT 'functions_former', value FROM @schema@.meta WHERE name = 'functions' AND "
@@ -186,6 +195,7 @@ static void put_record(struct buf *b, bool with_strays)
     if (buf_cstr(&names) && buf_cstr(&all)) {
         if (with_strays) buf_addf(b, strays_sql, names.p); /* first: what it takes for a stray nobody has touched */
         buf_addf(b, safe_sql, all.p);
+        buf_addf(b, close_sql, names.p);
         buf_addf(b, record_sql, ours, FORMER_MAX, ours, ours, names.p);
     } else b->failed = true;
     buf_release(&all);

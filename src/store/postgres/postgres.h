@@ -82,6 +82,7 @@ struct pg_store {
     bool in_tx;
     bool tx_shared;  /* the application's statements are in the transaction, too */
     char *path_was;  /* its search_path, while a statement of ours has another; else NULL */
+    bool given_ids;  /* this role is held to a tenant, and does not choose the ids of its events */
     bool lent;       /* see effects.c */
     int64_t idle_ms; /* of a transaction, if lent */
     bool pooled;     /* another process stands between: nothing of a session can be relied on */

@@ -108,16 +108,10 @@ enum {
     "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane, n, " \
     "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::pg_catalog.jsonb, " \
     "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, $21, $22, $23, " \
-    "@version@)"
-#define TURN_TYPES "ssiisiiiiibbississisiii"
+    "@version@, $24::pg_catalog.jsonb)"
+#define TURN_TYPES "ssiisiiiiibbississisiiis"
 /* Effects of the application's are settled in their own transaction: every name has its schema. */
 static const char turn_sql[] = PG_NAMED TURN_SQL;
-/* What is written in a WITH that nobody reads is done after the rest: under the lock that turn takes. */
-static const char turn_marks_sql[] =
-    "WITH kept AS (INSERT INTO @schema@.mark AS k (stream, consumer, hi, lo, at) SELECT m.stream, $1, m.hi, m.lo, "
-    "@schema@.clock() FROM jsonb_to_recordset($24::jsonb) AS m (stream text, hi bigint, lo bigint) ON CONFLICT "
-    "(stream, consumer) DO UPDATE SET hi = excluded.hi, lo = excluded.lo, at = excluded.at WHERE (excluded.hi, excluded.lo) "
-    "> (k.hi, k.lo)) " TURN_SQL;
 
 /* pull_next: what is parked was just looked at for times that a wrong clock made; or that was a moment ago, and a time that is
  * far off may be one: then once more, soon. */
@@ -152,14 +146,14 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     buf_init(&marks, SETTLE_BYTES);
     known_array(req, &known);
     if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
-        bad = pg_start(st, err, marked ? turn_marks_sql : turn_sql, marked ? TURN_TYPES "s" : TURN_TYPES, consumer,
-                       owner, s ? s->b->epoch : 0, tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
-                       q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
-                       clock_mono(st->opt.clock) >= st->pull_at, (int64_t)q->lane_hint, known.p,
-                       req ? store_order_names[q->order] : NULL, (int64_t)q->lanes, q->events ? q->events : "",
-                       q->where ? q->where : "", use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
+        bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0, tried(s), out.p,
+                       s ? s->release_from : 0, (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
+                       (int64_t)q->careful, q->parked_first, clock_mono(st->opt.clock) >= st->pull_at,
+                       (int64_t)q->lane_hint, known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+                       q->events ? q->events : "", q->where ? q->where : "",
+                       use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
                        use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0),
-                       marks.p);
+                       marked ? marks.p : NULL);
     buf_release(&marks);
     buf_release(&out);
     buf_release(&known);

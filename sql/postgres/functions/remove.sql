@@ -1,0 +1,31 @@
+-- remove: forgets a consumer with all that is its own. Unless forced, not while it has dead letters, events that wait, or live
+-- claims, which are counted in any case. known: there is one of that name.
+CREATE OR REPLACE FUNCTION @schema@.remove(consumer text, force boolean DEFAULT false, OUT known boolean, OUT dead bigint,
+                                           OUT parked bigint, OUT live bigint)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        SELECT r.* INTO known, dead, parked, live FROM @schema@.operator_remove(consumer, force) r;
+        RETURN;
+    END IF;
+    PERFORM @schema@.lock_consumer(consumer);
+    known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
+    SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
+    SELECT count(*) INTO parked FROM @schema@.parked p WHERE p.consumer = remove.consumer;
+    SELECT count(*) INTO live FROM @schema@.claim k WHERE k.consumer = remove.consumer AND k.locked_until > @schema@.clock();
+    IF NOT known OR NOT force AND dead + parked + live > 0 THEN
+        RETURN;
+    END IF;
+    DELETE FROM @schema@.lane x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.claim x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.dead x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.ended x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.former_filter x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.receipt x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.mark x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.setting x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.consumer x WHERE x.name = remove.consumer;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.remove(text, boolean) IS 'forgets a consumer';

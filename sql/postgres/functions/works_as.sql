@@ -1,0 +1,34 @@
+-- works_as: whether a role was given a consumer of that name to work on, or all. A consumer's handlers (name.handler), under whose
+-- names the inbox is kept, go with it.
+CREATE OR REPLACE FUNCTION @schema@.works_as(who name, consumer text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM @schema@.worker w WHERE works_as.consumer LIKE ANY (@schema@.name_like(w.consumer))
+                      AND @schema@.inherits(who, w.role));
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.works_as(name, text) IS 'whether a role was given a consumer to work on';
+
+-- name_like: what a name stands for in a grant, for LIKE ANY: mail for itself and mail.anything, mail* for all that begin so.
+CREATE OR REPLACE FUNCTION @schema@.name_like(granted text) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN $1 LIKE '%*' THEN ARRAY[left(replace($1, '_', E'\\_'), -1) || '%']
+            ELSE ARRAY[replace($1, '_', E'\\_'), replace($1, '_', E'\\_') || '.%'] END; -- a name has no other sign that LIKE knows
+COMMENT ON FUNCTION @schema@.name_like(text) IS 'what a name stands for in a grant, for LIKE';
+
+-- sees: names, for LIKE, of the consumers that a role may look at; NULL: all. An operator looks at all, and so does a role that was
+-- given the tables by hand; a worker only at its own.
+CREATE OR REPLACE FUNCTION @schema@.sees(who name) RETURNS text[]
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+DECLARE
+    names text[];
+BEGIN
+    IF has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') THEN -- an operator: see parts
+        RETURN NULL;
+    END IF;
+    SELECT array_agg(n) INTO names FROM @schema@.worker w, unnest(@schema@.name_like(w.consumer)) AS n
+    WHERE @schema@.inherits(who, w.role);
+    RETURN CASE WHEN '%' = ANY (names) THEN NULL ELSE names END;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.sees(name) IS 'which consumers a role may look at; NULL: all';
