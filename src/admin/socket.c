@@ -9,38 +9,48 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/place.h"
 
 #define LOCK_TRIES 40
 #define LOCK_PAUSE_US 50000
 
 /* ---- what is there already ---- */
 
+/* check_folder: whoever can put another socket in place of ours is sent what is meant for us, tokens with it. */
+static int check_folder(const struct stat *folder, struct error *err)
+{
+    if ((folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX))
+        return err_set(err, ERR_CONFIG, "everybody can put another socket in its place; chmod o-w its folder");
+    if (folder->st_uid != 0 && folder->st_uid != geteuid())
+        return err_set(err, ERR_CONFIG, "its folder belongs to another user, who can put another socket in its place");
+    return 0;
+}
+
+static int lock(int fd, struct error *err)
+{
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+        usleep(LOCK_PAUSE_US);
+    }
+    return err_set(err, ERR_BUSY, "another process has locked its folder");
+}
+
 /* lock_folder keeps others that start at the same time from taking our new socket for one that was left behind. The lock goes with
  * the descriptor. */
 static int lock_folder(const char *path, int *ret, struct error *err)
 {
-    char folder[sizeof(((struct sockaddr_un *)0)->sun_path)] = ".";
-    struct stat st;
-    const char *slash = strrchr(path, '/');
-    if (slash == path) snprintf(folder, sizeof folder, "/");
-    else if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-
-    int fd = fd_above_stdio(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd < 0) return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
-    bool open_to_all = fstat(fd, &st) == 0 && (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX);
-    if (open_to_all) {
-        close(fd);
-        return err_set(err, ERR_CONFIG, "everybody can put another socket in its place; chmod o-w its folder");
+    struct place p;
+    if (place_find(path, &p, err) != 0) return -1;
+    int r = check_folder(&p.folder, err), fd = -1;
+    if (r == 0) {
+        fd = fd_above_stdio(openat(p.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (fd < 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
     }
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            *ret = fd;
-            return 0;
-        }
-        usleep(LOCK_PAUSE_US);
-    }
-    close(fd);
-    return err_set(err, ERR_BUSY, "another process has locked its folder");
+    if (r == 0) r = lock(fd, err);
+    place_release(&p);
+    if (r == 0) *ret = fd;
+    else if (fd >= 0) close(fd);
+    return r;
 }
 
 /* is_alive: somebody listens at a socket. When in doubt, he does. */
@@ -89,12 +99,12 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
 
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret, struct error *err)
 {
-    int lock = -1;
-    if (lock_folder(w->address->at.un.sun_path, &lock, err) != 0) return -1;
+    int folder = -1;
+    if (lock_folder(w->address->at.un.sun_path, &folder, err) != 0) return -1;
     int r = clear_way(&w->address->at.un, err);
     if (r == 0) r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
     if (r == 0 && listen(fd, w->backlog) != 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
-    close(lock); /* not before we listen: until then we look like one that was left behind */
+    close(folder); /* not before we listen: until then we look like one that was left behind */
     return r;
 }
 

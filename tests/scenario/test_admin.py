@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import stat
+import unittest
 
 from support import Case, wait_until
 
@@ -339,6 +340,20 @@ class UnixSocket(AdminCase):
             other.bind(str(self.sock))
         self.assertTrue(self.sock.exists())
 
+    @unittest.skipIf(os.geteuid(), "only root can give files away")
+    def test_a_folder_of_a_stranger_is_not_used(self):
+        folder, shared = self.path("his"), self.path("shared")
+        folder.mkdir()
+        os.chown(folder, 65534, 65534)
+        self.assertIn("belongs to another user", self.refused(CONFIG, f"unix:{folder}/sock"))
+        shared.mkdir()
+        shared.chmod(0o1777)
+        self.path("ours").mkdir()
+        (shared / "link").symlink_to(self.path("ours"))
+        os.chown(shared / "link", 65534, 65534, follow_symlinks=False)
+        self.refused(UNAVAILABLE, f"unix:{shared}/link/sock")
+        self.assertEqual(list(self.path("ours").iterdir()), [])
+
     def test_a_folder_where_everybody_may_replace_it_is_refused(self):
         folder = self.path("open")
         folder.mkdir()
@@ -346,5 +361,5 @@ class UnixSocket(AdminCase):
         self.assertIn("everybody can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
         folder.chmod(0o1777)
         with self.serve(listen=f"unix:{folder}/sock"): pass
-        self.assertIn("could not open its folder", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))
+        self.assertIn("No such file or directory", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))
         self.assertIn("at most 107 bytes", self.refused(USAGE, f"unix:{'x' * 200}"))

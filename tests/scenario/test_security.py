@@ -106,7 +106,8 @@ class TenCommands(Case):
         # Nobody can do what is another's.
         for role, statement in (("app", "SELECT * FROM outbox.event"), ("app", "SELECT * FROM outbox.claim('mail', 'me')"),
                                 ("relay", "SELECT outbox.emit('a', 'k', '1', '1')"), ("relay", "SELECT outbox.trim('0s')"),
-                                ("relay", "SELECT outbox.pause('mail')"), ("app", "SELECT outbox.allow('operator', 'app')")):
+                                ("relay", "SELECT outbox.pause('mail')"), ("relay", "SELECT outbox.register('audit')"),
+                                ("relay", "INSERT INTO outbox.dead (consumer) VALUES ('mail')"), ("app", "SELECT outbox.allow('operator', 'app')")):
             with self.subTest(role=role, statement=statement), self.assertRaises(psycopg2.errors.InsufficientPrivilege):
                 self.as_role(role, statement)
         with self.assertRaisesRegex(psycopg2.OperationalError, "not permitted to log in"): self.as_role("outbox_owner", "SELECT 1")
@@ -141,9 +142,9 @@ class TenCommands(Case):
 
 
 class Document(unittest.TestCase):
-    WHO = ["an end user", "a database role without a part", "a role with one part", "a tenant", "the owner of an adopted table", "an endpoint",
+    WHO = ["an end user", "a database role without a part", "a role with one part", "a worker of one consumer", "a tenant", "the owner of an adopted table", "an endpoint",
            "one who saw a webhook", "whoever writes the Redis stream we read", "a command of `exec:`", "a local user",
-           "somebody who reaches the admin port", "a web page", "one on the way"]
+           "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "one on the way"]
 
     def rows(self):
         lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
