@@ -4,6 +4,7 @@
 
 #define DELAY_MIN_MS 100
 #define DELAY_MAX_MS 30000
+#define PROBES_MS 2000 /* while the delay is no longer than this there may be several probes at once */
 
 void circuit_init(struct circuit *c)
 {
@@ -28,6 +29,11 @@ bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct
     c->until = now + wait * MS_NS;
     c->window = 1;
     return opened;
+}
+
+void circuit_probes(struct circuit *c, size_t n)
+{
+    if (c->until && c->window == 1 && c->delay_ms <= PROBES_MS) c->window = n;
 }
 
 bool circuit_up(struct circuit *c)

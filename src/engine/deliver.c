@@ -7,6 +7,7 @@
 #define OFFER 256
 #define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
 #define NOT_MINE_WAIT_MS 1000
+#define PROBES 4    /* of a sink that answers: with one event each time it might always be one that it does not like */
 #define LOG_KEY 256 /* of a key, in the fields of a log */
 #define NOT_NOW_MIN_MS 1000
 
@@ -39,23 +40,33 @@ static void say_down(struct pipeline *p, const char *what, const char *next)
     p->report_due = true;
 }
 
+/* hand_over: it may be that only we cannot reach the sink. So events are not kept for longer than a lease: another relay can
+ * have them. Handlers are no place that only others can reach. */
+static void hand_over(struct pipeline *p, int64_t now)
+{
+    bool for_long = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
+    if (for_long && !p->effects.st) p->give_back = p->requeue = true;
+}
+
 /* open_circuit: nothing is sent for a while but a probe now and then. */
-static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms)
+static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms, size_t probes)
 {
     int64_t now = pipeline_now(p);
     bool waits = circuit_open(&p->circuit) && now < p->circuit.until; /* this is one of many that were in flight */
     circuit_down(&p->circuit, now, retry_after_ms, p->cfg.rng);
+    circuit_probes(&p->circuit, probes);
     if (waits) return;
     char next[64];
     snprintf(next, sizeof next, "trying again in %lld ms", (long long)((p->circuit.until - now) / MS_NS));
     say_down(p, what, next);
+    hand_over(p, now);
 }
 
 static void sink_is_down(struct pipeline *p, const struct sink_result *r)
 {
     char what[sizeof p->report];
     snprintf(what, sizeof what, "sink is down: %s", reason(r->text));
-    open_circuit(p, what, r->retry_after_ms);
+    open_circuit(p, what, r->retry_after_ms, 1);
 }
 
 /* nothing_passes: event after event fails, and nothing gets through: it is the sink, whatever it answers. A single event that
@@ -64,7 +75,7 @@ static void nothing_passes(struct pipeline *p, const struct sink_result *r)
 {
     char what[sizeof p->report];
     snprintf(what, sizeof what, "sink is down: every delivery fails: %s", reason(r->text));
-    if (evidence_many(&p->evidence)) open_circuit(p, what, r->retry_after_ms);
+    if (evidence_many(&p->evidence)) open_circuit(p, what, r->retry_after_ms, PROBES);
     else if (!p->stats.down) say_down(p, what, "only one event was there to try it with");
 }
 
@@ -139,6 +150,8 @@ static void event_failed(struct pipeline *p, struct item *it, const struct sink_
         sink_is_up(p, it); /* it answered, and whatever it says is about the event */
         return;
     }
+    bool known = it->d.ev->proven || evidence_found(&p->evidence, it->d.ev->seq);
+    if (known) return; /* that it fails is no news, and nothing is to be learnt from it */
     evidence_failed(&p->evidence, it->d.ev->seq, it->sent_at, now);
     bool still_down = circuit_open(&p->circuit);
     if (still_down || evidence_down(&p->evidence, now)) nothing_passes(p, r);
@@ -167,15 +180,16 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     bool guilty_before = !ev->proven && evidence_late(e, ev->seq);
     bool known = ev->proven || guilty_before;
     j.proven = known || guilty_now;
-    if (guilty_now || (known && evidence_alone(e, ev->seq))) j.attempts = 1;
+    bool sink_down = evidence_many(e) && evidence_down(e, pipeline_now(p));
+    if (guilty_now || (known && !sink_down)) j.attempts = 1;
     if (guilty_before && !guilty_now) j.attempts++;
 
     if (ev->failing_ms) j.failing_ms += (pipeline_now(p) - it->live->claimed_at) / MS_NS;
     bool long_enough = j.failing_ms >= p->c->retry.outage_ms && !evidence_certain(e);
     if (j.attempts > 0 || !long_enough) return j;
-    j.hopeless = evidence_tried(e);
+    j.hopeless = evidence_tried(e, it->sent_at);
     /* Others get through now and then, only never close enough to prove anything: it is not tried for ever. */
-    if (!j.hopeless && evidence_between(e)) j.attempts = 1;
+    if (!j.hopeless && evidence_between(e, it->sent_at)) j.attempts = 1;
     return j;
 }
 

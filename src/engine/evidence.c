@@ -1,6 +1,7 @@
 #include "engine/evidence.h"
 
 #define DOWN_FAILURES 3 /* before a sink counts as down; and of each event, before it can be given up without proof */
+#define USUAL 512       /* deliveries that count for how many fail usually; the older, the less */
 
 void evidence_init(struct evidence *e)
 {
@@ -29,12 +30,38 @@ static bool in_outage(const struct evidence *e, int64_t sent_at)
     return sent_at >= e->out_from && sent_at < e->out_to;
 }
 
+/* surprising is how many failures in a row are too many to be chance, given how many there usually are: 1 in `odds`. */
+static size_t surprising(const struct evidence *e, size_t least, double odds)
+{
+    double usual = e->usual_fails / (e->usual_fails + e->usual_passes + 1.0), chance = 1.0;
+    size_t n = 0;
+    for (; n < EVIDENCE_FAILING && (n < least || chance > 1.0 / odds); n++) chance *= usual;
+    return n;
+}
+
+static void note_usual(struct evidence *e)
+{
+    e->usual_passes++;
+    e->usual_fails += (double)e->failures;
+    if (e->usual_passes + e->usual_fails < USUAL) return;
+    e->usual_passes /= 2;
+    e->usual_fails /= 2;
+}
+
+static bool fails_for_long(const struct evidence *e, int64_t ns)
+{
+    return e->failures >= surprising(e, DOWN_FAILURES, 1e3) && ns >= EVIDENCE_PATIENCE;
+}
+
 /* note_outage: something was sent, and gets through again. If that ends an outage, what failed in it is nobody's fault but
  * the sink's, however soon after it the sink was back. */
 static void note_outage(struct evidence *e, int64_t sent_at)
 {
-    bool for_long = e->failures >= DOWN_FAILURES && sent_at - e->first_sent >= EVIDENCE_PATIENCE;
-    if (!evidence_certain(e) && !(evidence_many(e) && for_long)) return;
+    bool for_long = fails_for_long(e, sent_at - e->first_sent);
+    if (!evidence_certain(e) && !(evidence_many(e) && for_long)) {
+        note_usual(e);
+        return;
+    }
     e->out_from = e->first_sent;
     e->out_to = sent_at;
 }
@@ -51,7 +78,10 @@ void evidence_passed(struct evidence *e, int64_t sent_at)
 {
     keep_slot(e, sent_at);
     e->any_passed = true;
-    if (e->failures == 0) return;
+    if (e->failures == 0) {
+        note_usual(e);
+        return;
+    }
     bool again = sent_at >= e->first_sent; /* else it was on its way when the sink still worked */
     if (again) note_outage(e, sent_at);
     convict(e, sent_at);
@@ -66,7 +96,7 @@ static void add_failing(struct evidence *e, int64_t seq)
 {
     for (size_t i = 0; i < e->n_failing; i++)
         if (e->failing[i] == seq) return;
-    if (e->n_failing < EVIDENCE_CERTAIN) e->failing[e->n_failing++] = seq;
+    if (e->n_failing < EVIDENCE_FAILING) e->failing[e->n_failing++] = seq;
 }
 
 static struct evidence_suspect *find_suspect(struct evidence *e, int64_t seq)
@@ -79,9 +109,8 @@ static struct evidence_suspect *find_suspect(struct evidence *e, int64_t seq)
 static void add_suspect(struct evidence *e, int64_t seq, int64_t sent_at)
 {
     struct evidence_suspect *s = find_suspect(e, seq);
-    bool proven = s && s->proven; /* not asked for yet */
     if (!s) s = &e->suspect[e->next_suspect++ % EVIDENCE_SUSPECTS];
-    *s = (struct evidence_suspect){.seq = seq, .sent_at = sent_at, .proven = proven};
+    *s = (struct evidence_suspect){.seq = seq, .sent_at = sent_at};
 }
 
 void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now)
@@ -109,23 +138,22 @@ bool evidence_near(const struct evidence *e, int64_t sent_at)
     return false;
 }
 
-bool evidence_late(struct evidence *e, int64_t seq)
+bool evidence_found(struct evidence *e, int64_t seq)
 {
-    struct evidence_suspect *s = find_suspect(e, seq);
-    if (!s || !s->proven) return false;
-    *s = (struct evidence_suspect){0};
-    return true;
+    const struct evidence_suspect *s = find_suspect(e, seq);
+    return s && s->proven;
 }
 
-bool evidence_alone(const struct evidence *e, int64_t seq)
+bool evidence_late(struct evidence *e, int64_t seq)
 {
-    if (e->n_failing == 0) return true;
-    return e->n_failing == 1 && e->failing[0] == seq;
+    if (!evidence_found(e, seq)) return false;
+    *find_suspect(e, seq) = (struct evidence_suspect){0};
+    return true;
 }
 
 bool evidence_certain(const struct evidence *e)
 {
-    return e->n_failing >= EVIDENCE_CERTAIN;
+    return e->n_failing >= surprising(e, EVIDENCE_CERTAIN, 1e6);
 }
 
 bool evidence_many(const struct evidence *e)
@@ -136,15 +164,21 @@ bool evidence_many(const struct evidence *e)
 bool evidence_down(const struct evidence *e, int64_t now)
 {
     if (evidence_certain(e)) return true;
-    return e->failures >= DOWN_FAILURES && now - e->failing_since >= EVIDENCE_PATIENCE;
+    return fails_for_long(e, now - e->failing_since);
 }
 
-bool evidence_tried(const struct evidence *e)
+/* still_open: nothing has got through since it was sent, so that it is among those that fail. */
+static bool still_open(const struct evidence *e, int64_t sent_at)
 {
-    return e->failures >= DOWN_FAILURES * e->n_failing;
+    return e->failures > 0 && sent_at >= e->first_sent;
 }
 
-bool evidence_between(const struct evidence *e)
+bool evidence_tried(const struct evidence *e, int64_t sent_at)
 {
-    return e->any_passed && e->failures == e->n_failing;
+    return still_open(e, sent_at) && e->failures >= DOWN_FAILURES * e->n_failing;
+}
+
+bool evidence_between(const struct evidence *e, int64_t sent_at)
+{
+    return still_open(e, sent_at) && e->any_passed && e->failures == e->n_failing;
 }

@@ -3,7 +3,11 @@
  * A sink that fails everything is out, whatever it answers; an event that fails while others get through has itself to blame.
  * So a failure is held against an event only if something else, sent within EVIDENCE_NEAR after it, got through. What was
  * sent before proves nothing: the sink may have gone since. Nor does what gets through at the end of an outage: that is the
- * sink's return. An event that was proven guilty once is taken to be guilty again, as long as nothing else fails.
+ * sink's return. An event that was proven guilty once is taken to be guilty again, unless the sink is down by then; and what
+ * it does is no evidence against the sink: the failures of a broken kind of event come in bunches when they are tried again.
+ *
+ * How many failures in a row mean an outage depends on what is usual: 20 where all went well, more where many fail anyway, so
+ * that a sink which takes one kind of event and not another goes on with what it takes.
  *
  * It belongs to one pipeline, and knows what that one has seen; a relay that starts knows nothing. All times are monotonic. */
 #ifndef ENGINE_EVIDENCE_H
@@ -22,6 +26,7 @@
 #define EVIDENCE_SUSPECTS 64 /* failures for which it is not known yet */
 #define EVIDENCE_CERTAIN \
     20 /* different events that failed, and nothing got through: there is no doubt about the sink */
+#define EVIDENCE_FAILING 200             /* so many at most, however many fail usually */
 #define EVIDENCE_PATIENCE (2000 * MS_NS) /* with fewer, it is said to be down after this long, and three failures */
 
 /* What got through of the deliveries that were sent in one slot of time. */
@@ -47,30 +52,31 @@ struct evidence {
     int64_t out_from, out_to;
     size_t failures, n_failing;
     bool any_passed; /* something got through, ever */
-    int64_t failing[EVIDENCE_CERTAIN];
+    int64_t failing[EVIDENCE_FAILING];
+    double usual_passes, usual_fails; /* while the sink was not out */
 };
 
 void evidence_init(struct evidence *e);
 
 /* evidence_passed notes a delivery, sent at that time, that got through: the sink took it, or said what is wrong with it. */
 void evidence_passed(struct evidence *e, int64_t sent_at);
-/* evidence_failed notes one that did not, of event seq. */
+/* evidence_failed notes one that did not, of event seq, which was not proven guilty before. */
 void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t now);
 
 /* evidence_near says whether something else that was sent soon after got through. */
 bool evidence_near(const struct evidence *e, int64_t sent_at);
-/* evidence_late says whether that became known of the event's last failure only after it had been recorded; asked once. */
+/* evidence_found says whether that became known of the event's last failure only after it had been recorded. evidence_late
+ * says it once. */
+bool evidence_found(struct evidence *e, int64_t seq);
 bool evidence_late(struct evidence *e, int64_t seq);
-/* evidence_alone: no event but this one has failed since anything got through. */
-bool evidence_alone(const struct evidence *e, int64_t seq);
 /* evidence_down: the sink counts as down. evidence_many: and it is not just one event that says so. evidence_certain: beyond
  * any doubt, so that no event is given up for it, however long it takes. */
 bool evidence_down(const struct evidence *e, int64_t now);
 bool evidence_many(const struct evidence *e);
 bool evidence_certain(const struct evidence *e);
-/* evidence_tried: each of the events that fail has been tried several times. */
-bool evidence_tried(const struct evidence *e);
-/* evidence_between: none of them has failed twice without something else getting through in between. */
-bool evidence_between(const struct evidence *e);
+/* evidence_tried: nothing got through since it was sent, and each of the events that fail has been tried several times. */
+bool evidence_tried(const struct evidence *e, int64_t sent_at);
+/* evidence_between: nothing got through since it was sent, but before: none of those that fail has failed twice since. */
+bool evidence_between(const struct evidence *e, int64_t sent_at);
 
 #endif

@@ -83,9 +83,8 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* drain_turn: what was not started goes back, the newest batch first, so that its range can simply be handed out again;
- * then what is in flight ends, and is settled. Where a claim may have been made behind it that we don't know of, it would be
- * parked instead, and handed out before what comes before it; so then the oldest is settled first. */
+/* drain_turn: what was not started goes back, the newest batch first (see turn_next); then what is in flight ends, and is
+ * settled. */
 static bool drain_turn(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -99,10 +98,7 @@ static bool drain_turn(struct pipeline *p)
         return false;
     }
     if (now < p->store_retry_at && now < p->drain_deadline) return false;
-    size_t last = p->n_live - 1;
-    const struct live *newest = p->live[last];
-    bool whole = !p->forgot && newest->release_from == newest->b.from + 1;
-    size_t i = whole ? last : 0;
+    size_t i = turn_next(p);
     if (p->live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
     if (pipeline_now(p) < p->drain_deadline) return false;

@@ -115,6 +115,10 @@ void deliver_report(struct pipeline *p);
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
 bool turn_settle(struct pipeline *p, int i);
 bool turn_store(struct pipeline *p);
+/* turn_next is the live batch to settle next: the oldest, or the newest if nothing of it was tried: then its range can simply
+ * be handed out again, once nothing stands behind it. Where a claim may have been made behind it that we don't know of, it would
+ * be parked instead, and handed out before what comes before it; so then it is the oldest. */
+size_t turn_next(const struct pipeline *p);
 void turn_keep_leases(struct pipeline *p);
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);

@@ -9,6 +9,7 @@
 #define BATCH_SLOW (1000 * MS_NS)     /* one that took more: halve it */
 #define STANDBY (50 * MS_NS)          /* while another owner has the lane, look no more often than this */
 #define STORE_RETRY_MAX (5000 * MS_NS)
+#define PROBE_EVENTS 16            /* to claim while the sink is down */
 #define CAREFUL_AGAIN (20 * MS_NS) /* when another pipeline of this process is at a careful event */
 
 static void abandon(struct pipeline *p, struct live *l, const char *why)
@@ -155,6 +156,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->n_live == 0;
+    if (p->stats.through) p->stats.stalled_since = 0; /* no work that could get stuck */
 }
 
 static void took_batch(struct pipeline *p, struct live *l)
@@ -197,6 +199,8 @@ static struct claim_request request_of(struct pipeline *p, int64_t *known)
     size_t n = 0;
     for (size_t i = 0; i < p->n_live; i++)
         if (!p->live[i]->lost) known[n++] = p->live[i]->b.epoch;
+    size_t most = p->batch_size;
+    if (circuit_open(&p->circuit) && most > PROBE_EVENTS) most = PROBE_EVENTS;
     return (struct claim_request){
         .events = p->c->events,
         .where = p->c->where,
@@ -209,7 +213,7 @@ static struct claim_request request_of(struct pipeline *p, int64_t *known)
         .lane_hint = p->lane,
         .parked_first = p->parked_turn,
         .filter = p->filter,
-        .max_events = p->batch_size,
+        .max_events = most,
         .max_bytes = BATCH_BYTES,
         .lease_ms = p->c->lease_ms,
         .max_attempts = p->c->retry.attempts,
@@ -314,7 +318,7 @@ bool turn_settle(struct pipeline *p, int i)
         next->b = b;
         claimed(p, next, req.careful, &hint, now);
     }
-    if (p->n_live == 0) p->stats.stalled_since = 0;
+    if (p->n_live == 0 && !p->stats.down) p->stats.stalled_since = 0;
     return b.n > 0 || l || hint.skipped;
 failed:
     if (next) {
@@ -324,6 +328,13 @@ failed:
     careful_leave(p);
     turn_store_failed(p, &err);
     return false;
+}
+
+size_t turn_next(const struct pipeline *p)
+{
+    if (p->n_live < 2 || p->forgot) return 0;
+    const struct live *newest = p->live[p->n_live - 1];
+    return newest->release_from == newest->b.from + 1 ? p->n_live - 1 : 0;
 }
 
 /* turn_drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
@@ -352,7 +363,8 @@ bool turn_store(struct pipeline *p)
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)
         if (p->live[i]->open == 0) return turn_settle(p, (int)i);
-    if (p->n_live > 0 && p->live[0]->open == 0) return turn_settle(p, 0);
+    size_t next = turn_next(p);
+    if (p->n_live > 0 && p->live[next]->open == 0) return turn_settle(p, (int)next);
     hear_bell(p, now);
     return wants_work(p, now, 0) && turn_settle(p, -1);
 }
