@@ -55,6 +55,34 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
     return outbox_emit_pg(ob, db, &m, ret, why);
 }
 
+/* The server takes what comes through a connection for that connection's encoding: UTF-8 through LATIN1 would be stored as something
+ * else, without a word. */
+static void connection_in_another_encoding_garbles_nothing(void **state)
+{
+    static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
+    static const char *const same[] = {"UTF8", "SQL_ASCII"};
+    PGconn *db = pg_connect();
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        assert_int_equal(PQsetClientEncoding(db, other[i]), 0);
+        pg_do(db, "BEGIN");
+        OK(emit_in(*state, db, "1", "{\"n\":\"plain\"}", NULL, NULL, &err)); /* ASCII is the same in all of them */
+        assert_int_not_equal(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err), 0);
+        assert_non_null(strstr(err.text, other[i]));
+        assert_non_null(strstr(err.text, "PQsetClientEncoding"));
+        assert_int_not_equal(emit_in(*state, db, "\303\274", "{}", "once", NULL, &err), 0);
+        pg_do(db, "COMMIT"); /* it was refused before the server saw it: the transaction goes on */
+    }
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        assert_int_equal(PQsetClientEncoding(db, same[i]), 0);
+        pg_do(db, "BEGIN");
+        OK(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err));
+        pg_do(db, "COMMIT");
+    }
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE payload->>'n' = 'plain'"), 5);
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE payload->>'n' = U&'\\00fc'"), 2);
+    PQfinish(db);
+}
+
 static void callers_transaction_decides_what_exists(void **state)
 {
     outbox_receipt first, second;
@@ -193,13 +221,42 @@ static void threads_emit_through_one_handle_while_handlers_run(void **state)
     assert_int_equal(a.misordered, 0);
 }
 
+static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    struct tally *t = ctx;
+    PQclear(PQexec(outbox_tx_pg(tx), "SET client_encoding = 'LATIN1'"));
+    t->misordered += strcmp(outbox_event_payload(ev, NULL), "{\"n\":\"\303\274\"}") != 0;
+    if (++t->n == 1) return outbox_fail(tx, OUTBOX_RETRY, "b\303\266se");
+    if (t->n == 4) outbox_stop(t->stop);
+    return OUTBOX_DONE;
+}
+
+/* What is set on a connection outlives the transaction that a handler was given: the next event came garbled. */
+static void handler_that_sets_an_encoding_garbles_no_other_event(void **state)
+{
+    struct tally a = {.stop = *state};
+    outbox_consumer *c;
+    PGconn *db = pg_connect();
+    OK(outbox_consumer_new(*state, "a", &c, &err));
+    OK(outbox_consumer_set(c, "retry", "base=1ms,attempts=5", &err));
+    OK(outbox_add_handler(c, "latin", "*", in_latin1, &a, 0, &err));
+    pg_do(db, "BEGIN");
+    for (int i = 0; i < 3; i++) OK(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err));
+    pg_do(db, "COMMIT");
+    OK(outbox_run(*state, 0, &err));
+    assert_int_equal(a.misordered, 0);
+    PQfinish(db);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(connection_in_another_encoding_garbles_nothing, fresh, done),
         cmocka_unit_test_setup_teardown(callers_transaction_decides_what_exists, fresh, done),
         cmocka_unit_test_setup_teardown(emit_that_is_part_of_nothing_is_refused, fresh, done),
         cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh, done),
         cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well, fresh, done),
+        cmocka_unit_test_setup_teardown(handler_that_sets_an_encoding_garbles_no_other_event, fresh, done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh, done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);

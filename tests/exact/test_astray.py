@@ -1,9 +1,16 @@
 """What an operator or a tool can do to the tables and sequences of an outbox by hand, beside what test_moved.py has: nothing is
 lost, or it is said what is wrong and what to do."""
 # build: plain
+import subprocess
+
 import psycopg2
 
+import servers
 from sessions import Exact
+from support import wait_until
+
+PG_DUMP = str(servers.newest_postgres() / "pg_dump")
+PSQL = str(servers.newest_postgres() / "psql")
 
 
 class Astray(Exact):
@@ -65,6 +72,62 @@ class Astray(Exact):
         self.outbox("status")
         self.in_order()
         self.assertEqual(len(self.taken()), 2)
+
+    def test_epochs_that_have_come_to_an_end_are_told_of_and_put_right(self):
+        self.register("c")
+        self.emit(1)
+        self.taken()
+        for how in ("AS smallint MAXVALUE 2", "INCREMENT -1", "MAXVALUE 500 CYCLE"):
+            with self.subTest(how):
+                self.app.do(f"ALTER SEQUENCE @.epoch {how}")
+                ids = self.emit(3)
+                if "MAXVALUE 2" in how:
+                    self.app.do("SELECT setval('@.epoch', 2)")
+                    with self.assertRaisesRegex(psycopg2.Error, 'reached maximum value of sequence "epoch"'): self.taken()
+                self.assertIn("epochs come from a sequence with", self.doctor())
+                self.outbox("status")
+                self.in_order()
+                self.assertEqual(self.taken(), ids)
+
+    # ---- the schema ----
+
+    def test_schema_that_was_renamed_is_put_right_by_init(self):
+        self.register("c")
+        ids = self.emit(2)
+        self.app.do("ALTER SCHEMA outbox RENAME TO former")
+        self.store += "&schema=former"
+        self.assertIn("is ready", self.outbox("init").stdout)
+        self.app.schema = self.reader.schema = '"former"'
+        ids += self.emit(2)
+        self.assertEqual(self.taken(), ids)
+
+    def test_relay_goes_on_once_its_outbox_is_restored_in_place(self):
+        out, dump = self.path("out"), self.path("dump")
+        self.emit(1)
+        with self.relay("--consumer", "c", "--sink", f"file:{out}") as relay:
+            wait_until(lambda: len(self.ndjson(out)) == 1)
+            text = subprocess.run([PG_DUMP, "--schema=outbox", self.store], check=True, capture_output=True).stdout
+            dump.write_bytes(text)
+            self.app.do("DROP SCHEMA outbox CASCADE")
+            self.app.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
+                        "pid <> pg_backend_pid() AND application_name = 'outbox'")
+            wait_until(lambda: "is gone, or being restored" in relay.output(), what=relay.output)
+            self.assertTrue(relay.running())
+            restore = subprocess.Popen([PSQL, "-qX", "-v", "ON_ERROR_STOP=1", self.store], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            lines = dump.read_bytes().splitlines(keepends=True)
+            for at in range(0, len(lines), len(lines) // 20):  # slowly: the relay looks at what is there half-way
+                restore.stdin.write(b"".join(lines[at:at + len(lines) // 20]))
+                restore.stdin.flush()
+                self.app.do("SELECT pg_notify('any', ''), pg_sleep(0.02)")
+            restore.stdin.close()
+            self.assertEqual(restore.wait(), 0)
+            new = self.emit(1)
+            wait_until(lambda: new[0] in [e["id"] for e in self.ndjson(out)], what=relay.output)
+            # And again, under a connection that has its statements prepared.
+            self.app.do("DROP SCHEMA outbox CASCADE")
+            subprocess.run([PSQL, "-qX", "-v", "ON_ERROR_STOP=1", "-f", dump, self.store], check=True, capture_output=True)
+            new = self.emit(1)
+            wait_until(lambda: new[0] in [e["id"] for e in self.ndjson(out)], what=relay.output)
 
     # ---- events from elsewhere ----
 

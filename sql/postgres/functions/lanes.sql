@@ -8,10 +8,23 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.lanes(text, int) IS 'how far each lane of a consumer has got';
 
+-- check_whole: keys come last in a restore.
+CREATE OR REPLACE FUNCTION @schema@.check_whole() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
+        RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
+            USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.check_whole() IS 'refuses an outbox that is being restored';
+
 -- lost_place: rows of a consumer in lane are gone, and nobody can tell what it has had.
 CREATE OR REPLACE FUNCTION @schema@.lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
+    PERFORM @schema@.check_whole();
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left', c.name,
         (SELECT count(*) FROM @schema@.lanes(c.name, c.lanes)), c.lanes + 1, '@schema@' USING ERRCODE = 'OB006',
         HINT = format('restore them, or run `outbox consumers remove %s`: it is then made anew, and starts where you tell it to', c.name);

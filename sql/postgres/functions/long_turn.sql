@@ -47,6 +47,7 @@ BEGIN
     now_ms := floor(extract(epoch FROM now) * 1000);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = long_turn.consumer;
     IF NOT FOUND THEN
+        PERFORM @schema@.check_whole();
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', long_turn.consumer USING ERRCODE = 'OB003';
     END IF;
     PERFORM @schema@.check_tenant(c);
@@ -65,6 +66,7 @@ BEGIN
         END IF;
         here := @schema@.here();
         IF EXISTS (SELECT 1 FROM unnest(ls) x WHERE NOT @schema@.at_home(x.home, here)) THEN
+            PERFORM @schema@.check_whole();
             trouble := @schema@.trouble();
             IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
                 PERFORM @schema@.make_right(coalesce(trouble.moved, trouble.numbers));

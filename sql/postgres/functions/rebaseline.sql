@@ -47,10 +47,7 @@ BEGIN
     PERFORM @schema@.check_fed();
     t := @schema@.trouble();
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
-    IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
-        RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
-            USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
-    END IF;
+    PERFORM @schema@.check_whole();
     IF @schema@.always_here() AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
         -- Here all events are looked at, where trouble takes samples.
         UPDATE @schema@.event x SET xid = DEFAULT
@@ -75,6 +72,7 @@ BEGIN
     END IF;
     IF t.sequence IS NOT NULL THEN
         ALTER SEQUENCE @schema@.event_seq_seq AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE CACHE 1 NO CYCLE;
+        ALTER SEQUENCE @schema@.epoch AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE NO CYCLE;
     END IF;
 
     IF t.moved IS NULL THEN -- while the numbers are as they were handed out

@@ -68,6 +68,10 @@ BEGIN
         CROSS JOIN LATERAL (SELECT e.seq, e.xid FROM @schema@.event e WHERE e.seq > l.window_end ORDER BY e.seq LIMIT 1000) f
         WHERE l.lane >= 0 AND pg_visible_in_snapshot(f.xid, coalesce(l.target, l.seen)) LIMIT 1;
     END IF;
+    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s', q.seqincrement, q.seqmax,
+                  CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
+    INTO sequence FROM pg_catalog.pg_sequence q
+    WHERE q.seqrelid = '@schema@.epoch'::regclass AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
     IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
         sequence := format('event numbers come from a sequence with CACHE %s INCREMENT %s MAXVALUE %s%s', s.cache, s.step,
                            s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);

@@ -305,7 +305,8 @@ static int look_around(struct pg_store *st, struct error *err)
 
 int pg_ready(struct pg_store *st, struct error *err)
 {
-    if (st->db && PQstatus(st->db) == CONNECTION_OK) return 0;
+    bool fine = st->db && PQstatus(st->db) == CONNECTION_OK;
+    if (fine && (st->in_tx || !st->stale)) return 0;
     if (st->in_tx)
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                         "%s: the connection was lost, and the open transaction with it: begin it again", st->shown);
@@ -313,6 +314,7 @@ int pg_ready(struct pg_store *st, struct error *err)
     st->db = dial(st, NULL, err);
     if (!st->db) return -1;
     st->generation++;
+    st->stale = false;
     if (look_around(st, err) == 0 && (st->opt.create || st->opt.any_version || pg_check(st, err) == 0)) return 0;
     disconnect(st);
     return -1;
@@ -400,7 +402,7 @@ static int check_home(struct pg_store *st, struct error *err)
     return err_prefix(err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
-int pg_check(struct pg_store *st, struct error *err)
+static int check(struct pg_store *st, struct error *err)
 {
     int64_t version;
     if (pg_version(st, &version, err) != 0) return -1;
@@ -412,6 +414,21 @@ int pg_check(struct pg_store *st, struct error *err)
                         "%s: the outbox in schema %s has the older version %lld; upgrade it with `outbox migrate up`",
                         st->shown, st->quoted, (long long)version);
     return check_tenant(st, err) == 0 ? check_home(st, err) : -1;
+}
+
+/* pg_check: where an outbox was and is not any more, or only a part of it, it is being restored. */
+int pg_check(struct pg_store *st, struct error *err)
+{
+    struct error why;
+    bool good = check(st, &why) == 0;
+    if (good) st->worked = true;
+    if (good) return 0;
+    if (st->worked && why.code == ERR_NOTOURS) {
+        why.fate = FATE_RETRY;
+        err_prefix(&why, "the outbox is gone, or being restored");
+    }
+    if (err) *err = why;
+    return -1;
 }
 
 /* ---- handles ---- */

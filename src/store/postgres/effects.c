@@ -20,6 +20,15 @@ int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
         err);
 }
 
+/* pg_speak_utf8: a handler may have set another encoding on the connection it was lent. */
+int pg_speak_utf8(struct pg_store *st, struct error *err)
+{
+    if (!st->lent || strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0) return 0;
+    if (PQsetClientEncoding(st->db, "UTF8") == 0) return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                    "%s: a handler has set another client_encoding, and it cannot be set back", st->shown);
+}
+
 enum tx_state pg_tx_state(struct store *base)
 {
     struct pg_store *st = pg_of(base);
@@ -39,7 +48,8 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
     struct error why;
     bool gone = pg_tx_state(base) == TX_GONE;
     if (!gone && pg_simple(pg_of(base), text[what], &why) == 0) return 0;
-    if (gone || strstr(why.text, "savepoint \"outbox_handler\""))
+    if (gone ||
+        strcmp(pg_of(base)->state, "3B001") == 0) /* no such savepoint: not by its text, which may be in any language */
         return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
     if (err) *err = why;
     return -1;

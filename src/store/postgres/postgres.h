@@ -84,6 +84,9 @@ struct pg_store {
     char *path_was;  /* its search_path, while a statement of ours has another; else NULL */
     bool given_ids;  /* this role is held to a tenant, and does not choose the ids of its events */
     bool lent;       /* see effects.c */
+    bool worked;     /* there was an outbox when we connected first: one that is away now may come back */
+    bool stale;      /* what is prepared on this connection is no good any more: make a new one */
+    char state[6];   /* SQLSTATE of the last error */
     int64_t idle_ms; /* of a transaction, if lent */
     bool pooled;     /* another process stands between: nothing of a session can be relied on */
     struct uuid7 uuid;
@@ -190,6 +193,7 @@ int pg_handle_once(struct store *st, void *foreign, struct str handler, struct s
 
 /* effects.c */
 int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
+int pg_speak_utf8(struct pg_store *st, struct error *err);
 int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state pg_tx_state(struct store *st);
 int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);

@@ -23,12 +23,13 @@ static const struct {
 } states[] = {
     {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_CONFIG, FATE_RETRY},   {"OB003", ERR_NOTFOUND, FATE_FATAL},
     {"OB004", ERR_CONFIG, FATE_FATAL},   {"OB005", ERR_NEWER, FATE_FATAL},    {"OB006", ERR_CONFIG, FATE_RETRY},
-    {"42P01", ERR_NOTOURS, FATE_FATAL},  {"3F000", ERR_NOTOURS, FATE_FATAL},  {"42883", ERR_NOTOURS, FATE_FATAL},
-    {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY}, {"40001", ERR_BUSY, FATE_RETRY},
-    {"40P01", ERR_BUSY, FATE_RETRY},     {"55P03", ERR_BUSY, FATE_RETRY},     {"57014", ERR_BUSY, FATE_RETRY},
-    {"53100", ERR_FULL, FATE_RETRY},     {"53", ERR_UNAVAILABLE, FATE_RETRY}, {"57", ERR_UNAVAILABLE, FATE_RETRY},
-    {"08", ERR_UNAVAILABLE, FATE_RETRY}, {"58", ERR_UNAVAILABLE, FATE_RETRY}, {"28", ERR_UNAVAILABLE, FATE_RETRY},
-    {"22", ERR_INVALID, FATE_REJECT},    {"23", ERR_INVALID, FATE_REJECT},    {"25", ERR_MISUSE, FATE_RETRY},
+    {"2200H", ERR_CONFIG, FATE_RETRY},   {"42P01", ERR_NOTOURS, FATE_FATAL},  {"3F000", ERR_NOTOURS, FATE_FATAL},
+    {"42883", ERR_NOTOURS, FATE_FATAL},  {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY},
+    {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},     {"55P03", ERR_BUSY, FATE_RETRY},
+    {"57014", ERR_BUSY, FATE_RETRY},     {"53100", ERR_FULL, FATE_RETRY},     {"53", ERR_UNAVAILABLE, FATE_RETRY},
+    {"57", ERR_UNAVAILABLE, FATE_RETRY}, {"08", ERR_UNAVAILABLE, FATE_RETRY}, {"58", ERR_UNAVAILABLE, FATE_RETRY},
+    {"28", ERR_UNAVAILABLE, FATE_RETRY}, {"22", ERR_INVALID, FATE_REJECT},    {"23", ERR_INVALID, FATE_REJECT},
+    {"25", ERR_MISUSE, FATE_RETRY},
 };
 
 /* one_line copies the first line of a message, without what libpq puts before and behind it. */
@@ -52,9 +53,18 @@ static int fail_as(struct pg_store *st, const char *state, const char *message, 
     }
     char said[300];
     one_line(message, said, sizeof said);
+    if (code == ERR_NOTOURS && st->worked)
+        return err_fate(err, code, FATE_RETRY, 0, "%s: the outbox in schema %s is gone, or being restored (%s)",
+                        st->shown, st->quoted, said);
     if (code == ERR_NOTOURS)
-        return err_fate(err, code, fate, 0, "%s: no outbox in schema %s (%s); make one with `outbox init`", st->shown,
-                        st->quoted, said);
+        return err_fate(
+            err, code, fate, 0,
+            "%s: no outbox in schema %s, or it is not whole (%s); make one with `outbox init`, or restore it",
+            st->shown, st->quoted, said);
+    if (strcmp(state, "2200H") == 0)
+        return err_fate(err, code, fate, 0,
+                        "%s: %s; run `outbox status` as the outbox's owner: it puts the sequence right", st->shown,
+                        said);
     if (strcmp(state, "42501") == 0)
         return err_fate(err, code, fate, 0, "%s: %s; grant the role its part (docs/sql.md, `allow`)", st->shown, said);
     if (strcmp(state, "25006") == 0)
@@ -69,6 +79,10 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 {
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
     char said[300];
+    snprintf(st->state, sizeof st->state, "%s", state ? state : "");
+    /* A plan for tables that were made anew, or a statement that is not there. */
+    bool stale = db == st->db && (strcmp(st->state, "0A000") == 0 || strcmp(st->state, "26000") == 0);
+    if (stale) st->stale = true;
     if (st->silent) {
         text_duration_show(st->answer_ms, said);
         st->silent = false;
@@ -312,6 +326,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     char name[16];
     int ok;
     if ((link == PG_MAIN ? pg_ready(st, err) : pg_reader_ready(st, err)) != 0) return -1;
+    if (link == PG_MAIN && pg_speak_utf8(st, err) != 0) return -1;
     PGconn *db = link == PG_MAIN ? st->db : st->reader;
     bool safe = link == PG_READER || names_are_safe(st, sql);
     if (!safe && st->in_tx && take_path(st, err) != 0) return -1;
