@@ -68,11 +68,28 @@ static size_t ask(const struct peer *peer, const void *p, size_t n)
     return got;
 }
 
+/* in_front is how much of it are empty lines, which the server forgives; one that begins with a NUL is empty to it. */
+static size_t in_front(const char *p, size_t n)
+{
+    size_t at = 0;
+    while (at < n) {
+        if (p[at] == '\0') {
+            const char *eol = memchr(p + at, '\n', n - at);
+            at = eol ? (size_t)(eol - p) : n;
+        } else if (p[at] != '\r' && p[at] != '\n') {
+            break;
+        }
+        if (at < n) at++;
+    }
+    return at;
+}
+
 static bool asks_for_a_page(const char *p, size_t n)
 {
     static const char *const paths[] = {"/metrics", "/livez", "/readyz", "/"};
-    /* The server forgives empty lines in front, and takes blanks for one another. */
-    while (n && (*p == '\r' || *p == '\n')) p++, n--;
+    size_t empty = in_front(p, n); /* blanks it takes for one another */
+    p += empty;
+    n -= empty;
     size_t method = n > 4 && memcmp(p, "GET", 3) == 0 ? 3 : n > 5 && memcmp(p, "HEAD", 4) == 0 ? 4 : 0;
     if (!method) return false;
     for (size_t i = 0; i < 4; i++)
@@ -89,8 +106,22 @@ static bool has(const char *p, size_t n, const char *word)
     return false;
 }
 
+/* head_of is how much of it is read: up to the first empty line, but for those in front. One that begins with a NUL is empty, to the
+ * server, which lets nobody in who would not be anyway: no browser sends such lines. */
+static size_t head_of(const char *p, size_t n)
+{
+    for (size_t at = in_front(p, n); at + 1 < n; at++) {
+        if (p[at] != '\n') continue;
+        size_t next = at + 1;
+        if (p[next] == '\r' && next + 1 < n) next++;
+        if (p[next] == '\n' || p[next] == '\0') return at + 1;
+    }
+    return n;
+}
+
 static bool from_our_own_page(const char *p, size_t n)
 {
+    n = head_of(p, n);
     return !has(p, n, "\nOrigin:") || has(p, n, "://localhost") || has(p, n, "://127.") || has(p, n, "://[");
 }
 
