@@ -21,9 +21,11 @@ COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping 
 
 CREATE OR REPLACE FUNCTION @schema@.ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
-BEGIN -- Every name has its schema.
-    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@.bell_key()) AND @schema@.bell_works() THEN
-        PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
+BEGIN -- Every name has its schema. Two conditions, because a second term in the first would be got ready for every event.
+    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@.bell_key()) THEN
+        IF @schema@.bell_works() THEN
+            PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
+        END IF;
     END IF;
     RETURN NULL;
 END
