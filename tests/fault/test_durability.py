@@ -60,6 +60,74 @@ class Settings(PgCase):
         self.assertEqual(sorted(str(e["payload"]) for e in self.ndjson(out)), ["1", "{'n': 'ß€'}"])
         self.outbox("status")
 
+    # Those that workers refuse, and say so (see below), and those that are no settings.
+    NOT_SWEPT = {"default_transaction_isolation", "default_transaction_read_only", "transaction_isolation", "transaction_read_only",
+                 "transaction_deferrable", "role", "session_authorization", "seed", "client_encoding"}
+    TEXTS = {"DateStyle": ["German", "SQL, DMY", "Postgres, YMD", "ISO, YMD"], "search_path": ["pg_temp", "nowhere", "pg_temp, public"],
+             "TimeZone": ["<+24>-24", "Asia/Kathmandu", "America/New_York"], "dynamic_library_path": ["/nowhere"],
+             "timezone_abbreviations": ["India"], "default_text_search_config": ["pg_catalog.german"], "backtrace_functions": ["nextval"],
+             "lc_messages": ["C.UTF-8", "C"], "lc_numeric": ["C.UTF-8"], "lc_time": ["C.UTF-8"], "lc_monetary": ["C.UTF-8"]}
+
+    rows = None
+
+    def sweep(self, nth):
+        """sweep gives every setting that a session may have, with the nth of its odd values."""
+        self.rows = self.rows or self.sql("SELECT name, vartype, ARRAY[min_val, max_val], enumvals, setting FROM pg_settings WHERE context IN ('user', "
+                        "'superuser') ORDER BY name = 'exit_on_error', name")
+        for name, kind, ends, words, now in self.rows:
+            if name in self.NOT_SWEPT: continue
+            values = {"bool": ["off" if now == "on" else "on"], "enum": words, "integer": ends, "real": ends}.get(
+                kind, self.TEXTS.get(name))
+            if values: yield name, values[nth % len(values)]
+
+    def test_no_setting_of_a_session_changes_what_is_emitted_and_claimed(self):
+        """All of PostgreSQL's settings at once, with another odd value each time."""
+        self.outbox("init")
+        self.sql("SELECT outbox.register('c', 'a.*', lanes => 2)")
+        for nth in range(4):
+            with self.subTest(nth):
+                db = psycopg2.connect(self.store)
+                self.addCleanup(db.close)
+                db.autocommit = True
+                cursor = db.cursor()
+                swept = 0
+                for name, value in self.sweep(nth):
+                    try:
+                        cursor.execute(f"SET {name} = %s", (value,))
+                        swept += 1
+                    except psycopg2.Error: pass  # not here
+                self.assertGreater(swept, 150)
+                cursor.execute("SELECT outbox.emit('a.b', 'k', '1', '{\"n\": \"ü\"}'), outbox.emit('a.b', 'k', '2', '1.50', "
+                               "idempotency_key => %s)", (f"k{nth}",))
+                ids, got = list(cursor.fetchone()), []
+                while len(got) < 2:
+                    cursor.execute("SELECT epoch, seq, id, payload::text FROM outbox.claim('c', 'w', 10)")
+                    rows = cursor.fetchall()
+                    got += [(row[2], row[3]) for row in rows]
+                    cursor.execute("SELECT outbox.settle('c', 'w', %s, %s)", (rows[0][0], '[]'))
+                self.assertEqual(sorted(got), sorted(zip(ids, ('{"n": "ü"}', "1.50"))))
+                cursor.execute("SELECT count(*) FROM outbox.delivery WHERE state = 'delivered'")
+                self.assertEqual(cursor.fetchone(), (2 * nth + 2,))
+                db.close()
+
+    def test_no_setting_of_a_database_changes_what_a_relay_delivers(self):
+        self.outbox("init")
+        out = self.path("out")
+        db = psycopg2.connect(servers_of(self.store, self.dbname) + "&dbname=postgres")
+        self.addCleanup(db.close)
+        db.autocommit = True
+        for nth in range(4):
+            with self.subTest(nth):
+                for name, value in self.sweep(nth):
+                    try:
+                        db.cursor().execute(f"ALTER DATABASE {self.dbname} SET {name} = %s", (value,))
+                    except psycopg2.Error: pass
+                id = self.emit("a.b", "k/ä", {"n": "ß€"})
+                self.drain("--consumer", "c", "--sink", f"file:{out}")
+                last = self.ndjson(out)[-1]
+                self.assertEqual((len(self.ndjson(out)), last["id"], last["payload"]), (nth + 1, id, {"n": "ß€"}))
+        self.outbox("status")
+
     def test_worker_in_plain_sql_is_told_what_is_in_its_way(self):
         self.init()
         self.sql("SELECT outbox.register('c', 'a.*')")
