@@ -239,6 +239,7 @@ static void handler_that_sets_an_encoding_garbles_no_other_event(void **state)
     PGconn *db = pg_connect();
     OK(outbox_consumer_new(*state, "a", &c, &err));
     OK(outbox_consumer_set(c, "retry", "base=1ms,attempts=5", &err));
+    OK(outbox_consumer_set(c, "batch", "1", &err)); /* each is read after the handler of the one before */
     OK(outbox_add_handler(c, "latin", "*", in_latin1, &a, 0, &err));
     pg_do(db, "BEGIN");
     for (int i = 0; i < 3; i++) OK(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err));

@@ -65,6 +65,17 @@ class Astray(Exact):
         self.assertEqual(sorted(got), sorted(old + new))
         self.in_order()
 
+    def test_numbers_given_again_far_below_what_is_known_are_found(self):
+        self.register("c")
+        self.app.do("SELECT setval('@.event_seq_seq', 500)")
+        self.emit(1)
+        self.taken()
+        self.app.do("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1)")
+        new = self.emit(3)
+        self.app.do("SELECT setval('@.event_seq_seq', 600)")
+        new += self.emit(1)
+        self.assertEqual(self.taken(), new)
+
     def test_numbers_of_another_type_are_put_right(self):
         self.register("c")
         self.emit(2)
@@ -88,6 +99,38 @@ class Astray(Exact):
                 self.outbox("status")
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
+
+    def test_epochs_that_are_behind_fence_where_a_turn_takes_the_short_way(self):
+        """The turn of a relay that has read ahead: its claim becomes the next one."""
+        self.register("c")
+        self.emit(3)
+        self.app.do("SELECT setval('@.epoch', 1000)")
+        turn = ("SELECT epoch, target, to_seq FROM @.turn('c', 'w', %s, 1, '[]', 0, 1, 60000, 5, 2, true, false, 0, %s::bigint[], 'key', 1, "
+                "'', '', 0, %s, %s, %s, %s, (SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
+        epoch, target, at = self.app.do(turn, 0, "{}", None, 0, 0, 0)[0]
+        self.app.do("SELECT setval('@.epoch', 1)")
+        again, _, to = self.app.do(turn, epoch, "{}", target, at, at + 1, 1)[0]
+        self.assertEqual(to, at + 1, "the long way: the test shows nothing")
+        self.assertGreater(again, epoch)
+
+    # ---- somebody else writes here ----
+
+    def test_outbox_at_home_that_a_subscription_writes_to_is_refused(self):
+        self.register("c")
+        self.emit(1)
+        self.taken()
+        self.app.do(f"CREATE SUBSCRIPTION {self.dbname} CONNECTION 'host=/nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE)")
+        try:
+            self.app.do("SET allow_system_table_mods = on")
+            self.app.do("INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT oid, 'outbox.event'::regclass, 'r' FROM "
+                        "pg_subscription WHERE subname = current_database()")
+            self.emit(1)
+            self.app.do("UPDATE pg_subscription SET subenabled = true WHERE subname = current_database()")
+            with self.assertRaisesRegex(psycopg2.Error, "a copy that subscription .* still writes to"): self.taken()
+        finally:
+            self.app.do("UPDATE pg_subscription SET subenabled = false WHERE subname = current_database()")
+            self.app.do(f"DROP SUBSCRIPTION {self.dbname}")
+        self.assertEqual(len(self.taken()), 1)
 
     # ---- the schema ----
 

@@ -60,6 +60,23 @@ class Settings(PgCase):
         self.assertEqual(sorted(str(e["payload"]) for e in self.ndjson(out)), ["1", "{'n': 'ß€'}"])
         self.outbox("status")
 
+    def test_limits_of_time_for_the_database_end_no_turn_that_waits(self):
+        self.outbox("init")
+        out = self.path("out.ndjson")
+        self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '150ms'; ALTER DATABASE {self.dbname} SET lock_timeout = '10ms'")
+        with self.relay("--consumer", "c", "--sink", f"file:{out}") as relay:
+            db = psycopg2.connect(self.store, options="-c statement_timeout=0")
+            self.addCleanup(db.close)
+            cursor = db.cursor()
+            cursor.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
+            self.outbox("emit", "a.b")
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.claim'::regclass"
+            wait_until(lambda: cursor.execute(waits) or cursor.fetchone()[0] > 0, what=relay.output)
+            cursor.execute("SELECT pg_sleep(0.3)")  # longer than both
+            db.commit()
+            wait_until(lambda: len(self.ndjson(out)) == 1)
+            self.assertNotIn("canceling", relay.output())
+
     # Those that workers refuse, and say so (see below), and those that are no settings.
     NOT_SWEPT = {"default_transaction_isolation", "default_transaction_read_only", "transaction_isolation", "transaction_read_only",
                  "transaction_deferrable", "role", "session_authorization", "seed", "client_encoding"}

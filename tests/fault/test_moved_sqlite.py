@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 
-from support import BIN, Case, wait_until
+from support import BIN, Case, is_locked, wait_until
 
 
 def backup(source, target):
@@ -308,3 +308,35 @@ class Moved(Case):
     def test_a_file_with_two_names_is_told_of(self):
         os.link(self.db, self.home / "other.db")
         self.assertIn("more than one name", self.outbox("doctor", status=None).stdout)
+
+    def test_a_transaction_open_when_the_file_is_replaced_does_not_count(self):
+        child = subprocess.Popen([BIN, "emit", "--ndjson", "-", "--atomic"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=self.env())
+        self.addCleanup(child.kill)
+        child.stdin.write(b'{"type":"first"}\n' * 2000)
+        child.stdin.flush()
+        copy = backup(self.db, self.path("copy.db"))
+        wait_until(lambda: is_locked(self.db))
+        os.rename(copy, self.db)
+        _, err = child.communicate()
+        self.assertNotEqual(child.returncode, 0, "it said that what nobody will ever see was committed")
+        self.assertIn(b"was replaced", err)
+        for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink(missing_ok=True)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
+
+    def test_another_outbox_restored_into_the_same_file_is_told_and_gone_on_from(self):
+        """Its consumer of the same name has claimed more often: by its epochs it is not older."""
+        other = self.path("other.db")
+        store = {"OUTBOX_STORE": f"sqlite:{other}"}
+        self.outbox("init", env=store)
+        for n in range(4):
+            self.outbox("emit", "there", env=store)
+            self.drain("--consumer", "c", "--sink", f"file:{self.path('there')}", env=store)
+        self.outbox("emit", "waits", env=store)
+        with self.start() as relay:
+            self.emit("before")
+            self.delivered("before", relay)
+            with contextlib.closing(sqlite3.connect(other)) as a, contextlib.closing(sqlite3.connect(self.db)) as b:
+                a.backup(b)
+            self.delivered("waits", relay)
+            self.assertIn("another outbox was put into this file", relay.output())
