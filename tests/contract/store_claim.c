@@ -604,6 +604,33 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
     assert_int_equal(look(g, "c").parked, 0);
 }
 
+/* The first is delivered, or buried, in the very settlement in which the second fails: that is out of the way, but the second
+ * waits as long as it was told to. */
+static void follower_that_fails_in_the_claim_of_its_first_waits_for_its_time(void **state)
+{
+    struct store_rig *g = *state;
+    for (int way = 0; way < 2; way++) {
+        const char *name = way ? "buried" : "delivered";
+        put(g->st, name);
+        for (int i = 0; way == 0 && i < 2; i++) emit(g->st, "1");
+        assert_int_equal(claim(g, name), 2);
+        struct outcome o[2] = {failed(g, 0, 1, 10), behind(g, 1)};
+        assert_true(settle(g, name, o, 2));
+        pass(10);
+        assert_int_equal(claim(g, name), 2);
+        struct outcome again[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"},
+                                   failed(g, 1, 1, 1000)};
+        if (way) assert_true(settle(g, name, again, 2));
+        else assert_true(settle(g, name, &again[1], 1));
+        pass(990);
+        assert_int_equal(claim(g, name), 0);
+        pass(10);
+        assert_int_equal(claim(g, name), 1);
+        assert_int_equal(g->b.ev[0].attempts, 1);
+        assert_true(settle(g, name, NULL, 0));
+    }
+}
+
 static void what_waits_behind_steps_forward_when_the_first_is_buried(void **state)
 {
     struct store_rig *g = *state;
@@ -984,6 +1011,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(only_the_latest_error_is_kept),
     ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
+    ON_A_STORE(follower_that_fails_in_the_claim_of_its_first_waits_for_its_time),
     ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
     ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),
     ON_A_STORE(without_order_a_failure_holds_nobody_back),

@@ -63,11 +63,13 @@ int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int 
     return sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si", consumer, seq);
 }
 
+/* One that failed while it was behind another has not waited for its own time yet. */
 int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err)
 {
     if (!key) return 0;
     return sqlite_exec(st, err,
-                       "UPDATE outbox_parked SET due_at = ?3 WHERE consumer = ?1 AND claim IS NULL AND due_at IS NULL "
+                       "UPDATE outbox_parked SET due_at = max(?3, coalesce(failed_at + wait, 0)) WHERE consumer = ?1 "
+                       "AND claim IS NULL AND due_at IS NULL "
                        "AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = ?1 AND key = ?2)",
                        "sii", consumer, key, sqlite_now(st));
 }
