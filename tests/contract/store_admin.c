@@ -170,7 +170,7 @@ static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
     old.events = "a.*";
     must(filter_new(old.events, NULL, &f, &err), &err);
     old.filter = f;
-    c.events = new.events = "a.*,b.*";
+    c.events = new.events = "a.*, b.*"; /* as a relay gives it: in its normal form */
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
     assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
     assert_true(g->hint.changed);
