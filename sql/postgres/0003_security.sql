@@ -66,6 +66,13 @@ DROP POLICY tenant ON @schema@.consumer;
 CREATE POLICY tenant ON @schema@.event USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
 CREATE POLICY tenant ON @schema@.idempotency USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
 CREATE POLICY tenant ON @schema@.handled USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
+-- Who was given what is for those it was given to, and for operators, who may be held to a tenant themselves.
+CREATE FUNCTION @schema@.inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';
+ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON @schema@.worker USING (@schema@.inherits(current_user, role)
+    OR ((SELECT @schema@.sees(current_user)) IS NULL AND (SELECT @schema@.acting_for(current_user)) = ''));
+CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
 -- What there is about a consumer is seen by whoever sees the consumer: the other tables' policies ask this one.
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@.sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@.sees(current_user))::text[])));

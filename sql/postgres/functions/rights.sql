@@ -81,6 +81,6 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              turn, claim, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
              handle_once, handle, handle_all, handled_before, claimed, hwm, backlog, waiting, floors, needed, surely_done, lanes,
              lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
-             refuse_version, rights, parts, open_to_all, acting_for, sees, caller}'::text[]
+             refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, caller}'::text[]
 $outbox$;
 COMMENT ON FUNCTION @schema@.open_to_all() IS 'functions that everyone may call';
