@@ -65,21 +65,29 @@ static inline size_t utf8_len(const char *p, const char *end)
     return n;
 }
 
+/* skip_low returns the first byte of 0x80 and more. Every payload is looked through by it before it is delivered. */
+static inline const char *skip_low(const char *p, const char *end)
+{
+    for (; end - p >= 8; p += 8) {
+        uint64_t m = load8(p) & HIGH;
+        if (m) return p + __builtin_ctzll(m) / 8;
+    }
+    while (p < end && (unsigned char)*p < 0x80) p++;
+    return p;
+}
+
 bool utf8_valid(struct str s, size_t *at)
 {
     if (!s.n) return true; /* an absent one has no end to reckon with */
-    const char *p = s.p, *end = s.p + s.n;
+    const char *end = s.p + s.n;
+    const char *p = skip_low(s.p, end);
     while (p < end) {
-        if ((unsigned char)*p < 0x80) {
-            p++;
-            continue;
-        }
         size_t n = utf8_len(p, end);
         if (n == 0) {
             if (at) *at = (size_t)(p - s.p);
             return false;
         }
-        p += n;
+        p = skip_low(p + n, end);
     }
     return true;
 }

@@ -456,6 +456,25 @@ static void utf8_valid_names_the_first_bad_byte(void **state)
     assert_false(utf8_valid(STR("\xfe"), NULL));
 }
 
+static void utf8_valid_sees_every_byte_of_long_text(void **state)
+{
+    (void)state;
+    char text[40];
+    for (size_t n = 1; n <= sizeof text; n++) {
+        for (size_t bad = 0; bad < n; bad++) {
+            size_t at = 0;
+            memset(text, 'x', sizeof text);
+            assert_true(utf8_valid((struct str){text, n}, NULL));
+            text[bad] = '\x80';
+            assert_false(utf8_valid((struct str){text, n}, &at));
+            assert_int_equal(at, bad);
+            if (bad == 0) continue;
+            text[bad - 1] = '\xc3'; /* now it is the second half of a character */
+            assert_true(utf8_valid((struct str){text, n}, NULL));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +504,7 @@ int main(void)
         cmocka_unit_test(quote_leaves_the_buffer_whole_at_its_ceiling),
         cmocka_unit_test(flat_turns_line_breaks_into_spaces_and_nothing_else),
         cmocka_unit_test(utf8_valid_names_the_first_bad_byte),
+        cmocka_unit_test(utf8_valid_sees_every_byte_of_long_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
