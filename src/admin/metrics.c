@@ -194,7 +194,7 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
         if (!c->has_gauge) continue;
         collect_types(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++) {
-            int64_t ms = t.type[i].oldest_at ? c->gauge.now_ms - t.type[i].oldest_at : 0;
+            int64_t ms = t.type[i].oldest_at ? clock_since(c->gauge.now_ms, t.type[i].oldest_at) : 0;
             if (t.type[i].name) add_seconds(b, name, LABELS2(c, "type", t.type[i].name), ms > 0 ? (double)ms / 1e3 : 0);
         }
     }
@@ -216,7 +216,7 @@ static void down(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c)
     {
         if (!c->has_gauge) continue;
-        int64_t ms = c->gauge.down_since ? c->gauge.now_ms - c->gauge.down_since : 0;
+        int64_t ms = c->gauge.down_since ? clock_since(c->gauge.now_ms, c->gauge.down_since) : 0;
         add_seconds(b, name, LABELS(c), ms > 0 ? (double)ms / 1e3 : 0);
     }
 }

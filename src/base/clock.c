@@ -66,7 +66,9 @@ static char *put_year(char *to, int64_t year)
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
 {
     int64_t days = wall_ms / DAY_MS - (wall_ms % DAY_MS < 0);
-    unsigned ms = (unsigned)(wall_ms - days * DAY_MS);
+    int64_t rest = wall_ms %
+                   DAY_MS; /* not wall_ms - days * DAY_MS: that has no room before the first whole day there is */
+    unsigned ms = (unsigned)(rest < 0 ? rest + DAY_MS : rest);
     struct date d = date_of(days);
     char *p = put_year(out, d.year);
     *p++ = '-';

@@ -27,6 +27,15 @@ static inline int64_t clock_wall(const struct clock *c)
     return c->wall_ms(c->ctx);
 }
 
+/* clock_since is how long ago `then` was, in whatever both are counted in; times out of a database may be anything, so that it stops
+ * at what can be said. */
+static inline int64_t clock_since(int64_t now, int64_t then)
+{
+    int64_t span;
+    if (!__builtin_sub_overflow(now, then, &span)) return span;
+    return then < 0 ? INT64_MAX : INT64_MIN;
+}
+
 #define CLOCK_RFC3339_SIZE 32
 
 /* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds), returns its length. */

@@ -42,7 +42,7 @@ static void clocks(struct visit *v, int64_t before, int64_t after)
 {
     char text[OUTPUT_AGE];
     int64_t apart = v->info.now_ms < before  ? before - v->info.now_ms
-                    : v->info.now_ms > after ? v->info.now_ms - after
+                    : v->info.now_ms > after ? clock_since(v->info.now_ms, after)
                                              : 0;
     if (apart <= CLOCK_MS) report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
     else
@@ -56,7 +56,7 @@ static int64_t waiting(const struct visit *v, const struct consumer_info *c)
 {
     int64_t since = c->oldest_at;
     if (c->next_due && (!since || c->next_due < since)) since = c->next_due;
-    return since && since < v->info.now_ms ? v->info.now_ms - since : -1;
+    return since && since < v->info.now_ms ? clock_since(v->info.now_ms, since) : -1;
 }
 
 /* down: its sink is; that is the first thing to mend, whatever waits. */
@@ -65,7 +65,7 @@ static void down(struct visit *v, const struct consumer_info *c, const char *wai
     char since[CLOCK_RFC3339_SIZE], age[OUTPUT_AGE];
     bool somebody = c->claims > 0;
     output_time(c->report_at, since);
-    output_age(v->info.now_ms - c->report_at, age);
+    output_age(clock_since(v->info.now_ms, c->report_at), age);
     report_say(&v->report, FINDING_PROBLEM, "consumer",
                somebody ? "mend the sink: its relay goes on by itself"
                         : "start a relay that runs it: it asks the sink again",
@@ -122,7 +122,8 @@ static void retention(struct visit *v)
 {
     char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
     const struct consumer_info *pin = NULL;
-    int64_t keep = v->cli->settings.retention_ms, old = v->info.tail ? v->info.now_ms - v->info.oldest_at : 0;
+    int64_t keep = v->cli->settings.retention_ms,
+            old = v->info.tail ? clock_since(v->info.now_ms, v->info.oldest_at) : 0;
     for (size_t i = 0; i < v->n; i++)
         if (!pin || v->list[i].floor < pin->floor) pin = &v->list[i];
     output_age(old, age);

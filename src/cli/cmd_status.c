@@ -113,7 +113,7 @@ static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
 static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
 {
     if (!c->oldest_at) return "-";
-    return output_age(l->info.now_ms - c->oldest_at, out);
+    return output_age(clock_since(l->info.now_ms, c->oldest_at), out);
 }
 
 static void paint(struct libscols_table *tb, const struct consumer_info *c)
@@ -190,7 +190,7 @@ static int print_text(const struct look *l, struct error *err)
     config_mask(&b, l->cli->settings.store);
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ", output_count(i->events, "event", kept),
              (long long)i->head);
-    if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(i->now_ms - i->oldest_at, age));
+    if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
     if (l->cli->args.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
     int r = output_flush(&b, err);

@@ -311,7 +311,7 @@ const char *output_last_error(const struct consumer_info *c, int64_t now_ms, str
     if (!c->last_error) return NULL;
     if (!c->down) return c->last_error;
     buf_clear(to);
-    buf_addf(to, "since %s: ", output_age(now_ms - c->report_at, age));
+    buf_addf(to, "since %s: ", output_age(clock_since(now_ms, c->report_at), age));
     buf_adds(to, c->report);
     if (c->claims == 0) buf_adds(to, " (as its relay said last; none has a claim now)");
     return buf_cstr(to);
@@ -330,7 +330,7 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_number(b, "position", c->position);
     output_number(b, "behind", c->behind);
     output_bool(b, "behind_exact", c->behind_exact);
-    output_number(b, "lag_ms", c->oldest_at && now_ms > c->oldest_at ? now_ms - c->oldest_at : 0);
+    output_number(b, "lag_ms", c->oldest_at && now_ms > c->oldest_at ? clock_since(now_ms, c->oldest_at) : 0);
     output_number(b, "delivered", c->delivered);
     output_number(b, "in_flight", c->inflight);
     output_bool(b, "in_flight_exact", c->inflight_exact);

@@ -184,7 +184,8 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     if (guilty_now || (known && !sink_down)) j.attempts = 1;
     if (guilty_before && !guilty_now) j.attempts++;
 
-    if (ev->failing_ms) j.failing_ms += (pipeline_now(p) - it->live->claimed_at) / MS_NS;
+    int64_t since_claim = (pipeline_now(p) - it->live->claimed_at) / MS_NS;
+    if (ev->failing_ms && __builtin_add_overflow(j.failing_ms, since_claim, &j.failing_ms)) j.failing_ms = INT64_MAX;
     bool long_enough = j.failing_ms >= p->c->retry.outage_ms && !evidence_certain(e);
     if (j.attempts > 0 || !long_enough) return j;
     j.hopeless = evidence_tried(e, it->sent_at);
@@ -322,10 +323,11 @@ static void count(struct pipeline *p, const struct item *it, const struct sink_r
     if (!p->answered || !pipeline_failstop(p)) p->stats.ended_at = pipeline_now(p);
     p->answered = true;
     int64_t now = p->stats.ended_at;
-    meter_ended(&p->stats.meter, &(struct meter_end){.type = it->d.ev->type,
-                                                     .status = r->status,
-                                                     .call_ns = now - it->sent_at,
-                                                     .age_ms = now / MS_NS + p->wall_ahead_ms - it->d.ev->created_at});
+    meter_ended(&p->stats.meter,
+                &(struct meter_end){.type = it->d.ev->type,
+                                    .status = r->status,
+                                    .call_ns = now - it->sent_at,
+                                    .age_ms = clock_since(now / MS_NS + p->wall_ahead_ms, it->d.ev->created_at)});
 }
 
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)

@@ -21,7 +21,7 @@ static void observe(struct histogram *h, const int64_t *bounds, int64_t ns)
     if (ns < 0) ns = 0; /* clocks of two machines */
     while (i < METER_BUCKETS && ns > bounds[i]) i++;
     h->bucket[i]++;
-    h->sum_ns += ns;
+    if (__builtin_add_overflow(h->sum_ns, ns, &h->sum_ns)) h->sum_ns = INT64_MAX;
 }
 
 static bool named(const struct meter *m, size_t i, struct str type)
@@ -51,5 +51,7 @@ void meter_ended(struct meter *m, const struct meter_end *e)
     m->last = index_of(m, e->type);
     m->type[m->last].ends[e->status]++;
     observe(&m->call, meter_call_bounds, e->call_ns);
-    if (e->status == SINK_DELIVERED) observe(&m->delivery, meter_delivery_bounds, e->age_ms * MS_NS);
+    int64_t age;
+    if (__builtin_mul_overflow(e->age_ms, MS_NS, &age)) age = e->age_ms < 0 ? 0 : INT64_MAX;
+    if (e->status == SINK_DELIVERED) observe(&m->delivery, meter_delivery_bounds, age);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/json.h"
 
@@ -140,7 +141,7 @@ static int check_headers(struct str headers, struct error *err)
 static int check_not_before(int64_t not_before, int64_t now, struct error *err)
 {
     if (not_before < 0) return err_set(err, ERR_INVALID, "not_before is before 1970: %" PRId64, not_before);
-    if (not_before - now > EVENT_AHEAD_MAX_MS)
+    if (clock_since(not_before, now) > EVENT_AHEAD_MAX_MS)
         return err_set(err, ERR_INVALID, "not_before is more than ten years ahead: %" PRId64, not_before);
     return 0;
 }

@@ -2,8 +2,10 @@
 no variable of a command, no header line and no path."""
 import json
 import os
+import re
 import sqlite3
 import time
+import urllib.request
 
 import servers
 from endpoint import Endpoint
@@ -92,6 +94,48 @@ class Commands(Hostile):
             said = self.outbox("relay", "--consumer", "c", "--sink", "exec:true", "--exec-env", value, status=64).stderr
             self.assertIn(says, said)
             self.assertNotIn("geheim", said)
+
+
+class Rows(Hostile):
+    """Columns that hold what no event may have, looked at in every way there is."""
+
+    def look(self):
+        """look runs everything that reads events; what it prints for programs is JSON in UTF-8."""
+        for args in (["events", "list", "--limit", "100"], ["dead", "list"], ["status"], ["consumers", "list"], ["doctor"]):
+            self.outbox(*args, "--json", status=None).stdout.encode()  # no surrogates: it is UTF-8
+            self.json(*args, status=None)
+            self.outbox(*args, status=None).stdout.encode()
+
+    def test_absurd_times_overflow_nothing(self):
+        self.without_checks()
+        for at in (-2 ** 63, -2 ** 63 + 1, -1, 0, 1, 2 ** 62, 2 ** 63 - 1, 1e300, -1e300):
+            self.force(type="t", created_at=at)
+            self.force(type="t", not_before=min(at, 0))
+        self.look()
+        with self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", "--listen", "127.0.0.1:0") as relay:
+            wait_until(lambda: len(self.ndjson(self.path("out"))) == 18, what=relay.output)
+            port = re.search(r"listening at http://127\.0\.0\.1:(\d+)", relay.output())[1]
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        self.look()
+        self.force(type="t", created_at=-2 ** 63)
+        self.drain("--consumer", "d", "--sink", "exec:exit 65")
+        self.look()
+        self.outbox("trim", "--older-than", "36525d", "--yes")
+
+    def test_bytes_that_are_no_text_reach_no_line(self):
+        self.without_checks()
+        bad = b"a\xff\xc3"
+        for field in ("id", "type", "tenant", "payload", "headers"): self.force(**{field: bad})
+        self.force(payload=b'{"a":"\xff"}')
+        self.force(headers=b'{"a":"\xff"}')
+        self.force(aggregate_type=bad, aggregate_id=bad)
+        self.force(type="sound")
+        self.look()
+        self.drain("--consumer", "c", "--sink", f"file:{self.path('out')}")
+        self.drain("--consumer", "e", "--sink", f"exec:cat >>{self.path('exec')}; printf 'no \\377\\033[2J' >&2; exit 65")
+        self.assertEqual([e["type"] for e in self.ndjson(self.path("out"))], ["sound"])
+        self.assertEqual([e["type"] for e in self.ndjson(self.path("exec"))], ["sound"])
+        self.look()
 
 
 class Streams(Hostile):

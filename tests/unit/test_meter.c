@@ -35,6 +35,25 @@ static void counts_by_type_and_end(void **state)
     assert_int_equal(m.type[1].ends[SINK_DELIVERED], 1);
 }
 
+/* Whoever may write to the table may say that an event is of 1970, or of any time. */
+static void sums_of_absurd_ages_stop_at_the_most_there_is(void **state)
+{
+    static struct meter m;
+    int64_t before = 0;
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        end_with(&m, "a", SINK_DELIVERED, 1, INT64_C(1800000000000));
+        assert_true(m.delivery.sum_ns >= before);
+        before = m.delivery.sum_ns;
+    }
+    end_with(&m, "a", SINK_DELIVERED, 1, INT64_MAX);
+    end_with(&m, "a", SINK_DELIVERED, 1, INT64_MIN);
+    assert_int_equal(m.delivery.sum_ns, INT64_MAX);
+    assert_int_equal(clock_since(5, 3), 2);
+    assert_int_equal(clock_since(1, INT64_MIN), INT64_MAX);
+    assert_int_equal(clock_since(-2, INT64_MAX), INT64_MIN);
+}
+
 static void types_beyond_the_limit_and_long_ones_are_others(void **state)
 {
     static struct meter m;
@@ -152,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_type_and_end),
+        cmocka_unit_test(sums_of_absurd_ages_stop_at_the_most_there_is),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
         cmocka_unit_test(bounds_belong_to_their_bucket_and_time_is_never_negative),
         cmocka_unit_test(one_that_gets_on_or_has_nothing_to_do_is_ready),

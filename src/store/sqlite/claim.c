@@ -275,7 +275,7 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     if (!ok) return err_nomem(err);
     ev->attempts = p->attempts;
     ev->proven = p->proven;
-    if (p->failing_since && p->failing_since < k->now) ev->failing_ms = k->now - p->failing_since;
+    if (p->failing_since && p->failing_since < k->now) ev->failing_ms = clock_since(k->now, p->failing_since);
     ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;

@@ -110,7 +110,7 @@ static int claims(struct sqlite_store *st, const struct doctor_request *req, str
     if (!q) return -1;
     while ((r = sqlite_step(st, q, err)) == 1) {
         char age[32], text[400];
-        text_duration_show((now - sqlite3_column_int64(q, 2)) / 1000 * 1000, age);
+        text_duration_show(clock_since(now, sqlite3_column_int64(q, 2)) / 1000 * 1000, age);
         snprintf(
             text, sizeof text,
             "consumer \"%s\": %d claims of workers that vanished, the oldest ran out %s ago (%s), and nobody takes over",
