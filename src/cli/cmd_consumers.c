@@ -112,10 +112,9 @@ static int print_table(const struct cli *cli, const struct consumer_info *c, siz
     return output_print(tb, err);
 }
 
-static int print_json(const struct consumer_info *c, size_t n, bool as_list, struct error *err)
+static int print_json(const struct consumer_info *c, size_t n, bool as_list, int64_t now, struct error *err)
 {
     struct buf b;
-    int64_t now = clock_wall(&clock_system);
     buf_init(&b, 1 << 20);
     if (as_list) buf_addc(&b, '[');
     int r = 0;
@@ -183,13 +182,15 @@ static int print_pairs(const struct consumer_info *c, struct error *err)
 
 /* ---- commands ---- */
 
-static int print(const struct cli *cli, const char *name, const struct consumer_info *c, size_t n, struct error *err)
+/* print: ages go by `now`, the store's clock. */
+static int print(const struct cli *cli, const char *name, const struct consumer_info *c, size_t n, int64_t now,
+                 struct error *err)
 {
     if (name && n == 0) {
         return err_set(err, ERR_NOTFOUND, "there is no consumer \"%s\"; outbox consumers list names those there are",
                        name);
     }
-    if (cli->args.json) return print_json(c, n, !name, err);
+    if (cli->args.json) return print_json(c, n, !name, now, err);
     return name ? print_pairs(c, err) : print_table(cli, c, n, err);
 }
 
@@ -197,14 +198,16 @@ static int list(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.n_pos ? cli->args.pos[0] : NULL;
     struct consumer_info *c = NULL;
+    struct store_info info = {0};
     struct store *st;
     struct arena a;
     size_t n = 0;
     if (commands_store(cli, false, &st, err) != 0) return -1;
     arena_init(&a, 0);
-    int r = st->ops->consumer_list(st, name, &a, &c, &n, err);
+    int r = st->ops->info(st, &info, err);
+    if (r == 0) r = st->ops->consumer_list(st, name, &a, &c, &n, err);
     store_close(st);
-    if (r == 0) r = print(cli, name, c, n, err);
+    if (r == 0) r = print(cli, name, c, n, info.now_ms, err);
     arena_release(&a);
     return r;
 }

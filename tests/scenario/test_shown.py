@@ -604,6 +604,14 @@ class Postgres(Shown, PgCase):
     def from_the_future(self, seq):
         self.sql("UPDATE outbox.event SET created_at = created_at + interval '20 hours' WHERE seq = %s", seq)
 
+    def test_ages_go_by_the_stores_clock_everywhere(self):
+        self.sql("SELECT outbox.register('mail')")
+        self.emit("a.x")
+        self.sql("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
+                 "$$SELECT clock_timestamp() + interval '2 hours'$$")
+        for shown in self.consumer("mail"), self.json("consumers", "list")[0], self.json("consumers", "show", "mail"):
+            self.assertAlmostEqual(shown["lag_ms"] / 1000, 2 * HOUR, delta=MINUTE)
+
     def check_status(self):
         super().check_status()
         names = ("behind", "behind_exact", "in_flight", "parked", "dead", "delivered", "paused", "claims")
