@@ -89,6 +89,12 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
+/* By then each of them has been tried many times, and is given up by nobody: there are too many to be the events' fault. */
+static void outage_of_hours_buries_nothing(void **state)
+{
+    outage_buries_nothing_with(*state, "base=100ms,cap=2s,outage=1m", "order=none", 200, 10 * HOUR);
+}
+
 /* Some of a batch fail in the outage, and what gets through when it ends is of the same batch: it is judged when it is known
  * that the sink is back. */
 static void end_of_a_long_outage_buries_nothing(void **state)
@@ -448,6 +454,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_A_RIG(outage_buries_nothing),
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
+        ON_A_RIG(outage_of_hours_buries_nothing),
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
         ON_A_RIG(what_a_sink_rejects_without_asking_is_no_evidence),
         ON_A_RIG(an_event_that_has_to_wait_is_no_evidence_against_others),

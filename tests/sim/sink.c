@@ -71,6 +71,7 @@ void model_end(struct model *m, size_t k)
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
     if (failstop) k = 0;
     enum sink_status said = verdict(m->w, m->c, failstop, &m->sent[k]);
+    if (said == SINK_NOT_MINE && sim_one_in(m->w, 2)) said = SINK_LATER; /* its stream takes nothing now */
     bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
     end(m, k, said, arrives);
     while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
