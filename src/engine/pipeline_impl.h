@@ -53,6 +53,7 @@ struct pipeline {
     int64_t last_sent;     /* sent_at of the last delivery; no two have the same */
     bool answered;         /* since the sink was last offered something */
     int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
+    char in_the_way[200];  /* who keeps us from being woken, as last said; "": nobody */
     char failure[256];     /* the last failure of an event */
     bool report_due;       /* for operators, once no transaction is open */
     char report[400];      /* "": all is well again */

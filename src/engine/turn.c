@@ -144,12 +144,28 @@ void turn_store_back(struct pipeline *p)
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
 }
 
+/* say_who_is_in_the_way: once, and again when it is somebody else. */
+static void say_who_is_in_the_way(struct pipeline *p, const char *who)
+{
+    bool same = strncmp(p->in_the_way, who ? who : "", sizeof p->in_the_way - 1) == 0;
+    if (same) return;
+    snprintf(p->in_the_way, sizeof p->in_the_way, "%s", who ? who : "");
+    if (who)
+        log_at(
+            p->cfg.log, LOG_WARN_, p->c->name,
+            "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business with it; looking every second "
+            "until that ends",
+            who);
+    else log_at(p->cfg.log, LOG_INFO_, p->c->name, "the doorbell works again");
+}
+
 static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_t now)
 {
     int64_t wait = p->cfg.sweep_ms;
     if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
     if (h->nap_ms > 0 && h->nap_ms < wait) wait = h->nap_ms;
+    say_who_is_in_the_way(p, h->in_the_way);
     p->careful_due = h->careful; /* then turn_may_claim waits for the live batches to end */
     p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
     p->deaf_until = h->busy ? now + STANDBY : 0;

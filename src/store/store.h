@@ -112,7 +112,9 @@ struct claim_hint {
     size_t crashed;  /* events of expired claims taken over by this call */
     size_t buried;   /* events buried by this call because the process died on them too often */
     bool careful;    /* a careful event is due, but was not allowed */
-    bool changed;    /* order, lanes or filter registered are not those of the request: nothing was claimed */
+    const char *
+        in_the_way; /* who keeps us from being woken, and has no business here; NULL: nobody. Lives until the next turn */
+    bool changed;   /* order, lanes or filter registered are not those of the request: nothing was claimed */
 };
 
 enum outcome_kind {

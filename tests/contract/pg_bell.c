@@ -97,10 +97,9 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     assert_int_equal(look_on(g, g->st, "a", NULL), 0); /* holds the lock now */
     pg_do(
         db,
-        "ALTER FUNCTION window_look(pg_snapshot, bigint, pg_snapshot, bigint, bigint, bigint, text) RENAME TO window_look_quick; "
-        "CREATE FUNCTION window_look(pg_snapshot, bigint, pg_snapshot, bigint, bigint, bigint, text, OUT next bigint, OUT upto bigint) "
-        "LANGUAGE plpgsql STABLE AS $$BEGIN SELECT q.next, q.upto INTO next, upto FROM %s.window_look_quick($1, $2, $3, $4, $5, "
-        "$6, $7) q; PERFORM pg_advisory_xact_lock_shared(42424242); END$$",
+        "ALTER FUNCTION idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE FUNCTION idle(consumer, boolean, "
+        "timestamptz, OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $$BEGIN SELECT q.* "
+        "INTO idle, due, through FROM %s.idle_quick($1, $2, $3) q; PERFORM pg_advisory_xact_lock_shared(42424242); END$$",
         pg_schema());
     pg_do(gate, "BEGIN; SELECT pg_advisory_xact_lock(42424242)");
     assert_int_equal(pthread_create(&thread, NULL, turn_in_thread, &t), 0);

@@ -9,6 +9,7 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
     v text;
+    tenant text := 'NULL';
     x text[] := '{}';
     t text[] := '{}';
     e text[] := '{}';
@@ -42,10 +43,11 @@ BEGIN
             e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
                    || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;
         ELSIF c.field = 'tenant' THEN
-            t := t || c.field;
-            e := e || format('%s.adopt_tenant(t.tenant)', '@schema@');
+            tenant := 't.tenant';
         END IF;
     END LOOP;
+    t := t || 'tenant'::text;
+    e := e || format('%s.adopt_tenant(%s)', '@schema@', tenant);
     texts := array_to_string(x, ', ');
     targets := array_to_string(t, ', ');
     expressions := array_to_string(e, ', ');
@@ -76,13 +78,15 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.adopt_text(text, regtype) IS 'a value of an adopted table as text';
 
--- adopt_tenant: the tenant of a row, for a connection that may write for it: one that works for a tenant writes for that alone.
+-- adopt_tenant: the tenant of a row, for a connection that may write for it: one that works for a tenant, or whose role is held to
+-- one, writes for that alone.
 CREATE OR REPLACE FUNCTION @schema@.adopt_tenant(tenant text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    own text := nullif(current_setting('outbox.tenant', true), '');
+    acting text := @schema@.acting_for(@schema@.caller());
+    own text := nullif(acting, '');
 BEGIN
-    IF own <> tenant THEN
+    IF acting IS NULL OR own <> tenant THEN
         RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"', own, left(tenant, 100)
             USING ERRCODE = 'insufficient_privilege', HINT = 'SET outbox.tenant to the tenant whose rows are written';
     END IF;

@@ -19,11 +19,51 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping workers';
 
+-- bell_locks: who has a lock of the doorbell now: the first, which a sleeper holds and an emitter shares, or the second, which tells
+-- the holder that there are others. Anybody who can connect can take these locks. business: it is one who may: a session of a
+-- role to which the outbox is open; and for one that shares the first, a transaction that has really inserted.
+CREATE OR REPLACE FUNCTION @schema@.bell_locks() RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    k bigint := @schema@.bell_key();
+BEGIN
+    RETURN QUERY WITH x AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks y WHERE y.granted AND y.database =
+                             (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
+    SELECT x.pid, x.objid <> (k & 4294967295)::oid, x.mode = 'ExclusiveLock',
+           has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE') AND (x.mode = 'ExclusiveLock'
+               OR x.objid <> (k & 4294967295)::oid
+               OR EXISTS (SELECT 1 FROM x z WHERE z.pid = x.pid AND z.relation = '@schema@.event'::regclass
+                             AND z.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')))
+    FROM x LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = x.pid
+    WHERE x.locktype = 'advisory' AND x.objsubid = 1 AND x.classid = ((k >> 32) & 4294967295)::oid
+      AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid) AND x.pid <> pg_backend_pid();
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.bell_locks() IS 'who has a lock of the doorbell';
+
+-- bell_squatters: sessions that have a lock of the doorbell, and no business with it.
+CREATE OR REPLACE FUNCTION @schema@.bell_squatters() RETURNS text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT string_agg(DISTINCT @schema@.session(x.pid), '; ') FROM @schema@.bell_locks() x WHERE x.business IS NOT TRUE
+$outbox$;
+COMMENT ON FUNCTION @schema@.bell_squatters() IS 'who has a lock of the doorbell, and no business with it';
+
+-- bell_squatted: whether somebody who has no business with it holds the first lock alone, so that no worker can.
+CREATE OR REPLACE FUNCTION @schema@.bell_squatted() RETURNS boolean
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM @schema@.bell_locks() x WHERE x.alone AND NOT x.second AND x.business IS NOT TRUE);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.bell_squatted() IS 'whether a stranger holds the doorbell';
+
+-- ring: refused, it looks who refused: if that is somebody who has no business with the bell, nobody sleeps by it, and whoever
+-- works looks by itself. Else a stranger could make every commit queue up.
 CREATE OR REPLACE FUNCTION @schema@.ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN -- Every name has its schema. Two conditions, because a second term in the first would be got ready for every event.
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@.bell_key()) THEN
-        IF @schema@.bell_works() THEN
+        IF @schema@.bell_works() AND NOT @schema@.bell_squatted() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
         END IF;
     END IF;
@@ -35,12 +75,16 @@ CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMEN
 
 -- bell_sleep: a worker that found nothing wants to sleep; it must have done LISTEN before, and must look once more after.
 -- 'holder': it has the lock, whoever emits will ring. 'listener': another worker has it, and will tell when it gets up
--- (second lock). 'busy': a transaction has emitted and not committed yet: look again shortly. listening: it was a listener
--- until now, and asks whether there is a holder still.
+-- (second lock). 'busy': a transaction has emitted and not committed yet: look again shortly. 'squatted': somebody is in the
+-- way who has no business here, and nobody rings: look now and then. listening: it was a listener until now, and asks
+-- whether there is a holder still.
 CREATE OR REPLACE FUNCTION @schema@.bell_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k bigint := @schema@.bell_key();
+    held boolean;   -- by a worker
+    shared boolean; -- by one who emits
+    strange boolean;
 BEGIN
     IF pg_try_advisory_lock(k) THEN
         IF listening THEN
@@ -48,16 +92,21 @@ BEGIN
         END IF;
         RETURN 'holder';
     END IF;
-    IF listening OR pg_try_advisory_lock_shared(k # 1) THEN
-        -- Only now: one that gets up after this will find the second lock taken.
-        IF EXISTS (SELECT 1 FROM pg_catalog.pg_locks x WHERE x.locktype = 'advisory' AND x.objsubid = 1 AND x.granted
-                   AND x.mode = 'ExclusiveLock' AND x.classid = ((k >> 32) & 4294967295)::oid AND x.objid = (k & 4294967295)::oid
-                   AND x.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())) THEN
-            RETURN 'listener';
-        END IF;
+    IF NOT listening THEN
+        listening := pg_try_advisory_lock_shared(k # 1);
+    END IF;
+    -- Only now: one that gets up after this will find the second lock taken.
+    SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
+           coalesce(bool_or(NOT x.alone AND x.business AND NOT x.second), false),
+           coalesce(bool_or(x.business IS NOT TRUE), false)
+    INTO held, shared, strange FROM @schema@.bell_locks() x;
+    IF listening AND held THEN
+        RETURN 'listener';
+    END IF;
+    IF listening THEN
         PERFORM pg_advisory_unlock_shared(k # 1);
     END IF;
-    RETURN 'busy';
+    RETURN CASE WHEN strange AND NOT shared THEN 'squatted' ELSE 'busy' END;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_sleep(boolean) IS 'a worker goes to sleep';

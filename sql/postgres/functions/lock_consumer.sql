@@ -1,10 +1,61 @@
--- lock_consumer: one transaction at a time hands out or settles work of a consumer. An advisory lock, because a row lock
--- would write. Whoever reads after it must do so in another statement, whose snapshot is newer than the lock: that takes
--- READ COMMITTED. Returns for how long it had to wait: the clock stood still meanwhile, as it does for a whole statement.
+-- lock_consumer: one transaction at a time hands out or settles work of a consumer. It locks the consumer's row, which takes the
+-- right to change it: an advisory lock could be taken by anybody who can connect. Whoever reads after it must do so in another
+-- statement, whose snapshot is newer than the lock: that takes READ COMMITTED. A row lock is written, and takes a transaction
+-- number: who only looks does without (see idle), and reads the head before (see claim_fresh). Returns for how long it had to
+-- wait: the clock stood still meanwhile, as it does for a whole statement. Of a consumer there is not there is nothing to lock.
 CREATE OR REPLACE FUNCTION @schema@.lock_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE AS $outbox$
-DECLARE
-    k bigint := hashtextextended('@schema@ consumer ' || consumer, 0);
+BEGIN
+    PERFORM @schema@.check_transaction();
+    PERFORM 1 FROM @schema@.consumer c WHERE c.name = lock_consumer.consumer FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = lock_consumer.consumer) THEN
+        RETURN '0';
+    END IF;
+    PERFORM @schema@.wait_for_consumer(consumer);
+    RETURN clock_timestamp() - statement_timestamp();
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.lock_consumer(text) IS 'serialises claims and settlements of a consumer';
+
+-- wait_for_consumer: waits for whoever has it, not for ever, and says who that is.
+CREATE OR REPLACE FUNCTION @schema@.wait_for_consumer(consumer text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+BEGIN
+    PERFORM 1 FROM @schema@.consumer c WHERE c.name = wait_for_consumer.consumer FOR NO KEY UPDATE;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'consumer "%" is locked by %', consumer, coalesce((SELECT h.who FROM @schema@.consumer c,
+            LATERAL @schema@.holder(c.xmax) h WHERE c.name = wait_for_consumer.consumer), 'a transaction that has just ended')
+        USING ERRCODE = 'lock_not_available', HINT = 'end that; it is tried again';
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.wait_for_consumer(text) IS 'waits for the lock of a consumer, and says who has it';
+
+-- holder: whose transaction that is, and since when, as far as this role may know; no row: it is over.
+CREATE OR REPLACE FUNCTION @schema@.holder(x xid) RETURNS TABLE (who text, since timestamptz)
+LANGUAGE sql STABLE AS $outbox$
+    SELECT @schema@.session(k.pid), a.xact_start
+    FROM pg_catalog.pg_locks k JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
+    WHERE k.locktype = 'transactionid' AND k.transactionid = $1 AND k.granted
+    UNION ALL
+    SELECT format('prepared transaction %L of role "%s", since %s', p.gid, p.owner, to_char(p.prepared AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
+           p.prepared
+    FROM pg_catalog.pg_prepared_xacts p WHERE p.transaction = $1
+    LIMIT 1
+$outbox$;
+COMMENT ON FUNCTION @schema@.holder(xid) IS 'whose transaction that is';
+
+-- session: a session, for people to read. Since when it is at it is known to its own role and to those who may see statistics.
+CREATE OR REPLACE FUNCTION @schema@.session(pid int) RETURNS text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT concat(format('pid %s, role "%s", application "%s"', a.pid, a.usename, left(a.application_name, 60)),
+                  to_char(coalesce(a.xact_start, a.state_change, a.backend_start) AT TIME ZONE 'UTC', '", since" YYYY-MM-DD HH24:MI:SS "UTC"'))
+    FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1
+$outbox$;
+COMMENT ON FUNCTION @schema@.session(int) IS 'a session, for people to read';
+
+-- check_transaction: refuses one in which nothing can be handed out.
+CREATE OR REPLACE FUNCTION @schema@.check_transaction() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'the outbox works in READ COMMITTED, not in %', upper(current_setting('transaction_isolation'))
@@ -16,11 +67,6 @@ BEGIN
             HINT = 'connect to the primary; BEGIN READ WRITE, or SET default_transaction_read_only = off on this connection, '
                    'or for its role (ALTER ROLE)';
     END IF;
-    IF pg_try_advisory_xact_lock(k) THEN
-        RETURN '0';
-    END IF;
-    PERFORM pg_advisory_xact_lock(k);
-    RETURN clock_timestamp() - statement_timestamp();
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.lock_consumer(text) IS 'serialises claims and settlements of a consumer';
+COMMENT ON FUNCTION @schema@.check_transaction() IS 'refuses a transaction in which nothing can be handed out';

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION @schema@.long_turn(
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
     max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
     lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
-    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int,
+    ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int, head bigint,
     OUT lost boolean, OUT paused boolean, OUT changed boolean, OUT busy boolean, OUT through boolean, OUT skipped boolean,
     OUT careful_due boolean, OUT crashed bigint, OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
     OUT epoch bigint, OUT lane int, OUT n int, OUT careful boolean, OUT held bigint[],
@@ -21,7 +21,9 @@ DECLARE
     p record;
     f record;
     i int;
-    head bigint;
+    idle boolean := false;
+    idle_due timestamptz;
+    idle_through boolean;
     here text;
     trouble record;
     claims_from bigint;
@@ -37,16 +39,24 @@ DECLARE
     now timestamptz;
     waited interval;
 BEGIN
-    waited := @schema@.lock_consumer(consumer);
-    IF pg_current_xact_id_if_assigned() IS NULL THEN
-        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- for claim_fresh, before anything is written
-    END IF;
-    now := @schema@.clock() + waited; -- one for all of it: a claim is alive for all its parts, or for none
     lost := false; changed := false; busy := false; through := false; skipped := false; careful_due := false;
     crashed := 0; buried := 0; n := 0; careful := false;
+    waited := '0';
+    IF settle_epoch = 0 AND max_events > 0 AND head IS NOT NULL THEN -- mostly nobody has anything to do, and that is told without a lock
+        PERFORM @schema@.check_transaction();
+        now := @schema@.clock();
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = long_turn.consumer;
+        IF FOUND THEN
+            SELECT x.idle, x.due, x.through INTO idle, idle_due, idle_through FROM @schema@.idle(c, pull_in, now) x;
+        END IF;
+    END IF;
+    IF idle IS NOT TRUE THEN
+        waited := @schema@.lock_consumer(consumer);
+        now := @schema@.clock() + waited; -- one for all of it: a claim is alive for all its parts, or for none
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = long_turn.consumer;
+    END IF;
     now_ms := floor(extract(epoch FROM now) * 1000);
-    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = long_turn.consumer;
-    IF NOT FOUND THEN
+    IF c.name IS NULL THEN
         PERFORM @schema@.check_whole();
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', long_turn.consumer USING ERRCODE = 'OB003';
     END IF;
@@ -54,6 +64,14 @@ BEGIN
     paused := c.paused;
     changed := coalesce(c.ordering <> long_turn.ordering OR c.lanes <> long_turn.lanes OR c.events <> long_turn.events
                         OR c.predicate <> long_turn.predicate, false);
+    IF idle THEN
+        IF NOT paused AND NOT changed THEN
+            due := idle_due;
+            through := idle_through;
+        END IF;
+        wait_ms := CASE WHEN due IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM due - now) * 1000), 0) END;
+        RETURN;
+    END IF;
     SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from FROM @schema@.lanes(c.name, c.lanes) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@.lost_place(c);
@@ -202,4 +220,4 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.long_turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,
-    bigint[], text, int, text, text, int, text, bigint, bigint, int) IS 'a turn, whatever has to be considered';
+    bigint[], text, int, text, text, int, text, bigint, bigint, int, bigint) IS 'a turn, whatever has to be considered';

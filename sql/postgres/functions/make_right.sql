@@ -3,10 +3,12 @@ CREATE OR REPLACE FUNCTION @schema@.make_right(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     -- Not to wait: who has it may be waiting for the consumer that is locked here.
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('@schema@ migrate', 0)) THEN
+    BEGIN
+        LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- as in rebaseline
+    EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION 'the outbox in schema % is being made right: %', '@schema@', why
             USING ERRCODE = 'lock_not_available', HINT = 'try again';
-    END IF;
+    END;
     IF NOT @schema@.rebaseline() THEN
         RAISE EXCEPTION 'the outbox in schema % has to be made right, and nothing is found to do: %', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';

@@ -15,7 +15,7 @@ DECLARE
     wanted bigint := (last >> 20) + 1;
     at bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ epoch', 0));
+    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; nobody's rows are kept waiting by that
     FOR i IN 1 .. 1000 LOOP -- others take numbers meanwhile; those that are a little behind need no setval
         EXIT WHEN e > last AND e < 9223372036854775807 - 1048576;
         at := nextval('@schema@.epoch');

@@ -42,7 +42,7 @@ BEGIN
             HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
                           'nothing is lost', '@schema@', owner);
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0));
+    LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time, and no stranger can be in the way
     PERFORM @schema@.lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
     PERFORM @schema@.check_fed();
     t := @schema@.trouble();

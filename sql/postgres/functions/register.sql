@@ -89,6 +89,9 @@ BEGIN
         INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor)
         VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
                 register.ordering, register.lanes, register.retry, snap, head) ON CONFLICT DO NOTHING;
+        IF NOT FOUND AND EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = register.consumer) THEN -- just now
+            RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
+        END IF;
         IF NOT FOUND THEN -- it is there, but not for us to see
             RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer USING ERRCODE = 'OB004';
         END IF;

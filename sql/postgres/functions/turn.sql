@@ -34,6 +34,8 @@ DECLARE
     now timestamptz;
     l @schema@.lane;
     there text;
+    head bigint;
+    locked boolean := false;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         SELECT t.* INTO lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane,
@@ -43,14 +45,20 @@ BEGIN
                               ahead_target, ahead_from, ahead_to, ahead_n, knows, marks) t;
         RETURN;
     END IF;
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- for claim_fresh, before anything is written
+    END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         -- What is handed out must be on disk first: this commit takes along what was committed before it. So must the effects
         -- of a handler, which share its transaction.
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     IF ahead_n BETWEEN 1 AND max_events AND ahead_lane = 0 AND turn.lanes = 1 AND outcomes = '[]' AND release_from = 0
-       AND current_setting('transaction_isolation') = 'read committed'
-       AND pg_try_advisory_xact_lock(hashtextextended('@schema@ consumer ' || consumer, 0)) THEN -- as in lock_consumer
+       AND current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM 1 FROM @schema@.consumer c WHERE c.name = turn.consumer FOR NO KEY UPDATE SKIP LOCKED; -- as in lock_consumer
+        locked := FOUND;
+    END IF;
+    IF locked THEN
         now := @schema@.clock();
         SELECT x.* INTO l
         FROM @schema@.meta m, @schema@.consumer c, LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
@@ -98,7 +106,7 @@ BEGIN
                     n, careful, held, seen, floor, target, from_seq, to_seq, window_end
     FROM @schema@.long_turn(consumer, owner, settle_epoch, tried, outcomes, release_from, max_events, lease_ms,
                             max_attempts, careful_mode, parked_first, pull_in, lane_hint, known, ordering, lanes, events,
-                            predicate, ahead_lane, ahead_target, ahead_from, ahead_to, ahead_n) t;
+                            predicate, ahead_lane, ahead_target, ahead_from, ahead_to, ahead_n, head) t;
     IF marks IS NOT NULL THEN
         PERFORM @schema@.put_marks(consumer, marks);
     END IF;

@@ -10,6 +10,7 @@
 #define NAP_AFTER \
     (2 * MS_NS)             /* events were found this recently: more may be coming, so don't make producers ring yet */
 #define NAP_MAX 50          /* ms, while a transaction that has emitted stays open */
+#define SQUATTED_WAIT 1000  /* ms; somebody is in the way for as long as he likes, and nobody rings meanwhile */
 #define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells */
 
 static int listen_now(struct pg_store *st, struct error *err)
@@ -38,6 +39,17 @@ static void heard(struct pg_store *st)
     }
 }
 
+/* squatted asks who is in the way. */
+static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
+{
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_squatters()", "");
+    if (!r) return -1;
+    snprintf(st->squatter, sizeof st->squatter, "%s", PQgetvalue(r, 0, 0));
+    PQclear(r);
+    *nap_ms = SQUATTED_WAIT;
+    return 0;
+}
+
 /* A listener that was told, or has waited for its time, asks anew: whoever held the lock may have got up. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
@@ -55,6 +67,8 @@ int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
     char said = *PQgetvalue(r, 0, 0);
     PQclear(r);
     st->bell = said == 'h' ? BELL_HOLDER : said == 'l' ? BELL_LISTENER : BELL_AWAKE;
+    if (said == 's') return squatted(st, nap_ms, err);
+    st->squatter[0] = '\0';
     if (st->bell != BELL_AWAKE) {
         bool look = st->bell != was || st->told;
         st->nap_ms = 0;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 
+#define REGISTER_PATIENCE (30000 * MS_NS)
 #define MS(column) "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
 
 int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created, struct error *err)
@@ -15,10 +16,18 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     if (c->start == START_END) snprintf(start, sizeof start, "end");
     if (c->start == START_SEQ) snprintf(start, sizeof start, "%lld", (long long)(c->start_seq > 0 ? c->start_seq : 0));
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-                           "ssssissss", c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes,
-                           c->retry, start, c->by, how[c->how]);
-    if (!r) return -1;
+    PGresult *r;
+    int64_t began = clock_mono(&clock_system);
+    struct error why;
+    do { /* whoever has it locked is mostly about to end; if not, the error says who it is */
+        r = pg_query(pg_of(base), &why, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)", "ssssissss",
+                     c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry, start,
+                     c->by, how[c->how]);
+    } while (!r && why.code == ERR_BUSY && clock_mono(&clock_system) - began < REGISTER_PATIENCE);
+    if (!r) {
+        if (err) *err = why;
+        return -1;
+    }
     if (ret_created) *ret_created = pg_true(r, 0, 0);
     PQclear(r);
     return 0;

@@ -381,6 +381,37 @@ static int adopted(const struct look *l, struct error *err)
     return 0;
 }
 
+/* Who has what relays wait for: the lock of a consumer, which those who work for it take for a moment; those of the doorbell. */
+static int locks(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT c.name, h.who, coalesce(floor(extract(epoch FROM clock_timestamp() - h.since) * 1000), 0)::bigint FROM "
+        "@schema@.consumer c, LATERAL @schema@.holder(c.xmax) h ORDER BY c.name",
+        "");
+    if (!r) return -1;
+    bool fine = true;
+    for (int i = 0; i < PQntuples(r); i++) {
+        char text[32];
+        if (pg_int(r, i, 2) <= l->req->patience_ms) continue;
+        fine = false;
+        say(l, FINDING_WARNING, "lock", "end that transaction: nothing of this consumer is handed out meanwhile",
+            "consumer \"%s\" has been locked for %s by %s", PQgetvalue(r, i, 0), age(pg_int(r, i, 2), text),
+            PQgetvalue(r, i, 1));
+    }
+    PQclear(r);
+    r = pg_query(l->st, err, "SELECT @schema@.bell_squatters()", "");
+    if (!r) return -1;
+    if (pg_str(r, 0, 0)) {
+        fine = false;
+        say(l, FINDING_WARNING, "lock", "end that session, and ask its role why",
+            "a lock of the doorbell is held by one who has no business with it, and relays look every second instead of being woken: %s",
+            PQgetvalue(r, 0, 0));
+    }
+    PQclear(r);
+    return fine ? say(l, FINDING_OK, "lock", NULL, "nobody is in the way of relays") : 0;
+}
+
 /* ---- all of it ---- */
 
 struct check {
@@ -398,8 +429,8 @@ static const struct check of_server[] = {
     {NULL, NULL},
 };
 static const struct check of_outbox[] = {
-    {"grants", grants},      {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims},
-    {"position", positions}, {"restore", restored},  {"adopted", adopted},     {NULL, NULL},
+    {"grants", grants},    {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims}, {"position", positions},
+    {"restore", restored}, {"lock", locks},        {"adopted", adopted},     {NULL, NULL},
 };
 
 /* run: what cannot be looked at is a finding, too; only a server that is gone ends it. */

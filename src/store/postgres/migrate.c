@@ -174,6 +174,11 @@ static int bring_up(struct migrating *m, struct error *err)
     return run_text(st, "SELECT @schema@.bell_ring()", err);
 }
 
+/* alone_sql locks a table, which only one can who may change it. Where there is none yet, CREATE lets one through. */
+static const char alone_sql[] =
+    "DO $outbox$\nBEGIN\nIF has_table_privilege(to_regclass('@schema@.meta'), 'UPDATE') THEN\n"
+    "LOCK TABLE @schema@.meta IN SHARE ROW EXCLUSIVE MODE;\nEND IF;\nEND\n$outbox$";
+
 /* attempt is one transaction: all of it, or nothing. */
 static int attempt(struct migrating *m, struct error *err)
 {
@@ -182,9 +187,9 @@ static int attempt(struct migrating *m, struct error *err)
     /* One at a time, whichever program comes first; the others find the work done. */
     int bad = run_text(st,
                        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; "
-                       "SET LOCAL idle_in_transaction_session_timeout = 0; "
-                       "SELECT pg_advisory_xact_lock(hashtextextended('@schema@ migrate', 0))",
+                       "SET LOCAL idle_in_transaction_session_timeout = 0",
                        err);
+    if (!bad) bad = run_text(st, alone_sql, err);
     if (!bad) bad = pg_version(st, &m->from, err);
     if (!bad && m->from == PG_SCHEMA_VERSION) bad = pg_functions_status(st, &m->functions, err);
     if (!bad) m->changed = wanted(m);
@@ -234,7 +239,9 @@ static int persist(struct migrating *m, struct error *err)
     for (;;) {
         struct error why;
         if (attempt(m, &why) == 0) return 0;
-        int64_t spent = clock_mono(&clock_system) / MS_NS - began;
+        int64_t spent = clock_mono(&clock_system) / MS_NS - began, there;
+        bool made_by_another = m->from == 0 && read_version(m->st, &there, NULL) == 0 && there > 0;
+        if (made_by_another) continue;
         if (why.code != ERR_BUSY || m->from == 0) {
             if (err) *err = why;
             return -1;

@@ -101,13 +101,14 @@ struct pg_store {
 
     enum bell_state bell;
     bool bell_works, listening;
-    bool rang;        /* libpq has read a notification that nobody acted on yet */
-    bool told;        /* one came while this was a listener */
-    bool vacated;     /* the connection broke while it held the lock: who listens was not told */
-    int rang_fd;      /* always readable; -1: not opened yet */
-    int64_t found_at; /* monotonic: when events were last found */
-    int64_t nap_ms;   /* how long to wait while somebody is about to commit */
-    int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
+    bool rang;          /* libpq has read a notification that nobody acted on yet */
+    bool told;          /* one came while this was a listener */
+    bool vacated;       /* the connection broke while it held the lock: who listens was not told */
+    int rang_fd;        /* always readable; -1: not opened yet */
+    int64_t found_at;   /* monotonic: when events were last found */
+    char squatter[200]; /* who has a lock of the bell, and no business with it; "": nobody */
+    int64_t nap_ms;     /* how long to wait while somebody is about to commit */
+    int64_t pull_at;    /* monotonic: when to look again for events that a wrong clock parked */
     struct pg_ahead ahead;
     size_t row_bytes; /* what an event takes, on average of late */
 };

@@ -296,6 +296,7 @@ static int rest(struct turning *t, bool *ret_again, struct error *err)
     pg_reader_close(t->st); /* there is no backlog any more */
     int r = pg_bell_sleep(t->st, &h->nap_ms, err);
     *ret_again = r == 1;
+    h->in_the_way = *t->st->squatter ? t->st->squatter : NULL;
     return r < 0 ? -1 : 0;
 }
 

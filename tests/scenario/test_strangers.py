@@ -1,0 +1,151 @@
+"""Locks that anybody can take. A role without any right in the outbox can hold any advisory lock there is, and sees in pg_locks
+which are in use: it must cost nobody more than a look now and then, and log and doctor say who it is."""
+# build: plain
+import re
+import select
+import unittest
+
+import psycopg2
+from support import PgCase, wait_until
+
+SOON = 8  # seconds, on a busy machine: a relay that was kept from being woken looks every second
+
+
+class Strangers(PgCase):
+    def setUp(self):
+        super().setUp()
+        self.outbox("init")
+        if self.sql("SHOW max_prepared_transactions") != [("0",)]:
+            self.sql(f"ALTER DATABASE {self.dbname} SET outbox.doorbell = 'on'")
+        self.out = self.path("out")
+        self.nobody = self.role()
+        self.role_name = re.search(r"[?&]user=([^&]*)", self.nobody).group(1)
+        self.stranger = psycopg2.connect(self.nobody, application_name="the stranger")
+        self.addCleanup(self.stranger.close)
+        self.stranger.autocommit = True
+
+    def keys(self):
+        """keys are those that are in use in this database, and all that were ever used by an outbox."""
+        seen = self.sql("SELECT DISTINCT (classid::bigint << 32) | objid::bigint FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+                        "WHERE d.datname = current_database() AND locktype = 'advisory'")
+        made = [self.sql("SELECT hashtextextended(%s, 0)", '"outbox" ' + name)[0] for name in
+                ("bell", "consumer mail", "migrate", "epoch")]
+        return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
+
+    def squat(self, how, keys=None):
+        """squat has the stranger take all of them, if he gets them."""
+        with self.stranger.cursor() as cursor:
+            for key in keys or self.keys(): cursor.execute(f"SELECT pg_try_advisory_lock{how}(%s)", (key,))
+
+    def leave(self):
+        with self.stranger.cursor() as cursor: cursor.execute("SELECT pg_advisory_unlock_all()")
+
+    def mail(self):
+        return self.relay("--consumer", "mail", "--sink", f"file:{self.out}")
+
+    def wait_for(self, n, relay):
+        wait_until(lambda: len(self.ndjson(self.out)) == n, SOON, relay.output)
+
+    def findings(self):
+        return [f for f in self.json("doctor", status=None)["findings"] if f["name"] == "lock"]
+
+    def test_no_lock_that_a_stranger_can_take_keeps_a_relay_from_its_work(self):
+        for how in ("", "_shared"):
+            with self.subTest(how):
+                self.squat(how)
+                done = len(self.ndjson(self.out))
+                with self.mail() as relay:
+                    for n in range(1, 4):
+                        self.emit("a", "k/1", n)
+                        self.wait_for(done + n, relay)
+                    wait_until(lambda: 'application "the stranger"' in relay.output(), SOON, relay.output)
+                    self.assertIn(f'pid {self.stranger.info.backend_pid}, role "{self.role_name}"', relay.output())
+                    found, = self.findings()
+                    self.assertEqual(found["level"], "warning")
+                    self.assertIn('application "the stranger"', found["text"])
+                    self.leave()
+                    wait_until(lambda: "the doorbell works again" in relay.output(), SOON, relay.output)
+                    self.assertEqual([f["level"] for f in self.findings()], ["ok"])
+
+    def test_a_stranger_keeps_nobody_from_init_or_from_settling_by_sql(self):
+        self.squat("")
+        self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
+        self.outbox("init", timeout=SOON)
+        self.emit("a", "k/1", 1)
+        self.sql("SELECT outbox.register('mail')")
+        epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
+        self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
+
+    def test_a_relay_stays_idle_whoever_shares_its_bell(self):
+        with self.mail() as relay:
+            (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
+                                                  "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))
+            keys = self.keys()
+            self.emit("a", "k/1", 1)
+            self.wait_for(1, relay)
+            while True:  # it has to be awake for that
+                self.squat("_shared", keys)
+                if self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND mode = 'ShareLock' AND "
+                            "(classid::bigint << 32 | objid::bigint) = outbox.bell_key()", self.stranger.info.backend_pid): break
+                self.emit("a", "k/1", 1)
+            wait_until(lambda: "the stranger" in relay.output(), SOON, relay.output)
+            # Each statement of the relay begins at another time.
+            looks = set()
+            end = self.sql("SELECT clock_timestamp() + interval '2 s'")[0][0]
+            while self.sql("SELECT clock_timestamp() < %s", end)[0][0]:
+                looks |= set(self.sql("SELECT query_start FROM pg_stat_activity WHERE pid = %s", pid))
+            self.assertLess(len(looks), 20)
+
+    def test_a_stranger_who_holds_the_bell_makes_no_commit_notify(self):
+        listener = psycopg2.connect(self.store)
+        self.addCleanup(listener.close)
+        listener.autocommit = True
+        channel, key = self.sql("SELECT outbox.bell_channel(), outbox.bell_key()")[0]
+        with listener.cursor() as cursor: cursor.execute(f"LISTEN {channel}")
+        self.squat("", [key])
+        self.emit("a", "k/1", 1)
+        self.leave()
+        own = psycopg2.connect(self.store)
+        self.addCleanup(own.close)
+        own.autocommit = True
+        with own.cursor() as cursor: cursor.execute("SELECT pg_advisory_lock(%s)", (key,))
+        self.emit("a", "k/1", 2)
+        wait_until(lambda: select.select([listener], [], [], 0.1)[0])
+        listener.poll()
+        self.assertEqual(len(listener.notifies), 1, "of the second only, whose bell one of us held")
+
+    def test_whoever_holds_a_consumers_row_is_named(self):
+        holder = psycopg2.connect(self.store, application_name="the holder")
+        self.addCleanup(holder.close)
+        with self.mail() as relay:
+            with holder.cursor() as cursor: cursor.execute("SELECT 1 FROM outbox.consumer FOR UPDATE")
+            self.emit("a", "k/1", 1)
+            wait_until(lambda: 'application "the holder", since' in relay.output(), what=relay.output)
+            self.assertIn('consumer "mail" is locked by pid', relay.output())
+            found, = [f["text"] for f in self.json("doctor", "--patience", "1s", status=None)["findings"] if f["name"] == "lock"]
+            self.assertIn('application "the holder"', found)
+            holder.rollback()
+            self.wait_for(1, relay)
+
+    def test_a_look_that_finds_nothing_writes_nothing(self):
+        self.sql("SELECT outbox.register('mail')")
+        self.sql("SELECT * FROM outbox.claim('mail', 'w')")
+        look = "SELECT count(*) FROM outbox.claim('mail', 'w'); SELECT pg_current_xact_id_if_assigned() IS NULL"
+        db = psycopg2.connect(self.store)
+        self.addCleanup(db.close)
+        for what in ("nothing at all", "an event that is done", "one that waits"):
+            with self.subTest(what), db, db.cursor() as cursor:
+                cursor.execute(look)
+                self.assertEqual(cursor.fetchall(), [(True,)])
+            if what == "nothing at all":
+                self.emit("a", "k/1", 1)
+                self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
+                self.sql("SELECT * FROM outbox.claim('mail', 'w')")
+            elif what == "an event that is done":
+                self.outbox("emit", "a", "--delay", "1h")
+                self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
+                self.sql("SELECT * FROM outbox.claim('mail', 'w')")
+
+
+if __name__ == "__main__":
+    unittest.main()
