@@ -57,14 +57,24 @@ ALTER TABLE @schema@.handled DROP CONSTRAINT handled_pkey;
 ALTER TABLE @schema@.handled ADD PRIMARY KEY (handler, key, tenant);
 ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
 
--- Whom a row is for is asked once for a statement. The functions are put in place by init (functions/acting_for.sql, works_as.sql).
+-- Whom a row is for is asked once for a statement. The functions are put in place by init (functions/acting_for.sql, sees.sql).
 CREATE FUNCTION @schema@.acting_for(who name) RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text';
 CREATE FUNCTION @schema@.sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
 DROP POLICY tenant ON @schema@.event;
 DROP POLICY tenant ON @schema@.idempotency;
 DROP POLICY tenant ON @schema@.consumer;
-CREATE POLICY tenant ON @schema@.event USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
-CREATE POLICY tenant ON @schema@.idempotency USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
+CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
+CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
+CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@.acting_for(current_user)) = tenant);
+-- An emit asks nothing of a table: who is held to a tenant has no right to choose ids, and is known by that.
+CREATE POLICY emit ON @schema@.event FOR INSERT WITH CHECK (
+    CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
+         THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
+         ELSE @schema@.acting_for(current_user) = tenant END);
+CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
+    CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
+         THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
+         ELSE @schema@.acting_for(current_user) = tenant END);
 CREATE POLICY tenant ON @schema@.handled USING ((SELECT @schema@.acting_for(current_user)) IN ('', tenant));
 -- Who was given what is for those it was given to, and for operators, who may be held to a tenant themselves.
 CREATE FUNCTION @schema@.inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';

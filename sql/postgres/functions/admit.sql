@@ -11,21 +11,25 @@ DECLARE
     who name := @schema@.caller();
     said text := coalesce(current_setting('outbox.tenant', true), '');
     acting text;
+    tenants text[];
+    whose text;
     may boolean;
 BEGIN
-    may := NOT pg_has_role(who, (SELECT r.relowner FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass), 'USAGE');
-    IF may AND part = 'consumer' THEN
-        may := @schema@.works_as(who, consumer);
-    ELSIF may AND part = 'operator' THEN
-        may := has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT');
-    END IF;
+    -- One statement for all of it, since every turn of every worker comes through here: acting_for, written out.
+    SELECT NOT pg_has_role(who, r.relowner, 'USAGE') AND CASE part
+               WHEN 'consumer' THEN EXISTS (SELECT 1 FROM @schema@.worker w WHERE admit.consumer LIKE ANY (@schema@.name_like(w.consumer))
+                                               AND @schema@.inherits(who, w.role))
+               WHEN 'operator' THEN has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') END,
+           (SELECT array_agg(DISTINCT h.tenant) FROM @schema@.held h WHERE @schema@.inherits(who, h.role)),
+           (SELECT c.tenant FROM @schema@.consumer c WHERE c.name = admit.consumer)
+    INTO may, tenants, whose FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass;
     IF may IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied: role "%" may not work %', who,
             CASE part WHEN 'consumer' THEN format('on consumer "%s"', left(consumer, 100)) ELSE format('as %s', part) END
             USING ERRCODE = 'insufficient_privilege', HINT = format('as the owner of the outbox: outbox grant %s %I%s', part, who,
                 CASE part WHEN 'consumer' THEN format(' --consumer %s', left(consumer, 100)) END);
     END IF;
-    acting := @schema@.acting_for(who);
+    acting := CASE WHEN tenants IS NULL OR said = ANY (tenants) THEN said WHEN cardinality(tenants) = 1 THEN tenants[1] END;
     IF acting IS NULL OR said NOT IN ('', acting) THEN
         RAISE EXCEPTION 'permission denied: role "%" may not act for tenant "%"', who, said
             USING ERRCODE = 'insufficient_privilege', HINT = 'say another tenant, or none, in the store''s URL';
@@ -33,7 +37,7 @@ BEGIN
     IF said <> acting THEN
         PERFORM set_config('outbox.tenant', acting, true);
     END IF;
-    RETURN acting = '' OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = admit.consumer AND c.tenant <> acting);
+    RETURN acting = '' OR coalesce(whose = acting, true);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.admit(text, text) IS 'whether whoever calls may work on a consumer';

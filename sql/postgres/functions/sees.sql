@@ -1,14 +1,3 @@
--- works_as: whether a role was given a consumer of that name to work on, or all. A consumer's handlers (name.handler), under whose
--- names the inbox is kept, go with it.
-CREATE OR REPLACE FUNCTION @schema@.works_as(who name, consumer text) RETURNS boolean
-LANGUAGE plpgsql STABLE AS $outbox$
-BEGIN
-    RETURN EXISTS (SELECT 1 FROM @schema@.worker w WHERE works_as.consumer LIKE ANY (@schema@.name_like(w.consumer))
-                      AND @schema@.inherits(who, w.role));
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@.works_as(name, text) IS 'whether a role was given a consumer to work on';
-
 -- name_like: what a name stands for in a grant, for LIKE ANY: mail for itself and mail.anything, mail* for all that begin so.
 CREATE OR REPLACE FUNCTION @schema@.name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
