@@ -199,6 +199,22 @@ static void outages_one_after_the_other_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
+/* It failed once by its own fault, which is remembered; what it does in an outage is the sink's all the same. */
+static void outage_counts_nothing_against_one_that_failed_before(void **state)
+{
+    struct rig *g = *state;
+    worker(g, "base=1s,cap=2s,attempts=3,jitter=none", "order=key");
+    bad = 5;
+    emit_keys(g, 10, 10);
+    rig_step(g, 0);
+    assert_int_equal(tries_of_bad, 1);
+    bad = 0;
+    out_for(g, 10 * MINUTE);
+    emit_keys(g, 40, 40);
+    assert_true(rig_run(g, 0, HOUR));
+    assert_all_delivered_once(g, 50);
+}
+
 static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void **state)
 {
     struct rig *g = *state;
@@ -470,6 +486,7 @@ int main(void)
         ON_A_RIG(outage_buries_nothing_in_global_order),
         ON_A_RIG(outage_in_the_middle_of_a_single_key_buries_nothing),
         ON_A_RIG(outages_one_after_the_other_bury_nothing),
+        ON_A_RIG(outage_counts_nothing_against_one_that_failed_before),
         ON_A_RIG(sink_that_fails_everything_is_left_in_peace_and_said_to_be_down),
         ON_A_RIG(event_that_fails_alone_is_said_so_and_nobody_waits_for_it),
         ON_A_RIG(event_that_fails_among_others_has_its_attempts_and_no_more),
