@@ -1,6 +1,7 @@
 """An outbox that was dumped in one cluster and restored in another: transaction numbers begin anew there.
 """
 # build: plain
+# quick: no
 import subprocess
 
 import psycopg2

@@ -2,6 +2,7 @@
 ended, timeouts, deadlocks, missing rights, wrong addresses. What holds: nothing lost, order kept, a clear word where
 nothing can be done, and never a password in it. Servers that stop and come back are in test_postgres_servers.py."""
 # build: plain
+# quick: no
 import contextlib
 import json
 import pathlib

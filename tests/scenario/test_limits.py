@@ -2,6 +2,7 @@
 nothing behind; what just keeps to it comes out byte for byte.
 
 # build: plain
+# quick: no
 """
 import ctypes
 import io
