@@ -146,8 +146,9 @@ bool evidence_found(struct evidence *e, int64_t seq)
 
 bool evidence_late(struct evidence *e, int64_t seq)
 {
-    if (!evidence_found(e, seq)) return false;
-    *find_suspect(e, seq) = (struct evidence_suspect){0};
+    struct evidence_suspect *s = find_suspect(e, seq);
+    if (!s || !s->proven) return false;
+    *s = (struct evidence_suspect){0};
     return true;
 }
 

@@ -362,10 +362,14 @@ static void what_redis_says_is_made_fit_to_print(void **state)
     snprintf(p->url, sizeof p->url, "unix:%s?stream=s{aggregate_id}", path);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
-    it->ev.aggregate_id = STR("\x1b]0;evil\a\n");
+    struct sink_item *evil = sink_rig_add(&p->rig, "2", 0);
+    it->ev.aggregate_id = STR("good");
+    evil->ev.aggregate_id = STR("\x1b]0;evil\a\n");
     sink_rig_run(&p->rig);
     assert_int_equal(it->status, SINK_RETRY);
-    assert_text(it, "stream s ]0;evil: ERR  [2J?? xxx");
+    assert_text(it, "stream sgood: ERR  [2J?? xxx");
+    assert_int_equal(evil->status, SINK_REJECT);
+    for (const char *c = evil->text; *c; c++) assert_true((unsigned char)*c >= ' ');
     assert_true(strlen(it->text) < 700);
     redis_moody_free(moody);
     sink_tmp_remove(dir);

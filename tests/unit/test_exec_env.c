@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -26,11 +27,13 @@ static const struct event plain = {
 };
 
 static struct exec_env *env;
+static char **former; /* what the host has, which reports what it finds as that says */
 
 static int setup(void **state)
 {
     (void)state;
-    clearenv();
+    former = environ;
+    environ = NULL;
     setenv("PATH", "/bin", 1);
     assert_int_equal(exec_env_new(NULL, &env, NULL), 0);
     return 0;
@@ -41,6 +44,8 @@ static int teardown(void **state)
     (void)state;
     exec_env_free(env);
     env = NULL;
+    clearenv();
+    environ = former;
     return 0;
 }
 
