@@ -258,9 +258,12 @@ class Shown:
         self.inbox += n
 
     def vanish(self, name, lease):
-        """vanish: a relay dies with everything in its hands."""
+        """vanish: a relay dies with everything in its hands. Its commands, which outlive it, end with the test."""
         self.model[name] = Consumer(lambda e: True)
-        relay = self.relay("--consumer", name, "--sink", "exec:sleep 3600", "--lease", lease, "--concurrency", "200", "--lanes", "3")
+        gate = self.path(f"{name}.gate")
+        os.mkfifo(gate)
+        self.addCleanup(os.close, os.open(gate, os.O_RDWR))
+        relay = self.relay("--consumer", name, "--sink", f"exec:read nothing <{gate}", "--lease", lease, "--concurrency", "200", "--lanes", "3")
         count = len(self.there())
         wait_until(lambda: self.consumer(name)["in_flight"] == count, what=lambda: (count, self.consumer(name), relay.output()))
         relay.kill()
