@@ -369,6 +369,7 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
 void deliver_queue(struct pipeline *p)
 {
     for (size_t i = p->n_live; p->give_back && i-- > 0;) live_give_up(p->live[i], &p->ready);
+    if (p->give_back) p->gave_back = p->n_live > 0;
     p->give_back = false;
     ready_init(&p->ready);
     for (size_t i = 0; i < p->n_live; i++)

@@ -90,6 +90,7 @@ static bool drain_turn(struct pipeline *p)
     int64_t now = pipeline_now(p);
     if (now >= p->drain_deadline && p->flying > 0) p->sk->ops->cancel(p->sk);
     for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
+    p->gave_back = p->n_live > 0;
     ready_init(&p->ready);
     p->requeue = false;
     turn_drop_lost(p);

@@ -32,6 +32,7 @@ struct pipeline {
     bool proved;    /* the sink has answered since this pipeline began */
     bool stop_said; /* the sink wanted no more, and the consumer's last error says so */
     bool give_back; /* and what is in it goes back to the store: the consumer was paused by its sink */
+    bool gave_back; /* of what is live some is on its way back to the store */
     size_t flying;
     struct circuit circuit;
     struct evidence evidence;

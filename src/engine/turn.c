@@ -83,6 +83,7 @@ void turn_drop(struct pipeline *p, size_t i)
     live_release(p->live[i], &p->keys);
     p->n_live--;
     for (; i < p->n_live; i++) p->live[i] = p->live[i + 1];
+    if (p->n_live == 0) p->gave_back = false;
 }
 
 static struct live *spare(struct pipeline *p)
@@ -99,6 +100,8 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     size_t live = p->n_live - settling;
     if (p->state != PIPELINE_RUNNING || p->ready.head || !pipeline_our_turn(p)) return false;
     if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
+    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
+    if (live > 0 && p->gave_back) return false;
     if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
