@@ -66,8 +66,8 @@ class Made(Case):
         # What takes the file's place later makes the sink one that is down.
         with self.relay("--consumer", "b", "--sink", f"file:{self.path('b')}") as relay:
             wait_until(lambda: self.path("b").exists())
-            self.path("b").unlink()
-            self.path("b").symlink_to(victim)
+            self.path("link").symlink_to(victim)
+            self.path("link").replace(self.path("b"))  # at once: it would make the file anew in between
             self.emit("t")
             wait_until(lambda: "is a symbolic link" in relay.output(), what=relay.output)
             self.path("b").unlink()
