@@ -13,9 +13,9 @@ FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 class Up(PgCase):
     def test_says_from_which_version_to_which(self):
-        self.assertIn("made an outbox of version 3", self.outbox("migrate", "up").stdout)
-        self.assertIn("version 3 already; nothing to do", self.outbox("migrate", "up").stdout)
-        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 3, "to": 3, "changed": False})
+        self.assertIn("made an outbox of version 4", self.outbox("migrate", "up").stdout)
+        self.assertIn("version 4 already; nothing to do", self.outbox("migrate", "up").stdout)
+        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 4, "to": 4, "changed": False})
         self.emit("order.paid")
 
     def test_several_at_once_migrate_once(self):
@@ -41,11 +41,11 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
     def test_status_before_and_after(self):
-        self.assertIn("no outbox, this program makes 3: 3 steps pending", self.outbox("migrate", "status").stdout)
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 3, "pending": [1, 2, 3]})
+        self.assertIn("no outbox, this program makes 4: 4 steps pending", self.outbox("migrate", "status").stdout)
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 4, "pending": [1, 2, 3, 4]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 3, "known": 3, "pending": [],
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 4, "known": 4, "pending": [],
                                                           "functions": "same"})
 
 
@@ -332,7 +332,7 @@ class Sqlite(Case):
     def test_up_and_status(self):
         self.assertIn("no such file", self.outbox("migrate", "status", status=DATA).stderr)
         self.assertFalse(self.db.exists())
-        self.assertIn("made an outbox of version 3", self.outbox("migrate", "up").stdout)
+        self.assertIn("made an outbox of version 4", self.outbox("migrate", "up").stdout)
         self.assertFalse(self.json("migrate", "up")["changed"])
         self.assertEqual(self.json("migrate", "status")["pending"], [])
         self.sql("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'")

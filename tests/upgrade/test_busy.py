@@ -33,7 +33,7 @@ class Older:
 
     def whole(self):
         """whole: what was there is there, and it is of one version or the other."""
-        self.assertIn(self.version(), ("1", "3"))
+        self.assertIn(self.version(), ("1", "4"))
         there = {str(i) for (i,) in self.sql(f"SELECT id FROM {self.table('event')}")}
         self.assertLessEqual(set(self.events()), there)
 
@@ -56,7 +56,7 @@ class Older:
             self.whole()
             self.reset()
         self.outbox("init")
-        self.assertEqual(self.version(), "3")
+        self.assertEqual(self.version(), "4")
         self.whole()
         self.sql(f"UPDATE {self.table('event')} SET not_before = NULL")
         self.drain("--consumer", "new", "--sink", f"file:{self.path('new')}")
@@ -119,7 +119,7 @@ class OnPostgres(Older, PgCase):
             stop.set()
             for thread in producers: thread.join()
             long.close()
-        self.assertEqual(self.version(), "3")
+        self.assertEqual(self.version(), "4")
         self.figures(slowest[0], emitted[0])
         self.assertLess(slowest[0], 2.0, "a producer waited")
         self.assertEqual(self.count(), before + emitted[0] + 1)
@@ -137,13 +137,13 @@ class OnPostgres(Older, PgCase):
         self.assertEqual(self.version(), "1")
         long.close()
         self.outbox("init", "--wait", "1s")
-        self.assertEqual(self.version(), "3")
+        self.assertEqual(self.version(), "4")
 
     def test_time_limits_of_the_role_do_not_stop_it(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '20ms'")
         self.sql(f"ALTER DATABASE {self.dbname} SET idle_in_transaction_session_timeout = '1s'")
         self.outbox("init")
-        self.assertEqual(self.version(), "3")
+        self.assertEqual(self.version(), "4")
 
     def test_nothing_of_the_old_version_is_left_over(self):
         self.outbox("init")

@@ -38,9 +38,9 @@ class Bumped:
         self.emit_many({"type": "t", "payload": n} for n in range(2000))
         wait_until(lambda: len(read_ndjson(out)) > 100, what=relay.output)
         self.set_version(99)
-        self.stops(relay, "this outbox was brought up to version 99; this program knows 3: update it")
+        self.stops(relay, "this outbox was brought up to version 99; this program knows 4: update it")
         came = [e["payload"] for e in read_ndjson(out)]
-        self.set_version(3)
+        self.set_version(4)
         self.drain(*consumer)
         after = [e["payload"] for e in read_ndjson(out)]
         self.assertEqual(after, list(range(2000)), f"lost or repeated; it had {len(came)}")
@@ -49,13 +49,13 @@ class Bumped:
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(99)
-        self.stops(relay, "this program knows 3: update it")
+        self.stops(relay, "this program knows 4: update it")
 
     def test_a_relay_on_an_outbox_that_went_back_says_what_to_do(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(1)
-        self.stops(relay, "this outbox has version 1; this program wants 3: run `outbox migrate up`")
+        self.stops(relay, "this outbox has version 1; this program wants 4: run `outbox migrate up`")
 
 
 class BumpedSqlite(Bumped, Case):
@@ -71,7 +71,7 @@ class BumpedPostgres(Bumped, PgCase):
         self.emit("t")
         epoch = self.sql("SELECT epoch FROM outbox.claim('w', 'x')")[0][0]
         self.set_version(99)
-        with self.assertRaisesRegex(Exception, "brought up to version 99; this program knows 3: update it"):
+        with self.assertRaisesRegex(Exception, "brought up to version 99; this program knows 4: update it"):
             self.sql("SELECT * FROM outbox.claim('w', 'y')")
         self.assertEqual(self.sql("SELECT outbox.settle('w', 'x', %s)", epoch), [(True,)])
 
@@ -119,7 +119,7 @@ class Older:
         self.outbox("init")
         self.emit_many({"type": "t", "payload": n} for n in range(1000, 1100))
         self.assertNotEqual(relay.wait(expect=None), 0)
-        self.assertRegex(relay.output(), r"this outbox was brought up to version [23].*; this program knows 1: update it")
+        self.assertRegex(relay.output(), r"this outbox was brought up to version [234].*; this program knows 1: update it")
         self.assertNotIn("trying again", relay.output().split("brought up")[-1])
         self.drain(*consumer, "--lease", "1s")
         wait_until(lambda: self.drain(*consumer) and {e["payload"] for e in read_ndjson(out)} == set(range(1100)))

@@ -12,7 +12,7 @@
 #include "base/uuid7.h"
 #include "store/store.h"
 
-#define PG_SCHEMA_VERSION 3
+#define PG_SCHEMA_VERSION 4
 #define PG_SCHEMA "outbox" /* where the URL names no other */
 #define PG_STATEMENTS_MAX 64
 

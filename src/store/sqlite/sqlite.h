@@ -9,7 +9,7 @@
 #include "base/uuid7.h"
 #include "store/store.h"
 
-#define SQLITE_SCHEMA_VERSION 3
+#define SQLITE_SCHEMA_VERSION 4
 #define STATEMENTS_MAX 160
 #define SQLITE_IDENTITY 33 /* 32 digits */
 #define SQLITE_LOG_LIFE 12 /* bytes */
