@@ -287,10 +287,10 @@ class Delay(RelayCase):
         return self.exec_sink(f"{script}echo $OUTBOX_SEQ $(date +%s%N) >>{self.path('times')}; ", *more)
 
     def test_a_delayed_event_comes_at_its_time_and_holds_back_its_key_alone(self):
-        self.emit("a", "k/1", 1, "--delay", "700ms")
-        self.number(2, key="1")
-        self.number(3, key="2")
+        events = [{"type": "a", "aggregate_type": "k", "aggregate_id": key, "payload": n} for n, key in enumerate("112", 1)]
+        events[0]["delay"] = "2s"
         with self.relay(*self.stamping()) as relay:
+            self.emit_many(events)
             self.wait_got([3, 1, 2], relay=relay)
         self.assertGreaterEqual(self.arrivals()[1], self.not_before(1))
         self.assert_settled(3)
