@@ -373,8 +373,9 @@ static void inbox_of_the_callers_connection_goes_with_its_transaction(void **sta
 static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     char text[32];
-    (void)ctx;
-    snprintf(text, sizeof text, "reason %d", outbox_event_attempt(ev));
+    int *ret_attempt = ctx;
+    *ret_attempt = outbox_event_attempt(ev);
+    snprintf(text, sizeof text, "reason %d", *ret_attempt);
     return outbox_fail(tx, OUTBOX_RETRY, text);
 }
 
@@ -382,12 +383,14 @@ static void only_the_latest_reason_is_kept(void **state)
 {
     outbox_consumer *c = consumer(*state, "c");
     OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s", &err));
-    OK(outbox_add_handler(c, "h", "e", complain, NULL, 0, &err));
+    int attempt = 0; /* a slow machine makes several in one step */
+    OK(outbox_add_handler(c, "h", "e", complain, &attempt, 0, &err));
     emit(*state, 1);
-    for (int i = 1; i <= 3; i++) {
+    while (attempt < 3) {
         char sql[128];
         while (outbox_step(*state, NULL, &err) == 0) nap(5); /* until it was due, and failed */
-        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'", i < 3 ? "parked" : "dead", i);
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'", attempt < 3 ? "parked" : "dead",
+                 attempt);
         assert_int_equal(db_number(sql), 1);
         assert_int_equal(db_number("SELECT (SELECT count(*) FROM @parked) + (SELECT count(*) FROM @dead)"), 1);
     }
