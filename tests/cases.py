@@ -41,6 +41,7 @@ class Tap(unittest.TestResult):
         super().stopTest(test)
         seconds, cpu = (now - then for now, then in zip(spent(), self.begun))
         print(f"# time: {seconds:.2f} {cpu:.2f} {test.id().split('.', 1)[-1]}", file=self.out)
+        if used := getattr(test, "stores", None): print(f"# stores: {' '.join(sorted(used))}", file=self.out)
         if self.why: self.line("not ok", test, "")
         elif self.skip is not None: self.line("ok", test, f" # SKIP {self.skip}")
         else: self.line("ok", test, "")

@@ -24,6 +24,7 @@ import time
 
 import inherited
 import proof
+import rows
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -317,10 +318,12 @@ def tree_jobs(tree, quick=False):
 
 
 def forgotten(jobs):
-    """forgotten refuses a whole run in which a test was missing that the documents name."""
+    """forgotten refuses a whole run in which a test that the documents name was missing, or ran on other stores than they say."""
     missing = proof.unrun(jobs)
     if missing: jobs.append(refuse(Job("build", "tests that the documents name", []), "not run: " + ", ".join(missing)))
-    return bool(missing)
+    elsewhere = rows.misplaced(jobs)
+    if elsewhere: jobs.append(refuse(Job("build", "stores that the documents name", []), "not run there: " + ", ".join(elsewhere)))
+    return bool(missing or elsewhere)
 
 
 def total(jobs):
@@ -330,16 +333,22 @@ def total(jobs):
     return 0 if passed and not failed else 1
 
 
+def choose(jobs, args):
+    if args.rows: return rows.select(jobs, args.rows)
+    if args.proof: return proof.select(jobs)
+    return select(jobs, args.names) if args.names else jobs
+
+
 def run_trees(args):
     """run_trees builds every tree before the first test runs: both cores have work until the last test of all."""
-    trees = COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof else TREES
+    trees = COVERAGE if args.coverage else ["build"] if args.quick or args.names or args.proof or args.rows else TREES
     builds, tests = [], []
     for tree in trees:
         made, *jobs = tree_jobs(tree, args.quick and not args.names)
         builds.append(made)
-        tests += proof.select(jobs) if args.proof else select(jobs, args.names) if args.names else jobs
+        tests += choose(jobs, args)
     run_all(longest_first(tests), SOAK_LIMIT if args.soak else LIMIT)
-    if not (args.names or args.soak or args.quick): remember_seconds(tests)
+    if not (args.names or args.soak or args.quick or args.rows): remember_seconds(tests)
     if args.times: show_times(builds + tests)
     return [made for made in builds if made.failed] + tests
 
@@ -381,12 +390,33 @@ def simulate(args):
     return subprocess.run(argv, cwd=ROOT).returncode
 
 
+def rows_of(parser, names):
+    """rows_of gives the rows that were asked for, and refuses a name that is none."""
+    wanted = rows.rows(names)
+    known = {part for row in wanted for part in (row.name, row.name.split(".")[0])}
+    unknown = [name for name in names if name not in known]
+    if unknown: parser.error(f"no such row of the contract: {', '.join(unknown)} (C2.11 is one, C2 is all of a part)")
+    return wanted
+
+
+def well(jobs, args):
+    """well prints what was asked for beside the tests themselves, and gives whether there is nothing to say against it."""
+    if args.rows:
+        if args.write: rows.write(args.rows, jobs)
+        return rows.show(args.rows, jobs)
+    if args.proof: return proof.show(jobs)
+    return args.names or args.coverage or args.quick or not forgotten(jobs)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
     parser.add_argument("--quick", action="store_true", help="the essential, in three minutes: less of what repeats itself, and no "
                         "sanitizers")
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
+    parser.add_argument("--rows", action="store_true", help="the rows of the contract, the tests that docs/conformance.md names for "
+                        "them, the stores they ran on, and what came of it; NAME is then a row (C2.11) or a part (C2)")
+    parser.add_argument("--write", action="store_true", help="with --rows: write down on which stores each of the tests passed")
     sim = parser.add_argument_group("the simulator alone")
     sim.add_argument("--sim", action="store_true", help="run it, for 1,000 seeds; ./test --soak sim is 100,000")
     sim.add_argument("--seed", type=int, metavar="N", help="this seed")
@@ -399,6 +429,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="only files, or cases of Python files, with this in "
                         "their name; without the sanitizers")
     args = parser.parse_args()
+    if args.rows: args.rows = rows_of(parser, args.names)
     if args.soak: os.environ["OUTBOX_SOAK"] = "1"
     if args.quick: os.environ["OUTBOX_QUICK"] = "1"
     if args.coverage: os.environ["GCOV_ERROR_FILE"] = "/dev/null"  # some tests run as a user who may not write to the tree
@@ -412,8 +443,8 @@ def main():
         done = run_trees(args)
     if args.times: show_whole_time(start)
     if args.coverage: subprocess.run([PYTHON, ROOT / "tests" / "coverage.py", ROOT / "build-coverage"], check=True)
-    bad = not proof.show(done) if args.proof else not (args.names or args.coverage or args.quick) and forgotten(done)
-    return total(done) or int(bad)
+    good = well(done, args)
+    return total(done) or int(not good)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ STARTED = "started"  # what a relay's log says once it is at work
 # What the exec sink sets for its children, who may call outbox themselves.
 RESERVED = {"ID", "SEQ", "TYPE", "AGGREGATE_TYPE", "AGGREGATE_ID", "VERSION", "CREATED_AT", "CONSUMER", "ATTEMPT",
             "TENANT"}
+SCHEMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "postgresql": "PostgreSQL"}
 SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
 
 
@@ -178,6 +179,7 @@ class Case(unittest.TestCase):
     maxDiff = None
 
     def setUp(self):
+        self.stores = set()  # that were used, by the names of docs/conformance.md
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.db = self.dir / "shop.db"
@@ -195,6 +197,12 @@ class Case(unittest.TestCase):
         if any(mark in text for mark in SANITIZER):
             raise AssertionError("a sanitizer complained\n" + text)
 
+    def uses(self, args, env):
+        """uses notes the store that a command line leads to."""
+        args = [str(arg) for arg in args]
+        url = args[args.index("--store") + 1] if "--store" in args[:-1] else (env or {}).get("OUTBOX_STORE", self.store)
+        self.stores.add(SCHEMES.get(str(url).partition(":")[0], "none"))
+
     def path(self, name):
         return self.dir / name
 
@@ -207,6 +215,7 @@ class Case(unittest.TestCase):
         if isinstance(input, str):
             input = input.encode()
         argv = [argv0 or BIN, *(a if isinstance(a, bytes) else str(a) for a in args)]
+        self.uses(args, env)
         done = subprocess.run(argv, input=b"" if input is None else input, capture_output=True, cwd=self.dir,
                               env=self.env(env), timeout=timeout)
         done.stdout = done.stdout.decode(errors="surrogateescape")
@@ -248,6 +257,7 @@ class Case(unittest.TestCase):
     def spawn(self, *argv, log=None, env=None, **kw):
         """spawn starts any program as a child that ends with the test."""
         log = self.path(log or f"child-{len(self.children)}.log")
+        self.uses(argv, env)
         child = Process([str(a) for a in argv], log, self.dir, self.env(env), **kw)
         self.children.append(child)
         return child
@@ -271,6 +281,7 @@ class Case(unittest.TestCase):
 
     def sql(self, statement, *params):
         """sql runs one statement on the database beside everyone else, and gives its rows."""
+        self.stores.add(SCHEMES["sqlite"])
         db = sqlite3.connect(self.db, timeout=TIMEOUT)
         try:
             with db:
@@ -311,6 +322,7 @@ class PgCase(Case):
     @property
     def store(self):
         if self._store is None: self._create()
+        self.stores.add(SCHEMES["postgres"])
         return self._store
 
     @store.setter

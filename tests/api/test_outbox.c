@@ -554,27 +554,30 @@ static void log_tells_what_was_decided(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest memory[] = {
         IN_MEMORY(handler_gets_every_part_of_the_event),
         IN_MEMORY(consumers_and_patterns_get_what_they_asked_for),
         IN_MEMORY(step_tells_a_failure_and_goes_on_with_the_others),
         IN_MEMORY(step_delivers_what_handlers_emit),
         IN_MEMORY(sink_that_is_down_makes_step_say_so_and_keeps_nothing),
-        IN_A_FILE(step_tells_that_the_store_could_not_be_asked),
         IN_MEMORY(begin_and_commit_bracket_events_and_the_applications_rows),
-        IN_A_FILE(callers_connection_decides_what_exists),
         IN_MEMORY(misuse_is_told),
         IN_MEMORY(bad_consumers_are_told),
         IN_MEMORY(known_idempotency_key_gives_the_first_id),
         IN_MEMORY(emitters_and_consumers_run_side_by_side),
-        IN_A_FILE(emitters_and_consumers_run_side_by_side),
         IN_MEMORY(until_through_waits_for_what_handlers_emit),
+        IN_MEMORY(consumer_that_cannot_start_keeps_all_from_starting),
+        cmocka_unit_test(log_tells_what_was_decided),
+    };
+    const struct CMUnitTest file[] = {
+        IN_A_FILE(step_tells_that_the_store_could_not_be_asked),
+        IN_A_FILE(callers_connection_decides_what_exists),
+        IN_A_FILE(emitters_and_consumers_run_side_by_side),
         IN_A_FILE(until_through_waits_for_what_handlers_emit),
         IN_A_FILE(stop_before_run_counts_for_it),
         IN_A_FILE(stop_works_from_a_signal_handler),
-        IN_MEMORY(consumer_that_cannot_start_keeps_all_from_starting),
         IN_A_FILE(consumer_that_cannot_go_on_stops_alone),
-        cmocka_unit_test(log_tells_what_was_decided),
     };
-    return cmocka_run_group_tests_name("outbox", tests, NULL, NULL);
+    int failures = cmocka_run_group_tests_name("memory", memory, NULL, NULL);
+    return failures + cmocka_run_group_tests_name("sqlite", file, NULL, NULL);
 }

@@ -1,0 +1,201 @@
+"""rows.py: the rows of the contract, the tests that docs/conformance.md names for each, and what came of them: ./test --rows.
+
+A row of the table is `| C0.1 | what | stores | tests |`. The stores are those that the row speaks of; one that is `not yet` there
+is a gap that is known. The tests stand behind the stores that they are said to run on:
+
+    all: `contract/store_claim.c:live_claim_is_never_stolen` PostgreSQL: `exact/test_claims.py:test_late` no store: `unit/test_x.c:y`
+
+Nothing of that is believed. On which stores a test ran is seen in the run: a C program says it by its name or by that of the
+group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""
+import collections
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFORMANCE = ROOT / "docs" / "conformance.md"
+POSTGRES, SQLITE, MEMORY, MARIADB = STORES = ("PostgreSQL", "SQLite", "memory", "MariaDB")
+# The word in front of tests, and the stores that these run on.
+GROUPS = {"all": (POSTGRES, SQLITE, MEMORY), "both": (POSTGRES, SQLITE), "PostgreSQL": (POSTGRES,), "SQLite": (SQLITE,),
+          "SQLite, memory": (SQLITE, MEMORY), "PostgreSQL, memory": (POSTGRES, MEMORY), "memory": (MEMORY,), "no store": ()}
+GROUP = re.compile(rf"\b({'|'.join(sorted(GROUPS, key=len, reverse=True))}): ")
+TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
+ROW = re.compile(r"^\| *(C\d+\.\d+) *\| (.*) \|$", re.MULTILINE)
+GAP = re.compile(r"(\w+) \(not yet\)")
+
+# The store of a C program, unless its groups tell; none for the rest.
+PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
+            SQLITE: ("handlers_sqlite", "misbehave_sqlite", "manage"),
+            MEMORY: ("pipeline", "effects", "found", "outage", "for_tests", "sim")}
+KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY}
+
+
+class Row:
+    """One row of docs/conformance.md."""
+
+    def __init__(self, name, what, stores, tests):
+        self.name, self.what, self.remark = name, what, TEST.sub("", GROUP.sub("", tests)).strip()
+        self.gaps = GAP.findall(stores)
+        self.stores = [] if stores == "-" else [store for store in stores.split(", ") if not GAP.match(store)]
+        self.tests = named(tests)  # {(file, test): stores}
+
+    def line(self):
+        """line is the row as the document has it, its tests behind the stores they run on."""
+        words = [self.remark] if self.remark else []
+        for group, stores in GROUPS.items():
+            of_group = [f"`{file}:{test}`" for (file, test), on in self.tests.items() if set(on) == set(stores)]
+            if of_group: words.append(f"{group}: {' '.join(of_group)}")
+        stores = self.stores + [f"{store} (not yet)" for store in self.gaps]
+        return f"| {self.name} | {self.what} | {', '.join(stores) or '-'} | {' '.join(words)} |"
+
+
+def named(cell):
+    """named gives {(file, test): stores} of a cell. What stands before the first group is on no store."""
+    found, on = {}, ()
+    for part in re.finditer(f"{GROUP.pattern}|{TEST.pattern}", cell):
+        if part[1]: on = GROUPS[part[1]]
+        else: found[part[2], part[3]] = tuple(dict.fromkeys(found.get((part[2], part[3]), ()) + on))
+    return found
+
+
+def rows(names=()):
+    """rows gives the rows whose name begins with one of names (C2: all of that part, but C1.1 not C1.10); all without names."""
+    found = []
+    for name, rest in ROW.findall(CONFORMANCE.read_text()):
+        cells = [cell.strip() for cell in rest.split(" | ")]
+        if len(cells) != 3: raise ValueError(f"{CONFORMANCE.name}: {name} has {len(cells) + 1} columns, not 4")
+        if not names or name in names or name.split(".")[0] in names: found.append(Row(name, *cells))
+    return found
+
+
+# ---- the tests of rows ----
+
+@functools.cache
+def programs():
+    """programs gives {label of a test that meson knows: the files it is made of, below tests/}."""
+    def ask(what):
+        said = subprocess.run(["meson", "introspect", what, "build"], cwd=ROOT, check=True, capture_output=True)
+        return json.loads(said.stdout)
+
+    sources = {}
+    for target in ask("--targets"):
+        files = [os.path.normpath(file) for part in target.get("target_sources", ()) for file in part.get("sources", ())]
+        sources.update((name, {os.path.relpath(file, ROOT / "tests") for file in files}) for name in target["filename"])
+    return {test["name"]: sources.get(test["cmd"][0], set()) for test in ask("--tests")}
+
+
+def select(jobs, wanted):
+    """select keeps the Python cases that the rows name, and the C programs that have a test of theirs."""
+    cases, kept = collections.defaultdict(list), []
+    for file, test in dict.fromkeys(test for row in wanted for test in row.tests): cases[file].append(test)
+    for job in jobs:
+        if job.label in cases: job.argv += cases[job.label]
+        elif not programs().get(job.label, set()) & set(cases): continue
+        kept.append(job)
+    return kept
+
+
+# ---- what came of them ----
+
+def store_of(label, group):
+    """store_of gives the stores that a group of a C program ran on."""
+    kind = KINDS.get(group.split(",")[0])
+    return [kind] if kind else [store for store, labels in PROGRAMS.items() if label in labels]
+
+
+LINE = re.compile(r"^(?P<bad>not )?ok \d+(?: - (?P<name>.*?))?(?: # SKIP ?(?P<why>.*))?$"
+                  r"|^# stores: (?P<stores>.*)$|^# (?:not )?ok - (?P<group>.*)$")
+
+
+def results(job):
+    """results gives [(test, "passed" | "failed" | "skipped", stores)] of a job. cmocka names a group behind its tests."""
+    found, group, stores = [], [], []
+    for line in filter(None, map(LINE.match, job.output.splitlines())):
+        if line["group"] is not None:
+            found += [(name, came, store_of(job.label, line["group"])) for name, came, _ in group]
+            group = []
+        elif line["stores"] is not None:
+            stores = [store for store in line["stores"].split() if store in STORES]
+        else:
+            came = "skipped" if line["why"] is not None else "failed" if line["bad"] else "passed"
+            name = (line["name"] or line["why"] or "").split(".")[-1]  # cmocka: "not ok 3 # SKIP name"
+            if job.label.endswith(".py"): found.append((name, came, stores))
+            else: group.append((name, came, stores))
+            stores = []
+    return found + [(name, came, store_of(job.label, "")) for name, came, _ in group]
+
+
+class Outcome:
+    """What came of one test, which several programs, or classes of a file, may have run."""
+
+    def __init__(self):
+        self.came, self.stores = [], {}
+
+    def add(self, came, stores):
+        self.came.append(came)
+        if came == "passed": self.stores.update(dict.fromkeys(stores))
+
+    def word(self):
+        for word in ("failed", "skipped", "passed"):
+            if word in self.came: return word
+        return "not run"
+
+
+def outcomes(jobs):
+    """outcomes gives {(file, test): Outcome}."""
+    found = collections.defaultdict(Outcome)
+    for job in jobs:
+        files = [job.label] if job.label.endswith(".py") else programs().get(job.label, ())
+        for test, came, stores in results(job):
+            for file in files: found[file, test].add(came, stores)
+    return found
+
+
+def troubles(row, found):
+    """troubles says what keeps a row from being proven, known gaps apart."""
+    said = [] if row.tests else ["no test is named"]
+    proven = set()
+    for (file, test), on in row.tests.items():
+        outcome = found[file, test]
+        if outcome.word() != "passed": said.append(f"{test}: {outcome.word()}")
+        elif missing := [store for store in on if store not in outcome.stores]: said.append(f"{test}: not on {', '.join(missing)}")
+        else: proven.update(on)
+    return said + [f"no test on {store}" for store in row.stores if store not in proven]
+
+
+def show(wanted, jobs):
+    """show prints the rows with their tests, and gives whether each is proven, known gaps apart."""
+    found, counts = outcomes(jobs), collections.Counter()
+    for row in wanted:
+        said = troubles(row, found)
+        verdict = "NOT PROVEN" if said else "partly" if row.gaps else "proven"
+        counts[verdict] += 1
+        print(f"\n{row.name:6} {verdict:10} {', '.join(row.stores) or 'no store'}: {row.what}")
+        for file, test in row.tests:
+            outcome = found[file, test]
+            stores = ", ".join(store for store in STORES if store in outcome.stores) or "-"
+            print(f"       {outcome.word():10} {stores:28} {file}:{test}")
+        for text in said + [f"not yet on {store}" for store in row.gaps]: print(f"       ! {text}")
+    print(f"\n{sum(counts.values())} rows: {counts['proven']} proven, {counts['partly']} partly, {counts['NOT PROVEN']} not proven")
+    return bool(wanted) and not counts["NOT PROVEN"]
+
+
+def misplaced(jobs):
+    """misplaced gives the tests that passed in a whole run, but not on a store that the document says."""
+    found = outcomes(jobs)
+    return [f"{row.name} {test}" for row in rows() for (file, test), on in row.tests.items()
+            if found[file, test].word() == "passed" and not set(on) <= set(found[file, test].stores)]
+
+
+def write(wanted, jobs):
+    """write puts the tests of rows behind the stores that they have just passed on."""
+    found, text = outcomes(jobs), CONFORMANCE.read_text()
+    lines = {}
+    for row in wanted:
+        row.tests = {test: tuple(s for s in STORES if s in found[test].stores) if found[test].word() == "passed" else on
+                     for test, on in row.tests.items()}
+        lines[row.name] = row.line()
+    CONFORMANCE.write_text(ROW.sub(lambda row: lines.get(row[1], row[0]), text))
