@@ -84,6 +84,7 @@ struct args {
     int tool; /* of migrate gen */
     const char *service;
     int state;                                                      /* enum delivery_state + 1; 0: not given */
+    bool unprocessed;                                               /* instead of a state */
     const char *group, *exec, *exec_env, *member, *from, *snapshot; /* of consume */
     int64_t claim_ms;
     struct webhook_args webhook;

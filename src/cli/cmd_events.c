@@ -7,26 +7,36 @@
 #define LIMIT 100
 #define STATES_MAX 4096 /* bytes of the STATE column */
 
-/* Also what other descriptions of an outbox call the states. */
+/* The five inspections, which are commands, too: as other descriptions of an outbox call the states. Unprocessed is what a worker
+ * would get: pending, or failed and due again. */
 static const struct {
     const char *name;
     enum delivery_state state;
-} aliases[] = {
-    {"unprocessed", STATE_PENDING},
-    {"processing", STATE_INFLIGHT},
-    {"published", STATE_DELIVERED},
-    {"abandoned", STATE_EXPIRED},
+    bool unprocessed;
+} inspections[] = {
+    {"unprocessed", STATE_PENDING, true}, {"processing", STATE_INFLIGHT, false}, {"failed", STATE_FAILED, false},
+    {"abandoned", STATE_EXPIRED, false},  {"published", STATE_DELIVERED, false},
 };
+
+static bool inspection(struct args *a, const char *name)
+{
+    for (size_t i = 0; i < sizeof inspections / sizeof *inspections; i++) {
+        if (strcmp(inspections[i].name, name) != 0) continue;
+        a->unprocessed = inspections[i].unprocessed;
+        a->state = a->unprocessed ? 0 : (int)inspections[i].state + 1;
+        return true;
+    }
+    return false;
+}
 
 static int set_state(void *target, const char *value, struct error *err)
 {
     struct args *a = target;
     int i;
-    for (size_t k = 0; k < sizeof(aliases) / sizeof(*aliases); k++) {
-        if (strcmp(aliases[k].name, value) == 0) value = delivery_state_names[aliases[k].state];
-    }
+    if (inspection(a, value)) return 0;
     if (options_choice(value, delivery_state_names, &i, err) != 0) return -1;
     a->state = i + 1;
+    a->unprocessed = false;
     return 0;
 }
 
@@ -40,21 +50,25 @@ static int set_newest(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct args *)target)->newest, err);
 }
 
+#define OPTIONS_OF_A_LISTING \
+    {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false}, \
+        {{"key", "AGGTYPE/AGGID", NULL, "only events of this key", options_set_key}, 0, false}, \
+        {{"consumer", "NAME", NULL, "only what they are to this consumer", options_set_consumer}, 0, false}, \
+        {{"after", "SEQ", "0", "only events behind this sequence number", set_after}, 0, false}, \
+        {{"newest", NULL, "no", "newest first", set_newest}, 0, true}, \
+        {{"limit", "N", "100", "most events to list", options_set_limit}, 0, true}, OPTION_JSON, OPTION_END
+
 static const struct cli_option list_options[] = {
     {{"state", "STATE", NULL,
-      "only those that are pending, in-flight, delivered, failed, expired, skipped, dropped or before-start somewhere",
+      "only those that are pending, in-flight, delivered, failed, expired, skipped, dropped or before-start somewhere; or "
+      "unprocessed, processing, abandoned, published",
       set_state},
      0,
      false},
-    {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false},
-    {{"key", "AGGTYPE/AGGID", NULL, "only events of this key", options_set_key}, 0, false},
-    {{"consumer", "NAME", NULL, "only what they are to this consumer", options_set_consumer}, 0, false},
-    {{"after", "SEQ", "0", "only events behind this sequence number", set_after}, 0, false},
-    {{"newest", NULL, "no", "newest first", set_newest}, 0, true},
-    {{"limit", "N", "100", "most events to list", options_set_limit}, 0, true},
-    OPTION_JSON,
-    OPTION_END,
+    OPTIONS_OF_A_LISTING,
 };
+
+static const struct cli_option inspect_options[] = {OPTIONS_OF_A_LISTING};
 
 static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
 
@@ -192,6 +206,7 @@ static int list(struct cli *cli, struct error *err)
         .aggregate_id = a->aggregate_id,
         .consumer = a->consumer,
         .state = a->state,
+        .unprocessed = a->unprocessed,
         .after = a->after,
         .limit = (size_t)l.limit + 1,
         .newest_first = a->newest,
@@ -205,6 +220,36 @@ static int list(struct cli *cli, struct error *err)
     buf_release(&l.b);
     store_close(st);
     return r;
+}
+
+static int list_unprocessed(struct cli *cli, struct error *err)
+{
+    inspection(&cli->args, "unprocessed");
+    return list(cli, err);
+}
+
+static int list_processing(struct cli *cli, struct error *err)
+{
+    inspection(&cli->args, "processing");
+    return list(cli, err);
+}
+
+static int list_failed(struct cli *cli, struct error *err)
+{
+    inspection(&cli->args, "failed");
+    return list(cli, err);
+}
+
+static int list_abandoned(struct cli *cli, struct error *err)
+{
+    inspection(&cli->args, "abandoned");
+    return list(cli, err);
+}
+
+static int list_published(struct cli *cli, struct error *err)
+{
+    inspection(&cli->args, "published");
+    return list(cli, err);
 }
 
 /* ---- show ---- */
@@ -288,5 +333,30 @@ const struct command cmd_events[] = {
      .min = 1,
      .max = 1,
      .run = show},
+    {.name = "events",
+     .sub = "unprocessed",
+     .help = "list what a worker would get: pending, due again, or with an expired claim",
+     .options = inspect_options,
+     .run = list_unprocessed},
+    {.name = "events",
+     .sub = "processing",
+     .help = "list what a worker has now: in a live claim",
+     .options = inspect_options,
+     .run = list_processing},
+    {.name = "events",
+     .sub = "failed",
+     .help = "list what failed and will be tried again",
+     .options = inspect_options,
+     .run = list_failed},
+    {.name = "events",
+     .sub = "abandoned",
+     .help = "list what was given up: dead letters, as long as their events are kept",
+     .options = inspect_options,
+     .run = list_abandoned},
+    {.name = "events",
+     .sub = "published",
+     .help = "list what was delivered",
+     .options = inspect_options,
+     .run = list_published},
     {.name = NULL},
 };

@@ -119,6 +119,15 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
         name, (long long)dead, (long long)parked, (long long)live);
 }
 
+bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms)
+{
+    if (q->unprocessed) {
+        bool due_again = d->state == STATE_FAILED && d->due_at > 0 && d->due_at <= now_ms;
+        return d->state == STATE_PENDING || due_again;
+    }
+    return !q->state || (int)d->state == q->state - 1;
+}
+
 bool store_says_down(const char *report)
 {
     return report && strncmp(report, "sink is down", strlen("sink is down")) == 0;

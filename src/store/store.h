@@ -249,6 +249,7 @@ struct event_query {
     struct str aggregate_type, aggregate_id;
     const char *consumer; /* states of this consumer only */
     int state;            /* enum delivery_state + 1 */
+    bool unprocessed;     /* instead of a state: pending, an expired claim's included, or failed and due again */
     const char *id;       /* event id, or a seq in decimal */
     int64_t after;        /* seq */
     size_t limit;         /* 0: 100 */
@@ -543,6 +544,8 @@ int store_no_consumer(const char *name, struct error *err);
 /* store_replaced says (ERR_CONFLICT) that settings of the generation old.generation were replaced by those that count. */
 int store_replaced(const char *name, const struct consumer_settings *now, const struct consumer_settings *old,
                    struct error *err);
+/* store_in_state: whether a delivery is what the query asks for; now_ms is the database's clock. */
+bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms);
 /* store_says_down: whether what a relay reported is that its sink is down. */
 bool store_says_down(const char *report);
 #define STORE_EXACT_ROWS 100000 /* kept events are counted up to this */

@@ -46,6 +46,7 @@ struct viewer {
     struct filter **filters;
     struct delivery_info *d;
     size_t n;
+    int64_t now; /* the server's clock, where the query goes by it */
 };
 
 static void viewer_release(struct viewer *v)
@@ -144,10 +145,10 @@ static int read_states(struct viewer *v, const struct event *ev, struct arena *a
 
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
-    if (!q->state) return true;
+    if (!q->state && !q->unprocessed) return true;
     for (size_t i = 0; i < v->n; i++)
-        if ((int)v->d[i].state == q->state - 1) return true;
-    return v->n == 0 && q->state == STATE_PENDING + 1;
+        if (store_in_state(q, &v->d[i], v->now)) return true;
+    return v->n == 0 && (q->unprocessed || q->state == STATE_PENDING + 1);
 }
 
 /* send_page asks for the events after (or, newest first, before) a seq that the query wants. */
@@ -212,11 +213,21 @@ static int list_events(struct viewer *v, const struct event_query *q, event_visi
     return r;
 }
 
+static int read_now(struct viewer *v, struct error *err)
+{
+    PGresult *r = pg_query(v->st, err, "SELECT floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint", "");
+    if (!r) return -1;
+    v->now = pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
+}
+
 int pg_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx, struct error *err)
 {
     struct viewer v;
     if (viewer_init(&v, pg_of(base), q->consumer, err) != 0) return -1;
-    int r = list_events(&v, q, visit, ctx, err);
+    int r = q->unprocessed ? read_now(&v, err) : 0;
+    if (r == 0) r = list_events(&v, q, visit, ctx, err);
     viewer_release(&v);
     return r;
 }

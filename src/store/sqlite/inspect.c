@@ -272,10 +272,10 @@ static bool matches(const struct event_query *q, const struct event *ev)
 
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
-    if (!q->state) return true;
+    if (!q->state && !q->unprocessed) return true;
     for (size_t i = 0; i < v->n; i++)
-        if ((int)v->d[i].state == q->state - 1) return true;
-    return v->n == 0 && q->state == STATE_PENDING + 1;
+        if (store_in_state(q, &v->d[i], v->now)) return true;
+    return v->n == 0 && (q->unprocessed || q->state == STATE_PENDING + 1);
 }
 
 /* Two statements, because an index is used in the direction it is asked for. */

@@ -1,0 +1,92 @@
+"""The five inspections, by name: what they list, in the CLI and in SQL, on each store. Every one of them has something to show."""
+import signal
+import unittest
+
+from support import Case, PgCase, wait_until
+
+NAMES = ("unprocessed", "processing", "failed", "abandoned", "published")
+# The sink takes "good" and "slow" (once the file `hold` is gone), never "bad", and has trouble with "later" and "again".
+SINK = 'case "$OUTBOX_TYPE" in bad) exit 65;; later|again) exit 1;; slow) while [ -e {hold} ]; do sleep 0.02; done;; esac'
+
+
+class Inspections:
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.hold = self.path("hold")
+        self.hold.touch()
+
+    def emit(self, *types):
+        self.emit_many([{"type": type} for type in types])
+
+    def options(self):
+        return ("--consumer", "mail", "--sink", "exec:" + SINK.format(hold=self.hold), "--order", "none", "--lease", "1h", "--timeout",
+                "1h", "--retry", "base=1h,cap=1h,attempts=5,jitter=none,outage=0s", "--batch", "1")
+
+    def types(self, name):
+        return [type for _, _, type in self.found(name)]
+
+    def check(self, *names, **want):
+        """check: SQL lists these types for each inspection, and the CLI the same for those named."""
+        for name in NAMES: self.assertEqual(self.types(name), want.get(name, []), name)
+        for name in names: self.assertEqual([e["type"] for e in self.json("events", name)], want.get(name, []), name)
+
+    def test_each_lists_what_its_name_says(self):
+        self.emit("good", "bad", "later", "again")
+        with self.relay(*self.options()) as relay:
+            wait_until(lambda: self.types("failed") == ["later", "again"])
+            self.emit("slow")
+            wait_until(lambda: self.types("processing") == ["slow"])
+            relay.freeze(self.db if isinstance(self, Sqlite) else None)
+            self.emit("new")
+            self.check(*NAMES, published=["good"], abandoned=["bad"], failed=["later", "again"], processing=["slow"],
+                       unprocessed=["new"])
+            self.due_now("again")  # then it is unprocessed as well as failed
+            self.check("unprocessed", "failed", published=["good"], abandoned=["bad"], failed=["later", "again"],
+                       processing=["slow"], unprocessed=["again", "new"])
+            self.expire()
+            self.check("unprocessed", "processing", published=["good"], abandoned=["bad"], failed=["later", "again"],
+                       unprocessed=["again", "slow", "new"])
+            self.assertEqual([e["type"] for e in self.json("events", "list", "--state", "unprocessed")], ["again", "slow", "new"])
+            self.expire(back=True)
+            self.hold.unlink()
+            relay.signal(signal.SIGCONT)
+            wait_until(lambda: self.types("published") == ["good", "slow", "new"])
+
+    def test_they_take_the_filters_of_a_listing(self):
+        for name in "mail", "other": self.drain("--consumer", name, "--sink", "stdout:")
+        self.emit("good", "good")
+        self.assertEqual([e["seq"] for e in self.json("events", "unprocessed", "--limit", "1")], [1])
+        self.assertEqual([e["seq"] for e in self.json("events", "unprocessed", "--newest")], [2, 1])
+        self.assertEqual([d["consumer"] for d in self.json("events", "unprocessed", "--after", "1", "--consumer", "mail")[0]["deliveries"]],
+                         ["mail"])
+        self.assertEqual(self.json("events", "unprocessed", "--type", "b*"), [])
+        self.assertEqual(self.outbox("events", "unprocessed").stdout.count("pending"), 2)
+        self.assertEqual(self.found("unprocessed"), [(c, n, "good") for n in (1, 2) for c in ("mail", "other")])
+
+
+class Sqlite(Inspections, Case):
+    def found(self, name):
+        return self.sql(f"SELECT consumer, seq, type FROM outbox_find_{name} ORDER BY seq, consumer")
+
+    def due_now(self, type):
+        self.sql("UPDATE outbox_parked SET due_at = 1 WHERE seq = (SELECT seq FROM outbox_event WHERE type = ?)", type)
+
+    def expire(self, back=False):
+        self.sql(f"UPDATE outbox_claim SET locked_until = {'lease' if back else '1'}, lease = locked_until")
+
+
+class Postgres(Inspections, PgCase):
+    def found(self, name):
+        return self.sql(f"SELECT consumer, seq, type FROM outbox.find_{name}()")
+
+    def due_now(self, type):
+        self.sql("UPDATE outbox.parked SET due_at = clock_timestamp() - interval '1 s' WHERE seq = "
+                 "(SELECT seq FROM outbox.event WHERE type = %s)", type)
+
+    def expire(self, back=False):
+        self.sql(f"UPDATE outbox.claim SET locked_until = locked_until {'+' if back else '-'} interval '2 hours'")
+
+
+if __name__ == "__main__":
+    unittest.main()
