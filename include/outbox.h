@@ -257,8 +257,9 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 ** handle owns it. Names are 1 to 63 of [A-Za-z0-9_.-].
 **
 ** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
-** (`outbox help relay` lists them): sink, events, where, order, lanes, from, retry, lease, timeout, concurrency,
-** batch, receipts, webhook-*. And two that only handlers have: workers and fate, see below.
+** (`outbox help relay` lists them): preset, sink, events, where, order, lanes, from, retry, lease, timeout, poll,
+** concurrency, batch, receipts, webhook-*. What is set wins over a preset, whichever came first. And two that only
+** handlers have: workers and fate, see below.
 **
 ** A consumer has handlers or a sink, not both.
 **

@@ -287,7 +287,7 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
     };
     if (option_find(of_handlers, option)) {
         if (option_set(of_handlers, c, option, value, err_of(err)) != 0) return -1;
-    } else if (option_set(consumer_options, &c->c, option, value, err_of(err)) != 0) {
+    } else if (consumer_set(&c->c, option, value, err_of(err)) != 0) {
         return -1;
     }
     if (strcmp(option, "events") == 0) c->events_set = true;

@@ -129,37 +129,61 @@ struct shown {
     size_t n;
 };
 
-static const char *origin_of(const struct given *g)
-{
-    return g ? g->where : "default";
-}
+/* What counts for an option, and where it comes from. */
+struct counted {
+    const char *value;  /* NULL: it has none */
+    const char *origin; /* default, file, environment, flag, preset */
+    const char *where;  /* of a preset: where that is named; NULL: it is a default */
+};
 
-static int show_json(struct shown *s, const char *section, const struct option_def *o, const struct given *g,
-                     const char *value)
+static struct counted count(const struct config *c, const char *consumer, const struct option_def *o)
 {
     static const char *const origins[] = {"default", "file", "environment", "flag"};
+    const struct given *g = config_get(c, consumer, o);
+    if (g) return (struct counted){g->value, origins[g->origin], g->where};
+
+    const struct given *preset = config_get(c, consumer, option_find(consumer_options, "preset"));
+    const char *value = NULL;
+    if (preset) value = consumer_preset(preset->value, o->name);
+    if (value) return (struct counted){value, "preset", preset->where};
+    return (struct counted){o->def, "default", NULL};
+}
+
+static int show_json(struct shown *s, const char *section, const struct option_def *o, const struct counted *c)
+{
     buf_adds(&s->b, s->n++ ? ",\n{" : "\n{");
     output_string(&s->b, "section", section);
     output_string(&s->b, "name", o->name);
-    output_string(&s->b, "value", value);
-    output_string(&s->b, "origin", origins[g ? g->origin : ORIGIN_DEFAULT]);
-    output_string(&s->b, "where", g ? g->where : NULL);
+    output_string(&s->b, "value", c->value);
+    output_string(&s->b, "origin", c->origin);
+    output_string(&s->b, "where", c->where);
     buf_addc(&s->b, '}');
     return 0;
 }
 
+static int show_cells(struct shown *s, const char *section, const struct option_def *o, const struct counted *c,
+                      struct error *err)
+{
+    char from[600];
+    bool preset = strcmp(c->origin, "preset") == 0;
+    snprintf(from, sizeof(from), "%s%s", preset ? "preset at " : "", c->where ? c->where : "default");
+    const char *cells[] = {section, o->name, c->value ? c->value : "-", from};
+    return output_row(s->tb, cells, err);
+}
+
 static int show_one(struct shown *s, const char *consumer, const struct option_def *o, struct error *err)
 {
-    const struct given *g = config_get(&s->cli->config, consumer, o);
-    const char *value = g ? g->value : o->def;
+    struct counted c = count(&s->cli->config, consumer, o);
     char section[STORE_NAME_MAX + 16] = "outbox";
     struct buf masked;
+    int r;
     buf_init(&masked, (size_t)1 << 20);
     if (consumer) snprintf(section, sizeof(section), "consumer %s", consumer);
-    if (value) config_mask(&masked, value);
-    if (value) value = buf_cstr(&masked);
-    const char *cells[] = {section, o->name, value ? value : "-", origin_of(g)};
-    int r = masked.failed ? err_nomem(err) : s->tb ? output_row(s->tb, cells, err) : show_json(s, section, o, g, value);
+    if (c.value) config_mask(&masked, c.value);
+    if (c.value) c.value = buf_cstr(&masked);
+    if (masked.failed) r = err_nomem(err);
+    else if (s->tb) r = show_cells(s, section, o, &c, err);
+    else r = show_json(s, section, o, &c);
     buf_release(&masked);
     return r;
 }

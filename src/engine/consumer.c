@@ -15,6 +15,21 @@
 #define BATCH_MAX 10000
 #define NORMAL_MAX (64 * 1024) /* of patterns or of a predicate, as filter_new has it */
 
+/* What a preset sets, option by option. `none` puts the defaults back. */
+static const struct preset {
+    const char *name;
+    const char *const (*values)[2]; /* ends with a name that is NULL */
+} presets[] = {
+    {"none", (const char *const[][2]){{NULL, NULL}}},
+    /* The usual settings of a dispatcher to Redis Streams. Its drain deadline of 30 s is the default of every relay. */
+    {"dispatcher", (const char *const[][2]){{"batch", "50"},
+                                            {"poll", "500ms"},
+                                            {"retry", "fast,attempts=8"},
+                                            {"lease", "30s"},
+                                            {"receipts", "yes"},
+                                            {NULL, NULL}}},
+};
+
 const char *const order_names[] = {"none", "key", "global", NULL};
 
 static int set_string(char **field, const char *value, struct error *err)
@@ -45,6 +60,50 @@ static int set_time(int64_t *field, const char *value, int64_t min_ms, struct er
         return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
     }
     *field = ms;
+    return 0;
+}
+
+static const struct preset *preset_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
+        if (strcmp(presets[i].name, name) == 0) return &presets[i];
+    return NULL;
+}
+
+static const char *preset_value(const struct preset *p, const char *option)
+{
+    for (size_t i = 0; p->values[i][0]; i++)
+        if (strcmp(p->values[i][0], option) == 0) return p->values[i][1];
+    return NULL;
+}
+
+const char *consumer_preset(const char *preset, const char *option)
+{
+    const struct preset *p = preset_find(preset);
+    return p ? preset_value(p, option) : NULL;
+}
+
+/* some_preset_sets: then another preset, or none, has to put it back. */
+static bool some_preset_sets(const char *option)
+{
+    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
+        if (preset_value(&presets[i], option)) return true;
+    return false;
+}
+
+static int set_preset(void *target, const char *value, struct error *err)
+{
+    struct consumer *c = target;
+    const struct preset *p = preset_find(value);
+    if (!p) return err_set(err, ERR_CONFIG, "\"%s\" is not dispatcher or none", value);
+
+    for (size_t i = 0; consumer_options[i].name; i++) {
+        const struct option_def *o = &consumer_options[i];
+        bool ours = some_preset_sets(o->name) && !(c->given & UINT64_C(1) << i);
+        if (!ours) continue;
+        const char *preset = preset_value(p, o->name);
+        if (o->set(c, preset ? preset : o->def, err) != 0) return err_prefix(err, "%s of preset %s", o->name, value);
+    }
     return 0;
 }
 
@@ -139,6 +198,16 @@ static int set_timeout(void *target, const char *value, struct error *err)
     return set_time(&((struct consumer *)target)->timeout_ms, value, 1, err);
 }
 
+/* set_poll: 0s leaves it to the relay. */
+static int set_poll(void *target, const char *value, struct error *err)
+{
+    int64_t ms;
+    if (text_duration(value, &ms, err) != 0) return -1;
+    if (ms > TIME_MAX_MS) return err_set(err, ERR_CONFIG, "\"%s\" is more than a day", value);
+    ((struct consumer *)target)->poll_ms = ms;
+    return 0;
+}
+
 static int set_concurrency(void *target, const char *value, struct error *err)
 {
     return set_int(&((struct consumer *)target)->concurrency, value, CONCURRENCY_MAX, err);
@@ -195,6 +264,9 @@ HTTP_SETTER(allow)
 HTTP_SETTER(proxy)
 
 const struct option_def consumer_options[] = {
+    {"preset", "none|dispatcher", "none",
+     "dispatcher: batch 50, poll 500ms, retry fast,attempts=8, lease 30s, receipts; what is set beside it wins",
+     set_preset},
     {"sink", "URL", NULL,
      "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME or https://HOST/PATH", set_sink},
     {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
@@ -210,6 +282,7 @@ const struct option_def consumer_options[] = {
      set_retry},
     {"lease", "DURATION", "30s", "how long events stay with a relay that vanished, at least 100ms", set_lease},
     {"timeout", "DURATION", "30s", "how long one delivery may take", set_timeout},
+    {"poll", "DURATION", "0s", "how often to look even if nothing woke it; 0s: as sweep says", set_poll},
     {"concurrency", "N", "4", "deliveries at once, for a sink that takes one event at a time, 1 to 1024",
      set_concurrency},
     {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
@@ -250,6 +323,14 @@ static int set_defaults(struct consumer *c, struct error *err)
     for (const struct option_def *o = consumer_options; o->name; o++) {
         if (o->def && o->set(c, o->def, err) != 0) return err_prefix(err, "default of %s", o->name);
     }
+    return 0;
+}
+
+int consumer_set(struct consumer *c, const char *name, const char *value, struct error *err)
+{
+    if (option_set(consumer_options, c, name, value, err) != 0) return -1;
+    const struct option_def *o = option_find(consumer_options, name);
+    c->given |= UINT64_C(1) << (o - consumer_options);
     return 0;
 }
 

@@ -2,6 +2,8 @@
 #ifndef ENGINE_CONSUMER_H
 #define ENGINE_CONSUMER_H
 
+#include <stdint.h>
+
 #include "base/option.h"
 #include "engine/retry.h"
 #include "sink/http_options.h"
@@ -21,19 +23,26 @@ struct consumer {
     struct retry_policy retry;
     int64_t lease_ms;
     int64_t timeout_ms;
+    int64_t poll_ms; /* look at least this often, whether or not a bell rang; 0: as often as the relay sweeps */
     int concurrency;
     int batch;     /* upper bound of the self-tuning batch size */
     int file_mode; /* permissions of a file that is made; 0: not given */
     bool receipts;
+    uint64_t given; /* what consumer_set was told: bit i is consumer_options[i], and a preset leaves it alone */
     struct http_options http;
 };
 
-/* consumer_options: sink, events, where, order, lanes, from, retry, lease, timeout, concurrency, batch, receipts, webhook-*.
- * Their target is a struct consumer. Ends with name == NULL. */
+/* consumer_options: preset, sink, events, where, order, lanes, from, retry, lease, timeout, poll, concurrency, batch, receipts,
+ * webhook-*. Their target is a struct consumer. Ends with name == NULL. The preset stands first: whoever sets what was given in the
+ * order of the table has the rest win over it. */
 extern const struct option_def consumer_options[];
+/* consumer_preset is the value that a preset has for an option; NULL: it says nothing about it, or there is no such preset. */
+const char *consumer_preset(const char *preset, const char *option);
 
 int consumer_init(struct consumer *c, const char *name, struct error *err);
 void consumer_release(struct consumer *c);
+/* consumer_set is option_set with the table above; what is set this way wins over a preset that comes later, too. */
+int consumer_set(struct consumer *c, const char *name, const char *value, struct error *err);
 /* consumer_copy makes one like it, with another name and other events. */
 int consumer_copy(const struct consumer *from, const char *name, const char *events, struct consumer *ret,
                   struct error *err);

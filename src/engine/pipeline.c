@@ -14,6 +14,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     p->cfg = *cfg;
     p->c = cfg->consumer;
     if (!p->cfg.sweep_ms) p->cfg.sweep_ms = 30000;
+    if (p->c->poll_ms) p->cfg.sweep_ms = p->c->poll_ms;
     if (!p->cfg.poll_ms) p->cfg.poll_ms = 500;
     p->batch_size = p->c->concurrency > BATCH_START ? (size_t)p->c->concurrency : BATCH_START; /* see tune */
     if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;

@@ -33,8 +33,8 @@ struct pipeline_config {
     const struct handler *handlers;
     size_t n_handlers;
     struct pulse *pulse; /* NULL: nobody extends claims while a handler runs */
-    int64_t sweep_ms;    /* look at least this often even if no bell rings; 0: 30 s */
-    int64_t poll_ms;     /* how often to look when the store has no bell; 0: 500 ms */
+    int64_t sweep_ms; /* look at least this often even if no bell rings, unless the consumer has a poll_ms; 0: 30 s */
+    int64_t poll_ms;  /* how often to look when the store has no bell; 0: 500 ms */
     /* When others have given the consumer other settings: wait until they are ours again, instead of failing. */
     bool stand_by;
 };

@@ -509,6 +509,88 @@ static void sweep_finds_what_the_bell_missed(void **state)
     close(broken_bell[1]);
 }
 
+/* dispatcher_has_the_numbers_of_its_document: as they show in what it does, on a clock that is moved by hand. */
+static void dispatcher_has_the_numbers_of_its_document(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "preset=dispatcher", NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    assert_true(w->c.receipts);
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
+
+    /* poll 500 ms */
+    rig_step(g, 0);
+    rig_emit(g, "a");
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 1);
+    assert_int_equal(deadline - g->mono, 500 * MS_NS);
+    rig_pass(g, 500);
+    rig_step(g, 0);
+    SAW(1);
+
+    /* batch 50: a batch that is gone grows no further */
+    for (int n = 0; n < 150; n++) rig_emit(g, NULL);
+    int64_t claims = pipeline_stats(w->p)->claims;
+    assert_true(rig_run(g, 0, 10000));
+    assert_int_equal(pipeline_stats(w->p)->claims - claims, 3);
+
+    /* lease 30 s, renewed at half */
+    w->sk->hold = true;
+    rig_emit(g, "b");
+    rig_pass(g, 500);
+    rig_step(g, 0);
+    int64_t renewed = pipeline_stats(w->p)->meter.renewals[RENEWAL_OK];
+    rig_pass(g, 14999);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->meter.renewals[RENEWAL_OK], renewed);
+    rig_pass(g, 1);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->meter.renewals[RENEWAL_OK], renewed + 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    w->sk->hold = false;
+
+    /* 8 attempts, then a dead letter */
+    w->sk->answer = retry_one;
+    w->sk->answer_ctx = 1 + 150 + 1 + 1;
+    rig_emit(g, "poison");
+    for (int n = 0; n < 2000 && info(g).dead == 0; n++) {
+        rig_emit(g, NULL); /* gets through, so the other's failure is its own */
+        rig_pass(g, 1000);
+        rig_step(g, 0);
+    }
+    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(pipeline_stats(w->p)->retried, 7);
+    assert_int_equal(pipeline_stats(w->p)->buried, 1);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+/* what_is_set_wins_over_a_preset: before it and behind it. */
+static void what_is_set_wins_over_a_preset(void **state)
+{
+    struct consumer c;
+    struct error err;
+    (void)state;
+    assert_int_equal(consumer_init(&c, "c", &err), 0);
+    assert_int_equal(consumer_set(&c, "batch", "7", &err), 0);
+    assert_int_equal(consumer_set(&c, "preset", "dispatcher", &err), 0);
+    assert_int_equal(consumer_set(&c, "lease", "5s", &err), 0);
+    assert_int_equal(c.batch, 7);
+    assert_int_equal(c.lease_ms, 5000);
+    assert_int_equal(c.poll_ms, 500);
+    assert_int_equal(c.retry.attempts, 8);
+    assert_int_equal(consumer_set(&c, "preset", "none", &err), 0);
+    assert_int_equal(c.batch, 7);
+    assert_int_equal(c.lease_ms, 5000);
+    assert_int_equal(c.poll_ms, 0);
+    assert_false(c.receipts);
+    assert_int_equal(consumer_set(&c, "preset", "dispatch", &err), -1);
+    assert_non_null(strstr(err.text, "\"dispatch\" is not dispatcher or none"));
+    consumer_release(&c);
+}
+
 static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **state)
 {
     struct rig *g = *state;
@@ -997,6 +1079,8 @@ int main(void)
         ON_A_RIG(slow_handlers_keep_their_lease),
         ON_A_RIG(step_returns_often_enough_to_be_stopped),
         ON_A_RIG(sweep_finds_what_the_bell_missed),
+        ON_A_RIG(dispatcher_has_the_numbers_of_its_document),
+        cmocka_unit_test(what_is_set_wins_over_a_preset),
         ON_A_RIG(claim_that_came_after_its_lease_is_kept_if_the_store_says_so),
         ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
         ON_A_RIG(several_batches_fly_at_once_and_a_failure_holds_its_key_in_all),
