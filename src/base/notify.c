@@ -8,13 +8,17 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/text.h"
 
 static int64_t watchdog(void)
 {
     const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
-    if (!usec || (pid && atoll(pid) != (long long)getpid())) return 0;
-    long long n = atoll(usec);
-    return n > 0 && n < INT64_MAX / 1000 ? n * 1000 : 0;
+    int64_t n = 0, whose = getpid();
+    struct error err;
+    if (pid && text_int(pid, 1, INT32_MAX, &whose, &err) != 0) return 0;
+    if (whose != getpid()) return 0; /* systemd watches another process */
+    if (!usec || text_int(usec, 1, INT64_MAX / 1000, &n, &err) != 0) return 0;
+    return n * 1000;
 }
 
 /* address: a path, or a name in the abstract namespace, which is written with @ and starts with a NUL. */

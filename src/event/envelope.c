@@ -134,10 +134,11 @@ static int64_t time_of(struct json v)
     int ms = 0, end = 0;
     if (v.type != JSON_STRING || v.raw.n - 2 >= sizeof text) return 0;
     memcpy(text, v.raw.p + 1, v.raw.n - 2);
-    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min,
-               &tm.tm_sec, &ms, &end) != 7 ||
-        text[end])
-        return 0;
+    /* NOLINTNEXTLINE(cert-err34-c): no number has more than four digits. */
+    int n = sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
+                   &tm.tm_min, &tm.tm_sec, &ms, &end);
+    bool whole = n == 7 && end > 0 && text[end] == '\0';
+    if (!whole) return 0;
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
     return (int64_t)timegm(&tm) * 1000 + ms;
