@@ -35,4 +35,38 @@ CREATE VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq WHERE d.state = 'delivered';
 
+-- ---- names that people bring along from another outbox (docs/coming-from.md) ----
+
+-- They cost nothing while nobody reads them. A table of the application's that has such a name already is left alone.
+-- last_processed_id: everything up to it is done with. The retry is that of the first event that failed and waits.
+-- last_processed_at is known where receipts are kept.
+CREATE VIEW IF NOT EXISTS outbox_listeners AS
+SELECT c.name AS listener_id,
+       min((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),
+           coalesce((SELECT min(k.from_seq) FROM outbox_claim k WHERE k.consumer = c.name AND k.parked = 0), 9223372036854775807),
+           coalesce((SELECT min(w.seq) - 1 FROM outbox_parked w WHERE w.consumer = c.name AND NOT EXISTS
+                     (SELECT 1 FROM outbox_dead d WHERE d.consumer = w.consumer AND d.seq = w.seq)), 9223372036854775807))
+           AS last_processed_id,
+       r.at AS last_processed_at, coalesce(p.attempts, 0) AS retry_count, p.due_at AS retry_after, p.error AS last_error, c.created_at,
+       max(c.created_at, coalesce(r.at, 0), coalesce(p.failed_at, 0), coalesce(c.report_at, 0)) AS updated_at
+FROM outbox_consumer c
+LEFT JOIN outbox_receipt r ON r.consumer = c.name AND r.seq = (SELECT max(x.seq) FROM outbox_receipt x WHERE x.consumer = c.name)
+LEFT JOIN outbox_parked p ON p.consumer = c.name AND p.seq = (SELECT min(x.seq) FROM outbox_parked x
+                                                              WHERE x.consumer = c.name AND x.failed_at IS NOT NULL);
+
+CREATE VIEW IF NOT EXISTS outbox_dead_letters AS
+SELECT consumer AS listener_id, seq AS outbox_event_id, error, dead_at AS failed_at FROM outbox_dead WHERE retrying = 0;
+
+CREATE VIEW IF NOT EXISTS outbox_dlq AS
+SELECT consumer, id AS original_outbox_id, type AS topic, aggregate_type AS aggregate_kind, aggregate_id,
+       version AS source_entity_version, payload, headers AS telemetry_envelope, tenant AS tenant_id,
+       attempts AS publish_attempts, error AS final_error, created_at, dead_at AS failed_at
+FROM outbox_dead WHERE retrying = 0;
+
+CREATE VIEW IF NOT EXISTS outbox_event_handled AS
+SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM outbox_handled;
+
+CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
+SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
+
 UPDATE outbox_meta SET value = '4' WHERE name = 'schema_version';

@@ -209,8 +209,8 @@ class Validate(PgCase):
 
     def test_a_missing_table_is_one_difference_and_a_missing_view_another(self):
         self.outbox("init")
-        self.sql("DROP TABLE outbox.receipt; DROP VIEW outbox.delivery")
-        self.assertEqual(self.differences(), ["table receipt is missing", "view delivery is missing"])
+        self.sql("DROP TABLE outbox.setting; DROP VIEW outbox.consumer_status")
+        self.assertEqual(self.differences(), ["table setting is missing", "view consumer_status is missing"])
 
     def test_what_stands_beside_is_noted_but_no_fault(self):
         self.outbox("init")

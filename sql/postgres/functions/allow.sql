@@ -60,6 +60,9 @@ BEGIN
     FOR r IN SELECT * FROM @schema@.rights(part, held) LOOP
         EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
     END LOOP;
+    FOR r IN SELECT v.name FROM @schema@.named_views() v WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
+        EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
+    END LOOP;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.give(text, text) IS 'the rights of a part';

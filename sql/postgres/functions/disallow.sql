@@ -21,6 +21,9 @@ BEGIN
     FOR r IN SELECT * FROM @schema@.rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
+    FOR r IN SELECT v.name FROM @schema@.named_views() v LOOP
+        EXECUTE format('REVOKE ALL ON %s.%I FROM %I', '@schema@', r.name, role);
+    END LOOP;
     PERFORM @schema@.give(h, role) FROM unnest(had) AS h WHERE h <> part;
     IF cardinality(had) > 1 THEN
         RETURN true;

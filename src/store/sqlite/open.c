@@ -82,11 +82,13 @@ static int sqlite_schema_status(struct store *base, struct schema_status *ret, s
 /* drop_made appends a DROP for each thing of a kind that the migrations make; whatever they renamed or dropped again is not there. */
 static void drop_made(const char *kind, struct buf *to)
 {
+    static const char unless[] = "IF NOT EXISTS ";
     char mark[32];
     int n_mark = snprintf(mark, sizeof mark, "\nCREATE %s ", kind);
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
         for (const char *p = sqlite_schema[i]; (p = strstr(p, mark));) {
             p += n_mark;
+            if (strncmp(p, unless, strlen(unless)) == 0) p += strlen(unless);
             buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
         }
 }
