@@ -12,6 +12,15 @@
 
 The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL: on the run's
 ($OUTBOX_TEST_PG), or on one of its own where a file is run by hand.
+
+What every store must do is written once, without a base, and asks the database in words that all of them know:
+
+    @on_each_store
+    class Emitting:
+        def test_an_event_is_a_row(self):
+            self.init()
+            self.emit("a")
+            self.assertEqual(self.ask("SELECT type FROM @event WHERE seq = ?", 1), [("a",)])
 """
 import atexit
 import contextlib
@@ -23,6 +32,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -290,6 +300,23 @@ class Case(unittest.TestCase):
             db.close()
 
 
+    def ask(self, statement, *params):
+        """ask is sql in the words of every store: @event is a table of the outbox, ? a parameter."""
+        return self.sql(re.sub(r"@(\w+)", r"outbox_\1", statement), *params)
+
+    def millis(self, column):
+        """millis is the expression for a time in milliseconds since 1970."""
+        return column
+
+    def time_of(self, millis):
+        """time_of is the expression for what a column keeps of such a time."""
+        return str(millis)
+
+    def assert_sound(self):
+        """assert_sound has the database look at itself."""
+        self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
+
+
 def postgres_server():
     """postgres_server is the address of the run's PostgreSQL; where there is none, of one that ends with us."""
     if "OUTBOX_TEST_PG" not in os.environ:
@@ -333,6 +360,18 @@ class PgCase(Case):
         """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
         return servers.execute(self.store, statement, *params)
 
+    def ask(self, statement, *params):
+        return self.sql(re.sub(r"@(\w+)", r"outbox.\1", statement).replace("?", "%s"), *params)
+
+    def millis(self, column):
+        return f"(extract(epoch FROM {column}) * 1000)::float8"
+
+    def time_of(self, millis):
+        return f"to_timestamp({millis} / 1000.0)"
+
+    def assert_sound(self):
+        pass  # a server looks after its own
+
     def role(self, *parts):
         """role makes a role with these parts in the outbox, gone with the test, and gives the store as it connects."""
         name = f"r_{uuid.uuid4().hex}"
@@ -340,3 +379,16 @@ class PgCase(Case):
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
         for part in parts: self.outbox("grant", part, name)
         return re.sub(r"(?<=[?&]user=)[^&]*", name, self.store)
+
+
+# Who stands for which store. Under a sanitizer PostgreSQL is left to the files that are about it: a second time here tells nothing.
+STORE_CASES = {"OnSqlite": Case} if SANITIZED else {"OnSqlite": Case, "OnPostgres": PgCase}
+
+
+def on_each_store(mixin):
+    """on_each_store makes of a class without a base one test class for each store, NameOnSqlite and NameOnPostgres."""
+    module = sys.modules[mixin.__module__]
+    for suffix, base in STORE_CASES.items():
+        name = mixin.__name__ + suffix
+        setattr(module, name, type(name, (mixin, base), {"__module__": mixin.__module__, "__doc__": mixin.__doc__}))
+    return mixin

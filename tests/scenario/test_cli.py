@@ -1,4 +1,4 @@
-"""The command line: every command, every exit code, every kind of bad input."""
+"""The command line: every command, every exit code, every kind of bad input; what works on a store, on each store."""
 import json
 import os
 import pty
@@ -11,14 +11,14 @@ import subprocess
 import time
 import unittest
 
-from support import BIN, RESERVED, Case, wait_until
+from support import BIN, RESERVED, Case, on_each_store, wait_until
 
 USAGE, DATA, UNAVAILABLE, AGAIN, CONFIG = 64, 65, 69, 75, 78
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 ESCAPE = "\x1b"
 
 
-class CliCase(Case):
+class CliCase:
     def refused(self, status, *args, says=(), **kw):
         """refused expects the exit status and one line `outbox: ...` on stderr that holds every text of `says`."""
         done = self.outbox(*args, status=status, **kw)
@@ -30,16 +30,19 @@ class CliCase(Case):
 
     def stored(self):
         """stored gives the number of events, after a look at the database's health."""
-        self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
-        return self.sql("SELECT count(*) FROM outbox_event")[0][0]
+        self.assert_sound()
+        return self.ask("SELECT count(*) FROM @event")[0][0]
 
     def keys(self):
-        return self.sql("SELECT count(*) FROM outbox_idempotency")[0][0]
+        return self.ask("SELECT count(*) FROM @idempotency")[0][0]
 
     def write(self, name, text):
         path = self.path(name)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
+
+    def lines(self, n):
+        return "".join(json.dumps({"type": "t", "payload": i}) + "\n" for i in range(1, n + 1))
 
     def on_terminal(self, *args, env=None):
         """on_terminal runs the CLI on a terminal of its own and gives what it wrote there, and its exit status."""
@@ -66,7 +69,7 @@ class CliCase(Case):
         return text.decode(errors="backslashreplace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-class Arguments(CliCase):
+class Arguments(CliCase, Case):
     def test_version_is_printed_three_ways(self):
         text = self.outbox("version").stdout
         self.assertRegex(text, r"\Aoutbox \d+\.\d+\.\d+\n\Z")
@@ -150,6 +153,7 @@ class Arguments(CliCase):
         self.assertIn(b"stdout", done.stderr)
 
 
+@on_each_store
 class Init(CliCase):
     def test_makes_the_tables_once(self):
         self.assertEqual(self.json("init"), {"store": self.store, "created": True})
@@ -157,16 +161,14 @@ class Init(CliCase):
         self.assertIn("nothing to do", self.outbox("init").stdout)
 
     def test_lives_beside_the_tables_of_an_application(self):
-        self.sql("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        self.ask("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         self.outbox("init")
         self.outbox("emit", "a")
-        self.assertEqual(self.sql("SELECT count(*) FROM orders"), [(0,)])
+        self.assertEqual(self.ask("SELECT count(*) FROM orders"), [(0,)])
         self.assertEqual(self.stored(), 1)
 
-    def test_a_folder_that_does_not_exist_is_unavailable(self):
-        self.refused(UNAVAILABLE, "init", "--store", f"sqlite:{self.path('no/such/folder.db')}", says="folder.db")
 
-
+@on_each_store
 class Emit(CliCase):
     def setUp(self):
         super().setUp()
@@ -180,7 +182,7 @@ class Emit(CliCase):
         self.assertEqual((ev["id"], ev["seq"], ev["type"], ev["version"]), (id, 1, "order.paid", 3))
         self.assertEqual((ev["aggregate_type"], ev["aggregate_id"], ev["tenant"]), ("order", "4/2", "acme"))
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
-        self.assertEqual(self.sql("SELECT payload FROM outbox_event"), [('{"total": 9.50}',)])
+        self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @event"), [('{"total": 9.50}',)])
 
     def test_says_that_the_event_is_stored_when_its_id_cannot_be_printed(self):
         for redirect in (">/dev/full", ">&-"):
@@ -188,7 +190,7 @@ class Emit(CliCase):
                                   env=self.env(), cwd=self.dir)
             self.assertEqual(done.returncode, 69, done.stderr)
             self.assertIn("the event is stored, with the id ", done.stderr)
-        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(2,)])
+        self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(2,)])
 
     def test_closed_standard_input_is_an_error_not_an_empty_one(self):
         done = subprocess.run(["sh", "-c", 'exec "$0" emit --ndjson - <&-', BIN], capture_output=True, text=True,
@@ -201,7 +203,7 @@ class Emit(CliCase):
         self.outbox("emit", "a", "--payload", f"@{path}")
         self.outbox("emit", "a", "--payload", "-", input='{"b":  1}')
         self.outbox("emit", "a")
-        self.assertEqual([p for p, in self.sql("SELECT payload FROM outbox_event ORDER BY seq")],
+        self.assertEqual([p for p, in self.ask("SELECT CAST(payload AS text) FROM @event ORDER BY seq")],
                          ["[0]", "[1,\n 2]", '{"b":  1}', "null"])
 
     def test_the_same_idempotency_key_gives_one_event_and_says_so(self):
@@ -217,7 +219,8 @@ class Emit(CliCase):
 
     def test_delay_sets_the_time_before_which_nobody_gets_it(self):
         self.outbox("emit", "a", "--delay", "5m")
-        created, not_before = self.sql("SELECT created_at, not_before FROM outbox_event")[0]
+        times = f"{self.millis('created_at')}, {self.millis('not_before')}"
+        created, not_before = self.ask(f"SELECT {times} FROM @event")[0]
         self.assertAlmostEqual(not_before - created, 300_000, delta=30_000)
 
     def test_variables_of_the_exec_sink_are_not_taken_for_options(self):
@@ -227,13 +230,11 @@ class Emit(CliCase):
         self.assertEqual((ev["type"], ev["aggregate_id"], ev["tenant"], ev["version"]), ("a", None, None, None))
 
 
+@on_each_store
 class Bulk(CliCase):
     def setUp(self):
         super().setUp()
         self.init()
-
-    def lines(self, n, **more):
-        return "".join(json.dumps({"type": "t", "payload": i, **more}) + "\n" for i in range(1, n + 1))
 
     def test_reads_stdin_or_a_file_and_counts(self):
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(3)).stdout, "3 events, 0 duplicates\n")
@@ -247,7 +248,8 @@ class Bulk(CliCase):
                 '"headers":{"h":"v"},"idempotency_key":"k"}')
         done = self.outbox("emit", "--ndjson", input=f"{line}\r\n\n  \n{line}")
         self.assertEqual(done.stdout, "1 events, 1 duplicates\n")
-        self.assertEqual(self.sql("SELECT aggregate_id, version, payload, headers FROM outbox_event"),
+        self.assertEqual(self.ask("SELECT aggregate_id, version, CAST(payload AS text), CAST(headers AS text) "
+                                  "FROM @event"),
                          [("ü", 7, '{ "x" : 1.0 }', '{"h":"v"}')])
 
     def test_a_bad_line_is_named_and_its_transaction_undone(self):
@@ -285,14 +287,8 @@ class Bulk(CliCase):
     def test_a_missing_file_is_bad_data(self):
         self.refused(DATA, "emit", "--ndjson", "none.ndjson", says="none.ndjson")
 
-    def test_progress_is_shown_on_a_terminal_only(self):
-        path = self.write("e.ndjson", self.lines(200_000))
-        text, status = self.on_terminal("emit", "--ndjson", path)
-        self.assertEqual(status, 0)
-        self.assertRegex(text, r"\[#+ +\] +\d+%")
-        self.assertEqual(self.outbox("emit", "--ndjson", path).stderr, "")
 
-
+@on_each_store
 class BadInput(CliCase):
     """Each: a clear error, the right exit code, and nothing half-written."""
 
@@ -357,6 +353,34 @@ class BadInput(CliCase):
     def test_headers_that_are_not_utf8(self):
         self.emit_refused("a", "--header", b"a=\xff", says="UTF-8")
 
+    def test_a_newer_database_is_left_alone(self):
+        self.ask("UPDATE @meta SET value = '999' WHERE name = 'schema_version'")
+        for command in (["emit", "a"], ["status"], ["init"], ["emit", "--ndjson"]):
+            with self.subTest(command=command):
+                self.refused(DATA, *command, input='{"type":"a"}\n', says=["999", "newer"])
+        self.assertEqual(self.stored(), 0)
+        self.assertEqual(self.ask("SELECT value FROM @meta WHERE name = 'schema_version'"), [("999",)])
+
+
+@on_each_store
+class Early(CliCase):
+    def test_a_database_without_an_outbox_is_not_ours(self):
+        self.ask("CREATE TABLE orders (id INTEGER)")
+        for command in (["emit", "a"], ["status"], ["events", "list"], ["trim"]):
+            with self.subTest(command=command):
+                self.refused(DATA, *command, says="outbox init")
+
+
+class Files(CliCase, Case):
+    """Bad input that only a store in a file can be: a clear error, the right exit code, and the file as it was."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def test_a_folder_that_does_not_exist_is_unavailable(self):
+        self.refused(UNAVAILABLE, "init", "--store", f"sqlite:{self.path('no/such/folder.db')}", says="folder.db")
+
     def test_a_text_file_is_not_ours(self):
         text = "# just notes, long enough to be taken for a database header\n" * 40
         self.write("notes.db", text)
@@ -370,7 +394,7 @@ class BadInput(CliCase):
         self.assertIn("outbox: ", done.stderr)
         self.assertIn(name, done.stderr)
 
-    def test_a_database_without_an_outbox_is_not_ours(self):
+    def test_a_database_without_an_outbox_is_left_as_it_was(self):
         db = sqlite3.connect(self.path("app.db"))
         db.execute("CREATE TABLE orders (id)")
         db.commit()
@@ -384,14 +408,6 @@ class BadInput(CliCase):
     def test_a_file_that_does_not_exist_is_not_made_by_accident(self):
         self.refused(DATA, "emit", "a", "--store", f"sqlite:{self.path('none.db')}", says="outbox init")
         self.assertFalse(self.path("none.db").exists())
-
-    def test_a_newer_database_is_left_alone(self):
-        self.sql("UPDATE outbox_meta SET value = 999 WHERE name = 'schema_version'")
-        for command in (["emit", "a"], ["status"], ["init"], ["emit", "--ndjson"]):
-            with self.subTest(command=command):
-                self.refused(DATA, *command, input='{"type":"a"}\n', says=["999", "newer"])
-        self.assertEqual(self.stored(), 0)
-        self.assertEqual(self.sql("SELECT value FROM outbox_meta WHERE name = 'schema_version'"), [("999",)])
 
     def as_nobody(self, *args, **kw):
         """as_nobody runs the CLI without the rights of root, who is stopped by nothing."""
@@ -450,8 +466,31 @@ class BadInput(CliCase):
         self.assertEqual(self.stored(), 0)
         self.outbox("emit", "a", env=quick)
 
+    def test_tables_show_no_control_characters_of_strangers(self):
+        db = sqlite3.connect(self.db)
+        db.execute("PRAGMA ignore_check_constraints = ON")  # an older version let them in
+        with db:
+            db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id) VALUES ('t', 'o', ?)",
+                       (f"{ESCAPE}]0;pwned\x07\x9b31m",))
+        db.close()
+        for args in (["events", "list"], ["events", "show", "1"]):
+            self.assertNotRegex(self.outbox(*args).stdout, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+            text, status = self.on_terminal(*args, env={"NO_COLOR": "1"})
+            self.assertEqual(status, 0)
+            self.assertNotRegex(text, "[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+        self.assertEqual(self.json("events", "show", "1")["aggregate_id"], f"{ESCAPE}]0;pwned\x07\x9b31m")
 
-class Settings(CliCase):
+
+class Progress(CliCase, Case):
+    def test_progress_is_shown_on_a_terminal_only(self):
+        self.init()
+        text, status = self.on_terminal("emit", "--ndjson", self.write("many.ndjson", self.lines(60_000)))
+        self.assertEqual(status, 0)
+        self.assertRegex(text, r"\[#+ +\] +\d+%")
+        self.assertEqual(self.outbox("emit", "--ndjson", self.write("few.ndjson", self.lines(2000))).stderr, "")
+
+
+class Settings(CliCase, Case):
     CONF = """
 # a comment
 [outbox]
@@ -549,6 +588,7 @@ lease = 20s
         self.assertNotIn("s3cret", self.outbox("config", "show", "--consumer", "a", "--sink", sink).stdout)
 
 
+@on_each_store
 class Inspect(CliCase):
     """What operators see, with a consumer that delivers and one that rejects everything."""
 
@@ -674,20 +714,6 @@ class Inspect(CliCase):
         self.assertIn("deleted 0 events", self.outbox("trim", "--older-than", "0s").stdout)
         self.refused(USAGE, "trim", "--retention", "0s", says="--older-than")
 
-    def test_tables_show_no_control_characters_of_strangers(self):
-        db = sqlite3.connect(self.db)
-        db.execute("PRAGMA ignore_check_constraints = ON")  # an older version let them in
-        with db:
-            db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id) VALUES ('t', 'o', ?)",
-                       (f"{ESCAPE}]0;pwned\x07\x9b31m",))
-        db.close()
-        for args in (["events", "list"], ["events", "show", "5"]):
-            self.assertNotRegex(self.outbox(*args).stdout, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-            text, status = self.on_terminal(*args, env={"NO_COLOR": "1"})
-            self.assertEqual(status, 0)
-            self.assertNotRegex(text, "[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-        self.assertEqual(self.json("events", "show", "5")["aggregate_id"], f"{ESCAPE}]0;pwned\x07\x9b31m")
-
     def test_colours_are_for_terminals_and_not_with_no_color(self):
         self.deliver()
         self.assertNotIn(ESCAPE, self.outbox("status").stdout)
@@ -702,6 +728,7 @@ class Inspect(CliCase):
             self.assertIn("o/ü", self.outbox("events", "list", env={"LC_ALL": locale}).stdout)
 
 
+@on_each_store
 class Relay(CliCase):
     def setUp(self):
         super().setUp()
@@ -712,8 +739,6 @@ class Relay(CliCase):
         self.refused(CONFIG, "relay", "--consumer", "a", says=['"a"', "sink"])
         self.refused(USAGE, "relay", "--consumer", "a", "--sink", "stdout:", "--consumer", "a", says='"a"')
         self.refused(CONFIG, "relay", "--consumer", "a", "--sink", "stdout:", env={"OUTBOX_STORE": ""}, says="--store")
-        self.refused(DATA, "relay", "--consumer", "a", "--sink", "stdout:", "--store", f"sqlite:{self.path('none.db')}",
-                     says="outbox init")
 
     def test_drain_delivers_everything_and_ends(self):
         ids = [self.emit("a", f"k/{i}", i) for i in range(5)]
