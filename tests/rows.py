@@ -27,9 +27,9 @@ ROW = re.compile(r"^\| *(C\d+\.\d+) *\| (.*) \|$", re.MULTILINE)
 GAP = re.compile(r"(\w+) \(not yet\)")
 
 # The store of a C program, unless its groups tell; none for the rest.
-PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
-            SQLITE: ("handlers_sqlite", "misbehave_sqlite", "manage"),
-            MEMORY: ("pipeline", "effects", "found", "outage", "for_tests", "sim")}
+PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "claim_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
+            SQLITE: ("handlers_sqlite", "claim_sqlite", "misbehave_sqlite", "manage"),
+            MEMORY: ("claim_memory", "pipeline", "effects", "found", "outage", "for_tests", "sim")}
 KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "memory": MEMORY}
 
 

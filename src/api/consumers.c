@@ -154,11 +154,36 @@ static int names_differ(struct runner *const *list, size_t n, struct error *err)
     return 0;
 }
 
+static bool is_bare(const outbox_consumer *c)
+{
+    return !c->c.sink && c->n_handlers == 0;
+}
+
+int api_consumer_describe(outbox_consumer *c, struct error *err)
+{
+    c->registered = true;
+    return is_bare(c) ? 0 : expand(c, err);
+}
+
+/* is_claimed_for: it is there for outbox_claim_batch only. */
+static bool is_claimed_for(const outbox_consumer *c)
+{
+    return c->registered && is_bare(c);
+}
+
+bool api_runs_any(const outbox *ob)
+{
+    for (const outbox_consumer *c = ob->consumers; c; c = c->next)
+        if (!is_claimed_for(c)) return true;
+    return false;
+}
+
 struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
 {
     size_t n = 0;
     struct runner **list = NULL;
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
+        if (is_claimed_for(c)) continue;
         if (expand(c, err) != 0) goto fail;
         struct runner **more = realloc(list, (n + c->n_runners + 1) * sizeof *more);
         if (!more) {

@@ -1,4 +1,4 @@
-/* handle.h: what the files of the public interface share: outbox.c (opening, emitting, running), consumers.c, tx.c (what a
+/* handle.h: what the files of the public interface share: outbox.c (opening, emitting, running), consumers.c, claim.c, tx.c (what a
  * handler sees), test.c. */
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
@@ -18,6 +18,7 @@ struct outbox_consumer {
     struct outbox_consumer *next;
     struct consumer c;
     bool events_set, named, shared, changed;
+    bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
     int workers;
     struct handler *handlers; /* names and patterns are owned */
     struct api_handler **api; /* ctx of handlers[i] */
@@ -60,6 +61,10 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
 void api_consumer_free(outbox_consumer *c);
+/* api_consumer_describe checks what was set, and gives handlers with a fate of their own their parts. */
+int api_consumer_describe(outbox_consumer *c, struct error *err);
+/* api_runs_any: whether there is a consumer to run, or one that is described wrongly. */
+bool api_runs_any(const outbox *ob);
 /* api_crew lists the runners of all consumers, ready to be run; the caller frees the list. */
 struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err);
 

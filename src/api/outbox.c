@@ -193,7 +193,7 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
 static int committed(outbox *ob, struct error *err)
 {
     if (!(ob->st->caps & STORE_DOORBELL)) outbox_wake(ob);
-    if (!ob->eager || !ob->consumers || crew_mine(&ob->crew) || ob->running) return 0;
+    if (!ob->eager || !api_runs_any(ob) || crew_mine(&ob->crew) || ob->running) return 0;
     if (outbox_step(ob, NULL, (outbox_error *)err) == 0) return 0;
     if (err) err->code = ERR_UNDELIVERED;
     return err_prefix(err, "committed, but not delivered");

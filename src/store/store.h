@@ -99,6 +99,7 @@ struct claim_request {
     size_t max_bytes; /* stop after the event that crosses it */
     int64_t lease_ms;
     int max_attempts; /* a careful event with as many crashes behind it is buried */
+    bool once;        /* the caller may not come again soon: nothing is read ahead, and no bell is listened for */
 };
 
 /* What claim says when there was nothing, so that the caller knows when to ask again. */
@@ -448,6 +449,10 @@ struct store_ops {
     /* consumer_list appends all (or the one named) to an array in the arena. */
     int (*consumer_list)(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                          struct error *err);
+    /* consumer_specs is the settings alone, at no cost: of the one named, or of all that this handle may claim for and that are
+     * not paused. ERR_NOTFOUND: there is no consumer of that name. */
+    int (*consumer_specs)(struct store *st, const char *name, struct arena *a, struct consumer_spec **ret,
+                          size_t *ret_n, struct error *err);
     /* consumer_gauge says how one is, cheaply. ERR_NOTFOUND: there is none of that name. */
     int (*consumer_gauge)(struct store *st, const char *name, struct arena *a, struct consumer_gauge *ret,
                           struct error *err);

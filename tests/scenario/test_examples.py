@@ -16,6 +16,7 @@ from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, thorough, wait_
 
 EXAMPLES = ROOT / "examples"
 SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
+WORKER = pathlib.Path(BIN).parent / "examples" / "worker"
 # Where ./test puts modules that npm brought, and where Debian puts its own.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outbox-tests"
 NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), str(CACHE / "node_modules"), "/usr/share/nodejs"]))
@@ -346,6 +347,43 @@ class ShopOnPostgres(Shop, PgCase):
     PREFIX = "outbox."
 
 
+class Worker:
+    """The worker in C that claims, delivers and settles by itself, on either store."""
+
+    def work(self, *target):
+        done = subprocess.run([WORKER, self.store, *target], cwd=self.dir, env=self.env(), capture_output=True, text=True,
+                              timeout=TIMEOUT)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.splitlines()
+
+    def test_a_worker_of_its_own_delivers_for_one_consumer_and_for_all(self):
+        self.init()
+        self.emit_many([{"type": type, "aggregate_type": "order", "aggregate_id": "1"} for type in ("order.paid", "order.shipped")])
+        self.emit("user.new")
+        # What is refused the first time holds back its key, and comes before it.
+        self.assertEqual(self.work("mail"), ["mail order.paid null", "mail order.shipped null"])
+        self.emit("order.closed")
+        lines = self.work()
+        self.assertEqual([line for line in lines if line.startswith("mail")], ["mail order.closed null"])
+        of_audit = [line.split()[1] for line in lines if line.startswith("audit")]
+        self.assertEqual(sorted(of_audit), ["order.closed", "order.paid", "order.shipped", "user.new"])
+        self.assertLess(of_audit.index("order.paid"), of_audit.index("order.shipped"))
+        self.assertEqual(self.work(), [])
+
+    def test_the_middle_of_it_stands_in_the_documents(self):
+        page = (ROOT / "docs" / "claiming.md").read_text()
+        for quote in re.findall(r"^```c\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+            self.assertIn(quote, (EXAMPLES / "worker.c").read_text())
+
+
+class WorkerOnSqlite(Worker, Case):
+    pass
+
+
+class WorkerOnPostgres(Worker, PgCase):
+    pass
+
+
 class Reference(ExampleCase):
     """docs/sql.md tells the truth: its examples print what it shows, and what it describes is what there is."""
 
@@ -369,7 +407,7 @@ class Reference(ExampleCase):
 
     def test_its_functions_have_the_arguments_it_names(self):
         found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)
-        self.assertEqual(len(found), 19)
+        self.assertEqual(len(found), 25)
         for name, arguments in found:
             shown = [argument.split()[:2] for argument in arguments.split(",")]
             there = self.sql("SELECT array_agg(a.name ORDER BY a.n), array_agg(format_type(a.type, NULL) ORDER BY a.n)"

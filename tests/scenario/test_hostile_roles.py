@@ -145,6 +145,7 @@ END$$;
 
 MODES = ("ACCESS EXCLUSIVE", "EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE", "SHARE UPDATE EXCLUSIVE")
 
+CLAIMS = ("claim", "claim_batch")  # refused in a transaction that has written, so each is tried in one of its own
 # What an argument is called says what to give; otherwise its type does. {target}: a consumer, {epoch}: its live claim.
 BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY['{target}']", "keys": "ARRAY['k']", "worker": "'w'",
            "owner": "'w'", "epoch": "{epoch}", "settle_epoch": "{epoch}", "role": "'{role}'", "who": "'{role}'", "part": "'operator'",
@@ -267,7 +268,8 @@ class Matrix:
             value = BY_NAME.get(called, BY_TYPE.get(kind, "NULL"))
             if kind == "anycompatible": kind = "text"
             if kind == "anyelement": kind = "text"
-            if called == "max_attempts" and name == "claim": value = "5"
+            if called == "max_attempts" and name in CLAIMS: value = "5"
+            if called == "target" and name in CLAIMS: value = "'{target}'"
             if called == "events" and "register" in name: value = "'t'"
             if called == "seq" and "drop" in name: value = "{letter}"
             value = value.format(target=target, epoch=self.lair.claims[target], letter=self.lair.letters[target], role=self.roles[role])
@@ -278,7 +280,7 @@ class Matrix:
         """of_function says what calling it did: '' refused; for a consumer of its own, or for anybody's."""
         targets = [self.own.get(role, "mail"), "b.mail"]
         calls = [self.call(name, names, types, role, target) for target in targets]
-        own, other = [self.alone(role, c) for c in calls] if name == "claim" else self.attempts(role, calls)
+        own, other = [self.alone(role, c) for c in calls] if name in CLAIMS else self.attempts(role, calls)
         touched = [self.changed(said) if state == "done" else [] for state, said, _ in (own, other)]
         if own[0] == REFUSED and other[0] == REFUSED: return ""
         if touched[1] and touched[1] == touched[0]: return "changes"

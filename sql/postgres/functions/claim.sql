@@ -1,13 +1,46 @@
 -- claim: leases up to max_events events of a consumer to a worker, and returns them in order. Deliver them, then settle
 -- with their epoch; what is not settled in time goes to someone else. Not inside a transaction that has done anything:
--- the claim must be durable before the first event goes out. An event that is `held` (its key waits for a retry) or
--- `delayed` (its time has not come) must not be delivered but settled as "behind" or "delay". Where an order is kept, a
--- worker gets the next claim of a lane once it has settled the one before.
+-- the claim must be durable before the first event goes out, and it counts from the commit. An event that is `held` (its key waits
+-- for a retry) or `delayed` (its time has not come) must not be delivered but settled as "behind" or "delay". Where an order is
+-- kept, a worker gets the next claim of a lane once it has settled the one before.
 -- The payload predicate of a consumer is not looked at here: it is the worker's to apply.
 CREATE OR REPLACE FUNCTION @schema@.claim(consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
                                           max_attempts int DEFAULT 5)
 RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
                payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    PERFORM @schema@.check_claim('claim', worker, max_events, lease_ms, max_attempts);
+    RETURN QUERY SELECT s.epoch, s.seq, s.id, s.type, s.aggregate_type, s.aggregate_id, s.version, s.payload, s.headers, s.tenant,
+                        s.created_at, s.attempts, s.held, s.delayed
+                 FROM @schema@.claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
+
+-- check_claim: refuses a claim that would not be durable, or has bad arguments.
+CREATE OR REPLACE FUNCTION @schema@.check_claim(called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'a claim inside a transaction that has written would not be durable: refused'
+            USING ERRCODE = 'OB002', HINT = format('COMMIT first, and call %s in a transaction of its own', called);
+    END IF;
+    IF (max_events BETWEEN 1 AND 100000 AND lease_ms BETWEEN 1 AND 86400000 AND max_attempts > 0 AND worker <> '') IS NOT TRUE THEN
+        RAISE EXCEPTION '% takes a worker, max_events of 1 to 100000, lease_ms of 1 to 86400000, max_attempts of 1 or more', called
+            USING ERRCODE = 'OB004';
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.check_claim(text, text, int, bigint, int) IS 'refuses a claim that would not be durable';
+
+-- claim_some: what claim and claim_batch have in common. careful: whether its one event was in the hands of a worker that vanished.
+-- For careful_mode see claim_parked.
+CREATE OR REPLACE FUNCTION @schema@.claim_some(consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
+                                               careful_mode int)
+RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
+               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean,
+               careful boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
@@ -15,16 +48,9 @@ DECLARE
     until timestamptz := clock_timestamp() + least(interval '200 milliseconds',
         nullif(current_setting('statement_timeout'), '0')::interval / 4);
 BEGIN
-    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'a claim inside a transaction that has written would not be durable: refused'
-            USING ERRCODE = 'OB002', HINT = 'COMMIT first, and call claim in a transaction of its own';
-    END IF;
-    IF (max_events BETWEEN 1 AND 100000 AND lease_ms BETWEEN 1 AND 86400000 AND max_attempts > 0 AND worker <> '') IS NOT TRUE THEN
-        RAISE EXCEPTION 'claim takes a worker, max_events of 1 to 100000, lease_ms of 1 to 86400000, max_attempts of 1 or more' USING ERRCODE = 'OB004';
-    END IF;
     FOR turn IN 1 .. 10000 LOOP
-        SELECT * INTO t FROM @schema@.turn(claim.consumer, worker, 0, 0, '[]', 0, max_events, lease_ms, max_attempts, 2,
-            true, random() < 0.01, (random() * 63)::int, '{}',
+        SELECT * INTO t FROM @schema@.turn(claim_some.consumer, worker, 0, 0, '[]', 0, max_events, lease_ms, max_attempts,
+            careful_mode, true, random() < 0.01, (random() * 63)::int, '{}',
             NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
@@ -33,11 +59,11 @@ BEGIN
     END IF;
     RETURN QUERY SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers,
                         e.tenant, e.created_at, e.attempts, coalesce(e.seq = ANY (t.held), false),
-                        coalesce(e.not_before > @schema@.clock(), false)
-                 FROM @schema@.claimed(claim.consumer, t.epoch) e ORDER BY e.seq;
+                        coalesce(e.not_before > @schema@.clock(), false), e.careful
+                 FROM @schema@.claimed(claim_some.consumer, t.epoch) e ORDER BY e.seq;
     IF NOT FOUND THEN -- somebody took the events away that were parked: nobody could settle what nobody sees
-        PERFORM @schema@.settle(claim.consumer, worker, t.epoch);
+        PERFORM @schema@.settle(claim_some.consumer, worker, t.epoch);
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
+COMMENT ON FUNCTION @schema@.claim_some(text, text, int, bigint, int, int) IS 'what claim and claim_batch have in common';

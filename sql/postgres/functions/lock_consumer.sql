@@ -11,6 +11,9 @@ BEGIN
     IF FOUND OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = lock_consumer.consumer) THEN
         RETURN '0';
     END IF;
+    IF current_setting('outbox.nowait', true) = 'on' THEN -- see claim_batch
+        RAISE EXCEPTION 'consumer "%" is locked by somebody else', consumer USING ERRCODE = 'lock_not_available';
+    END IF;
     PERFORM @schema@.wait_for_consumer(consumer);
     RETURN clock_timestamp() - statement_timestamp();
 END

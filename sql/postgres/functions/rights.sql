@@ -79,10 +79,10 @@ CREATE OR REPLACE FUNCTION @schema@.open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, uuid7, clock, bell_works, bell_key, bell_channel, ring, bell_sleep, bell_wake, bell_ring,
              bell_locks, bell_squatted, bell_squatters, session, holder, adopted_formerly, adopted_mark,
-             turn, claim, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
+             turn, claim, claim_batch, claim_some, check_claim, workable, idle, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
              handle_once, handle, handle_all, handled_before, claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, backlog, waiting, floors, needed, surely_done, lanes,
              lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
-             refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, caller}'::text[]
+             refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, name_like, caller}'::text[]
 $outbox$;
 COMMENT ON FUNCTION @schema@.open_to_all() IS 'functions that everyone may call';

@@ -581,7 +581,7 @@ void pg_rollback(struct store *base)
         .dup = pg_dup, .init = pg_init, .schema_status = pg_schema_status, .validate = pg_validate, .ddl = pg_ddl, \
         .doctor = pg_doctor, .begin = pg_begin_shared, .commit = pg_commit, .rollback = pg_rollback, .emit = pg_emit, \
         .consumer_put = pg_consumer_put, .consumer_list = pg_consumer_list, .consumer_history = pg_consumer_history, \
-        .consumer_gauge = pg_consumer_gauge, .consumer_pause = pg_consumer_pause, \
+        .consumer_gauge = pg_consumer_gauge, .consumer_specs = pg_consumer_specs, .consumer_pause = pg_consumer_pause, \
         .consumer_remove = pg_consumer_remove, .consumer_report = pg_consumer_report, .turn = pg_turn, \
         .extend = pg_extend, .bell_fd = pg_bell_fd, .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, \
         .lend = pg_lend, .savepoint = pg_savepoint, .tx_state = pg_tx_state, .settle = pg_settle, \

@@ -220,6 +220,34 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a, stru
     return 0;
 }
 
+int pg_consumer_specs(struct store *base, const char *name, struct arena *a, struct consumer_spec **ret, size_t *ret_n,
+                      struct error *err)
+{
+    static const char one[] =
+        "SELECT name, events, predicate, ordering, lanes, retry FROM @schema@.consumer WHERE name = $1";
+    static const char all[] =
+        "SELECT name, events, predicate, ordering, lanes, retry FROM @schema@.workable() WHERE NOT paused";
+    PGresult *r = name ? pg_query(pg_of(base), err, one, "s", name) : pg_query(pg_of(base), err, all, "");
+    if (!r) return -1;
+    size_t n = (size_t)PQntuples(r);
+    struct consumer_spec *list = arena_zalloc(a, n + 1, sizeof *list);
+    bool ok = list != NULL;
+    for (int i = 0; ok && i < (int)n; i++) {
+        list[i] = (struct consumer_spec){.name = copy(r, i, 0, a, &ok),
+                                         .events = copy(r, i, 1, a, &ok),
+                                         .where = copy(r, i, 2, a, &ok),
+                                         .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
+                                         .lanes = (int)pg_int(r, i, 4),
+                                         .retry = copy(r, i, 5, a, &ok)};
+    }
+    PQclear(r);
+    if (!ok) return err_nomem(err);
+    if (name && n == 0) return store_no_consumer(name, err);
+    *ret = list;
+    *ret_n = n;
+    return 0;
+}
+
 int pg_consumer_history(struct store *base, const char *name, struct arena *a, struct consumer_settings **ret,
                         size_t *ret_n, struct error *err)
 {

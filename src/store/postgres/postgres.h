@@ -242,6 +242,8 @@ void pg_bell_clear(struct store *st);
 
 /* consumers.c, inspect.c, trim.c */
 int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+int pg_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret, size_t *ret_n,
+                      struct error *);
 int pg_consumer_history(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
                         size_t *ret_n, struct error *err);
 int pg_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,

@@ -282,7 +282,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     if (b->n == 0) return forget(t, err);
     mark(b, pg_str(r, 0, C_HELD), pg_int(r, 0, C_NOW));
     if (pg_bell_wake(t->st, err) != 0) return -1;
-    if (!read && !b->parked) pg_ahead_start(t->st, t->req, lane, &w);
+    if (!read && !b->parked && !t->req->once) pg_ahead_start(t->st, t->req, lane, &w);
     return 0;
 }
 
@@ -292,7 +292,7 @@ static int rest(struct turning *t, bool *ret_again, struct error *err)
     struct claim_hint *h = t->hint;
     *ret_again = false;
     h->nap_ms = h->busy ? STANDBY_WAIT : 0;
-    if (h->skipped || h->busy || h->changed) return 0;
+    if (h->skipped || h->busy || h->changed || t->req->once) return 0;
     pg_reader_close(t->st); /* there is no backlog any more */
     int r = pg_bell_sleep(t->st, &h->nap_ms, err);
     *ret_again = r == 1;
@@ -310,7 +310,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
     bool claiming = req && req->max_events > 0, lost = false, again = false;
     if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     if (pg_ready(st, err) != 0) return -1;
-    t.have = claiming && pg_ahead_take(st, req, a, &t.c, &t.in);
+    t.have = claiming && !req->once && pg_ahead_take(st, req, a, &t.c, &t.in);
     do {
         PGresult *r = call(&t, s, req, err);
         if (!r) return -1;

@@ -489,6 +489,24 @@ int sqlite_consumer_list(struct store *base, const char *name, struct arena *a, 
     return list_consumers(sqlite_of(base), name, true, a, ret, ret_n, err);
 }
 
+int sqlite_consumer_specs(struct store *base, const char *name, struct arena *a, struct consumer_spec **ret,
+                          size_t *ret_n, struct error *err)
+{
+    struct consumer_info *list;
+    size_t n, kept = 0;
+    if (read_specs(sqlite_of(base), name, a, &list, &n, err) != 0) return -1;
+    if (name && n == 0) return store_no_consumer(name, err);
+    struct consumer_spec *specs = arena_zalloc(a, n + 1, sizeof *specs);
+    if (!specs) return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        bool wanted = name || !list[i].paused;
+        if (wanted) specs[kept++] = list[i].spec;
+    }
+    *ret = specs;
+    *ret_n = kept;
+    return 0;
+}
+
 int sqlite_consumer_floors(struct sqlite_store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                            struct error *err)
 {

@@ -527,6 +527,7 @@ const struct store_ops store_sqlite = {
     .consumer_list = sqlite_consumer_list,
     .consumer_history = sqlite_consumer_history,
     .consumer_gauge = sqlite_consumer_gauge,
+    .consumer_specs = sqlite_consumer_specs,
     .consumer_pause = sqlite_consumer_pause,
     .consumer_remove = sqlite_consumer_remove,
     .consumer_report = sqlite_consumer_report,

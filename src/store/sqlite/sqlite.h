@@ -213,6 +213,8 @@ int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t
 /* consumers.c, inspect.c, trim.c */
 void sqlite_spec_forget(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created, struct error *err);
+int sqlite_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret, size_t *ret_n,
+                          struct error *);
 int sqlite_consumer_history(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
                             size_t *ret_n, struct error *err);
 int sqlite_consumer_list(struct store *st, const char *name, struct arena *a, struct consumer_info **ret, size_t *ret_n,

@@ -1,0 +1,79 @@
+-- claim_batch: claim, for a worker that works on several consumers. target: the consumer to claim for; NULL: all that the caller may
+-- work on, and that have something to do, max_events in all. Each row says for which consumer it is; the events of a consumer have
+-- one epoch, and are settled by it: settle(consumer, worker, epoch). The rows of a consumer stand together, in order of seq.
+--
+-- Without a target: consumers come in any order, so that none is starved by another that always has more. One that somebody else
+-- is just working on is passed over, not waited for. An event that was in the hands of a worker that vanished comes alone. A
+-- consumer that cannot be claimed for is an error only where there is nothing else to hand out.
+CREATE OR REPLACE FUNCTION @schema@.claim_batch(worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
+                                                lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
+RETURNS TABLE (consumer text, epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
+               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    names text[];
+    name text;
+    r record;
+    n int := 0;
+    state text;
+    text text;
+    alone boolean := false;
+BEGIN
+    PERFORM @schema@.check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
+    IF target IS NOT NULL THEN
+        RETURN QUERY SELECT target, c.* FROM @schema@.claim(target, worker, max_events, lease_ms, max_attempts) c;
+        RETURN;
+    END IF;
+    names := ARRAY(SELECT w.name FROM @schema@.workable() w
+                   WHERE NOT w.paused AND (SELECT i.idle FROM @schema@.idle(w, false, @schema@.clock()) i) IS NOT TRUE
+                   ORDER BY random());
+    PERFORM set_config('outbox.nowait', 'on', true);
+    FOREACH name IN ARRAY names LOOP
+        BEGIN
+            FOR r IN SELECT s.* FROM @schema@.claim_some(name, worker, max_events - n, lease_ms, max_attempts,
+                                                         CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
+                consumer := name; epoch := r.epoch; seq := r.seq; id := r.id; type := r.type; aggregate_type := r.aggregate_type;
+                aggregate_id := r.aggregate_id; version := r.version; payload := r.payload; headers := r.headers;
+                tenant := r.tenant; created_at := r.created_at; attempts := r.attempts; held := r.held; delayed := r.delayed;
+                alone := r.careful;
+                n := n + 1;
+                RETURN NEXT;
+            END LOOP;
+        EXCEPTION
+            WHEN lock_not_available OR sqlstate 'OB003' THEN
+                NULL; -- somebody else is at it, or it was removed just now
+            WHEN OTHERS THEN
+                state := SQLSTATE;
+                text := format('consumer "%s": %s', name, SQLERRM);
+        END;
+        EXIT WHEN alone OR n >= max_events;
+    END LOOP;
+    PERFORM set_config('outbox.nowait', '', true);
+    IF n = 0 AND state IS NOT NULL THEN
+        RAISE EXCEPTION '%', text USING ERRCODE = state;
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.claim_batch(text, int, text, bigint, int) IS 'leases events to a worker, of one consumer or of all';
+
+-- workable: the consumers that whoever calls may work on, and whose tenant it acts for.
+CREATE OR REPLACE FUNCTION @schema@.workable() RETURNS SETOF @schema@.consumer
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    acting text := @schema@.acting_for(current_user);
+    given text[];
+BEGIN
+    IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN QUERY SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;
+        RETURN;
+    END IF;
+    SELECT array_agg(y) INTO given FROM @schema@.worker w, unnest(@schema@.name_like(w.consumer)) AS y
+    WHERE @schema@.inherits(current_user, w.role);
+    IF given IS NULL THEN
+        RAISE EXCEPTION 'permission denied: role "%" may not work on any consumer', current_user
+            USING ERRCODE = 'insufficient_privilege', HINT = format('as the owner of the outbox: outbox grant consumer %I', current_user);
+    END IF;
+    RETURN QUERY SELECT * FROM @schema@.consumer c WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.workable() IS 'the consumers that whoever calls may work on';
