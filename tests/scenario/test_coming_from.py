@@ -1,8 +1,17 @@
 """Whoever comes from another outbox finds it by its names: docs/coming-from.md, and the views under those names."""
 # build: plain
+import json
+import re
+import sqlite3
+import subprocess
 import unittest
 
-from support import Case, PgCase, wait_until
+from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, wait_until
+from test_docs import BUILD, FENCE, plain
+
+PAGE = ROOT / "docs" / "coming-from.md"
+METRICS = (ROOT / "docs" / "metrics.md").read_text()
+HEADERS = "".join(path.read_text() for path in (ROOT / "include").glob("*.h"))
 
 class Named:
     """What the views show, after a delivery, a failure that waits, and a dead letter. On each store."""
@@ -123,6 +132,173 @@ class NamedOnPostgres(Named, PgCase):
         self.outbox("revoke", "operator", name, "--yes")
         self.assertEqual(self.sql("SELECT count(*) FROM pg_class WHERE has_table_privilege(%s, oid, 'SELECT') AND relnamespace = "
                                   "'outbox'::regnamespace", name), [(0,)])
+
+
+# ---- the page ----
+
+# The words of each source, which a reader looks for: names of tables, columns, functions, states, settings and metrics.
+WORDS = {
+    "Fan-out to handlers": """co_handlers RegisteredHandler HANDLER_NAME handler_name idempotency_key core.event_handled
+        _CONSUMER_BUILDERS build_decision_recorded_consumer""",
+    "Atomic find-and-claim": """BaseDAO._claim criteria claim_fields limit order_by claim_batch worker_id target_broker
+        claim_for_processing find_unprocessed find_processing find_failed find_abandoned find_published locked_until PROCESSING
+        messages_per_tick _SKIP_LOCKED_DIALECTS OutboxProcessor get_next_batch_of_messages""",
+    "Events with retries": """OutboxEvent outbox_event Status PENDING DELIVERED FAILED EXPIRED SENDING event_type attempts max_attempts
+        next_attempt_at error_message delivered_at idempotency_key emit_event transaction.on_commit deliver_outbox_events_task base_delay
+        OUTBOX_HANDLERS outbox_handler HANDLERS select_for_update OUTBOX_RETENTION_HOURS cleanup_delivered_outbox_events_task
+        CELERY_TASK_ALWAYS_EAGER safe_dispatch uuid7""",
+    "Dispatcher to Redis Streams": """defineDispatcher startDispatcher serviceName outboxTable streamFor leaseKey leaseTtlMs pollMs
+        batchSize publishMaxAttempts drainDeadlineSeconds currentHwm dispatched_at stream_id publish_attempts topic aggregate_kind
+        aggregate_id source_entity_version entity_version telemetry_envelope payload._telemetry committed_at <service>_outbox
+        <service>_outbox_dlq original_outbox_id final_error consumed_events outbox.depth outbox.lag_seconds outbox.dispatch_rate
+        outbox.publish_failures outbox.hwm outbox.lease_renewals migrate-gen tenantId withSystemContext""",
+    "Independent listeners": """outbox_listeners listener_id last_processed_id last_processed_at retry_count retry_after last_error
+        outbox_dead_letters outbox_event_id error failed_at processed_at BaseOutboxListener BroadcastListener CompanionListener
+        handleEvent listenerId batchSize maxRetries baseBackoffMs claimListener updateCursor recordError fetchAfterId""",
+    "Debezium": "aggregatetype aggregateid type payload table.field.event.id route.by.field route.topic.replacement",
+    "River": "river_job kind args InsertTx available running retryable completed discarded max_attempts scheduled_at UniqueOpts",
+    "pg-boss": "send publish subscribe work fetch complete fail created active retry failed retryLimit retryBackoff deadLetter singletonKey",
+    "Watermill": "watermill_<topic> watermill_offsets_<topic> offset_acked consumer_group ConsumerGroup NewSubscriber Ack Nack",
+    "gruelbox transaction-outbox": "TXNO_OUTBOX schedule flush blockAfterAttempts attemptFrequency unblock uniqueRequestId ordered",
+}
+
+
+def sections():
+    """sections gives the page's parts by their headings."""
+    parts = re.split(r"^## +(.*)\n", PAGE.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def rows(text):
+    """rows gives what stands in the columns of a section's table: (there, here)."""
+    lines = [line.strip().strip("|") for line in text.splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in re.split(r" \| ", line)) for line in lines[1:]]
+
+
+def spans(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+class Words(unittest.TestCase):
+    def test_every_source_has_a_section_with_its_words(self):
+        found = sections()
+        self.assertEqual(list(found), list(WORDS))
+        for heading, words in WORDS.items():
+            there = " ".join(span for left, _ in rows(found[heading]) for span in spans(left))
+            for word in words.split():
+                with self.subTest(section=heading, word=word):
+                    self.assertRegex(there, rf"(?<![\w.]){re.escape(word)}(?!\w)|\.{re.escape(word)}\b")
+
+
+class Names(PgCase):
+    """Every name in a right-hand column is there: a function, table, view or column, a command, an option or setting, a state, a metric,
+    or a function of the library."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        db = sqlite3.connect(":memory:")
+        db.executescript(self.outbox("migrate", "gen", env={"OUTBOX_STORE": "sqlite:x.db"}).stdout)
+        self.sqlite = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
+        self.columns = {column for name in self.sqlite for _, column, *_ in db.execute(f"PRAGMA table_info({name})")}
+        self.columns |= {name for (name,) in self.sql("SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE "
+                                                      "c.relnamespace = 'outbox'::regnamespace AND a.attnum > 0")}
+        self.relations = {name for (name,) in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace")}
+        self.functions = {name for (name,) in self.sql("SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace")}
+        self.options = json.loads(self.outbox("help", "--options").stdout)
+        self.commands = self.outbox("help").stdout
+
+    # Values of the retry policy, settings that only C has, states, SQLSTATEs, a thing of the config file.
+    OTHERS = {"base", "cap", "attempts", "jitter", "attempts=8", "workers", "fate = shared", "fate = own", "pending", "in-flight", "delivered",
+              "failed", "expired", "retry", "dead", "OB002", "[consumer NAME]", "shop.stock", "sqlite::memory:", "OUTBOX_EAGER",
+              "<service>_outbox", "stream=", "lease=", "?tenant=NAME", "redis://cache/0?stream=tenant.{type[1]}", "watermill-sql", "id",
+              "stream=tenant.{aggregate_type}", "outbox"}
+
+    def is_there(self, name):
+        option = {o["name"] for o in self.options}
+        if name in self.OTHERS or name in self.columns or name in self.sqlite: return True
+        if name.startswith("--"): return name[2:] in option
+        if name.startswith("outbox ") and " --" not in name: return f"\n  {name.removeprefix('outbox ')} " in self.commands
+        if name.startswith("outbox "):
+            command, _, flag = name.removeprefix("outbox ").partition(" --")
+            return any(o["scope"] == command and o["name"] == flag for o in self.options)
+        if name.startswith("outbox.") and name.endswith("()"): return name[7:-2] in self.functions
+        if name.startswith("outbox."): return name[7:] in self.relations
+        if name.endswith("()"): return f" {name[:-1]}" in HEADERS or f"*{name[:-1]}" in HEADERS
+        if name.startswith("OUTBOX_"): return re.search(rf"\b{name}\b", HEADERS) is not None
+        if name.startswith("outbox_"): return f"| `{name}` |" in METRICS
+        if " = " in name: return self.is_taken(*name.split(" = ", 1))
+        return name in option
+
+    def is_taken(self, name, value):
+        """is_taken says whether a config file may say that."""
+        config = self.path("outbox.conf")
+        scope = next((o["scope"] for o in self.options if o["name"] == name and o["file"]), None)
+        lines = ["[outbox]", f"store = {self.store}", "[consumer c]", "sink = stdout:"]
+        lines.insert(1 if scope == "outbox" else 3, f"{name} = {value}")
+        config.write_text("\n".join(lines) + "\n")
+        return scope is not None and self.outbox("-c", config, "config", "check", status=None).returncode == 0
+
+    def test_every_name_that_is_given_for_theirs_is_there(self):
+        for heading, text in sections().items():
+            for left, here in rows(text):
+                for name in spans(here):
+                    with self.subTest(section=heading, there=left, here=name):
+                        self.assertTrue(self.is_there(name), "no such name")
+
+    def test_a_name_that_is_not_there_would_be_noticed(self):
+        for name in ("outbox.claims()", "outbox.listeners", "outbox events lost", "--idempotent", "outbox_emits()", "outbox_depths",
+                     "retry = slowly", "leases", "outbox migrate gen --sorvice", "OUTBOX_REJECTED"):
+            with self.subTest(name=name): self.assertFalse(self.is_there(name))
+
+    def test_every_config_file_of_the_page_is_taken(self):
+        found = [text for language, text in FENCE.findall(PAGE.read_text()) if language == "ini"]
+        self.assertTrue(found)
+        for text in found:
+            self.path("page.conf").write_text(text)
+            self.outbox("-c", self.path("page.conf"), "config", "check", env={"OUTBOX_STORE": ""})
+
+
+class Examples:
+    """The page's blocks, in order; each prints what is shown right behind it."""
+
+    def script(self):
+        found = FENCE.findall(PAGE.read_text())
+        script, shown = ["set -euo pipefail"], []
+        for i, (language, text) in enumerate(found):
+            if not self.runs(language, text): continue
+            script.append(self.SHELL[language].format(text))
+            script.append("echo '-- end of block --'")
+            shown.append((text, found[i + 1][1] if found[i + 1][0] == "text" else ""))
+        return "\n".join(script) + "\n", shown
+
+    def runs(self, language, text):
+        if language not in self.SHELL: return False
+        mark = re.match(r"(?:--|#) (SQLite|PostgreSQL)\n", text)
+        return (mark[1] if mark else self.USUAL[language]) in (self.STORE, "both")
+
+    def test_they_print_what_is_shown(self):
+        self.init()
+        script, shown = self.script()
+        self.assertGreater(len(shown), 4)
+        env = clean_env({"OUTBOX_STORE": self.store, "PATH": f"{BUILD}:{clean_env()['PATH']}", "DB": self.store})
+        done = subprocess.run(["bash", "-c", script], cwd=self.dir, env=env, capture_output=True, text=True, timeout=2 * TIMEOUT,
+                              stdin=subprocess.DEVNULL)
+        printed = done.stdout.split("-- end of block --\n")
+        self.assertEqual(done.returncode, 0, f"block {len(printed)} of {self.STORE} failed:\n{done.stdout}{done.stderr}")
+        for (text, wanted), got in zip(shown, printed): self.assertEqual(plain(got), plain(wanted), text)
+
+    USUAL = {"sh": "both", "sql": "PostgreSQL"}
+
+
+class ExamplesOnSqlite(Examples, Case):
+    STORE = "SQLite"
+    SHELL = {"sh": "{}", "sql": "sqlite3 shop.db <<'SQL'\n{}SQL"}
+
+
+class ExamplesOnPostgres(Examples, PgCase):
+    STORE = "PostgreSQL"
+    SHELL = {"sh": "{}", "sql": "psql -XqAt -v ON_ERROR_STOP=1 \"$DB\" <<'SQL'\n{}SQL"}
 
 
 if __name__ == "__main__":
