@@ -54,12 +54,14 @@ BEGIN
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
                 -- Probes of an index (see trouble): the first event it has not seen, the last up to what it knows, one past what was
-                -- given out, those next to what it knows; and whether somebody else writes here.
+                -- given out, those next to what it knows; and whether somebody else writes here. Each says in which order, because
+                -- an EXISTS may be answered from the other index, all of it.
                 SELECT (SELECT e.seq FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(l.seen) ORDER BY e.xid, e.seq LIMIT 1),
                        (SELECT e.seq FROM (SELECT x.seq, x.xid FROM @schema@.event x WHERE x.seq <= passed AND x.seq > passed - 100
                                            ORDER BY x.seq DESC LIMIT 1) e
                         WHERE e.xid >= pg_snapshot_xmax(l.seen)),
-                       EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)),
+                       (SELECT true FROM @schema@.event e WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)
+                        ORDER BY e.seq LIMIT 1),
                        EXISTS (SELECT 1 FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > known ORDER BY x.seq LIMIT 100) e
                                WHERE pg_visible_in_snapshot(e.xid, l.seen))
                 INTO first, again, behind, strange WHERE c.tenant = '';
