@@ -74,7 +74,7 @@ static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64
          *stream = arena_bytes(&l->arena, m->stream.p, m->stream.n);
     (void)at;
     if (!name || !stream) return 1;
-    l->m.mark[l->m.n_marks++] = (struct metrics_mark){name, stream, m->hi};
+    l->m.mark[l->m.n_marks++] = (struct metrics_mark){name, stream, m->hi, m->lo};
     return l->m.n_marks == METRICS_MARKS;
 }
 

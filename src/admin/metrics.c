@@ -182,7 +182,7 @@ static void depth(struct buf *b, const char *name, const struct metrics *m)
         if (!c->has_gauge) continue;
         collect_types(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++)
-            if (t.type[i].name) add_int(b, name, LABELS2(c, "type", t.type[i].name), t.type[i].depth);
+            if (t.type[i].name) add_int(b, name, LABELS2(c, "topic", t.type[i].name), t.type[i].depth);
     }
 }
 
@@ -195,7 +195,8 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
         collect_types(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++) {
             int64_t ms = t.type[i].oldest_at ? clock_since(c->gauge.now_ms, t.type[i].oldest_at) : 0;
-            if (t.type[i].name) add_seconds(b, name, LABELS2(c, "type", t.type[i].name), ms > 0 ? (double)ms / 1e3 : 0);
+            if (t.type[i].name)
+                add_seconds(b, name, LABELS2(c, "topic", t.type[i].name), ms > 0 ? (double)ms / 1e3 : 0);
         }
     }
 }
@@ -238,7 +239,7 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
         const struct meter *t = &c->view.stats.meter;
         for (size_t i = 0; i <= METER_TYPES; i++)
             if (counted_name(t, i))
-                add_int(b, name, LABELS2(c, "type", counted_name(t, i)), t->type[i].ends[SINK_DELIVERED]);
+                add_int(b, name, LABELS2(c, "topic", counted_name(t, i)), t->type[i].ends[SINK_DELIVERED]);
     }
 }
 
@@ -254,7 +255,7 @@ static void failures(struct buf *b, const char *name, const struct metrics *m)
             for (size_t k = SINK_RETRY; counted_name(t, i) && k <= SINK_FATAL; k++)
                 add_int(b, name,
                         (struct label[]){{"consumer", c->view.consumer},
-                                         {"type", counted_name(t, i)},
+                                         {"topic", counted_name(t, i)},
                                          {"reason", reasons[k]},
                                          {NULL, NULL}},
                         t->type[i].ends[k]);
@@ -272,12 +273,28 @@ static void call_seconds(struct buf *b, const char *name, const struct metrics *
     EACH(m, c) add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
 }
 
+/* add_renewal: of the lease on a claim, in the database, or of the one on a key in Redis. */
+static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c, const char *kind,
+                        const char *result, int64_t n)
+{
+    struct label labels[] = {{"consumer", c->view.consumer}, {"kind", kind}, {"result", result}, {NULL, NULL}};
+    add_int(b, name, labels, n);
+}
+
 static void renewals(struct buf *b, const char *name, const struct metrics *m)
 {
     static const char *const results[RENEWALS] = {"ok", "lost", "error"};
     EACH(m, c)
-    for (size_t i = 0; i < RENEWALS; i++)
-        add_int(b, name, LABELS2(c, "result", results[i]), c->view.stats.meter.renewals[i]);
+    {
+        const struct sink_lease *l = &c->view.lease;
+        for (size_t i = 0; i < RENEWALS; i++)
+            add_renewal(b, name, c, "database", results[i], c->view.stats.meter.renewals[i]);
+        if (!c->view.leased) continue;
+        add_renewal(b, name, c, "redis", "acquired", l->acquired);
+        add_renewal(b, name, c, "redis", "ok", l->renewed);
+        add_renewal(b, name, c, "redis", "lost", l->lost);
+        add_renewal(b, name, c, "redis", "error", l->unanswered);
+    }
 }
 
 static void sink_lease_held(struct buf *b, const char *name, const struct metrics *m)
@@ -285,25 +302,37 @@ static void sink_lease_held(struct buf *b, const char *name, const struct metric
     EACH(m, c) if (c->view.leased) add_int(b, name, LABELS(c), c->view.lease.held);
 }
 
-static void sink_lease_renewals(struct buf *b, const char *name, const struct metrics *m)
+#define MARK_LABELS(k) ((struct label[]){{"consumer", (k)->consumer}, {"stream", (k)->stream}, {NULL, NULL}})
+
+static void mark_times(struct buf *b, const char *name, const struct metrics *m)
 {
-    EACH(m, c)
-    {
-        const struct sink_lease *l = &c->view.lease;
-        if (!c->view.leased) continue;
-        add_int(b, name, LABELS2(c, "result", "acquired"), l->acquired);
-        add_int(b, name, LABELS2(c, "result", "ok"), l->renewed);
-        add_int(b, name, LABELS2(c, "result", "lost"), l->lost);
-        add_int(b, name, LABELS2(c, "result", "error"), l->unanswered);
-    }
+    for (size_t i = 0; i < m->n_marks; i++) add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].ms);
 }
 
-static void marks(struct buf *b, const char *name, const struct metrics *m)
+static void mark_sequences(struct buf *b, const char *name, const struct metrics *m)
 {
-    for (size_t i = 0; i < m->n_marks; i++)
-        add_seconds(b, name,
-                    (struct label[]){{"consumer", m->mark[i].consumer}, {"stream", m->mark[i].stream}, {NULL, NULL}},
-                    (double)m->mark[i].ms / 1000);
+    for (size_t i = 0; i < m->n_marks; i++) add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].sequence);
+}
+
+static void buried(struct buf *b, const char *name, const struct metrics *m)
+{
+    static const char *const reasons[BURIALS] = {[BURIAL_ATTEMPTS] = "attempts",
+                                                 [BURIAL_REJECTED] = "rejected",
+                                                 [BURIAL_OUTAGE] = "outage",
+                                                 [BURIAL_MALFORMED] = "malformed",
+                                                 [BURIAL_CRASHED] = "crashed"};
+    EACH(m, c)
+    {
+        const struct meter *t = &c->view.stats.meter;
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            const char *topic = counted_name(t, i);
+            for (size_t k = 0; topic && k < BURIALS; k++) {
+                struct label labels[] = {
+                    {"consumer", c->view.consumer}, {"topic", topic}, {"reason", reasons[k]}, {NULL, NULL}};
+                add_int(b, name, labels, t->type[i].buried[k]);
+            }
+        }
+    }
 }
 
 static void circuit(struct buf *b, const char *name, const struct metrics *m)
@@ -321,7 +350,6 @@ COUNTER(claims, claims)
 COUNTER(lost, lost)
 COUNTER(crashed, crashed)
 COUNTER(retried, retried)
-COUNTER(buried, buried)
 COUNTER(store_errors, meter.store_errors)
 #undef COUNTER
 
@@ -346,16 +374,16 @@ static const struct {
     {"outbox_dispatched_total", "counter", "Events delivered.", dispatched},
     {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.", failures},
     {"outbox_retries_total", "counter", "Failed deliveries that are tried again later.", retried},
-    {"outbox_buried_total", "counter", "Events that became dead letters.", buried},
+    {"outbox_buried_total", "counter", "Events that became dead letters, by reason.", buried},
     {"outbox_delivery_seconds", "histogram", "From the event's created_at until it was delivered.", delivery_seconds},
     {"outbox_sink_call_seconds", "histogram", "From handing an event to the sink until its answer.", call_seconds},
     {"outbox_claims_total", "counter", "Batches of events claimed.", claims},
     {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.", lost},
     {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.", crashed},
-    {"outbox_lease_renewals_total", "counter", "Leases renewed, by result.", renewals},
+    {"outbox_lease_renewals_total", "counter", "Leases renewed, in the database and in Redis, by result.", renewals},
     {"outbox_sink_lease_held", "gauge", "Whether this relay's turn it is, where relays take turns.", sink_lease_held},
-    {"outbox_sink_lease_renewals_total", "counter", "Renewals of that lease, by result.", sink_lease_renewals},
-    {"outbox_stream_hwm_timestamp_seconds", "gauge", "Time in the id of the last entry of a stream.", marks},
+    {"outbox_hwm", "gauge", "High-water mark: id of the last entry sent to a stream, before the dash.", mark_times},
+    {"outbox_hwm_sequence", "gauge", "What stands behind the dash of that id.", mark_sequences},
     {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
     {"outbox_sink_down_seconds", "gauge", "For how long the sink has been down, as the store has it.", down},
     {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},

@@ -22,7 +22,7 @@ extern const unsigned metrics_refusals[METRICS_REFUSALS];
 /* One consumer's high-water mark of a stream. Strings live as long as the look. */
 struct metrics_mark {
     const char *consumer, *stream;
-    int64_t ms; /* the time in the entry's id */
+    int64_t ms, sequence; /* the two halves of the entry's id, 1700000000000-3 */
 };
 
 /* Everything a scrape is made of. */

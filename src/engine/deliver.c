@@ -115,9 +115,10 @@ static struct log_about about(const struct event *ev, int attempt, char key[LOG_
     return (struct log_about){ev->id.p, ev->type.p, key, attempt};
 }
 
-static void say_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text)
+static void say_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text, enum burial why)
 {
     p->stats.buried++;
+    meter_buried(&p->stats.meter, ev->type, why, 1);
     p->stats.stalled_since = p->stats.ended_at;
     char key[LOG_KEY];
     struct log_about of = about(ev, attempts, key);
@@ -125,12 +126,12 @@ static void say_buried(struct pipeline *p, const struct event *ev, int attempts,
               ev->id.p, ev->type.p, attempts, attempts == 1 ? "" : "s", text);
 }
 
-static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r)
+static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r, enum burial why)
 {
     int attempts = it->d.ev->attempts + 1;
     const char *text = reason(r->text);
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
-    say_buried(p, it->d.ev, attempts, text);
+    say_buried(p, it->d.ev, attempts, text, why);
     item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
 }
 
@@ -227,7 +228,7 @@ static void judge_item(struct pipeline *p, struct item *it)
         return;
     }
     out->kind = OUTCOME_DEAD;
-    say_buried(p, it->d.ev, out->attempts, out->error);
+    say_buried(p, it->d.ev, out->attempts, out->error, used_up ? BURIAL_ATTEMPTS : BURIAL_OUTAGE);
 }
 
 void deliver_judge(struct pipeline *p, struct live *l)
@@ -339,7 +340,7 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     case SINK_RETRY: event_failed(p, it, r); break;
     case SINK_REJECT:
         if (!r->unasked) sink_is_up(p, it); /* it looked at the event, and found something wrong with it */
-        event_rejected(p, it, r);
+        event_rejected(p, it, r, BURIAL_REJECTED);
         break;
     case SINK_NOT_MINE:
         sink_is_up(p, it);
@@ -402,7 +403,7 @@ static bool bury_malformed(struct pipeline *p, struct item *it)
 {
     struct error why;
     if (event_check_stored(it->d.ev, &why) == 0) return false;
-    event_rejected(p, it, &(struct sink_result){.status = SINK_REJECT, .text = why.text});
+    event_rejected(p, it, &(struct sink_result){.status = SINK_REJECT, .text = why.text}, BURIAL_MALFORMED);
     return true;
 }
 

@@ -45,6 +45,13 @@ static size_t index_of(struct meter *m, struct str type)
     return m->n_types++;
 }
 
+void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n)
+{
+    size_t at = METER_TYPES;
+    if (type.n > 0) at = index_of(m, type);
+    m->type[at].buried[why] += n;
+}
+
 void meter_ended(struct meter *m, const struct meter_end *e)
 {
     if (e->status == SINK_CANCELLED) return;

@@ -22,11 +22,22 @@ struct histogram {
     int64_t sum_ns;
 };
 
+/* Why an event became a dead letter. */
+enum burial {
+    BURIAL_ATTEMPTS,  /* its attempts are used up */
+    BURIAL_REJECTED,  /* the sink will never take it */
+    BURIAL_OUTAGE,    /* nobody knows whose fault it is, but it has gone on for `outage` */
+    BURIAL_MALFORMED, /* no sink can be given it */
+    BURIAL_CRASHED,   /* the process died at each attempt; the store buries those, so their types are not known */
+    BURIALS
+};
+
 enum renewal { RENEWAL_OK, RENEWAL_LOST, RENEWAL_ERROR, RENEWALS };
 
 struct meter_type {
     char name[METER_NAME];
     int64_t ends[SINK_CANCELLED + 1]; /* by enum sink_status */
+    int64_t buried[BURIALS];
 };
 
 /* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest. (2) slot[] holds an index of type + 1, or 0.
@@ -49,5 +60,7 @@ struct meter_end {
     int64_t call_ns, age_ms;
 };
 void meter_ended(struct meter *m, const struct meter_end *e);
+/* meter_buried counts dead letters of a type; one without a name counts as "other". */
+void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n);
 
 #endif

@@ -203,6 +203,7 @@ static void note_hint(struct pipeline *p, const struct claim_hint *h)
 {
     p->stats.crashed += (int64_t)h->crashed;
     p->stats.buried += (int64_t)h->buried;
+    meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed)
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
                "took over %zu event%s of a worker that vanished; delivering one at a time", h->crashed,

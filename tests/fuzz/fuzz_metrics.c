@@ -52,7 +52,7 @@ static const char *label(const char *p, struct buf *b, struct names *n)
         MUST(same(value, n->consumer));
         n->consumers++;
     }
-    if (strncmp(name, "type=", 5) == 0 && same(value, n->type)) n->types++;
+    if (strncmp(name, "topic=", 6) == 0 && same(value, n->type)) n->types++;
     if (strncmp(name, "stream=", 7) == 0) {
         MUST(same(value, n->stream));
         n->streams++;
@@ -115,12 +115,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     c.gauge = (struct consumer_gauge){
         .events = "", .behind = 3, .type = &waiting, .n_types = 1, .probed = 3, .now_ms = 9};
     m = (struct metrics){.store = "sqlite", .consumer = &c, .n_consumers = 1, .n_marks = 1};
-    m.mark[0] = (struct metrics_mark){c.view.consumer, stream, INT64_MAX};
+    m.mark[0] = (struct metrics_mark){c.view.consumer, stream, INT64_MAX, 3};
     metrics_add(&b, &m);
     MUST(buf_cstr(&b));
     struct names names = {.consumer = c.view.consumer, .type = type, .stream = stream};
     read_page(b.p, &names);
-    MUST(names.consumers > 20 && names.streams == 1);
+    MUST(names.consumers > 20 && names.streams == 2);
     MUST(names.types >= 2 || !type[0] || strlen(type) >= METER_NAME); /* delivered, and waiting */
     buf_release(&b);
     free(text);

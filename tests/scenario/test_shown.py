@@ -508,8 +508,8 @@ class Shown:
             some = lambda metric: {k[2:]: v for k, v in shown.items() if k[:2] == (metric, name) and v}
             self.assertEqual(some("outbox_dispatched_total"), {k[1:]: v for k, v in counted.items() if k[0] == "dispatched"}, name)
             self.assertEqual(some("outbox_publish_failures_total"), {k[1:]: v for k, v in counted.items() if k[0] == "failures"}, name)
-            for metric, what in ("outbox_retries_total", "retries"), ("outbox_buried_total", "buried"):
-                self.assertEqual(shown[metric, name], counted[what], (name, metric))
+            self.assertEqual(shown["outbox_retries_total", name], counted["retries"], name)
+            self.assertEqual(sum(some("outbox_buried_total").values()), counted["buried"], name)
             sent = sum(v for k, v in counted.items() if k[0] == "dispatched")
             asked = sent + sum(v for k, v in counted.items() if k[0] == "failures")
             self.assertEqual(shown["outbox_delivery_seconds_count", name], sent, name)

@@ -35,6 +35,21 @@ static void counts_by_type_and_end(void **state)
     assert_int_equal(m.type[1].ends[SINK_DELIVERED], 1);
 }
 
+static void counts_burials_by_type_and_reason(void **state)
+{
+    static struct meter m;
+    (void)state;
+    end_with(&m, "a", SINK_RETRY, 1, 1);
+    meter_buried(&m, str_of("a"), BURIAL_ATTEMPTS, 1);
+    meter_buried(&m, str_of("b"), BURIAL_REJECTED, 1);
+    meter_buried(&m, str_of(""), BURIAL_CRASHED, 3);
+    meter_buried(&m, str_of(""), BURIAL_CRASHED, 0);
+    assert_int_equal(m.n_types, 2);
+    assert_int_equal(m.type[0].buried[BURIAL_ATTEMPTS], 1);
+    assert_int_equal(m.type[1].buried[BURIAL_REJECTED], 1);
+    assert_int_equal(m.type[METER_TYPES].buried[BURIAL_CRASHED], 3);
+}
+
 /* Whoever may write to the table may say that an event is of 1970, or of any time. */
 static void sums_of_absurd_ages_stop_at_the_most_there_is(void **state)
 {
@@ -171,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_type_and_end),
+        cmocka_unit_test(counts_burials_by_type_and_reason),
         cmocka_unit_test(sums_of_absurd_ages_stop_at_the_most_there_is),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
         cmocka_unit_test(bounds_belong_to_their_bucket_and_time_is_never_negative),
