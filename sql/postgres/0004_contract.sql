@@ -3,4 +3,30 @@
 -- The tables are locked while this runs, but for what stands before a line `-- @locked@`. Roles need no rights here: init gives
 -- every role its part again (functions/rights.sql).
 
+-- ---- which part a role has is told by the functions it may call ----
+
+-- See functions/parts.sql. An outbox of version 1 or 2 has none of those: here they are, to be filled by init, for the roles that
+-- 0003 left with a part. That was told by what they may read, which others may, too: an operator could read the sequences as well.
+DO $outbox$
+DECLARE
+    r record;
+BEGIN
+    IF to_regprocedure('@schema@.operator_pause(text, boolean)') IS NOT NULL THEN
+        RETURN;
+    END IF;
+    CREATE FUNCTION @schema@.operator_pause(consumer text, paused boolean) RETURNS boolean LANGUAGE sql AS 'SELECT false';
+    CREATE FUNCTION @schema@.worker_report(consumer text, said text) RETURNS void LANGUAGE sql AS '';
+    REVOKE EXECUTE ON FUNCTION @schema@.operator_pause(text, boolean), @schema@.worker_report(text, text) FROM PUBLIC;
+    FOR r IN SELECT DISTINCT g.rolname FROM pg_catalog.pg_roles g JOIN @schema@.worker w ON w.role = g.rolname LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s.worker_report(text, text) TO %I', '@schema@', r.rolname);
+    END LOOP;
+    FOR r IN SELECT g.rolname FROM pg_catalog.pg_roles g JOIN pg_catalog.pg_class c ON g.oid <> c.relowner
+             CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) x
+             WHERE c.oid IN ('@schema@.idempotency'::regclass, '@schema@.epoch'::regclass) AND x.grantee = g.oid AND x.privilege_type = 'SELECT'
+             GROUP BY g.rolname HAVING count(DISTINCT c.oid) = 2 LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s.operator_pause(text, boolean) TO %I', '@schema@', r.rolname);
+    END LOOP;
+END
+$outbox$;
+
 UPDATE @schema@.meta SET value = '4' WHERE name = 'schema_version';

@@ -1,9 +1,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
-static const struct cli_option options[] = {OPTION_JSON, OPTION_END};
+static const struct cli_option options[] = {
+    {{"consumer", "NAME", NULL,
+      "only what this consumer says it has written; without, who works for another may say more", options_set_consumer},
+     0,
+     false},
+    OPTION_JSON,
+    OPTION_END,
+};
 
 struct listing {
     const struct cli *cli;
@@ -16,7 +24,9 @@ struct listing {
 static int show(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct listing *l = ctx;
+    const char *wanted = l->cli->args.consumer;
     char id[48];
+    if (wanted && strcmp(wanted, consumer) != 0) return 0;
     snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
     bool one = l->cli->args.n_pos > 0, first = !l->any || !str_eq(l->last, m->stream);
     l->any = true;
@@ -32,7 +42,10 @@ static int show(void *ctx, const char *consumer, const struct hwm *m, int64_t at
     } else if (one && first) {
         buf_addf(&l->b, "%s\n", id);
     } else if (!one) {
-        buf_addf(&l->b, "%-24s %-32s %s\n", id, l->last_text, consumer);
+        char stream[sizeof l->last_text], by[80]; /* a worker names the stream: it could be anything */
+        text_clean(stream, sizeof stream, m->stream.p, m->stream.n);
+        text_clean(by, sizeof by, consumer, strlen(consumer));
+        buf_addf(&l->b, "%-24s %-32s %s\n", id, stream, by);
     }
     return 0;
 }

@@ -37,6 +37,7 @@ class Lair:
         self.names = []
         self.do("SET jit = off")
         self.outbox("init")
+        self.knows = self.do("SELECT value::int FROM outbox.meta WHERE name = 'schema_version'")[0][0]  # a worker of another gets nothing
         self.fill()
 
     def close(self):
@@ -150,7 +151,7 @@ CLAIMS = ("claim", "claim_batch")  # refused in a transaction that has written, 
 BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY['{target}']", "keys": "ARRAY['k']", "worker": "'w'",
            "owner": "'w'", "epoch": "{epoch}", "settle_epoch": "{epoch}", "role": "'{role}'", "who": "'{role}'", "part": "'operator'",
            "event_id": "NULL", "tenant": "NULL", "idempotency_key": "'k2'", "not_before": "NULL", "predicate": "''", "events": "''",
-           "ordering": "'key'", "start_at": "'end'", "how": "'start'", "retry": "'fast'", "knows": "3", "ahead_lane": "-1", "ahead_n": "0",
+           "ordering": "'key'", "start_at": "'end'", "how": "'start'", "retry": "'fast'", "knows": "{knows}", "ahead_lane": "-1", "ahead_n": "0",
            "ahead_to": "0", "ahead_from": "0", "release_from": "0", "max_attempts": "0", "marks": "NULL", "force": "true",
            "headers": "NULL", "source": "'lair.adopted'", "older_than": "'0s'", "inbox": "NULL", "existing": "NULL", "shape": "'auto'",
            "columns": "'{{}}'", "paused": "true", "generation": "NULL", "outcomes": "'[]'", "tried": "1"}
@@ -247,12 +248,22 @@ class Matrix:
                   "changes": f"ALTER TABLE outbox.{name} ADD COLUMN mine int", "drops": f"DROP TABLE outbox.{name} CASCADE",
                   "makes policies": f"CREATE POLICY mine ON outbox.{name}", "makes rules": f"CREATE RULE r AS ON INSERT TO outbox.{name} "
                   "DO INSTEAD NOTHING", "indexes": f"CREATE INDEX ON outbox.{name} ({columns[0]})",
-                  **{f"locks in {m}": f"LOCK TABLE outbox.{name} IN {m} MODE NOWAIT" for m in MODES}}
+                  "locks rows": f"SELECT 1 FROM outbox.{name} FOR KEY SHARE", **{f"locks in {m}": f"LOCK TABLE outbox.{name} IN {m} MODE NOWAIT" for m in MODES}}
         return cell + [verb for verb, may in zip(others, self.may(role, others.values())) if may]
 
     def tables(self):
         return {name: {role: "; ".join(self.of_table(role, name, kind, columns)) for role in self.roles}
                 for name, kind, columns in self.relations()}
+
+    # ---- the doorbell ----
+
+    def doorbell(self):
+        """doorbell says who was let do what with its advisory locks and its channel, which are no objects that have rights."""
+        key, channel = self.lair.do("SELECT outbox.bell_key(), outbox.bell_channel()")[0]
+        acts = {f"{verb} the {nth} lock": f"SELECT 1 / pg_try_advisory_xact_lock{how}({k})::int" for nth, k in (("first", key), ("second", key ^ 1))
+                for verb, how in (("holds", ""), ("shares", "_shared"))}
+        acts.update({"listens": f"LISTEN {channel}", "notifies": f"NOTIFY {channel}"})
+        return {role: [act for act, (state, _, _) in zip(acts, self.attempts(role, acts.values())) if state == "done"] for role in self.roles}
 
     # ---- functions ----
 
@@ -272,7 +283,8 @@ class Matrix:
             if called == "target" and name in CLAIMS: value = "'{target}'"
             if called == "events" and "register" in name: value = "'t'"
             if called == "seq" and "drop" in name: value = "{letter}"
-            value = value.format(target=target, epoch=self.lair.claims[target], letter=self.lair.letters[target], role=self.roles[role])
+            value = value.format(target=target, epoch=self.lair.claims[target], letter=self.lair.letters[target], role=self.roles[role],
+                                 knows=self.lair.knows)
             given.append(f"({value})::{kind}")
         return f"SELECT * FROM outbox.{name}({', '.join(given)})"
 
@@ -313,6 +325,8 @@ def written(matrix):
     for name, cells in matrix.calls().items(): groups.setdefault(tuple(cells[role] for role in roles), []).append(name)
     grouped = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
     of_functions = [[", ".join(f"`{n}`" for n in names), *(cell or "-" for cell in cells[2:])] for cells, names in grouped if any(cells)]
+    rung = {}
+    for role, acts in matrix.doorbell().items(): rung.setdefault(", ".join(acts) or "nothing", []).append(role)
     of_functions.append(["all others", *("-" for _ in roles[2:])])
     outside += [n for cells, names in grouped for n in names if cells[0] or cells[1]]
     return (f"What a {roles[0].replace('without a part', 'role without a part')}, or the owner of an adopted table, was let do: "
@@ -322,7 +336,10 @@ def written(matrix):
             in_table(["function", *roles[2:]], of_functions) + "\n" +
             "*calls*: it can be called, and changed nothing, for a consumer of the caller's as for another's; *changes its own*: nothing of\n"
             "another's, a tenant's or a consumer's, was changed; *changes*: whosever consumer was named, which for the inbox (`handle`) is within\n"
-            "the tenant's own. *-*: refused.\n")
+            "the tenant's own. *-*: refused.\n\n" +
+            "The doorbell's locks and its channel are no objects of ours, and the server gives nobody rights on them; what they are good for is\n"
+            "[above](#who-may-be-hostile). Who was let do what: " +
+            "; ".join(f"{'every role' if len(who) == len(roles) else ', '.join(who)}: {acts}" for acts, who in rung.items()) + ".\n")
 
 
 class Everything(unittest.TestCase):
@@ -426,9 +443,23 @@ class Consumers(Hostile):
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
             self.run_on(db, "SELECT outbox.worker_turn('audit', 'w', %s, 1, '[]', 0, 1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', '', "
-                            "0, %s, %s, 9000000000000000000, 1, 3, NULL)", settled, *lane)
+                            "0, %s, %s, 9000000000000000000, 1, %s, NULL)", settled, *lane, lair.knows)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
+
+    def test_cannot_use_up_the_numbers_of_claims_by_what_it_says_it_knows(self):
+        """Epochs are everybody's, and setval is not undone: past their end nobody could claim or settle any more."""
+        db, name = self.as_role(lair.role("consumer {} --consumer known")), "known"
+        lair.do("SELECT outbox.emit('t', NULL, NULL, '1') FROM generate_series(1, 4)")
+        self.run_on(db, f"SELECT outbox.register('{name}')")
+        epoch = self.run_on(db, f"SELECT epoch FROM outbox.claim('{name}', 'w', 2)")[0][0]
+        target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
+        before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
+        taken = self.run_on(db, "SELECT epoch FROM outbox.worker_turn(%s, 'w', %s, 2, '[]', 0, 10, 60000, 5, 2, true, false, 0, "
+                                "'{9223372036854775000}', 'key', 1, '', '', 0, %s, %s, %s, 2, %s, NULL)",
+                            name, epoch, target, pos, pos + 2, lair.knows)[0][0]
+        self.assertGreater(taken, epoch)
+        self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
 
     def test_what_it_says_of_the_cluster_is_not_believed(self):
         db = self.as_role(self.audit)
@@ -458,7 +489,7 @@ class Consumers(Hostile):
         for statement in ("SELECT outbox.worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
                           "SELECT outbox.worker_extend('audit', 'w', 1, 1000)", "SELECT outbox.worker_handle('audit', 'k', 1)",
                           "SELECT outbox.worker_turn('audit', 'me', 0, 0, '[]', 0, 1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, "
-                          "NULL, -1, NULL, 0, 0, 0, 3, NULL)"):
+                          f"NULL, -1, NULL, 0, 0, 0, {lair.knows}, NULL)"):
             try:
                 self.run_on(db, statement)
             except psycopg2.Error as error:
@@ -478,6 +509,61 @@ class Consumers(Hostile):
                         f"{schema}.g(); RETURN x; END$$")
         lair.do(f"ANALYZE {schema}.t")
         self.assertEqual(lair.do("SELECT 1 FROM outbox.consumer WHERE report = 'stolen'"), [])
+
+
+class Readers(Hostile):
+    """Roles that were given the tables to read, by hand, as for reports and backups."""
+
+    def test_who_may_read_everything_becomes_no_operator_with_the_next_init(self):
+        reader = lair.role()
+        lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
+        lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
+        lair.outbox("init")
+        db = self.as_role(reader)
+        self.assertEqual(self.run_on(db, "SELECT outbox.parts(%s)", reader), [])
+        for call in ("pause('mail')", "remove('mail', true)", "trim('0s')", "redrive('mail')", "register('new')", "claim('mail', 'w')"):
+            self.refused(db, f"SELECT outbox.{call}")
+
+    def test_a_worker_who_may_read_everything_operates_on_nothing(self):
+        worker = lair.role("consumer {} --consumer audit")
+        lair.do(f"GRANT pg_read_all_data TO {worker}")
+        db = self.as_role(worker)
+        self.refused(db, "SELECT outbox.register('mail', events => 'none', how => 'purpose')")
+        self.refused(db, "SELECT outbox.register('new')")
+        self.assertEqual(lair.do("SELECT events FROM outbox.consumer WHERE name = 'mail'"), [("",)])
+
+
+class Schemas(Hostile):
+    """A schema that is there before the outbox, in which somebody else may create functions, or has made what looks like ours."""
+
+    def init(self, schema):
+        return subprocess.run([BIN, "init", "--store", f"{lair.url}&schema={schema}"], capture_output=True, text=True, check=False)
+
+    def schema(self, more):
+        name, stranger = f"s{uuid.uuid4().hex[:8]}", lair.role()
+        lair.do(more.format(name=name, stranger=stranger))
+        self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
+        return name, stranger
+
+    def test_an_outbox_is_made_in_no_schema_where_others_create_functions(self):
+        for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
+                          ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
+                          ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "everybody")):
+            name, stranger = self.schema(more)
+            done = self.init(name)
+            self.assertNotEqual(done.returncode, 0, more)
+            self.assertIn(who or stranger, done.stderr)
+            self.assertIn("REVOKE CREATE", done.stderr)
+
+    def test_doctor_says_who_may_create_functions_beside_ours(self):
+        name, stranger = self.schema("CREATE SCHEMA {name}")
+        self.assertEqual(self.init(name).returncode, 0)
+        for level, more in ("ok", ""), ("problem", f"GRANT CREATE ON SCHEMA {name} TO {stranger}"):
+            if more: lair.do(more)
+            done = subprocess.run([BIN, "doctor", "--json", "--store", f"{lair.url}&schema={name}"], capture_output=True, text=True, check=False)
+            found, = [f for f in json.loads(done.stdout)["findings"] if f["name"] == "schema"]
+            self.assertEqual(found["level"], level)
+            if more: self.assertIn(stranger, found["text"])
 
 
 class Tenants(Hostile):
@@ -535,6 +621,39 @@ class Tenants(Hostile):
             self.refused(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', 'b')")
             self.refused(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', NULL)")
             self.refused(db, "INSERT INTO outbox.event (id, type, tenant) VALUES (%s, 'x', 'a')", event)
+
+    def test_chooses_no_id_through_an_adopted_table(self):
+        event = lair.do("SELECT id FROM outbox.event WHERE tenant = 'b' LIMIT 1")[0][0]
+        lair.do("CREATE TABLE IF NOT EXISTS public.old (id uuid, event_type text, payload jsonb, processed_at timestamptz)")
+        lair.outbox("adopt", "public.old")
+        lair.do(f"GRANT INSERT ON public.old TO {self.producer}")
+        for said, db in self.connections(self.producer):
+            self.run_on(db, "INSERT INTO public.old VALUES (%s, 'adopted', '1')", event)
+        self.assertEqual(lair.do("SELECT tenant FROM outbox.event WHERE id = %s", event), [("b",)])
+        self.assertEqual(lair.do("SELECT tenant, headers->>'source_id' FROM outbox.event WHERE type = 'adopted'"), [("a", event)] * 3)
+        lair.do("INSERT INTO public.old VALUES ('01a1e144-ba7a-7541-824e-a17ad541ace3', 'adopted', '1')")
+        self.assertEqual(lair.do("SELECT count(*) FROM outbox.event WHERE id = '01a1e144-ba7a-7541-824e-a17ad541ace3'"), [(1,)])
+
+    def test_moves_no_mark_of_another(self):
+        """A mark past what was written makes a reader leave out all up to it."""
+        mark = "SELECT outbox.worker_turn(%s, 'w', 0, 0, '[]', 0, 0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, " \
+               "NULL, %s)"
+        reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
+        for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
+                             (self.as_role(self.consumer), "a.mail", 9)):
+            self.run_on(db, mark, name, json.dumps([{"stream": "orders", "hi": hi, "lo": 0}]))
+        self.assertEqual(lair.do("SELECT outbox.hwm('orders'), outbox.hwm('orders', 'a.mail')"), [("5-0", "9-0")])
+        self.assertEqual(self.run_on(reader, "SELECT outbox.hwm('orders'), outbox.hwm('orders', 'a.mail')"), [("6-0", None)])
+        self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
+        self.assertEqual(lair.outbox("hwm", "--consumer", "b.mail", "--json").count("6-0"), 1)
+
+    def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
+        db = self.as_role(self.consumer)
+        self.run_on(db, "SELECT outbox.worker_turn('a.mail', 'w', 0, 0, '[]', 0, 0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, "
+                        "NULL, 0, 0, 0, NULL, %s)", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
+        shown = lair.outbox("hwm")
+        self.assertIn("all is well", shown)
+        self.assertFalse(set("\33\u202e") & set(shown), shown)
 
     def test_knows_no_keys_of_another(self):
         """Neither by looking, nor by using one: the same key is another one for it, and is not waited for."""

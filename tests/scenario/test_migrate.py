@@ -66,7 +66,7 @@ class Functions(PgCase):
                  "int LANGUAGE sql IMMUTABLE AS 'SELECT 0'")
         self.sql("CREATE FUNCTION outbox.extend(consumer text, worker text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
         self.sql("CREATE FUNCTION outbox.former() RETURNS int LANGUAGE sql AS 'SELECT 1'")
-        self.sql("DROP FUNCTION outbox.hwm; CREATE FUNCTION outbox.hwm(stream text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        self.sql("DROP FUNCTION outbox.hwm(text); CREATE FUNCTION outbox.hwm(stream text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
         self.sql("DROP VIEW outbox.consumer_status; CREATE VIEW outbox.consumer_status AS SELECT 1 AS lonely")
         self.sql("UPDATE outbox.meta SET value = 'another' WHERE name = 'functions'")
         self.sql("UPDATE outbox.meta SET value = value || E'\nextend(text, text)\nformer()' WHERE name = 'functions_list'")

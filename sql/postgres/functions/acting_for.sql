@@ -10,7 +10,9 @@ BEGIN
     IF pg_relation_size('@schema@.held'::regclass) = 0 THEN -- nobody ever was: no query, because every emit asks this
         RETURN said;
     END IF;
-    SELECT array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held h WHERE @schema@.inherits(who, h.role);
+    -- A superuser has whatever anybody was given, and is held to nothing by that.
+    SELECT array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held h
+    WHERE @schema@.inherits(who, h.role) AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = who AND r.rolsuper);
     IF tenants IS NULL THEN
         RETURN said;
     ELSIF cardinality(tenants) = 1 THEN

@@ -19,7 +19,7 @@ BEGIN
     SELECT NOT pg_has_role(who, r.relowner, 'USAGE') AND CASE part
                WHEN 'consumer' THEN EXISTS (SELECT 1 FROM @schema@.worker w WHERE admit.consumer LIKE ANY (@schema@.name_like(w.consumer))
                                                AND @schema@.inherits(who, w.role))
-               WHEN 'operator' THEN has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') END,
+               WHEN 'operator' THEN @schema@.operates(who) END,
            (SELECT array_agg(DISTINCT h.tenant) FROM @schema@.held h WHERE @schema@.inherits(who, h.role)),
            (SELECT c.tenant FROM @schema@.consumer c WHERE c.name = admit.consumer)
     INTO may, tenants, whose FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass;

@@ -20,8 +20,8 @@ BEGIN
         x := x || format('%s AS %I', coalesce(quote_literal(c.literal), @schema@.adopt_text(v, c.typ)), c.field);
         IF c.field = 'id' THEN
             t := t || '{id, headers}'::text[];
-            e := e || format('coalesce(%s.as_uuid(t.id), %1$s.uuid7())', '@schema@')
-                   || format('CASE WHEN t.id IS NOT NULL AND %s.as_uuid(t.id) IS NULL THEN '
+            e := e || format('coalesce(%s.adopt_id(t.id), %1$s.uuid7())', '@schema@')
+                   || format('CASE WHEN t.id IS NOT NULL AND %s.adopt_id(t.id) IS NULL THEN '
                              'json_build_object(''source_id'', t.id) END', '@schema@');
             sort := CASE c.category WHEN 'N' THEN v END;
         ELSIF c.field = 'type' THEN
@@ -94,3 +94,20 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.adopt_tenant(text) IS 'the tenant of an adopted row, if this connection may write for it';
+
+-- adopt_id: the id of an event that a row of this id becomes; NULL: a new one. Whoever is held to a tenant chooses no ids, here as
+-- elsewhere: another's event of the same id would be taken for the one that was there before.
+CREATE OR REPLACE FUNCTION @schema@.adopt_id(id text) RETURNS uuid
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    who name := @schema@.caller();
+BEGIN
+    IF pg_relation_size('@schema@.held'::regclass) > 0
+       AND EXISTS (SELECT 1 FROM @schema@.held h WHERE @schema@.inherits(who, h.role))
+       AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = who AND r.rolsuper) THEN
+        RETURN NULL;
+    END IF;
+    RETURN @schema@.as_uuid(id);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.adopt_id(text) IS 'the id of an adopted row, if this connection may choose it';

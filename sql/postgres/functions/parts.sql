@@ -1,13 +1,22 @@
--- parts: which parts a role was given, by the one right that tells each from the others.
+-- parts: which parts a role was given, by the one right that tells each from the others. None that is given by hand, with the tables
+-- or to read everything: init gives the whole part again to whoever has it (see give), and a reader must not become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part FROM pg_catalog.pg_roles g, (VALUES
         ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'), 'INSERT'),
-        ('consumer', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.worker'::regclass), 'SELECT'),
-        ('operator', (SELECT c.relacl FROM pg_catalog.pg_class c WHERE c.oid = '@schema@.idempotency'::regclass), 'SELECT'))
-        AS p (part, acl, privilege)
+        ('consumer', (SELECT f.proacl FROM pg_catalog.pg_proc f
+                      WHERE f.oid = '@schema@.worker_report(text, text)'::regprocedure), 'EXECUTE'),
+        ('operator', (SELECT f.proacl FROM pg_catalog.pg_proc f
+                      WHERE f.oid = '@schema@.operator_pause(text, boolean)'::regprocedure), 'EXECUTE')) AS p (part, acl, privilege)
     WHERE g.rolname = $1 AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
                                      WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)
 $outbox$;
 COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
+
+-- operates: whether a role has the part of an operator, of its own or by what it inherits.
+CREATE OR REPLACE FUNCTION @schema@.operates(who name) RETURNS boolean
+LANGUAGE sql STABLE AS $outbox$
+    SELECT has_function_privilege(who, '@schema@.operator_pause(text, boolean)'::regprocedure, 'EXECUTE')
+$outbox$;
+COMMENT ON FUNCTION @schema@.operates(name) IS 'whether a role has the part of an operator';

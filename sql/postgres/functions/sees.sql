@@ -12,7 +12,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp A
 DECLARE
     names text[];
 BEGIN
-    IF has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') THEN -- an operator: see parts
+    IF has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') THEN -- no worker has that
         RETURN NULL;
     END IF;
     SELECT array_agg(n) INTO names FROM @schema@.worker w, unnest(@schema@.name_like(w.consumer)) AS n

@@ -35,6 +35,7 @@ DECLARE
     l @schema@.lane;
     there text;
     head bigint;
+    last bigint;
     locked boolean := false;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
@@ -78,8 +79,11 @@ BEGIN
                                   AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
         RETURNING k.epoch INTO epoch;
         IF FOUND THEN
-            IF epoch <= settle_epoch OR epoch <= ANY (known) THEN
-                epoch := @schema@.refence(l.consumer, epoch, greatest(settle_epoch, (SELECT max(y) FROM unnest(known) AS y)));
+            IF epoch <= settle_epoch OR epoch <= ANY (known) THEN -- known is what the worker says: only claims there are count
+                last := (SELECT max(k.epoch) FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch <> turn.epoch);
+                IF epoch <= greatest(settle_epoch, last) THEN
+                    epoch := @schema@.refence(l.consumer, epoch, greatest(settle_epoch, last));
+                END IF;
             END IF;
             UPDATE @schema@.lane x
             SET version = l.version + 1, pos = ahead_to, delivered = l.delivered + tried, claims_from =

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION @schema@.worker_register(consumer text, events text, 
                                                     start_at text, by_whom text, how text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 DECLARE
-    operator boolean := has_table_privilege(@schema@.caller(), '@schema@.idempotency'::regclass, 'SELECT');
+    operator boolean := @schema@.operates(@schema@.caller());
 BEGIN
     -- To bring settings back that were replaced is an operator's.
     IF NOT @schema@.admit(CASE WHEN how = 'purpose' OR operator THEN 'operator' ELSE 'consumer' END, consumer) THEN

@@ -381,6 +381,21 @@ static int adopted(const struct look *l, struct error *err)
     return 0;
 }
 
+/* What others may create beside our functions could be called in their place, with the rights of the outbox's owner. */
+static int strangers(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(l->st, err, PG_STRANGERS_SQL, "s", l->st->schema);
+    if (!r) return -1;
+    if (PQntuples(r) && pg_str(r, 0, 0))
+        say(l, FINDING_PROBLEM, "schema",
+            "REVOKE CREATE ON SCHEMA ... FROM them, or ALTER SCHEMA ... OWNER TO the outbox's owner",
+            "others may create functions in schema %s, which would run with the rights of the outbox's owner: %s",
+            l->st->quoted, PQgetvalue(r, 0, 0));
+    else say(l, FINDING_OK, "schema", NULL, "nobody else may create anything in schema %s", l->st->quoted);
+    PQclear(r);
+    return 0;
+}
+
 /* Who has what relays wait for: the lock of a consumer, which those who work for it take for a moment; those of the doorbell. */
 static int locks(const struct look *l, struct error *err)
 {
@@ -429,8 +444,8 @@ static const struct check of_server[] = {
     {NULL, NULL},
 };
 static const struct check of_outbox[] = {
-    {"grants", grants},    {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims}, {"position", positions},
-    {"restore", restored}, {"lock", locks},        {"adopted", adopted},     {NULL, NULL},
+    {"grants", grants},      {"schema", strangers}, {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims},
+    {"position", positions}, {"restore", restored}, {"lock", locks},        {"adopted", adopted},     {NULL, NULL},
 };
 
 /* run: what cannot be looked at is a finding, too; only a server that is gone ends it. */

@@ -319,8 +319,10 @@ int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ct
 {
     PGresult *r = pg_query(
         pg_of(base), err,
-        "SELECT stream, consumer, hi, lo, floor(extract(epoch FROM at) * 1000)::bigint FROM @schema@.mark "
-        "WHERE $1::text IS NULL OR stream = $1 ORDER BY stream COLLATE \"C\", hi DESC, lo DESC, consumer",
+        "SELECT m.stream, m.consumer, m.hi, m.lo, floor(extract(epoch FROM m.at) * 1000)::bigint FROM @schema@.mark m "
+        "WHERE $1::text IS NULL OR m.stream = $1 AND EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = m.consumer "
+        "AND c.tenant = (SELECT @schema@.acting_for(current_user))) " /* another tenant's could say anything: see hwm */
+        "ORDER BY m.stream COLLATE \"C\", m.hi DESC, m.lo DESC, m.consumer",
         "s", stream);
     if (!r) return -1;
     for (int i = 0; i < PQntuples(r); i++) {

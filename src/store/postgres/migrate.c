@@ -71,14 +71,23 @@ static int run_text(struct pg_store *st, const char *sql, struct error *err)
     return r;
 }
 
-/* make_schema: a role that may not create schemas can still use one that was made for it. */
+/* make_schema: a role that may not create schemas can still use one that was made for it; not one that is somebody else's. */
 static int make_schema(struct pg_store *st, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", "s", st->schema);
+    PGresult *r = pg_query(st, err, PG_STRANGERS_SQL, "s", st->schema);
     if (!r) return -1;
     bool there = PQntuples(r) > 0;
+    int bad = 0;
+    if (!there) bad = run_text(st, "CREATE SCHEMA @schema@", err);
+    else if (pg_str(r, 0, 0))
+        bad = err_fate(
+            err, ERR_NOTOURS, FATE_FATAL, 0,
+            "%s: schema %s is there, and others may create functions in it, which would run with the rights of the "
+            "outbox's owner: %s; make the outbox as the role that owns the schema, REVOKE CREATE ON SCHEMA %s FROM the "
+            "others, or use another schema (?schema=NAME)",
+            st->shown, st->quoted, pg_str(r, 0, 0), st->quoted);
     PQclear(r);
-    return there ? 0 : run_text(st, "CREATE SCHEMA @schema@", err);
+    return bad;
 }
 
 /* Functions may name each other, whatever their order. */
