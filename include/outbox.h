@@ -371,8 +371,8 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** CAPI: Running
 **
 ** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long outbox_stop waits for what is
-** in flight; "sweep" (30s), how often to look even if nothing rang; "retention" (168h), the age at which events that
-** every consumer is past are deleted, looked at every hour while outbox_run is at work, "0s" for never;
+** in flight; "sweep" (30s), how often to look even if nothing rang; "retention" (168h), how long an event is kept
+** after the last consumer has got it, looked at every hour while outbox_run is at work, "0s" for ever;
 ** "inbox-retention" (720h), the age at which the inbox forgets. Before outbox_run.
 **
 ** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own, and per worker), each

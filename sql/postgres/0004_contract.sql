@@ -29,4 +29,21 @@ BEGIN
 END
 $outbox$;
 
+-- ---- retention counts from delivery ----
+
+-- When a consumer got past an event is told by samples: at that time it was done with every event up to seq that `seen` shows,
+-- and with all before it. trim takes one now and then (functions/note_passed.sql), and forgets those nobody asks for any more, so
+-- there are about 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet:
+-- to lose samples keeps events longer, and deletes none too early.
+CREATE TABLE @schema@.passed (
+    consumer text NOT NULL,
+    seq      bigint NOT NULL,
+    seen     pg_snapshot NOT NULL,
+    at       timestamptz NOT NULL,
+    PRIMARY KEY (consumer, seq, at)
+);
+COMMENT ON TABLE @schema@.passed IS 'samples of when each consumer was done with which events: retention goes by them';
+ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.passed USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+
 UPDATE @schema@.meta SET value = '4' WHERE name = 'schema_version';

@@ -69,4 +69,16 @@ SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM ou
 CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
 SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
 
+-- ---- retention counts from delivery ----
+
+-- When a consumer got past an event is told by samples: at that time it was done with every event up to seq. Trimming takes one
+-- now and then, and forgets those nobody asks for any more (src/store/sqlite/trim.c), so there are about 170 for a consumer,
+-- however many events there are. To lose samples keeps events longer, and deletes none too early.
+CREATE TABLE outbox_passed (
+    consumer TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (consumer, seq)
+) WITHOUT ROWID;
+
 UPDATE outbox_meta SET value = '4' WHERE name = 'schema_version';

@@ -127,8 +127,11 @@ static void retention(struct visit *v)
     for (size_t i = 0; i < v->n; i++)
         if (!pin || v->list[i].floor < pin->floor) pin = &v->list[i];
     output_age(old, age);
-    /* A relay trims every hour. */
-    if (keep == 0 || old <= keep + 2 * INT64_C(3600000) || !v->info.tail)
+    /* A relay trims every hour, and counts from when the last consumer was done with an event. */
+    int64_t late = keep + 2 * INT64_C(3600000);
+    bool young = !v->info.tail || old <= late;
+    bool just_delivered = v->info.passed_at >= 0 && clock_since(v->info.now_ms, v->info.passed_at) <= late;
+    if (keep == 0 || young || just_delivered)
         report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept", v->info.events_exact ? "" : "about ",
                    output_count(v->info.events, "event", kept), v->info.events == 1 ? "is" : "are");
     else if (pin && pin->floor < v->info.tail)

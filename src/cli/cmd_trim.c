@@ -10,8 +10,8 @@ static int set_older_than(void *target, const char *value, struct error *err)
 }
 
 static const struct cli_option options[] = {
-    {{"older-than", "DURATION", NULL, "age from which events may go; if not given, what retention says",
-      set_older_than},
+    {{"older-than", "DURATION", NULL,
+      "how long ago the last consumer must have got an event; if not given, what retention says", set_older_than},
      0,
      true},
     {{"dry-run", NULL, "no", "only say what would be deleted", options_set_dry_run}, 0, true},

@@ -240,6 +240,7 @@ struct store_info {
     int64_t head;      /* highest seq */
     int64_t tail;      /* lowest seq kept; 0: none */
     int64_t oldest_at; /* created_at of tail */
+    int64_t passed_at; /* since when every consumer is done with tail, as far as is known; -1: it is not */
     int64_t consumers, dead;
     int64_t now_ms; /* the database's clock */
 };

@@ -450,9 +450,11 @@ class Retention(RelayCase):
         return [seq for seq, in self.ask("SELECT seq FROM @event ORDER BY seq")]
 
     def age(self, seq):
-        """age makes the events up to seq two hours older."""
-        older = self.time_of(f"({self.millis('created_at')} - 7200000)")
-        self.ask(f"UPDATE @event SET created_at = {older} WHERE seq <= ?", seq)
+        """age makes the events up to seq two hours older, and how far everybody has got as of two hours ago."""
+        self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 0)
+        older = lambda column: self.time_of(f"({self.millis(column)} - 7200000)")
+        self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)
+        self.ask(f"UPDATE @passed SET at = {older('at')}")
 
     def test_a_relay_trims_what_is_old_and_everybody_has(self):
         self.number(*range(10))
@@ -478,6 +480,7 @@ class Retention(RelayCase):
         self.outbox("consumers", "resume", "late")
         self.drain(*late)
         self.assertEqual(self.got(self.path("late")), [*range(8)])
+        self.age(8)
         self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 4)
         self.assertEqual(self.seqs(), [])
 

@@ -164,6 +164,7 @@ BEGIN
         WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
     END IF;
     IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
+        DELETE FROM @schema@.passed; -- of other numbers; retention begins to count anew
         -- Events that somebody took away: what waits for them would wait for ever.
         DELETE FROM @schema@.parked p WHERE NOT EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = p.seq)
            AND NOT EXISTS (SELECT 1 FROM @schema@.dead d WHERE d.consumer = p.consumer AND d.seq = p.seq);

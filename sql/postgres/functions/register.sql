@@ -100,6 +100,7 @@ BEGIN
         DELETE FROM @schema@.claim x WHERE x.consumer = register.consumer;
         DELETE FROM @schema@.parked x WHERE x.consumer = register.consumer;
         DELETE FROM @schema@.setting x WHERE x.consumer = register.consumer;
+        DELETE FROM @schema@.passed x WHERE x.consumer = register.consumer;
         -- window_end is a number that was really given out: what begins there is past it (see rebaseline).
         INSERT INTO @schema@.lane SELECT register.consumer, g, 1, snap, head, NULL, NULL,
                                          CASE WHEN start_at = 'end' THEN given END, 0, 0, 0, here

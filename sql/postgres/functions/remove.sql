@@ -21,6 +21,7 @@ BEGIN
     DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.dead x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.ended x WHERE x.consumer = remove.consumer;
+    DELETE FROM @schema@.passed x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.former_filter x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.receipt x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.mark x WHERE x.consumer = remove.consumer;

@@ -31,6 +31,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.former_filter'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.passed'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
@@ -59,6 +60,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.handled'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.passed'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
@@ -82,6 +84,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              turn, claim, claim_batch, claim_some, check_claim, workable, idle, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
              handle_once, handle, handle_all, handled_before, claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, backlog, waiting, floors, needed, surely_done, lanes,
+             key_cutoff, passed_by, passed_since, common_snapshot, all_but_running,
              lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
              refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, name_like, caller}'::text[]
 $outbox$;

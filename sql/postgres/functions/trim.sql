@@ -1,8 +1,11 @@
--- trim: deletes up to max_rows of the oldest events that are older than `older_than` and needed by nobody, and as many old
--- idempotency keys, inbox rows (older than `inbox`, if that is given) and receipts. Call it again while `more`. kept: events
--- old enough, but still needed, among the next 10,000 (so many or more, if kept_more); pin: by whom. Both with the last call.
--- Each event goes by its own created_at, so one that is odd holds up no other. One whose created_at is ahead of the clock is as
--- old as the next after it that is not.
+-- trim: deletes up to max_rows of the oldest events that every consumer was done with `older_than` ago, and as many old
+-- idempotency keys, inbox rows (older than `inbox`, if that is given) and receipts. Call it again while `more`. kept: events that
+-- were made so long ago, but are still needed, among the next 10,000 (so many or more, if kept_more); pin: by whom. Both with the
+-- last call. When a consumer was done with an event is told by samples, which this takes (see note_passed): an event goes no
+-- sooner, and at most an interval of trimming later.
+-- No event goes that is younger than `older_than` by its own created_at, and one that is odd holds up no other. One whose
+-- created_at is ahead of the clock is as old as the next after it that is not.
+-- An idempotency key is kept for `older_than`, and as long as its event (see key_cutoff).
 CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
                                          OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
                                          OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
@@ -12,6 +15,8 @@ DECLARE
     cutoff timestamptz := now - older_than;
     inbox_cutoff timestamptz := now - coalesce(inbox, older_than);
     sure xid8;
+    past bigint;         -- up to here,
+    shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
     old bigint[];
     last bigint;
     f record;
@@ -25,13 +30,21 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
+    PERFORM @schema@.note_passed(now, cutoff, older_than / 168);
+    SELECT p.seq, p.seen INTO past, shown FROM @schema@.passed_by(cutoff) p;
+    IF older_than <= interval '0' THEN -- what they are done with now
+        past := f.floor;
+        shown := NULL;
+    END IF;
     sure := @schema@.surely_done();
     SELECT array_agg(o.seq), max(o.seq) INTO old, last
-    FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at FROM @schema@.event e WHERE e.seq <= f.floor ORDER BY e.seq LIMIT 100000) x
-          WHERE x.created_at < cutoff LIMIT max_rows) o;
+    FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at, e.xid FROM @schema@.event e WHERE e.seq <= least(f.floor, past)
+                             ORDER BY e.seq LIMIT 100000) x
+          WHERE x.created_at < cutoff AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown)) LIMIT max_rows) o;
     DELETE FROM @schema@.event e
-    WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at FROM @schema@.event i WHERE i.seq < last
-                                                       ORDER BY i.seq LIMIT 100000) x WHERE x.created_at > now))
+    WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at, i.xid FROM @schema@.event i WHERE i.seq < last
+                                                       ORDER BY i.seq LIMIT 100000) x
+                                     WHERE x.created_at > now AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown))))
       AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq));
     GET DIAGNOSTICS events = ROW_COUNT;
     more := coalesce(array_length(old, 1), 0) >= max_rows AND events > 0;
@@ -54,7 +67,7 @@ BEGIN
         DELETE FROM @schema@.former_filter x WHERE x.head < coalesce((SELECT min(e.seq) FROM @schema@.event e), last + 1);
     END IF;
     WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
+            SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@.key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO keys FROM gone;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.handled o WHERE o.at < inbox_cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
@@ -66,3 +79,12 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval) IS 'deletes what is old and needed by nobody';
+
+-- key_cutoff: idempotency keys from before it may go: they are older than `cutoff`, and so old that their events are gone. Events
+-- are made in the order of their numbers, but for those of statements that took long: hence the thousand, and the hour.
+CREATE OR REPLACE FUNCTION @schema@.key_cutoff(cutoff timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE AS $outbox$
+    SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
+                      FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
+$outbox$;
+COMMENT ON FUNCTION @schema@.key_cutoff(timestamptz) IS 'which idempotency keys may go';

@@ -7,6 +7,8 @@ DECLARE
     now timestamptz := @schema@.clock();
     cutoff timestamptz := now - older_than;
     sure xid8;
+    past bigint;         -- up to here,
+    shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
     last bigint;
     f record;
 BEGIN
@@ -15,17 +17,26 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
+    SELECT p.seq, p.seen INTO past, shown FROM @schema@.passed_by(cutoff) p;
+    IF older_than <= interval '0' THEN
+        past := f.floor;
+        shown := NULL;
+    END IF;
     sure := @schema@.surely_done();
-    SELECT max(e.seq) INTO last FROM @schema@.event e WHERE e.seq <= f.floor AND e.created_at < cutoff;
-    SELECT count(*) FILTER (WHERE o.free), count(*) FILTER (WHERE NOT o.free AND o.created_at < cutoff) INTO events, kept
+    SELECT max(e.seq) INTO last FROM @schema@.event e WHERE e.seq <= least(f.floor, past) AND e.created_at < cutoff
+        AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown));
+    SELECT count(*) FILTER (WHERE o.old AND NOT o.needed), count(*) FILTER (WHERE o.needed AND o.created_at < cutoff)
+    INTO events, kept
     FROM (SELECT e.created_at, coalesce(e.seq <= last, false) AND (e.created_at < cutoff OR e.created_at > now)
-                 AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq)) AS free FROM @schema@.event e) o;
+                 AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown)) AS old,
+                 e.seq > coalesce(f.floor, 0) OR xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq) AS needed
+          FROM @schema@.event e) o;
     pin := '';
     IF kept > 0 THEN
         pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
                ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
     END IF;
-    keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < cutoff);
+    keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < @schema@.key_cutoff(cutoff));
     inbox_rows := (SELECT count(*) FROM @schema@.handled x WHERE x.at < now - coalesce(inbox, older_than));
     receipts := (SELECT count(*) FROM @schema@.receipt x WHERE x.at < cutoff);
 END

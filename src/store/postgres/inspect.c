@@ -13,7 +13,8 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
         "SELECT (SELECT value::int FROM @schema@.meta WHERE name = 'schema_version'), "
         "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0), f.seq, l.seq, floor(extract(epoch FROM f.created_at) "
         "* 1000)::bigint, (SELECT count(*) FROM @schema@.consumer), (SELECT count(*) FROM @schema@.dead WHERE NOT retrying), "
-        "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint FROM (SELECT 1) one LEFT JOIN (SELECT seq, created_at "
+        "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint, floor(extract(epoch FROM @schema@.passed_since(f.xid, f.seq)) * "
+        "1000)::bigint FROM (SELECT 1) one LEFT JOIN (SELECT xid, seq, created_at "
         "FROM @schema@.event ORDER BY seq LIMIT 1) f ON true LEFT JOIN (SELECT seq FROM @schema@.event ORDER BY seq DESC "
         "LIMIT 1) l ON true",
         "");
@@ -24,7 +25,8 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
                                .oldest_at = pg_int(r, 0, 4),
                                .consumers = pg_int(r, 0, 5),
                                .dead = pg_int(r, 0, 6),
-                               .now_ms = pg_int(r, 0, 7)};
+                               .now_ms = pg_int(r, 0, 7),
+                               .passed_at = PQgetisnull(r, 0, 8) ? -1 : pg_int(r, 0, 8)};
     int64_t span = ret->tail ? pg_int(r, 0, 3) - ret->tail + 1 : 0;
     PQclear(r);
     ret->events = span;

@@ -40,6 +40,7 @@ static int create(struct sqlite_store *st, const struct consumer_spec *c, struct
     /* What another of this name left behind that somebody deleted by hand: it would be this one's. */
     if (sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ?", "s", c->name) != 0 ||
         sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ?", "s", c->name) != 0 ||
+        sqlite_exec(st, err, "DELETE FROM outbox_passed WHERE consumer = ?", "s", c->name) != 0 ||
         sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ?", "s", c->name) != 0)
         return -1;
     if (sqlite_exec(
@@ -261,6 +262,7 @@ static int remove_rows(struct sqlite_store *st, const char *name, struct error *
                    sqlite_exec(st, err, "DELETE FROM outbox_former_filter WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_receipt WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_mark WHERE consumer = ?", "s", name) ||
+                   sqlite_exec(st, err, "DELETE FROM outbox_passed WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_setting WHERE consumer = ?", "s", name) ||
                    sqlite_exec(st, err, "DELETE FROM outbox_consumer WHERE name = ?", "s", name)
                ? -1

@@ -19,6 +19,15 @@ int sqlite_info(struct store *base, struct store_info *ret, struct error *err)
         sqlite_number(st, err, &i.dead, "SELECT count(*) FROM outbox_dead WHERE retrying = 0", ""))
         return -1;
     i.schema_version = (int)version;
+    /* One consumer of which it is not known is enough. */
+    i.passed_at = -1;
+    if (sqlite_number(
+            st, err, &i.passed_at,
+            "SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END FROM (SELECT CASE WHEN start >= ?1 THEN 0 ELSE "
+            "(SELECT min(at) FROM outbox_passed p WHERE p.consumer = c.name AND p.seq >= ?1) END AS at FROM "
+            "outbox_consumer c)",
+            "i", i.tail) != 0)
+        return -1;
     i.events = i.tail ? last - i.tail + 1 : 0;
     i.events_exact = i.events <= STORE_EXACT_ROWS;
     if (i.events_exact && sqlite_number(st, err, &i.events, "SELECT count(*) FROM outbox_event", "") != 0) return -1;

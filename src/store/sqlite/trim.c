@@ -5,43 +5,97 @@
 #include "store/sqlite/sqlite.h"
 
 #define TRIM_ROWS 1000
+#define SAMPLES 168    /* taken in the time that events are kept: one an hour in a week */
+#define LOOK_AT 100000 /* events that may be in front of those that can go */
+#define COUNT_KEPT 10000
 
-/* find_floor: events up to *ret are needed by no consumer; pin says who holds it there. */
-static int find_floor(struct sqlite_store *st, int64_t *ret, char pin[160], struct error *err)
+/* Which events may go: those up to past, which every consumer was done with at the time of cutoff. None goes that is younger by
+ * its own created_at, and one that is odd holds up no other. One whose created_at is ahead of the clock is as old as the next
+ * after it that is not: last is the last that is old. (1) past <= floor, up to which nobody needs any event. */
+struct old {
+    int64_t cutoff, now, floor, past, last, n;
+};
+
+/* ---- how far everybody is, and was ---- */
+
+/* note_passed takes a sample of how far a consumer has got, if the last one is old enough. Samples that have become untrue go:
+ * those ahead of where it is (its place went back). One from the future, by a clock that was wrong, says no more than that it
+ * was so by now. Of those at or before the cutoff the last one tells all. */
+static int note_passed(struct sqlite_store *st, const struct consumer_info *c, const struct old *o, struct error *err)
+{
+    const char *name = c->spec.name;
+    int64_t every = (o->now - o->cutoff) / SAMPLES;
+    if (sqlite_exec(st, err, "UPDATE outbox_passed SET at = ?2 WHERE consumer = ?1 AND at > ?2", "si", name, o->now) !=
+            0 ||
+        sqlite_exec(st, err, "DELETE FROM outbox_passed WHERE consumer = ? AND seq > ?", "si", name, c->floor) != 0)
+        return -1;
+    if (c->floor > 0 &&
+        sqlite_exec(st, err,
+                    "INSERT INTO outbox_passed (consumer, seq, at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM "
+                    "outbox_passed WHERE consumer = ?1 AND (seq = ?2 OR at > ?3 - ?4))",
+                    "siii", name, c->floor, o->now, every) != 0)
+        return -1;
+    return sqlite_exec(
+        st, err,
+        "DELETE FROM outbox_passed WHERE consumer = ?1 AND seq < (SELECT max(seq) FROM outbox_passed WHERE "
+        "consumer = ?1 AND at <= ?2)",
+        "si", name, o->cutoff);
+}
+
+/* passed_by: up to where a consumer was at the time of the cutoff. What was before its start never was anything to it. */
+static int passed_by(struct sqlite_store *st, const struct consumer_info *c, const struct old *o, int64_t *ret,
+                     struct error *err)
+{
+    *ret = 0;
+    return sqlite_number(st, err, ret,
+                         "SELECT max(coalesce(start, 0), coalesce((SELECT max(seq) FROM outbox_passed WHERE consumer = "
+                         "?1 AND at <= ?2 AND seq <= ?3), 0)) FROM outbox_consumer WHERE name = ?1",
+                         "sii", c->spec.name, o->cutoff, c->floor);
+}
+
+/* find_consumer_past lowers floor and past to where this consumer is and was; pin says who holds the floor. */
+static int find_consumer_past(struct sqlite_store *st, const struct consumer_info *c, bool note, struct old *o,
+                              char pin[160], struct error *err)
+{
+    int64_t past = c->floor;
+    bool right_away = o->cutoff >= o->now;
+    if (note && note_passed(st, c, o, err) != 0) return -1;
+    if (!right_away && passed_by(st, c, o, &past, err) != 0) return -1;
+    if (past < o->past) o->past = past;
+    if (c->floor >= o->floor) return 0;
+    o->floor = c->floor;
+    snprintf(pin, 160, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin, (long long)c->floor,
+             c->paused ? ", paused" : "");
+    return 0;
+}
+
+/* find_past: events up to o->floor are needed by no consumer, pin says who holds it there; and up to o->past they were not at
+ * the time of the cutoff, either. note: samples are taken. */
+static int find_past(struct sqlite_store *st, bool note, struct old *o, char pin[160], struct error *err)
 {
     struct arena a;
     struct consumer_info *c;
     size_t n;
     arena_init(&a, 0);
     int r = sqlite_consumer_floors(st, &a, &c, &n, err);
-    *ret = r == 0 && n > 0 ? INT64_MAX : 0;
+    o->floor = r == 0 && n > 0 ? INT64_MAX : 0;
+    o->past = o->floor;
     snprintf(pin, 160, "no consumer is registered yet");
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        if (c[i].floor >= *ret) continue;
-        *ret = c[i].floor;
-        snprintf(pin, 160, "consumer \"%s\" (%s at %lld%s)", c[i].spec.name, c[i].floor_pin, (long long)c[i].floor,
-                 c[i].paused ? ", paused" : "");
-    }
+    for (size_t i = 0; r == 0 && i < n; i++) r = find_consumer_past(st, &c[i], note, o, pin, err);
+    if (o->past > o->floor) o->past = o->floor;
     arena_release(&a);
     return r;
 }
 
-#define LOOK_AT 100000 /* events that may be in front of those that can go */
-#define COUNT_KEPT 10000
+/* ---- what may go ---- */
 
-/* Which events may go: each by its own created_at, so that one that is odd holds up no other. One whose created_at is ahead of
- * the clock is as old as the next after it that is not: last is the last that is old. */
-struct old {
-    int64_t cutoff, now, floor, last, n;
-};
-
-/* find_old looks for up to max events that are old enough, and not past the floor; max 0: for all. */
+/* find_old looks for up to max events that are old enough, and were passed by everybody long enough ago; max 0: for all. */
 static int find_old(struct sqlite_store *st, struct old *o, int64_t max, struct error *err)
 {
     int r = 0;
     sqlite3_stmt *q = sqlite_query(st, err,
                                    "SELECT seq, created_at FROM outbox_event WHERE seq <= ? ORDER BY seq LIMIT ?", "ii",
-                                   o->floor, max ? (int64_t)LOOK_AT : INT64_MAX);
+                                   o->past, max ? (int64_t)LOOK_AT : INT64_MAX);
     if (!q) return -1;
     o->last = o->n = 0;
     while ((max == 0 || o->n < max) && (r = sqlite_step(st, q, err)) == 1) {
@@ -74,14 +128,18 @@ static int64_t inbox_end(const struct sqlite_store *st, const struct trim_reques
     return sqlite_now(st) - (req->inbox_ms ? req->inbox_ms : req->older_than_ms);
 }
 
+/* An idempotency key is kept as long as its event, too. Those older than the oldest event are looked at: of the others hardly
+ * one can go. */
+#define OLD_KEYS \
+    " FROM outbox_idempotency WHERE at < min(?1, coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), ?1)) AND " \
+    "NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id)"
+
 static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cutoff, int64_t max, struct trim_result *t,
                      struct error *err)
 {
-    if (sqlite_exec(
-            st, err,
-            "DELETE FROM outbox_idempotency WHERE key IN (SELECT key FROM outbox_idempotency WHERE at < ? ORDER "
-            "BY at LIMIT ?)",
-            "ii", cutoff, max) != 0)
+    if (sqlite_exec(st, err,
+                    "DELETE FROM outbox_idempotency WHERE key IN (SELECT key" OLD_KEYS " ORDER BY at LIMIT ?2)", "ii",
+                    cutoff, max) != 0)
         return -1;
     t->keys = sqlite3_changes(st->db);
     if (sqlite_exec(
@@ -110,7 +168,7 @@ static int dry_run(struct sqlite_store *st, const struct trim_request *req, stru
                       o->last, o->cutoff, o->now) != 0)
         return -1;
     if (count_kept(st, o, INT64_MAX, t, err) != 0) return -1;
-    return sqlite_number(st, err, &t->keys, "SELECT count(*) FROM outbox_idempotency WHERE at < ?", "i", o->cutoff) ||
+    return sqlite_number(st, err, &t->keys, "SELECT count(*)" OLD_KEYS, "i", o->cutoff) ||
                    sqlite_number(st, err, &t->inbox, "SELECT count(*) FROM outbox_handled WHERE at < ?", "i",
                                  inbox_end(st, req)) ||
                    sqlite_number(st, err, &t->receipts, "SELECT count(*) FROM outbox_receipt WHERE at < ?", "i",
@@ -137,7 +195,7 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
                      struct error *err)
 {
     int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS;
-    o->floor += BUG(RETENTION_EDGE);
+    o->past += BUG(RETENTION_EDGE);
     if (find_old(st, o, max, err) != 0) return -1;
     if (o->n > 0) {
         if (sqlite_exec(st, err, "DELETE FROM outbox_event WHERE seq <= ? AND (created_at < ? OR created_at > ?)",
@@ -161,12 +219,14 @@ int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_
     struct old o = {.now = sqlite_now(st)};
     o.cutoff = o.now - req->older_than_ms;
     if (req->dry_run) {
-        if (find_floor(st, &o.floor, t.pin, err) != 0 || dry_run(st, req, &o, &t, err) != 0) return -1;
+        if (find_past(st, false, &o, t.pin, err) != 0 || dry_run(st, req, &o, &t, err) != 0) return -1;
         *ret = t;
         return 0;
     }
     if (sqlite_begin(base, err) != 0) return -1; /* the floor is found under the lock: nobody moves it meanwhile */
-    if (sqlite_numbers_keep(st, err) != 0 || find_floor(st, &o.floor, t.pin, err) != 0 ||
+    o.now = sqlite_now(st);                      /* it may have been waited for */
+    o.cutoff = o.now - req->older_than_ms;
+    if (sqlite_numbers_keep(st, err) != 0 || find_past(st, true, &o, t.pin, err) != 0 ||
         trim_some(st, req, &o, &t, err) != 0) {
         sqlite_rollback(base);
         return -1;
