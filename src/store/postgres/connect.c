@@ -9,6 +9,7 @@
 #include "store/postgres/handle.h"
 #include "store/postgres/postgres.h"
 
+#define PG_OLDEST 15 /* views that ask for the rights of whoever reads them (security_invoker) */
 #define ANSWER_MS 60000
 #define GONE_AFTER "10s" /* how often the server looks whether we are still there while it works */
 
@@ -213,12 +214,11 @@ static int command(struct pg_store *st, PGconn *db, const char *text, const char
 }
 
 /* watch_us has the server end a statement whose client is gone, also while it waits for a lock: else each connection that was
- * given up would leave one behind, until there is no place for the next. Servers before 14, and some systems, cannot. */
+ * given up would leave one behind, until there is no place for the next. Some systems cannot. */
 static void watch_us(struct pg_store *st, PGconn *db)
 {
     struct error ignored;
-    if (PQserverVersion(db) >= 140000)
-        command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", NULL, &ignored);
+    command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", NULL, &ignored);
 }
 
 /* set_up prepares a new connection. Most settings are for our own statements; behind a pooler a session's settings would
@@ -236,12 +236,21 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
             "on; SET jit = off; SET plan_cache_mode = force_generic_plan",
             NULL, err) != 0)
         return -1;
-    if (PQserverVersion(db) >= 140000 && command(st, db, "SET idle_session_timeout = 0", NULL, err) != 0) return -1;
+    if (command(st, db, "SET idle_session_timeout = 0", NULL, err) != 0) return -1;
     if (PQserverVersion(db) >= 170000 && command(st, db, "SET transaction_timeout = 0", NULL, err) != 0) return -1;
     watch_us(st, db);
     if (st->lent && pg_lend(&st->base, st->idle_ms, err) != 0) return -1;
     return st->tenant ? command(st, db, "SELECT pg_catalog.set_config('outbox.tenant', $1, false)", st->tenant, err)
                       : 0;
+}
+
+/* check_server refuses a server that our views and functions could not be made on. One that does not say is tried. */
+static int check_server(const struct pg_store *st, const PGconn *db, struct error *err)
+{
+    int version = PQserverVersion(db);
+    if (version == 0 || version >= PG_OLDEST * 10000) return 0;
+    return err_fate(err, ERR_CONFIG, FATE_FATAL, 0, "%s: this server is PostgreSQL %d; an outbox needs %d or later",
+                    st->shown, version / 10000, PG_OLDEST);
 }
 
 /* dial connects, to the very server that `like` is connected to, if there is one. */
@@ -264,8 +273,8 @@ static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
         return NULL;
     }
     PQsetNoticeReceiver(db, ignore_notice, NULL);
-    if (PQstatus(db) == CONNECTION_OK) return db;
-    pg_fail(st, db, NULL, err);
+    int bad = PQstatus(db) == CONNECTION_OK ? check_server(st, db, err) : pg_fail(st, db, NULL, err);
+    if (!bad) return db;
     PQfinish(db);
     return NULL;
 }

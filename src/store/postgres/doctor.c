@@ -41,10 +41,7 @@ static int server(const struct look *l, struct error *err)
     if (pg_true(r, 0, 0))
         say(l, FINDING_PROBLEM, "server", "connect to the primary",
             "this server is a standby: nothing can be emitted or claimed here");
-    if (PQserverVersion(l->st->db) < 140000)
-        say(l, FINDING_PROBLEM, "server", "upgrade to PostgreSQL 14 or later",
-            "PostgreSQL %s is older than what this outbox was made for", PQgetvalue(r, 0, 1));
-    else say(l, FINDING_OK, "server", NULL, "PostgreSQL %s", PQgetvalue(r, 0, 1));
+    say(l, FINDING_OK, "server", NULL, "PostgreSQL %s", PQgetvalue(r, 0, 1));
     PQclear(r);
     return 0;
 }
