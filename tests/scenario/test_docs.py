@@ -209,6 +209,40 @@ class References(unittest.TestCase):
         self.assertEqual(heads, [f"G{i}" for i in range(1, 14)])
 
 
+class Program(unittest.TestCase):
+    """What documents say of the program is so."""
+
+    def test_every_command_that_is_named_exists(self):
+        listed = subprocess.run([BIN, "help"], capture_output=True, text=True, check=True, env=clean_env()).stdout
+        commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
+        known = set(commands) | {command.split()[0] for command in commands}
+        for path in documents():
+            for first, second in re.findall(r"`outbox ([a-z]+)(?: ([a-z]+))?", prose(path)):
+                with self.subTest(document=path.name, command=f"{first} {second}"):
+                    self.assertIn(first, known)
+                    if f"{first} list" in known or f"{first} up" in known or f"{first} check" in known:
+                        self.assertIn(f"{first} {second}".strip(), known)
+
+    def test_the_oldest_postgresql_is_the_same_everywhere(self):
+        source = (ROOT / "src" / "store" / "postgres" / "connect.c").read_text()
+        oldest = re.search(r"#define PG_OLDEST (\d+)", source)[1]
+        said = {(path.name, number) for path in documents() if path.name != "CHANGELOG.md"
+                for number in re.findall(r"PostgreSQL \(?(\d+) (?:or|and) (?:later|newer)", path.read_text())}
+        self.assertIn(("README.md", oldest), said)
+        self.assertEqual({number for _, number in said}, {oldest}, said)
+
+    def test_every_name_that_begins_like_ours_is_ours(self):
+        """A function or constant of the library, a table, view or trigger of SQLite, a metric."""
+        known = {"OUTBOX_CONSUMERS", "OUTBOX_REDIS_PASSWORD"} | {option["env"] for option in options()}
+        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/engine/consume.c")),
+                               (r"\boutbox_\w+", ("sql/sqlite/*.sql", "src/admin/*.c"))):
+            for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
+        for path in documents():
+            if path.name in ("CHANGELOG.md", "testing.md", "coming-from.md"): continue  # the last has a test of its own
+            for name in re.findall(r"`(outbox_\w+|OUTBOX_[A-Z]+(?:_[A-Z]+)*)(?:\(\))?`", prose(path)):
+                with self.subTest(document=path.name, name=name): self.assertIn(name, known)
+
+
 class Options(unittest.TestCase):
     def test_every_option_that_is_documented_exists(self):
         known = {"--" + option["name"] for option in options()}
