@@ -1,6 +1,8 @@
 /* store_claim.c: claims, leases, and what goes wrong. */
 #include "store_impl.h"
 
+#include <pthread.h>
+
 #include "base/json.h"
 
 /* ---- claiming (G5, C1) ---- */
@@ -18,6 +20,90 @@ static void claimed_events_are_out_of_everyone_elses_reach(void **state)
     assert_true(g->hint.busy);
     assert_false(g->hint.through);
     assert_in_range(g->hint.wait_ms, 1, LEASE);
+}
+
+/* Many claimers of one consumer without order, each with a connection of its own. */
+#define RACERS 8
+#define RACE_EVENTS 1000
+
+struct race {
+    int64_t seq[2 * RACE_EVENTS]; /* what anybody got; room to see what was given twice */
+    size_t n;
+    pthread_mutex_t lock;
+};
+
+struct racer {
+    struct store *st;
+    struct race *race;
+    char owner[16];
+    pthread_t thread;
+    struct error err; /* of a claim that failed for another reason than that others were at it */
+    bool failed;
+};
+
+static void note(struct race *race, const struct batch *b)
+{
+    pthread_mutex_lock(&race->lock);
+    for (size_t i = 0; i < b->n && race->n < 2 * RACE_EVENTS; i++) race->seq[race->n++] = b->ev[i].seq;
+    pthread_mutex_unlock(&race->lock);
+}
+
+static void *claim_all(void *arg)
+{
+    struct racer *r = arg;
+    struct claim_request req = request_as("c", r->owner, ORDER_NONE, 1);
+    struct claim_hint hint = {0};
+    struct arena a;
+    struct batch b;
+    req.max_events = 17;
+    req.lease_ms = 600000;
+    arena_init(&a, 0);
+    do {
+        arena_reset(&a);
+        b.n = 0;
+        bool claimed = r->st->ops->turn(r->st, NULL, NULL, &req, &a, &b, &hint, &r->err) == 0;
+        r->failed = !claimed && r->err.code != ERR_BUSY;
+        if (claimed && b.n == 0) break;
+        note(r->race, &b);
+    } while (!r->failed);
+    arena_release(&a);
+    return NULL;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void racing_claimers_never_get_the_same_event(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    static struct race race;
+    static struct racer r[RACERS + 1];
+    race = (struct race){.lock = PTHREAD_MUTEX_INITIALIZER};
+    put_as(g->st, "c", ORDER_NONE, 1);
+    must(g->st->ops->begin(g->st, &err), &err);
+    for (int i = 0; i < RACE_EVENTS; i++) emit(g->st, NULL);
+    must(g->st->ops->commit(g->st, &err), &err);
+    for (int i = 0; i <= RACERS; i++) {
+        r[i] = (struct racer){.race = &race};
+        snprintf(r[i].owner, sizeof r[i].owner, "racer%d", i);
+        must(g->st->ops->dup(g->st, &r[i].st, &err), &err);
+    }
+
+    for (int i = 0; i < RACERS; i++) pthread_create(&r[i].thread, NULL, claim_all, &r[i]);
+    for (int i = 0; i < RACERS; i++) pthread_join(r[i].thread, NULL);
+    claim_all(&r[RACERS]); /* what everybody stepped over in the end, if anything */
+
+    for (int i = 0; i <= RACERS; i++) {
+        if (r[i].failed) fail_msg("%s", r[i].err.text); /* a deadlock, say */
+        store_close(r[i].st);
+    }
+    assert_int_equal(race.n, RACE_EVENTS);
+    qsort(race.seq, race.n, sizeof *race.seq, by_number);
+    for (size_t i = 1; i < race.n; i++) assert_true(race.seq[i] > race.seq[i - 1]);
 }
 
 static void without_order_owners_share_a_lane(void **state)
@@ -129,6 +215,24 @@ static void consumers_dont_see_each_other(void **state)
     assert_true(settle(g, "b", &o, 1));
     assert_int_equal(look(g, "b").parked, 1);
     assert_int_equal(look(g, "a").parked, 0);
+
+    /* Each has a position, attempts, an error and dead letters of its own. */
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "b"), 1);
+    assert_true(settle(g, "b", NULL, 0));
+    assert_int_equal(look(g, "b").delivered, 1);
+    assert_int_equal(look(g, "a").delivered, 0);
+    assert_string_equal(look(g, "b").last_error, "boom");
+    assert_null(look(g, "a").last_error);
+    pass(1000);
+    assert_int_equal(claim(g, "b"), 1);
+    assert_int_equal(g->b.ev[0].attempts, 1);
+    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
+    assert_true(settle(g, "b", &o, 1));
+    assert_int_equal(look(g, "b").dead, 1);
+    assert_int_equal(look(g, "a").dead, 0);
+    assert_int_equal(claim(g, "b"), 0);
+    assert_true(g->hint.through); /* and `a`, which still holds the first one, kept it from nothing */
 }
 
 static void batch_ends_at_max_bytes(void **state)
@@ -983,6 +1087,7 @@ static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(claimed_events_are_out_of_everyone_elses_reach),
+    ON_A_STORE(racing_claimers_never_get_the_same_event),
     ON_A_STORE(without_order_owners_share_a_lane),
     ON_A_STORE(one_owner_may_hold_several_claims_of_a_lane),
     ON_A_STORE(settled_events_are_never_claimed_again),

@@ -2,7 +2,6 @@
 #include "store.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,70 +272,6 @@ static void emit_after_the_database_rolled_back_by_itself_is_refused(void **stat
     assert_int_equal(g->st->ops->commit(g->st, &err), -1);
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 0);
     assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0); /* and now it is as before */
-}
-
-/* Many claimers of one consumer without order, each with a connection of its own: every event goes to exactly one. */
-#define RACERS 8
-#define RACE_EVENTS 2000
-
-struct racer {
-    struct store *st;
-    char owner[16];
-    unsigned char *got;
-    pthread_t thread;
-    size_t twice;
-};
-
-static void *race(void *arg)
-{
-    struct racer *r = arg;
-    struct arena a;
-    struct batch b;
-    struct claim_hint hint = {0};
-    struct error err;
-    arena_init(&a, 0);
-    struct claim_request req = {.consumer = "c",
-                                .owner = r->owner,
-                                .order = ORDER_NONE,
-                                .lanes = 1,
-                                .max_events = 17,
-                                .max_bytes = 1000000,
-                                .lease_ms = 600000,
-                                .max_attempts = 3};
-    for (;;) {
-        arena_reset(&a);
-        if (r->st->ops->turn(r->st, NULL, NULL, &req, &a, &b, &hint, &err) != 0) continue;
-        if (b.n == 0) break;
-        for (size_t i = 0; i < b.n; i++)
-            if (__atomic_fetch_add(&r->got[b.ev[i].seq], 1, __ATOMIC_RELAXED)) r->twice++;
-    }
-    arena_release(&a);
-    return NULL;
-}
-
-static void racing_claimers_never_get_the_same_event(void **state)
-{
-    struct store_rig *g = *state;
-    struct error err;
-    struct racer r[RACERS];
-    unsigned char got[RACE_EVENTS + 1] = {0};
-    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "", .order = ORDER_NONE, .lanes = 1};
-    assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
-    assert_int_equal(g->st->ops->begin(g->st, &err), 0);
-    for (int i = 0; i < RACE_EVENTS; i++) assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0);
-    assert_int_equal(g->st->ops->commit(g->st, &err), 0);
-    for (int i = 0; i < RACERS; i++) {
-        r[i] = (struct racer){.got = got};
-        snprintf(r[i].owner, sizeof r[i].owner, "racer%d", i);
-        assert_int_equal(g->st->ops->dup(g->st, &r[i].st, &err), 0);
-    }
-    for (int i = 0; i < RACERS; i++) pthread_create(&r[i].thread, NULL, race, &r[i]);
-    for (int i = 0; i < RACERS; i++) {
-        pthread_join(r[i].thread, NULL);
-        assert_int_equal(r[i].twice, 0);
-        store_close(r[i].st);
-    }
-    for (int i = 1; i <= RACE_EVENTS; i++) assert_int_equal(got[i], 1);
 }
 
 /* ---- the database moves ---- */
@@ -833,7 +768,6 @@ int main(void)
         ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
         ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),
         ON_A_STORE(emit_after_the_database_rolled_back_by_itself_is_refused),
-        ON_A_STORE(racing_claimers_never_get_the_same_event),
         ON_A_STORE(claim_from_before_a_restore_can_change_nothing_after_it),
         ON_A_STORE(another_outbox_put_into_the_file_is_told_and_gets_the_consumer),
         ON_A_STORE(numbers_that_begin_again_lose_nothing),
@@ -848,7 +782,6 @@ int main(void)
         ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
         ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),
     };
-    const struct CMUnitTest racing[] = {ON_A_STORE(racing_claimers_never_get_the_same_event)};
     int failures = store_suite_run(&file, own, sizeof own / sizeof *own);
-    return failures + store_suite_run(&memory, racing, 1);
+    return failures + store_suite_run(&memory, NULL, 0);
 }
