@@ -469,6 +469,73 @@ static void broken_handler_blocks_nobody(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @dead WHERE consumer = 'c.good'"), 0);
 }
 
+static void redelivery_runs_only_those_that_had_not_committed(void **state)
+{
+    static const char *const fates[] = {"own", "shared"};
+    static const char trace[] = "SELECT coalesce(sum(at), 0) FROM @effect WHERE handler LIKE 'stock%'";
+    emit(*state, 10);
+    for (int f = 0; f < 2; f++) {
+        char consumer_name[16], stock_name[16], mail_name[16];
+        snprintf(consumer_name, sizeof consumer_name, "c-%s", fates[f]);
+        snprintf(stock_name, sizeof stock_name, "stock-%s", fates[f]);
+        snprintf(mail_name, sizeof mail_name, "mail-%s", fates[f]);
+        long before = 0;
+        for (int round = 0; round < 2; round++) {
+            struct script stock = {.name = stock_name}, mail = {.name = mail_name};
+            outbox *ob = db_open(NULL);
+            outbox_consumer *c = consumer(ob, consumer_name);
+            OK(outbox_consumer_set(c, "fate", fates[f], &err));
+            handler(c, &stock);
+            if (round == 1) handler(c, &mail); /* the one that has yet to commit */
+            through(ob);
+            outbox_close(ob);
+            assert_int_equal(stock.calls, round == 0 ? 10 : 0);
+            assert_int_equal(mail.calls, round == 0 ? 0 : 10);
+            if (round == 0) before = db_number(trace);
+            /* As if nobody had ever read anything. */
+            db_do("DELETE FROM @lane");
+            db_do("DELETE FROM @consumer");
+        }
+        assert_int_equal(db_number(trace), before);
+        exact(stock_name, 10, -1);
+        exact(mail_name, 10, -1);
+    }
+}
+
+static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded(void **state)
+{
+    static const char *const fates[] = {"own", "shared"};
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        struct script good = {.name = f ? "good2" : "good1"},
+                      bad = {.name = f ? "bad2" : "bad1", .what = FAIL, .at = 0, .times = 1};
+        outbox *ob = db_open(NULL);
+        outbox_consumer *c = consumer(ob, fates[f]);
+        OK(outbox_consumer_set(c, "fate", fates[f], &err));
+        OK(outbox_consumer_set(c, "retry", "base=1h,cap=1h,attempts=5,jitter=none,outage=0s", &err));
+        handler(c, &good);
+        handler(c, &bad);
+        if (f == 0) emit(ob, 1);
+        assert_int_equal(outbox_step(ob, NULL, &err), -1); /* which tells of the failure */
+        assert_int_equal(db_number("SELECT count(*) FROM @delivery WHERE state = 'failed' AND attempts = 1"), 1);
+        assert_int_equal(db_number("SELECT count(*) FROM @parked WHERE due_at IS NOT NULL"), 1);
+        exact(good.name, 1, -1);
+        exact(bad.name, 1, 0);
+
+        int good_calls = good.calls, bad_calls = bad.calls;
+        OK(outbox_step(ob, NULL, &err)); /* its time lies ahead */
+        assert_int_equal(bad.calls, bad_calls);
+        db_do("UPDATE @parked SET due_at = due_at - wait");
+        OK(outbox_step(ob, NULL, &err));
+        assert_int_equal(good.calls, good_calls);
+        assert_int_equal(bad.calls, bad_calls + 1);
+        exact(good.name, 1, -1);
+        exact(bad.name, 1, -1);
+        assert_int_equal(db_number("SELECT count(*) FROM @delivery WHERE state <> 'delivered'"), 0);
+        outbox_close(ob);
+    }
+}
+
 static void with_shared_fate_the_others_are_not_called_again(void **state)
 {
     struct script first = {.name = "first"}, flaky = {.name = "flaky", .what = FAIL, .at = 4, .times = 2},
@@ -817,6 +884,8 @@ int main(void)
         ON(each_handler_gets_what_its_pattern_and_the_predicate_say),
         ON(both_names_are_recorded_and_redelivery_changes_nothing),
         ON(broken_handler_blocks_nobody),
+        ON(redelivery_runs_only_those_that_had_not_committed),
+        ON(partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded),
         ON(with_shared_fate_the_others_are_not_called_again),
         ON(with_shared_fate_one_that_fails_for_good_holds_the_event),
         ON(external_handler_is_recorded_after_it_acted),

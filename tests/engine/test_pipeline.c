@@ -423,7 +423,7 @@ static void crash_repeats_only_what_was_not_settled(void **state)
     SAW(1, 2, 3, 4, 5);
 }
 
-static void idle_pipeline_asks_for_nothing_until_the_sweep(void **state)
+static void without_a_bell_it_looks_every_20_ms(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -1088,7 +1088,7 @@ int main(void)
         ON_A_RIG(drain_gives_back_what_was_not_started_and_waits_for_the_rest),
         ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
         ON_A_RIG(crash_repeats_only_what_was_not_settled),
-        ON_A_RIG(idle_pipeline_asks_for_nothing_until_the_sweep),
+        ON_A_RIG(without_a_bell_it_looks_every_20_ms),
         ON_A_RIG(settling_looks_as_well_so_that_nobody_waits_for_the_sweep),
         ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
         ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),

@@ -8,7 +8,7 @@ import threading
 import time
 
 import servers
-from support import BIN, Case, PgCase, wait_until
+from support import BIN, Case, PgCase, on_each_store, wait_until
 
 
 class Odd:
@@ -64,8 +64,13 @@ class Redis:
     def to(self, stream, *more, name="out"):
         return ["--consumer", name, "--sink", self.redis.url(f"stream={stream}"), *more]
 
+    def arrived(self):
+        """arrived counts events: what a killed relay had not settled comes twice."""
+        return len({event["event_id"] for _, event in self.redis.entries("s")})
 
-class OnSqlite(Redis, Case):
+
+@on_each_store
+class Streams(Redis):
     def test_event_arrives_in_the_envelope_of_the_contract(self):
         event = self.emit("tenant.user_membership.added", "user/7", None, "--payload", '{"a": 1.50}', "--version", "3",
                           "--header", "traceparent=00-ab-cd-01")
@@ -78,11 +83,11 @@ class OnSqlite(Redis, Case):
                          '"aggregate_id":"7","entity_version":3,"payload":{"a": 1.50,"_telemetry":'
                          '{"traceparent":"00-ab-cd-01"}},"stream_id":"tenant.user_membership","committed_at":"%s"}'
                          % (event, at))
-        self.assertEqual(self.sql("SELECT event_id, sink_id FROM outbox_receipt"), [(event, entry)])
+        self.assertEqual(self.ask("SELECT CAST(event_id AS text), sink_id FROM @receipt"), [(event, entry)])
 
     def test_hwm_is_the_last_id_of_each_stream(self):
         self.outbox("hwm", "a.s", status=65)
-        for i in range(30): self.emit("a.x" if i % 3 else "b.x", f"k/{i}", i)
+        self.emit_many({"type": "a.x" if i % 3 else "b.x", "payload": i} for i in range(30))
         self.drain(*self.to("{type[0]}.s"))
         for stream in ("a.s", "b.s"):
             last = self.redis("XREVRANGE", stream, "+", "-", "COUNT", 1)[0][0]
@@ -93,17 +98,44 @@ class OnSqlite(Redis, Case):
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
 
-    def test_odd_bytes_inject_nothing(self):
-        odd = 'x\r\n*1\r\n$8\r\nFLUSHALL\r\n"\\\' \u2603\u0001'
-        key = '"\\\' {} $8 \u2603'  # control characters are refused in a key
-        line = {"type": "a.b", "aggregate_type": key, "aggregate_id": key, "payload": {"a": odd}, "headers": {"h": odd}}
-        self.redis("SET", "canary", "sings")
-        self.emit_many([line])
-        self.drain(*self.to("s.{aggregate_type}"))
-        (_, got), = self.redis.entries("s." + key)
-        self.assertEqual((got["aggregate_kind"], got["aggregate_id"], got["payload"]["a"]), (key, key, odd))
-        self.assertEqual(got["payload"]["_telemetry"], {"h": odd})
-        self.assertEqual(self.redis("GET", "canary"), "sings")
+    def change(self, i):
+        """change adds to one of two rows, and tells of it in the same transaction."""
+        event = "INSERT INTO @event (type, aggregate_type, aggregate_id, version, payload)"
+        if self.store.startswith("postgres"):
+            changed = "UPDATE account SET version = version + 1, total = total + ? WHERE id = ? RETURNING id, version"
+            return self.ask(f"WITH u AS ({changed}) {event} SELECT 'changed', 'account', id::text, version, ?::json FROM u",
+                            i, i % 2 + 1, str(i))
+        self.ask("UPDATE account SET version = version + 1, total = total + ? WHERE id = ?", i, i % 2 + 1)
+
+    def test_a_copy_and_the_stream_from_its_mark_on_are_the_whole(self):
+        """The mark is read in the snapshot of the rows: those have all that is in the stream up to it."""
+        self.ask("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
+        self.ask("INSERT INTO account VALUES (1, 0, 0), (2, 0, 0)")
+        mark = "outbox.hwm('s')"
+        if not self.store.startswith("postgres"):
+            mark = "(SELECT hi || '-' || lo FROM outbox_mark WHERE stream = 's')"
+            self.ask("CREATE TRIGGER told AFTER UPDATE ON account BEGIN "
+                     "INSERT INTO @event (type, aggregate_type, aggregate_id, version, payload) "
+                     "VALUES ('changed', 'account', CAST(new.id AS TEXT), new.version, new.total - old.total); END")
+        copies, seen = [], {None}
+        with self.relay(*self.to("s")) as relay:
+            for i in range(40):
+                self.change(i)
+                if i % 8 == 3:  # once the mark has moved; what was changed since may be on its way
+                    wait_until(lambda: self.ask(f"SELECT {mark}")[0][0] not in seen, what=relay.output)
+                    copies.append(self.ask(f"SELECT id, version, total, {mark} FROM account"))
+                    seen.add(copies[-1][0][3])
+            wait_until(lambda: self.redis("XLEN", "s") == 40, what=relay.output)
+        want = {key: (version, total) for key, version, total in self.ask("SELECT id, version, total FROM account")}
+        for copy in copies:
+            rows = {key: (version, total) for key, version, total, _ in copy}
+            for _, fields in self.redis("XRANGE", "s", f"({copy[0][3]}", "+"):
+                event = json.loads(fields[1])
+                key, version, add = int(event["aggregate_id"]), event["entity_version"], event["payload"]
+                if version <= rows[key][0]: continue  # the copy has it
+                self.assertEqual(version, rows[key][0] + 1, "a change is neither in the copy nor in the stream from its mark on")
+                rows[key] = (version, rows[key][1] + add)
+            self.assertEqual(rows, want)
 
     def test_order_of_a_key_is_kept_and_nothing_is_missing(self):
         self.emit_many({"type": "t", "aggregate_type": "k", "aggregate_id": str(i % 7), "payload": i} for i in range(3000))
@@ -123,7 +155,65 @@ class OnSqlite(Redis, Case):
         dead = dead[0] if isinstance(dead, list) else dead
         self.assertEqual((dead["id"], dead["attempts"]), (bad, 8))
         self.assertIn("ERR an error that nobody has heard of", dead["error"])
-        self.assertEqual(self.sql("SELECT count(*) FROM outbox_parked"), [(0,)])
+        self.assertEqual(self.ask("SELECT count(*) FROM @parked"), [(0,)])
+
+    def test_each_event_is_handled_once_though_it_comes_twice(self):
+        ids = [self.emit("t", "k/1", i) for i in range(5)]
+        self.drain(*self.to("s"))
+        for _, event in self.redis.entries("s"): self.redis("XADD", "s", "*", "event", json.dumps(event))
+        said = self.outbox("consume", self.redis.url("stream=s"), "--group", "g", "--exec",
+                           'cat >> all; echo "$OUTBOX_ID" >> got', "--drain").stderr
+        self.assertEqual(self.path("got").read_text().split(), ids)
+        self.assertIn("10 handled", said)
+        self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
+        lines = [json.loads(line) for line in self.path("all").read_text().splitlines()]
+        self.assertEqual([line["payload"] for line in lines], [0, 1, 2, 3, 4])
+        self.assertEqual(self.redis("XLEN", "s"), 10)
+        self.assertEqual(sorted(key for key, in self.ask("SELECT key FROM @handled")), sorted(ids))
+
+    def test_lease_lets_one_relay_work_and_another_take_over(self):
+        url = self.redis.url("stream=s&lease=lock:outbox:shop&lease-ttl=1s")
+        one = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
+        self.emit("t", "k/1", 1)
+        wait_until(lambda: self.arrived() == 1, what=one.output)
+        two = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
+        for i in range(2, 12): self.emit("t", f"k/{i}", i)
+        wait_until(lambda: self.arrived() == 11, what=one.output)
+        token = self.redis("GET", "lock:outbox:shop")
+        one.kill()
+        self.emit("t", "k/12", 12)
+        wait_until(lambda: self.arrived() == 12, what=two.output)
+        self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
+        # Somebody takes it away: no new work, until it is free again; and nobody's lease is released but one's own.
+        self.redis("SET", "lock:outbox:shop", "thief")
+        wait_until(lambda: self.ask("SELECT count(*) FROM @claim") == [(0,)])
+        wait_until(lambda: self.redis("GET", "lock:outbox:shop") == "thief")
+        self.assertTrue(self.stays_quiet_for_a_renewal(two))
+        self.redis("DEL", "lock:outbox:shop")
+        wait_until(lambda: self.arrived() == 13, what=two.output)
+        two.stop()
+        self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
+
+    def stays_quiet_for_a_renewal(self, relay):
+        """After its next renewal has failed, what is emitted stays where it is."""
+        time.sleep(1.1)  # the lease's whole time: whatever the relay believed is over
+        self.emit("t", "k/13", 13)
+        time.sleep(0.3)
+        return self.arrived() == 12
+
+
+class OnSqlite(Redis, Case):
+    def test_odd_bytes_inject_nothing(self):
+        odd = 'x\r\n*1\r\n$8\r\nFLUSHALL\r\n"\\\' \u2603\u0001'
+        key = '"\\\' {} $8 \u2603'  # control characters are refused in a key
+        line = {"type": "a.b", "aggregate_type": key, "aggregate_id": key, "payload": {"a": odd}, "headers": {"h": odd}}
+        self.redis("SET", "canary", "sings")
+        self.emit_many([line])
+        self.drain(*self.to("s.{aggregate_type}"))
+        (_, got), = self.redis.entries("s." + key)
+        self.assertEqual((got["aggregate_kind"], got["aggregate_id"], got["payload"]["a"]), (key, key, odd))
+        self.assertEqual(got["payload"]["_telemetry"], {"h": odd})
+        self.assertEqual(self.redis("GET", "canary"), "sings")
 
     def test_trimming_is_warned_of(self):
         log = self.drain("--consumer", "out", "--sink", self.redis.url("stream=s&maxlen=10")).stderr
@@ -158,33 +248,6 @@ class OnSqlite(Redis, Case):
         self.path("ob.ini").write_text(f"[consumer x]\nsink = {url}\n")
         self.assertNotIn(secret, self.outbox("-c", self.path("ob.ini"), "config", "show", status=None).stdout)
 
-    def arrived(self):
-        """arrived counts events: what a killed relay had not settled comes twice."""
-        return len({event["event_id"] for _, event in self.redis.entries("s")})
-
-    def test_lease_lets_one_relay_work_and_another_take_over(self):
-        url = self.redis.url("stream=s&lease=lock:outbox:shop&lease-ttl=1s")
-        one = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
-        self.emit("t", "k/1", 1)
-        wait_until(lambda: self.arrived() == 1, what=one.output)
-        two = self.relay("--consumer", "out", "--sink", url, "--lease", "300ms")
-        for i in range(2, 12): self.emit("t", f"k/{i}", i)
-        wait_until(lambda: self.arrived() == 11, what=one.output)
-        token = self.redis("GET", "lock:outbox:shop")
-        one.kill()
-        self.emit("t", "k/12", 12)
-        wait_until(lambda: self.arrived() == 12, what=two.output)
-        self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
-        # Somebody takes it away: no new work, until it is free again; and nobody's lease is released but one's own.
-        self.redis("SET", "lock:outbox:shop", "thief")
-        wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)])
-        wait_until(lambda: self.redis("GET", "lock:outbox:shop") == "thief")
-        self.assertTrue(self.stays_quiet_for_a_renewal(two))
-        self.redis("DEL", "lock:outbox:shop")
-        wait_until(lambda: self.arrived() == 13, what=two.output)
-        two.stop()
-        self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
-
     def test_a_relay_that_stands_by_lets_go_of_its_lease(self):
         url = self.redis.url("stream=s&lease=lock:roll&lease-ttl=1s")
         old = self.relay("--consumer", "out", "--sink", url, "--events", "a.*")
@@ -214,14 +277,6 @@ class OnSqlite(Redis, Case):
         order = [event["payload"] for _, event in self.redis.entries("s")]
         self.assertEqual(list(dict.fromkeys(order)), list(range(20)))
         relay.stop()
-
-    def stays_quiet_for_a_renewal(self, relay):
-        """After its next renewal has failed, what is emitted stays where it is."""
-        time.sleep(1.1)  # the lease's whole time: whatever the relay believed is over
-        self.emit("t", "k/13", 13)
-        time.sleep(0.3)
-        return self.arrived() == 12
-
 
 class OnPostgres(Redis, PgCase):
     def test_hwm_is_a_function_in_sql(self):
@@ -267,18 +322,6 @@ class Consuming(Redis, Case):
             return self.path("got").read_text().split()
         except FileNotFoundError:
             return []
-
-    def test_each_event_is_handled_once_though_it_comes_twice(self):
-        for i in range(5): self.emit("t", "k/1", i)
-        self.drain(*self.to("s"))
-        for _, event in self.redis.entries("s"): self.redis("XADD", "s", "*", "event", json.dumps(event))
-        said = self.consume("--group", "g", "--exec", 'cat >> all; echo "$OUTBOX_ID" >> got', "--drain").stderr
-        self.assertEqual(len(self.got()), 5)
-        self.assertIn("10 handled", said)
-        self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
-        lines = [json.loads(line) for line in self.path("all").read_text().splitlines()]
-        self.assertEqual([line["payload"] for line in lines], [0, 1, 2, 3, 4])
-        self.assertEqual(self.redis("XLEN", "s"), 10)
 
     def test_failed_event_is_tried_again_before_the_next(self):
         for i in range(3): self.emit("t", "k/1", i)

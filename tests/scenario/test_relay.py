@@ -1,5 +1,7 @@
 """The relay end to end on each store: order, retries, dead letters, pauses, filters, stopping, waking, sharing."""
 import collections
+import datetime
+import json
 import signal
 import sqlite3
 import subprocess
@@ -157,6 +159,25 @@ class Failing(RelayCase):
         self.assertEqual(self.state(1), ("expired", 5))
         self.assertEqual(self.got(), [])
         self.assert_settled(0)
+
+    def test_the_delivery_has_the_latest_error_alone_and_the_log_has_them_all(self):
+        """C2.6, and C4.4: what a dead letter says."""
+        event = self.emit("a", "k/1", 1)
+        begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
+        sink = self.exec_sink("echo reason $OUTBOX_ATTEMPT >&2; exit 1; ", "--retry", "base=1h,cap=1h,attempts=3,outage=0s")
+        for attempt in (1, 2):
+            self.make_due()
+            with self.relay(*sink, "--sweep", "50ms") as relay:
+                wait_until(lambda: self.state(1) == ("failed", attempt), what=relay.output)
+            self.assertEqual(self.ask("SELECT error FROM @parked"), [(f"exit status 1: reason {attempt}",)])
+            self.assertIn(f"attempt {attempt} of 3: exit status 1: reason {attempt}", relay.output())
+        self.make_due()
+        self.assertIn("3 attempts: exit status 1: reason 3", self.drain(*sink).stderr)
+        letter, = self.json("dead", "list")
+        self.assertEqual((letter["consumer"], letter["id"], letter["payload"], letter["error"]),
+                         ("mail", event, 1, "exit status 1: reason 3"))
+        self.assertGreater(datetime.datetime.fromisoformat(letter["dead_at"].replace("Z", "+00:00")), begun)
+        self.assertNotIn("reason 1", json.dumps(self.json("events", "show", 1)))
 
     def test_a_dead_letter_lets_its_key_go_on_and_comes_back_on_request(self):
         self.broken.touch()

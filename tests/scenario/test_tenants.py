@@ -222,6 +222,31 @@ class Tenants(PgCase):
             if said == "b": self.refused(db, "42501", "SELECT outbox.register('b-mine')")
         self.drained("a-second", "a")
 
+    def test_every_statement_of_a_relay_that_writes_is_in_the_context_of_its_tenant(self):
+        """A trigger on each table notes the context of each statement that changes it, whoever's function that is in."""
+        self.sql("CREATE TABLE seen (tab text, tenant text); GRANT INSERT ON seen TO PUBLIC")
+        self.sql("CREATE FUNCTION see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN "
+                 "INSERT INTO public.seen VALUES (TG_TABLE_NAME, coalesce(current_setting('outbox.tenant', true), '')); "
+                 "RETURN NULL; END $$")
+        for name, in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'"):
+            self.sql(f"CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON outbox.{name} EXECUTE FUNCTION public.see()")
+        for tenant in ("a", None):
+            with self.subTest(tenant=tenant):
+                self.sql("DELETE FROM seen")
+                lines = "".join(json.dumps({"type": "a", "payload": n}) + "\n" for n in range(10))
+                self.outbox("emit", "--ndjson", "-", "--store", self.of(tenant), input=lines)
+                # One is delivered, one fails, one dies: every table a delivery can touch.
+                script = "exec:case $OUTBOX_SEQ in *[147]) ;; *[258]) exit 75 ;; *) exit 65 ;; esac"
+                with self.relay("--consumer", f"{tenant}-mail", "--sink", script, "--receipts", "--retention", "0s", "--retry",
+                                "base=1h,cap=1h,attempts=2,outage=0s", "--store", self.of(tenant)) as relay:
+                    for table in ("receipt", "parked", "dead"):
+                        wait_until(lambda: self.sql(f"SELECT 1 FROM outbox.{table} WHERE consumer = %s", f"{tenant}-mail"),
+                                   what=relay.output)
+                seen = self.sql("SELECT DISTINCT tab, tenant FROM seen")
+                self.assertEqual({context for _, context in seen}, {tenant or ""}, seen)
+                self.assertLessEqual({"event", "consumer", "lane", "claim", "parked", "dead", "receipt"},
+                                     {table for table, _ in seen})
+
     # ---- what is the platform's ----
 
     def test_trimming_is_the_platforms(self):

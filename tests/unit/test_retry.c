@@ -38,6 +38,7 @@ static void fast_jitters_over_the_whole_range_and_is_capped(void **state)
     int64_t low = INT64_MAX, high = 0;
     rng_seed(&r, 1);
     assert_int_equal(p.attempts, 5);
+    for (int i = 0; i < 200; i++) assert_in_range(retry_delay(&p, 1, &r), 0, 1000);
     for (int i = 0; i < 2000; i++) {
         int64_t d = retry_delay(&p, 3, &r);
         assert_in_range(d, 0, 4000);
