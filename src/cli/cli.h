@@ -82,7 +82,7 @@ struct args {
     bool replace; /* of init */
     int64_t lock_ms;
     int tool; /* of migrate gen */
-    const char *service;
+    const char *service, *out_dir;
     int state;                                                      /* enum delivery_state + 1; 0: not given */
     bool unprocessed;                                               /* instead of a state */
     const char *group, *exec, *exec_env, *member, *from, *snapshot; /* of consume */

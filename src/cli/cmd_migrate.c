@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -141,12 +142,31 @@ static int set_tool(void *target, const char *value, struct error *err)
     return options_choice(value, gen_tools, &((struct args *)target)->tool, err);
 }
 
+/* set_service: the name becomes part of a schema's, which is quoted, and the name of a consumer. What could not be one is refused,
+ * with one that could. */
 static int set_service(void *target, const char *value, struct error *err)
 {
-    if (store_name_check(value, NULL) != 0)
-        return err_set(err, ERR_CONFIG, "\"%s\": a service's name has up to %d of A-Z a-z 0-9 _ . -", value,
-                       STORE_NAME_MAX);
+    char other[STORE_NAME_MAX + 1];
+    size_t n = 0;
     ((struct args *)target)->service = value;
+    if (store_name_check(value, NULL) == 0) return 0;
+    if (!*value) return err_set(err, ERR_CONFIG, "the service's name is empty");
+    bool gap = false;
+    for (const char *p = value; *p && n + 1 < sizeof(other); p++) {
+        bool good = isalnum((unsigned char)*p) || strchr("_.-", *p);
+        if (good && gap && n > 0) other[n++] = '-';
+        gap = !good;
+        if (good && n + 1 < sizeof(other)) other[n++] = *p;
+    }
+    other[n] = '\0';
+    return err_set(err, ERR_CONFIG, "\"%.100s\": a service's name has up to %d of A-Z a-z 0-9 _ . -%s%s%s", value,
+                   STORE_NAME_MAX, n ? "; take \"" : "", other, n ? "\"" : "");
+}
+
+static int set_out_dir(void *target, const char *value, struct error *err)
+{
+    if (!*value) return err_set(err, ERR_CONFIG, "the folder's name is empty");
+    ((struct args *)target)->out_dir = value;
     return 0;
 }
 
@@ -155,6 +175,12 @@ static const struct cli_option gen_options[] = {
     {{"service", "NAME", NULL, "for this service: schema NAME_outbox, and what to start it with", set_service},
      0,
      false},
+    {{"out-dir", "DIR", NULL,
+      "write files there: the SQL, and for a service outbox.ini, boot.c and a Makefile; what is there is never replaced",
+      set_out_dir},
+     0,
+     false},
+    {{"json", NULL, "no", "with --out-dir: say as JSON which files were written", options_set_json}, 0, true},
     OPTION_END,
 };
 
@@ -176,7 +202,7 @@ const struct command cmd_migrate[] = {
      .run = validate},
     {.name = "migrate",
      .sub = "gen",
-     .help = "print the SQL, for a migration tool of your own; needs no database",
+     .help = "print the SQL, or write it into files, with what a service starts with; needs no database",
      .options = gen_options,
      .run = gen},
     {.name = NULL},

@@ -323,7 +323,7 @@ class Gen(PgCase):
         self.assertIn("store = postgres://h/shop?schema=other\n", text)
 
     def test_bad_names_are_refused(self):
-        for args, status in ((("--service", "a b"), 64), (("--tool", "make"), 64), (("--service", "s" * 60), CONFIG)):
+        for args, status in ((("--service", "a b"), 64), (("--tool", "make"), 64), (("--service", "s" * 60), 64)):
             self.outbox("migrate", "gen", *args, status=status, env={"OUTBOX_STORE": ""})
         self.outbox("migrate", "gen", status=CONFIG, env={"OUTBOX_STORE": "postgres:///x?schema=a%0Ab"})
 
