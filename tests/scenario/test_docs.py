@@ -267,6 +267,14 @@ class Options(unittest.TestCase):
                   for option in options() if option["file"]}
         self.assertEqual(table, wanted)
 
+    def test_every_finding_of_the_doctor_is_documented(self):
+        sources = [ROOT / "src" / name for name in ("cli/cmd_doctor.c", "store/postgres/doctor.c", "store/sqlite/doctor.c")]
+        found = {name for path in sources for name in re.findall(r'FINDING_[A-Z]+,\s*"([a-z-]+)"', path.read_text())}
+        table = re.search(r"^\| finding \| where .*?\n\n", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)[0]
+        told = [name for names in re.findall(r"^\| ([a-z, -]+?) \| (?:both|PostgreSQL|SQLite) \|", table, re.MULTILINE)
+                for name in names.split(", ")]
+        self.assertEqual(sorted(told), sorted(found))
+
     def test_every_exit_code_is_documented(self):
         source = (ROOT / "src" / "cli" / "cli.h").read_text()
         codes = {0} | {int(code) for code in re.findall(r"EXIT_\w+_ = (\d+)", source)}
