@@ -295,7 +295,7 @@ static int help(struct cli *cli, struct error *err)
     if (a->n_pos > 1 && commands_sub(rows, a->pos[1], &row, err) != 0) return -1;
     if (a->help && rows && rows != cmd_help) {
         print_command(rows, row ? row->sub : NULL);
-    } else if (a->n_pos) {
+    } else if (rows && a->n_pos) {
         print_command(rows, a->n_pos > 1 ? row->sub : NULL);
     } else {
         print_overview();

@@ -49,7 +49,7 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
     struct retry_policy p = presets[0].p;
     char text[RETRY_TEXT * 2], *save = NULL;
     if (strlen(s) >= sizeof text) return err_set(err, ERR_CONFIG, "retry policy is too long");
-    strcpy(text, s);
+    snprintf(text, sizeof text, "%s", s);
     char *part = strtok_r(text, ", ", &save);
     if (!part)
         return err_set(err, ERR_CONFIG,

@@ -340,11 +340,12 @@ bool redis_conn_idle_gone(const struct redis_conn *c)
 
 struct pollfd redis_conn_poll(const struct redis_conn *c)
 {
+    bool greets = c->state == REDIS_GREETING && c->greet_sent < c->greet.n;
+    bool sends = c->state == REDIS_READY && c->sent < c->out.n;
     short events = POLLIN;
+    if (greets || sends) events |= POLLOUT;
     if (c->state == REDIS_CONNECTING) events = POLLOUT;
-    else if (c->state == REDIS_SECURING) events = tls_events(c->tls);
-    else if (c->state == REDIS_GREETING && c->greet_sent < c->greet.n) events |= POLLOUT;
-    else if (c->state == REDIS_READY && c->sent < c->out.n) events |= POLLOUT;
+    if (c->state == REDIS_SECURING) events = tls_events(c->tls);
     return (struct pollfd){.fd = c->fd, .events = events};
 }
 

@@ -127,7 +127,7 @@ static int add_header(struct buf *b, const char *line, size_t n, int number, str
 {
     const char *colon = memchr(line, ':', n);
     size_t name = colon ? (size_t)(colon - line) : 0;
-    if (!is_token(line, name)) return err_set(err, ERR_CONFIG, "line %d is not Name: value", number);
+    if (!colon || !is_token(line, name)) return err_set(err, ERR_CONFIG, "line %d is not Name: value", number);
     if (is_ours(line, name))
         return err_set(err, ERR_CONFIG, "line %d: %.*s is not yours to set", number, (int)name, line);
     const char *value = colon + 1, *end = line + n;
@@ -235,8 +235,10 @@ static int find_proxy(struct http *h, struct error *err)
     const char *proxy = h->o->proxy;
     if (proxy && strcmp(proxy, "env") == 0) {
         proxy = NULL;
-        for (size_t i = 0; i < 4 && !proxy; i++)
-            if (getenv(names[i]) && *getenv(names[i])) proxy = getenv(names[i]);
+        for (size_t i = 0; i < 4 && !proxy; i++) {
+            const char *value = getenv(names[i]);
+            if (value && *value) proxy = value;
+        }
     }
     if (!proxy) return 0;
     h->proxy = strdup(proxy);
@@ -312,8 +314,9 @@ static long status_of(const char *p, size_t n)
     static const char digits[] = "0123456789";
     char line[32];
     snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), p);
-    size_t at = strlen("HTTP/"), k = strspn(line + at, digits);
-    if (k == 0 || strncmp(line, "HTTP/", at) != 0) return 0;
+    if (strncmp(line, "HTTP/", 5) != 0) return 0;
+    size_t at = 5, k = strspn(line + at, digits);
+    if (k == 0) return 0;
     at += k;
     if (line[at] == '.') at += 1 + strspn(line + at + 1, digits);
     k = strspn(line + at, " ");
