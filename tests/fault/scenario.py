@@ -124,6 +124,7 @@ class Scenario:
 class Crew:
     """Producers and relays of a scenario, which has start(kind): {place: process}, where a place is (kind, number)."""
 
+    LEAST = 10  # events that prove something
     vanished = 0  # relays that were killed or stopped: what each held may come again
 
     def crew(self, producers, relays):
@@ -142,7 +143,7 @@ class Crew:
 
     def rage(self, crew, seconds):
         """rage kills them at random moments and starts others, and has relays stand still for longer than their leases; in the
-        end all are killed."""
+        end all are killed, once enough has happened: on a busy machine producers may have got to nothing so far."""
         stopped, end = set(), time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))
@@ -159,7 +160,12 @@ class Crew:
             else:
                 self.kill(place, crew[place])
                 crew[place] = self.start(place[0])
+        for place in stopped: crew[place].signal(signal.SIGCONT)
+        wait_until(lambda: self.happened() > self.LEAST, what="too little happens to prove anything")
         self.dismiss(crew)
+
+    def happened(self):
+        return self.sql(f"SELECT count(*) FROM {self.PREFIX}event")[0][0]
 
 
 class Numbers(Scenario):

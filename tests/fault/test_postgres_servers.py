@@ -64,6 +64,7 @@ class ServerCase(Case):
 class Crowd(Crew, Scenario, ServerCase):
     """Producers and relays that work while others die, and the reckoning afterwards."""
     PREFIX = "outbox."
+    LEAST = 50
     lease = "300ms"
 
     def begin(self, lanes):
@@ -108,7 +109,7 @@ class Crowd(Crew, Scenario, ServerCase):
             told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}
         return told
 
-    def check(self, least=50):
+    def check(self):
         name = lambda payload: (payload["key"], payload["version"])
         rows = self.sql("SELECT id::text, aggregate_id, payload, payload::text FROM outbox.event")
         names = {id: name(payload) for id, _, payload, _ in rows}
@@ -122,7 +123,7 @@ class Crowd(Crew, Scenario, ServerCase):
             c.consumer(who, got, [names[id] for id, in dead], bound)
         self.check_left(c)
         c.verdict()
-        self.assertGreater(c.events, least, "too little happened to prove anything")
+        self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
 
     def heal(self):
         self.broken.unlink()

@@ -268,9 +268,9 @@ class Failing(RelayCase):
 class Choosing(RelayCase):
     def test_filters_by_type_and_by_payload(self):
         for type, who in (("post.added", "user"), ("post.added", "bot"), ("post.gone", "user"), ("mail.sent", "user")):
-            self.emit(type, payload={"author": {"type": who}})
+            self.emit(type, payload={"authorType": who, "author": {"type": who}})
         self.drain(*self.file_sink("types", "--events", "post.*", out=self.path("types")),
-                   *self.file_sink("where", "--where", 'author.type = "user"', out=self.path("where")),
+                   *self.file_sink("where", "--where", 'authorType = "user"', out=self.path("where")),
                    *self.file_sink("both", "--events", "post.*,x", "--where", 'author.type != "bot"',
                                    out=self.path("both")))
         seqs = {name: [ev["seq"] for ev in self.ndjson(self.path(name))] for name in ("types", "where", "both")}
