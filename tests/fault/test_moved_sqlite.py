@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import time
 
 from support import BIN, Case, is_locked, wait_until
 
@@ -267,12 +268,17 @@ class Moved(Case):
         self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
         self.assertIn("the numbers of events had begun again", self.outbox("doctor", status=None).stdout)
 
-    def log_deleted(self, *suffixes):
+    def log_deleted(self, *suffixes, quiet=False):
         """Somebody deletes the log, or its index, under a relay: it says so and ends, and nothing that was committed is lost."""
+        types = ["before", "second", "third"] if quiet else ["before"]
         with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as other:  # keeps the log from being emptied
             relay = self.start()
             self.emit("before")
             self.delivered("before", relay)
+            if quiet: wait_until(lambda: time.time() > os.stat(self.home).st_ctime + 0.3)
+            for type in types[1:]:
+                self.emit(type)
+                self.delivered(type, relay)
             other.execute("SELECT 1 FROM outbox_event").fetchall()
             for suffix in suffixes: pathlib.Path(f"{self.db}{suffix}").unlink()
             wait_until(lambda: not relay.running(), what=relay.output)
@@ -280,7 +286,7 @@ class Moved(Case):
             self.assertNotEqual(relay.popen.returncode, 0)
         pathlib.Path(f"{self.db}-wal").unlink(missing_ok=True)
         pathlib.Path(f"{self.db}-shm").unlink(missing_ok=True)
-        if len(suffixes) == 2: self.assertEqual(self.sql("SELECT type FROM outbox_event"), [("before",)])
+        if len(suffixes) == 2: self.assertEqual(self.sql("SELECT type FROM outbox_event"), [(type,) for type in types])
         self.emit("after")
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertIn("after", self.got())
@@ -291,6 +297,10 @@ class Moved(Case):
 
     def test_an_index_of_the_log_deleted_under_a_relay_ends_it_with_a_word(self):
         self.log_deleted("-shm")
+
+    def test_a_log_deleted_in_a_folder_that_was_quiet_ends_a_relay_with_a_word(self):
+        """A folder that does not change is looked at in place of its files, once its time of change lies back far enough."""
+        self.log_deleted("-wal", "-shm", quiet=True)
 
     def test_a_consumer_without_its_rows_is_told_of_and_can_be_made_anew(self):
         self.emit("one")

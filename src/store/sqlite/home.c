@@ -14,6 +14,10 @@
 
 #define PATH_SIZE 4200
 #define LOCKS_MAX 32 /* processes looked at */
+#define SECOND 1000000000LL
+/* The time of a change is kept in ticks of the kernel's, 10 ms at most, or in seconds, or two of them. */
+#define FINE (SECOND / 10)
+#define COARSE (3 * SECOND)
 
 /* ---- who else has a file open ---- */
 
@@ -109,6 +113,20 @@ int sqlite_home_paired(struct sqlite_store *st, struct error *err)
 
 /* ---- where we are ---- */
 
+/* find_folder notes the folder that the database and its log are in. Behind a link they are in another one, and the link can be
+ * changed: then each is looked for by itself. */
+static void find_folder(struct sqlite_store *st)
+{
+    struct stat s;
+    const char *slash = strrchr(st->path, '/');
+    bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
+    if (st->home.folder || link || !slash) return;
+    char *folder = strdup(st->path);
+    if (!folder) return; /* then each file is looked at */
+    folder[slash - st->path + 1] = '\0';
+    st->home.folder = folder;
+}
+
 void sqlite_home_settle(struct sqlite_store *st)
 {
     struct stat s;
@@ -121,6 +139,7 @@ void sqlite_home_settle(struct sqlite_store *st)
             st->home.dev = s.st_dev;
             st->home.ino = s.st_ino;
         }
+        find_folder(st);
     }
     /* We have read from it, so these are open, and stay the same for as long as we are connected. */
     if (!db || st->home.log) return;
@@ -132,6 +151,10 @@ void sqlite_home_leave(struct sqlite_store *st)
 {
     if (st->home.pin >= 0) close(st->home.pin);
     st->home.pin = -1;
+    free(st->home.folder);
+    st->home.folder = NULL;
+    st->home.quiet.ino = 0;
+    st->home.noisy = 0;
 }
 
 static bool file_at_home(const struct sqlite_store *st)
@@ -152,11 +175,63 @@ static bool log_at_home(const struct sqlite_store *st)
     return beside(db, "-shm", path) && stat(path, &s) == 0 && s.st_ino == st->home.index;
 }
 
-/* at_home is three system calls, which every transaction pays for. */
-static bool at_home(const struct sqlite_store *st)
+static int64_t in_ns(const struct timespec *t)
 {
-    if (st->memory || st->home.pin < 0) return true;
-    return file_at_home(st) && log_at_home(st);
+    return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
+}
+
+/* file_clock is the one that file systems take the time of a change from. */
+static int64_t file_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return in_ns(&now);
+}
+
+/* folder_look: whether the folder could be looked at, and as what. */
+static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
+{
+    struct stat s;
+    if (!st->home.folder || stat(st->home.folder, &s) != 0) return false;
+    *ret = (struct sqlite_folder){s.st_dev, s.st_ino, in_ns(&s.st_ctim)};
+    return true;
+}
+
+/* folder_unchanged: whatever is made, deleted or renamed in a folder changes its time, which nobody can set back. So if it has the
+ * time that it had when all our files were there, they still are. */
+static bool folder_unchanged(const struct sqlite_home *h, const struct sqlite_folder *now)
+{
+    return h->quiet.ino && now->ino == h->quiet.ino && now->dev == h->quiet.dev && now->changed == h->quiet.changed;
+}
+
+/* folder_note: the files were all there after the folder was looked at. It is relied on only if its last change lies so far back that
+ * the next one will have another time. */
+static void folder_note(struct sqlite_home *h, const struct sqlite_folder *folder, int64_t now)
+{
+    int64_t tick = folder->changed % SECOND != 0 ? FINE : COARSE;
+    h->quiet.ino = 0;
+    h->noisy = folder->changed + tick;
+    if (h->noisy <= now) h->quiet = *folder;
+}
+
+/* at_home is what every transaction pays for: one system call for as long as nothing changes in the folder, otherwise three, and now
+ * and then four. The folder is looked at before the files: what changes in between is seen the next time. */
+static bool at_home(struct sqlite_store *st)
+{
+    struct sqlite_home *h = &st->home;
+    struct sqlite_folder folder;
+    if (st->memory || h->pin < 0) return true;
+
+    int64_t now = file_clock();
+    bool wait = now < h->noisy && h->noisy <= now + COARSE;
+    bool seen = !wait && folder_look(st, &folder);
+    if (seen && folder_unchanged(h, &folder)) return true;
+
+    bool here = file_at_home(st) && log_at_home(st);
+    bool all_known = h->log && h->index;
+    if (here && all_known && seen) folder_note(h, &folder, now);
+    else h->quiet.ino = 0;
+    return here;
 }
 
 static bool reading(const struct sqlite_store *st)

@@ -21,8 +21,15 @@ struct sqlite_home {
     ino_t ino;
     ino_t log;    /* of the write-ahead log beside it; 0: not known */
     ino_t index;  /* of the log's index, "-shm"; 0: not known */
-    bool moving;  /* we are at it: don't look again */
-    bool unknown; /* another outbox was found in it: our consumer may have to be registered there */
+    char *folder; /* that all three are in; NULL: the path is a link, or there was no memory for it */
+    struct sqlite_folder {
+        dev_t dev;
+        ino_t ino;       /* 0: not known */
+        int64_t changed; /* ns since 1970, as below */
+    } quiet;             /* the folder when all three were last seen in it, if it had not changed for a while */
+    int64_t noisy;       /* until then it has changed too lately to be relied on; 0: not known to have */
+    bool moving;         /* we are at it: don't look again */
+    bool unknown;        /* another outbox was found in it: our consumer may have to be registered there */
 };
 
 /* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared
