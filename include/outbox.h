@@ -239,6 +239,7 @@ OUTBOX_API struct pg_conn *outbox_pg(outbox *ob);
 typedef struct outbox_event outbox_event;
 
 OUTBOX_API const char *outbox_event_id(const outbox_event *ev);
+OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev); /* its idempotency key, else its id: see below */
 OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_type(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_aggregate_type(const outbox_event *ev);
@@ -266,8 +267,8 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 ** outbox_add_handler makes it call a function for the events whose type matches a pattern ("order.created", "order.*",
 ** "*", or several with commas between), and gives the function a name. Each event takes effect once: what the handler does
 ** through its transaction (outbox_tx_sqlite, outbox_tx_pg, outbox_tx_emit) is committed together with the record that
-** it did, under its name and the event's id, and with the outcome of the delivery; or none of it is. It may be called
-** again for an event whose first call was undone. Names are unique within the consumer and count together with
+** it did, under its name and the event's idempotency key, or its id where it has none, and with the outcome of the delivery; or
+** none of it is. It may be called again for an event whose first call was undone. Names are unique within the consumer and count together with
 ** its name: handler "stock" of consumer "orders" is "orders.stock" in the inbox.
 **
 ** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox status` shows
@@ -278,7 +279,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a payment. It has no
 ** transaction; that it acted is recorded right after it returns OUTBOX_DONE. If the process dies between, it is called
-** again, for the same event id: pass that on as the idempotency key. Among handlers with a shared fate it makes each call
+** again, for the same event: pass outbox_event_inbox_key on as the idempotency key. Among handlers with a shared fate it makes each call
 ** of the others a transaction of its own.
 **
 ** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at least once, and as fast

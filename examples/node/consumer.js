@@ -70,7 +70,7 @@ class Database {
 // because we died before we could settle it, handle_once says no.
 async function handle(db, ev) {
   await db.transaction(async (query) => {
-    const { rows } = await query('SELECT outbox.handle_once($1, $2) AS first', [CONSUMER, ev.id]);
+    const { rows } = await query('SELECT outbox.handle_once($1, $2) AS first', [CONSUMER, ev.inbox_key]);
     if (!rows[0].first) return;
     await query(
       `INSERT INTO revenue AS r (customer, total) VALUES ($1, $2)

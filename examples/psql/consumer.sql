@@ -17,9 +17,9 @@ SELECT outbox.register('revenue', events => 'order.*') AS new_consumer;
 
 -- handle_order takes effect for one event. That it did is recorded in the same transaction: should the event come
 -- again, because the connection broke before it was settled, handle_once says no.
-CREATE OR REPLACE PROCEDURE pg_temp.handle_order(id uuid, payload json) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE PROCEDURE pg_temp.handle_order(inbox_key text, payload json) LANGUAGE plpgsql AS $$
 BEGIN
-    IF outbox.handle_once('revenue', id::text) THEN
+    IF outbox.handle_once('revenue', inbox_key) THEN
         INSERT INTO revenue AS r (customer, total) VALUES (payload ->> 'customer', (payload ->> 'total')::bigint)
         ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total;
     END IF;
@@ -50,7 +50,7 @@ BEGIN
                 outcome := jsonb_build_object('kind', 'delay', 'attempts', ev.attempts);
             ELSE
                 BEGIN
-                    CALL pg_temp.handle_order(ev.id, ev.payload);
+                    CALL pg_temp.handle_order(ev.inbox_key, ev.payload);
                 EXCEPTION WHEN OTHERS THEN
                     outcome := jsonb_build_object('kind', CASE WHEN ev.attempts < 2 THEN 'retry' ELSE 'dead' END,
                         'attempts', ev.attempts + 1, 'delay_ms', backoff_ms * 2 ^ ev.attempts, 'error', SQLSTATE || ': ' || SQLERRM);

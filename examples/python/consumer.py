@@ -79,7 +79,7 @@ def handle(db, ev):
     """handle takes effect for one event. That it did is recorded in the same transaction: should the event come again,
     because we died before we could settle it, handle_once says no."""
     def work(sql):
-        sql.execute("SELECT outbox.handle_once(%s, %s) AS first", (CONSUMER, ev.id))
+        sql.execute("SELECT outbox.handle_once(%s, %s) AS first", (CONSUMER, ev.inbox_key))
         if not sql.fetchone().first: return
         sql.execute("INSERT INTO revenue AS r (customer, total) VALUES (%s, %s)"
                     " ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total",

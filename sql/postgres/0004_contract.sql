@@ -46,4 +46,13 @@ COMMENT ON TABLE @schema@.passed IS 'samples of when each consumer was done with
 ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.passed USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
 
+-- ---- the inbox goes by the idempotency key of an event that has one (C0.3) ----
+
+-- The event keeps its key: the table of keys forgets after a while, and an event may wait longer. Events that are there have none
+-- here, and go on by their id, so that what handlers have recorded for them counts.
+ALTER TABLE @schema@.event ADD COLUMN idempotency_key text;
+ALTER TABLE @schema@.dead ADD COLUMN idempotency_key text;
+ALTER TABLE @schema@.event ADD CONSTRAINT "idempotency_key: 1 to 1024 bytes, no control character"
+    CHECK (idempotency_key IS NULL OR octet_length(idempotency_key) <= 1024 AND idempotency_key ~ '^[^\u0001-\u001f\u007f-\u009f]+$') NOT VALID;
+
 UPDATE @schema@.meta SET value = '4' WHERE name = 'schema_version';

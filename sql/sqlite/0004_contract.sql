@@ -81,4 +81,14 @@ CREATE TABLE outbox_passed (
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 
+-- ---- the inbox goes by the idempotency key of an event that has one (C0.3) ----
+
+-- The event keeps its key: the table of keys forgets after a while, and an event may wait longer. Events that are there have none
+-- here, and go on by their id, so that what handlers have recorded for them counts.
+ALTER TABLE outbox_event ADD COLUMN idempotency_key TEXT
+    CONSTRAINT "idempotency_key: 1 to 1024 bytes, no control character" CHECK (idempotency_key IS NULL OR
+        idempotency_key BETWEEN ' ' AND printf('%.1024s', idempotency_key) AND idempotency_key NOT GLOB
+        CAST(x'2a5b012d1f7f2dc29f5d2a' AS TEXT));
+ALTER TABLE outbox_dead ADD COLUMN idempotency_key TEXT;
+
 UPDATE outbox_meta SET value = '4' WHERE name = 'schema_version';

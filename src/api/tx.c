@@ -15,6 +15,11 @@ OUTBOX_API const char *outbox_event_id(const outbox_event *ev)
     return event_of(ev)->id.p;
 }
 
+OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev)
+{
+    return event_inbox_key(event_of(ev)).p;
+}
+
 OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev)
 {
     return event_of(ev)->seq;

@@ -66,7 +66,7 @@ static int prepare(struct effects *e, struct live *l, struct error *err)
     if (!e->key || !e->before || !e->undone || !e->alone || !e->ended || !e->lost || !e->failure) return err_nomem(err);
     for (size_t h = 0; h < e->n; h++)
         for (size_t i = 0; i < l->b.n; i++)
-            e->key[h * l->b.n + i] = (struct inbox_key){str_of(e->h[h].name), l->b.ev[i].id};
+            e->key[h * l->b.n + i] = (struct inbox_key){str_of(e->h[h].name), event_inbox_key(&l->b.ev[i])};
     e->epoch = l->b.epoch;
     e->undone_times = 0;
     e->lone = false;

@@ -42,6 +42,8 @@ struct event {
     struct str payload;
     struct str headers; /* absent: none */
     struct str tenant;
+    struct str
+        idempotency_key; /* by which the inbox knows it, see event_inbox_key; absent: none, or not usable there */
     int64_t version;
     bool has_version;
     int64_t created_at; /* wall ms */
@@ -78,6 +80,12 @@ int event_check_inbox(struct str handler, struct str key, struct error *err);
 /* event_key hashes an aggregate to the number that lanes and order go by; never 0, except that an absent aggregate id
  * gives 0. Equal aggregates give equal keys, in every version and on every store: persisted. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
+
+/* event_inbox_key is what a handler records that it has taken effect for. */
+static inline struct str event_inbox_key(const struct event *ev)
+{
+    return ev->idempotency_key.p ? ev->idempotency_key : ev->id;
+}
 
 /* event_bytes is what an event takes in memory, about: what batches are cut by. */
 static inline size_t event_bytes(const struct event *ev)

@@ -210,6 +210,72 @@ static void effect_record_and_outcome_are_one(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @claim"), 0);
 }
 
+static void emit_once(outbox *ob, const char *once)
+{
+    outbox_message m = OUTBOX_MESSAGE_INIT;
+    m.type = "e";
+    m.payload = "1";
+    m.idempotency_key = once;
+    OK(outbox_emit(ob, &m, NULL, &err));
+}
+
+static outbox_verdict act_outside(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    (void)tx;
+    assert_non_null(outbox_event_inbox_key(ev));
+    ++*(int *)ctx;
+    return OUTBOX_DONE;
+}
+
+static void effect_is_recorded_under_the_events_idempotency_key(void **state)
+{
+    int acted = 0;
+    struct script s = {.name = "h"};
+    outbox_consumer *c = consumer(*state, "c");
+    handler(c, &s);
+    OK(outbox_add_handler(c, "out", "*", act_outside, &acted, OUTBOX_EXTERNAL, &err));
+    emit_once(*state, "order-42 paid");
+    emit_once(*state, NULL);
+    through(*state);
+    assert_int_equal(s.calls, 2);
+    assert_int_equal(acted, 2);
+    assert_int_equal(
+        db_number("SELECT count(*) FROM @handled WHERE key = 'order-42 paid' AND handler IN ('c.h', 'c.out')"), 2);
+    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
+                               "WHERE idempotency_key IS NULL)"),
+                     2);
+    /* The table of keys has forgotten it, so there is a second event; it takes no second effect. */
+    db_do("DELETE FROM @idempotency");
+    emit_once(*state, "order-42 paid");
+    assert_int_equal(db_number("SELECT count(*) FROM @event WHERE idempotency_key = 'order-42 paid'"), 2);
+    through(*state);
+    assert_int_equal(s.calls, 2);
+    assert_int_equal(acted, 2);
+    assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
+}
+
+/* An event from before version 4 has its key in the table of keys alone, and was recorded by its id. */
+static void event_from_before_goes_on_by_its_id_and_is_not_handled_again(void **state)
+{
+    struct script s = {.name = "h"};
+    outbox_consumer *c = consumer(*state, "c");
+    handler(c, &s);
+    emit_once(*state, "old");
+    db_do("UPDATE @event SET idempotency_key = NULL");
+    through(*state);
+    assert_int_equal(s.calls, 1);
+    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE key = (SELECT CAST(id AS text) FROM @event)"), 1);
+    db_do("DELETE FROM @lane");
+    db_do("DELETE FROM @consumer");
+    outbox *ob = db_open(NULL);
+    c = consumer(ob, "c");
+    handler(c, &s);
+    through(ob);
+    outbox_close(ob);
+    assert_int_equal(s.calls, 1);
+    assert_int_equal(db_number("SELECT count(*) FROM @effect"), 1);
+}
+
 static void failed_call_leaves_nothing_and_takes_nothing_along(void **state)
 {
     static const struct {
@@ -873,6 +939,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON(effect_record_and_outcome_are_one),
+        ON(effect_is_recorded_under_the_events_idempotency_key),
+        ON(event_from_before_goes_on_by_its_id_and_is_not_handled_again),
         ON(failed_call_leaves_nothing_and_takes_nothing_along),
         ON(handler_that_ends_its_transaction_is_refused),
         ON(event_left_to_another_worker_costs_no_attempt),

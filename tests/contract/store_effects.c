@@ -256,7 +256,49 @@ static void handle_survives_what_handlers_do_to_its_session(void **state)
     store_close(w);
 }
 
+static void check_key(const struct store_rig *g, const char *want)
+{
+    assert_string_equal(event_inbox_key(&g->b.ev[0]).p, want);
+}
+
+/* Fresh, waiting for a retry, taken over, as a dead letter, and sent back after the event and its key were trimmed. */
+static void event_keeps_its_idempotency_key_on_every_way(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    int64_t n;
+    struct trim_result t;
+    put(g->st, "c");
+    must(keyed(g->st, "once \"\\ only", "{}", id, &dup, &err), &err);
+    assert_int_equal(claim(g, "c"), 1);
+    check_key(g, "once \"\\ only");
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 1);
+    check_key(g, "once \"\\ only");
+    pass(LEASE + 1);
+    assert_int_equal(claim_by(g, request("c", "another")), 1);
+    check_key(g, "once \"\\ only");
+    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "no use"};
+    assert_true(settle_by(g, "c", "another", &o, 1));
+    pass(1000);
+    must(g->st->ops->trim(g->st, &(struct trim_request){0}, &t, &err), &err);
+    assert_int_equal(t.events, 1);
+    assert_int_equal(t.keys, 1);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c"}, &n, &err), &err);
+    assert_int_equal(claim(g, "c"), 1);
+    check_key(g, "once \"\\ only");
+    assert_true(settle(g, "c", NULL, 0));
+    emit(g->st, "1"); /* one without a key goes by its id */
+    assert_int_equal(claim(g, "c"), 1);
+    check_key(g, g->b.ev[0].id.p);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_STORE(event_keeps_its_idempotency_key_on_every_way),
     ON_A_STORE(effect_record_and_settlement_commit_together),
     ON_A_STORE(settling_outside_of_a_transaction_is_refused),
     ON_A_STORE(claim_that_ran_out_is_settled_late_in_a_transaction),

@@ -109,6 +109,17 @@ class ClaimBatch(Exact):
             self.assertEqual(caught.exception.pgcode, "OB002")
             self.reader.do("ROLLBACK")
 
+    def test_the_inbox_key_is_the_idempotency_key_or_the_id(self):
+        self.register("c")
+        emit = "SELECT @.emit('t.e', NULL, NULL::text, '{}', NULL, %s, tenant => %s)::text"
+        (with_key,), (without,), (tenants,) = [self.writer.do(emit, *given)[0] for given in (("k", None), (None, None), ("k", "acme"))]
+        for function in "@.claim('c', 'w')", "@.claim_batch('w')":
+            rows = self.reader.do(f"SELECT epoch, inbox_key FROM {function} ORDER BY seq")
+            # Two tenants may use the same key: in the platform's inbox their events go by their ids.
+            self.assertEqual([key for _, key in rows], ["k", without, tenants])
+            self.assertTrue(self.reader.settle("c", rows[0][0], release_from=1))
+        self.assertNotEqual(with_key, without)
+
     def test_bad_arguments_are_refused(self):
         for arguments in "'', 10", "'w', 0", "'w', 100001", "'w', 1, NULL, 0", "NULL":
             with self.assertRaisesRegex(psycopg2.Error, "claim_batch takes a worker"):

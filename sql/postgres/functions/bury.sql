@@ -3,9 +3,9 @@ CREATE OR REPLACE FUNCTION @schema@.bury(consumer text, seq bigint, attempts int
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     INSERT INTO @schema@.dead AS d (consumer, seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant,
-                                    not_before, created_at, attempts, error, dead_at)
+                                    not_before, created_at, idempotency_key, attempts, error, dead_at)
     SELECT $1, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
-           e.not_before, e.created_at, $3, $4, @schema@.clock()
+           e.not_before, e.created_at, e.idempotency_key, $3, $4, @schema@.clock()
     FROM @schema@.event e WHERE e.seq = $2
     ON CONFLICT ON CONSTRAINT dead_pkey DO UPDATE SET attempts = excluded.attempts, error = excluded.error,
         dead_at = excluded.dead_at, retrying = false;

@@ -3,16 +3,18 @@
 -- the claim must be durable before the first event goes out, and it counts from the commit. An event that is `held` (its key waits
 -- for a retry) or `delayed` (its time has not come) must not be delivered but settled as "behind" or "delay". Where an order is
 -- kept, a worker gets the next claim of a lane once it has settled the one before.
+-- inbox_key is what to give to handle_once: the event's idempotency key if it has one, else its id.
 -- The payload predicate of a consumer is not looked at here: it is the worker's to apply.
 CREATE OR REPLACE FUNCTION @schema@.claim(consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
                                           max_attempts int DEFAULT 5)
 RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
-               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean)
+               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean,
+               inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     PERFORM @schema@.check_claim('claim', worker, max_events, lease_ms, max_attempts);
     RETURN QUERY SELECT s.epoch, s.seq, s.id, s.type, s.aggregate_type, s.aggregate_id, s.version, s.payload, s.headers, s.tenant,
-                        s.created_at, s.attempts, s.held, s.delayed
+                        s.created_at, s.attempts, s.held, s.delayed, s.inbox_key
                  FROM @schema@.claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
 END
 $outbox$;
@@ -40,7 +42,7 @@ CREATE OR REPLACE FUNCTION @schema@.claim_some(consumer text, worker text, max_e
                                                careful_mode int)
 RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
                payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean,
-               careful boolean)
+               careful boolean, inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
@@ -59,8 +61,11 @@ BEGIN
     END IF;
     RETURN QUERY SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers,
                         e.tenant, e.created_at, e.attempts, coalesce(e.seq = ANY (t.held), false),
-                        coalesce(e.not_before > @schema@.clock(), false), e.careful
-                 FROM @schema@.claimed(claim_some.consumer, t.epoch) e ORDER BY e.seq;
+                        coalesce(e.not_before > @schema@.clock(), false), e.careful,
+                        -- Two tenants may use the same key, and the platform's inbox has to do with both.
+                        CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text) ELSE e.id::text END
+                 FROM @schema@.consumer c, LATERAL @schema@.claimed(claim_some.consumer, t.epoch) e
+                 WHERE c.name = claim_some.consumer ORDER BY e.seq;
     IF NOT FOUND THEN -- somebody took the events away that were parked: nobody could settle what nobody sees
         PERFORM @schema@.settle(claim_some.consumer, worker, t.epoch);
     END IF;

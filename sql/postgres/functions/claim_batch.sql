@@ -8,7 +8,8 @@
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
                                                 lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
 RETURNS TABLE (consumer text, epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
-               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean)
+               payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean,
+               inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     names text[];
@@ -35,6 +36,7 @@ BEGIN
                 consumer := name; epoch := r.epoch; seq := r.seq; id := r.id; type := r.type; aggregate_type := r.aggregate_type;
                 aggregate_id := r.aggregate_id; version := r.version; payload := r.payload; headers := r.headers;
                 tenant := r.tenant; created_at := r.created_at; attempts := r.attempts; held := r.held; delayed := r.delayed;
+                inbox_key := r.inbox_key;
                 alone := r.careful;
                 n := n + 1;
                 RETURN NEXT;

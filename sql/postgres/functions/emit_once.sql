@@ -45,16 +45,17 @@ BEGIN
         RETURN;
     END IF;
     IF held THEN
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
+        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant, idempotency_key)
         VALUES (emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose) RETURNING event.id INTO id;
+                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose, emit_once.idempotency_key) RETURNING event.id INTO id;
         UPDATE @schema@.idempotency i SET event_id = emit_once.id
         WHERE i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) whose;
         RETURN;
     END IF;
-    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
+    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant, idempotency_key)
     VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text,
-            emit_once.payload::pg_catalog.json, emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose);
+            emit_once.payload::pg_catalog.json, emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose,
+            emit_once.idempotency_key);
 END
 $body$$function$, '<payload>', p), '<headers>', h);
         EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',

@@ -10,9 +10,9 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         (NULL, NULL, 'USAGE', 'SCHEMA', '@schema@'),
         (NULL, NULL, 'SELECT', 'TABLE', '@schema@.meta'),
 
-        ('producer', false, 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before)', 'TABLE',
+        ('producer', false, 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, idempotency_key)', 'TABLE',
                             '@schema@.event'),
-        ('producer', true, 'SELECT (id), INSERT (type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before)',
+        ('producer', true, 'SELECT (id), INSERT (type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, idempotency_key)',
                             'TABLE', '@schema@.event'),
         ('producer', false, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
                             '@schema@.idempotency'),

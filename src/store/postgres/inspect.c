@@ -252,9 +252,10 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
 {
     static const char sql[] =
         "SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant, "
-        "d.created_at, d.not_before, d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
-        "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
-        " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
+        "d.created_at, d.not_before, " PG_INBOX_KEY(
+            "d") ", d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
+                 "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
+                 " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
     struct pg_store *st = pg_of(base);
     struct arena a;
     PGresult *r;

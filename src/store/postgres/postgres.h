@@ -236,8 +236,12 @@ void pg_ahead_forget(struct pg_store *st);
 /* The columns every reader of whole events selects, in the order pg_event_row takes them. */
 #define PG_EVENT_COLUMNS \
     "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at, " \
-    "e.not_before"
-#define PG_EVENT_COLUMN_COUNT 11
+    "e.not_before, " PG_INBOX_KEY("e") " AS idempotency_key"
+#define PG_EVENT_COLUMN_COUNT 12
+/* Two tenants may use the same key, and the platform's inbox has to do with both: there the event goes by its id. */
+#define PG_INBOX_KEY(row) \
+    "CASE WHEN " row ".tenant IS NULL OR " row ".tenant = (SELECT @schema@.acting_for(current_user)) THEN " row \
+    ".idempotency_key END"
 /* pg_event_row copies a binary row into *ev; false when there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */

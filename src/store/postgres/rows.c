@@ -1,6 +1,7 @@
 /* rows.c: events out of binary result rows. This is where a drain spends its time on our side. */
 #include "store/postgres/postgres.h"
 
+#define TEXTS 7                        /* columns of an event that are text and may be any length */
 #define EPOCH_MS INT64_C(946684800000) /* 2000-01-01, where PostgreSQL's time begins */
 
 static int64_t be64(const char *p)
@@ -52,10 +53,11 @@ static struct str keep(const PGresult *r, int row, int col, char **at)
 
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
 {
-    static const int columns[] = {2, 3, 4, 6, 7, 8};
-    struct str *to[] = {&ev->type, &ev->aggregate_type, &ev->aggregate_id, &ev->payload, &ev->headers, &ev->tenant};
+    static const int columns[TEXTS] = {2, 3, 4, 6, 7, 8, 11};
+    struct str *to[TEXTS] = {&ev->type,    &ev->aggregate_type, &ev->aggregate_id,   &ev->payload,
+                             &ev->headers, &ev->tenant,         &ev->idempotency_key};
     size_t size = UUID_TEXT + 1;
-    for (int i = 0; i < 6; i++) size += (size_t)PQgetlength(r, row, columns[i]) + 1;
+    for (int i = 0; i < TEXTS; i++) size += (size_t)PQgetlength(r, row, columns[i]) + 1;
     *ev = (struct event){
         .seq = pg_binary_int8(r, row, 0),
         .has_version = !PQgetisnull(r, row, 5),
@@ -68,7 +70,7 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
     ev->id = (struct str){at, UUID_TEXT};
     uuid_text(PQgetvalue(r, row, 1), at);
     at += UUID_TEXT + 1;
-    for (int i = 0; i < 6; i++) *to[i] = keep(r, row, columns[i], &at);
+    for (int i = 0; i < TEXTS; i++) *to[i] = keep(r, row, columns[i], &at);
     ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
     return true;
 }

@@ -5,7 +5,7 @@
 #define INSERT_EVENT(schema) \
     "INSERT INTO " schema \
     ".outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, " \
-    "created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "created_at, idempotency_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 /* A connection to work on: ours with cached statements, or the caller's, on which nothing may be left behind. The outbox is in
  * the database of that name: unqualified, a temporary table of the caller's could stand before it. */
@@ -130,6 +130,7 @@ static int insert_event(struct target *t, const struct new_event *ev, const char
     if (ev->not_before) sqlite3_bind_int64(q, 9, ev->not_before);
     else sqlite3_bind_null(q, 9);
     sqlite3_bind_int64(q, 10, now);
+    bind_text(q, 11, ev->idempotency_key);
     int rc = step_to_end(q);
     bool inserted = rc == SQLITE_DONE && sqlite3_changes(t->db) == 1;
     if (rc != SQLITE_DONE) sqlite_fail(t->st, t->db, rc, err);

@@ -107,8 +107,9 @@ struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
 
 /* The columns every reader of whole events selects, in the order sqlite_event_row takes them. */
 #define EVENT_COLUMNS \
-    "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before"
-#define EVENT_COLUMN_COUNT 11
+    "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before, " \
+    "idempotency_key"
+#define EVENT_COLUMN_COUNT 12
 
 /* sqlite_event_row copies the current row into *ev; false when there is no room. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);

@@ -160,15 +160,17 @@ static struct str keep(struct str s, char **at)
     return s;
 }
 
+#define TEXTS 8 /* columns of an event that are text */
+
 /* One allocation for all texts of a row: this is where a drain spends its time. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
 {
-    static const int columns[] = {1, 2, 3, 4, 6, 7, 8};
-    struct str *to[] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
-                        &ev->payload, &ev->headers, &ev->tenant};
-    struct str s[7];
+    static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};
+    struct str *to[TEXTS] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,
+                             &ev->payload, &ev->headers, &ev->tenant,         &ev->idempotency_key};
+    struct str s[TEXTS];
     size_t size = 0;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < TEXTS; i++) {
         s[i] = sqlite_text(q, columns[i]);
         size += s[i].n + 1;
     }
@@ -181,7 +183,7 @@ bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
     };
     char *at = arena_raw(a, size);
     if (!at) return false;
-    for (int i = 0; i < 7; i++) *to[i] = keep(s[i], &at);
+    for (int i = 0; i < TEXTS; i++) *to[i] = keep(s[i], &at);
     ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
     return true;
 }
