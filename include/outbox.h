@@ -273,7 +273,8 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                    
 **
 ** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox status` shows
 ** "orders.stock"), with its position, retries and dead letters. outbox_consumer_set(c, "fate", "shared") makes them
-** one: an event is delivered when all have succeeded; until then it is tried again, and those that had are not called.
+** one: an event is delivered when all have succeeded; until then it is tried again, and those that had are not called. One that keeps
+** failing holds it for all until that clears, however long; "retry" with attempts= in it ("fast,attempts=5") sets a bound.
 ** outbox_consumer_set(c, "workers", "4") runs each of them in four threads, which takes as many lanes, or order none;
 ** the same function may then be called by several threads at once.
 **

@@ -134,6 +134,7 @@ static int expand(outbox_consumer *c, struct error *err)
     if (check(c, err) != 0) return -1;
     shrink(c);
     bool own = c->named && !c->shared;
+    retry_hold(&c->c.retry, c->named && c->shared);
     if (own ? split(c, err) != 0
             : join_patterns(c, err) != 0 || add_runners(c, &c->c, c->handlers, c->n_handlers, err) != 0) {
         shrink(c);

@@ -206,7 +206,11 @@ static void wait_for_retry(struct pipeline *p, struct item *it, const struct jud
     p->stats.retried++;
     char key[LOG_KEY];
     struct log_about of = about(ev, it->d.attempt, key);
-    if (j->attempts > 0)
+    if (j->attempts > 0 && p->c->retry.attempts == RETRY_FOREVER)
+        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
+                  "event %s (%s) failed, attempt %d, and is held until it succeeds: %s; next in %lld ms", ev->id.p,
+                  ev->type.p, out->attempts, out->error, (long long)out->delay_ms);
+    else if (j->attempts > 0)
         log_about(p->cfg.log, LOG_WARN_, p->c->name, &of, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
                   ev->id.p, ev->type.p, out->attempts, p->c->retry.attempts, out->error, (long long)out->delay_ms);
     else
@@ -223,7 +227,8 @@ static void judge_item(struct pipeline *p, struct item *it)
     out->proven = j.proven;
     if (!BUG(ATTEMPTS_NOT_COUNTED)) out->attempts = it->d.ev->attempts + j.attempts;
     bool used_up = j.attempts > 0 && out->attempts >= p->c->retry.attempts;
-    if (!used_up && !j.hopeless) {
+    bool given_up = j.hopeless && p->c->retry.attempts != RETRY_FOREVER;
+    if (!used_up && !given_up) {
         wait_for_retry(p, it, &j);
         return;
     }

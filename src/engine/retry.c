@@ -30,6 +30,9 @@ static int set_part(const char *name, const char *value, struct retry_policy *p,
     if (value && strcmp(name, "cap") == 0) return text_duration(value, &p->cap_ms, err);
     if (value && strcmp(name, "outage") == 0) return text_duration(value, &p->outage_ms, err);
     if (value && strcmp(name, "attempts") == 0) {
+        p->bounded = true;
+        p->attempts = RETRY_FOREVER;
+        if (strcmp(value, "forever") == 0) return 0;
         if (text_int(value, 1, 1000, &n, err) != 0) return -1;
         p->attempts = (int)n;
         return 0;
@@ -64,8 +67,15 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
         }
     }
     if (p.cap_ms < p.base_ms) p.cap_ms = p.base_ms;
+    p.usual = p.attempts;
     *ret = p;
     return 0;
+}
+
+void retry_hold(struct retry_policy *p, bool hold)
+{
+    p->attempts = p->usual;
+    if (hold && !p->bounded) p->attempts = RETRY_FOREVER;
 }
 
 static bool same_policy(const struct retry_policy *p, const struct retry_policy *q)
@@ -76,7 +86,7 @@ static bool same_policy(const struct retry_policy *p, const struct retry_policy 
 
 void retry_show(const struct retry_policy *p, char out[RETRY_TEXT])
 {
-    char base[32], cap[32], outage[32];
+    char base[32], cap[32], outage[32], attempts[16] = "forever";
     for (size_t i = 0; i < PRESETS; i++) {
         if (!same_policy(p, &presets[i].p)) continue;
         snprintf(out, RETRY_TEXT, "%s", presets[i].name);
@@ -85,7 +95,8 @@ void retry_show(const struct retry_policy *p, char out[RETRY_TEXT])
     text_duration_show(p->base_ms, base);
     text_duration_show(p->cap_ms, cap);
     text_duration_show(p->outage_ms, outage);
-    snprintf(out, RETRY_TEXT, "base=%s,cap=%s,attempts=%d,jitter=%s,outage=%s", base, cap, p->attempts,
+    if (p->attempts != RETRY_FOREVER) snprintf(attempts, sizeof attempts, "%d", p->attempts);
+    snprintf(out, RETRY_TEXT, "base=%s,cap=%s,attempts=%s,jitter=%s,outage=%s", base, cap, attempts,
              p->jitter ? "full" : "none", outage);
 }
 
@@ -115,6 +126,7 @@ int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, s
 int64_t retry_horizon(const struct retry_policy *p)
 {
     int64_t sum = 0;
+    if (p->attempts == RETRY_FOREVER) return 0; /* there is no last one */
     for (int i = 1; i < p->attempts; i++) sum += longest_delay(p, i);
     return sum;
 }

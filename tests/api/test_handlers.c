@@ -621,7 +621,59 @@ static void with_shared_fate_the_others_are_not_called_again(void **state)
     assert_true(logged("told to fail"));
 }
 
-static void with_shared_fate_one_that_fails_for_good_holds_the_event(void **state)
+/* A handler that fails for `fail_for` attempts, and looks meanwhile at what is held; and one that goes well. */
+struct held {
+    int fail_for;
+    int calls, others_after; /* others_after: calls of the good one for the held event after its first attempt */
+    long dead, delivered_behind;
+};
+
+static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    struct held *h = ctx;
+    bool fails = number_of(ev) == 4 && outbox_event_attempt(ev) <= h->fail_for;
+    if (!fails) return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
+    h->calls++;
+    h->dead += db_number("SELECT count(*) FROM @dead");
+    /* What is behind it waits for it, for all handlers: nobody has taken effect for the second event of its key. */
+    h->delivered_behind += db_number("SELECT count(*) FROM @effect WHERE key = '100'");
+    return outbox_fail(tx, OUTBOX_RETRY, "not yet");
+}
+
+static outbox_verdict go_well(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    struct held *h = ctx;
+    if (outbox_event_attempt(ev) > 1) h->others_after++;
+    return effect(tx, "good", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
+}
+
+/* Far longer than any preset's attempts, over two processes, so to speak, and over an outage that is over at once. */
+static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(void **state)
+{
+    struct held h = {.fail_for = 40};
+    outbox_consumer *c = consumer(*state, "c");
+    OK(outbox_consumer_set(c, "retry", "fast,base=1ms,cap=1ms,jitter=none,outage=0s", &err));
+    OK(outbox_consumer_set(c, "fate", "shared", &err));
+    OK(outbox_add_handler(c, "bad", "e", fail_for_long, &h, 0, &err));
+    OK(outbox_add_handler(c, "good", "e", go_well, &h, 0, &err));
+    emit(*state, 10);
+    emit_one(*state, "e", "4", "100");
+    through(*state);
+    assert_true(h.calls >= 40);
+    assert_int_equal(h.dead, 0);
+    assert_int_equal(h.delivered_behind, 0);
+    assert_int_equal(h.others_after, 0); /* who had succeeded is not called again */
+    exact("good", 11, -1);
+    exact("bad", 11, -1);
+    assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
+    assert_true(logged("is held until it succeeds: not yet"));
+    /* In the order of its key: the one that was held, then the one behind it. */
+    assert_int_equal(db_number("SELECT count(*) FROM @effect a, @effect b WHERE a.handler = 'bad' AND a.key = '4' AND "
+                               "b.key = '100' AND b.at < a.at"),
+                     0);
+}
+
+static void with_shared_fate_a_bound_on_attempts_is_a_choice(void **state)
 {
     struct script good = {.name = "good"}, bad = {.name = "bad", .what = FAIL, .at = 4};
     outbox_consumer *c = consumer(*state, "c");
@@ -955,7 +1007,8 @@ int main(void)
         ON(redelivery_runs_only_those_that_had_not_committed),
         ON(partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded),
         ON(with_shared_fate_the_others_are_not_called_again),
-        ON(with_shared_fate_one_that_fails_for_good_holds_the_event),
+        ON(with_shared_fate_a_failing_handler_holds_the_event_until_it_clears),
+        ON(with_shared_fate_a_bound_on_attempts_is_a_choice),
         ON(external_handler_is_recorded_after_it_acted),
         ON(plain_handler_has_no_transaction),
         ON(bad_descriptions_are_refused),

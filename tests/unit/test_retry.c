@@ -65,12 +65,30 @@ static void every_number_can_be_set(void **state)
     assert_int_equal(p.attempts, 2);
 }
 
+static void holding_takes_the_bound_away_unless_one_was_said(void **state)
+{
+    (void)state;
+    struct retry_policy p = parsed("slow"), said = parsed("slow,attempts=9");
+    int usual = p.attempts;
+    retry_hold(&p, true);
+    retry_hold(&said, true);
+    assert_int_equal(p.attempts, RETRY_FOREVER);
+    assert_int_equal(said.attempts, 9);
+    assert_int_equal(retry_horizon(&p), 0);
+    assert_int_equal(retry_delay(&p, 1000000, NULL), p.cap_ms); /* the waits are those of the policy */
+    retry_hold(&p, false);
+    assert_int_equal(p.attempts, usual);
+}
+
 static void what_is_shown_reads_back(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"fast", "slow", "patient",
+    static const char *const texts[] = {"fast",
+                                        "slow",
+                                        "patient",
                                         "base=250ms,cap=2s,attempts=9,jitter=none,outage=1h30m",
-                                        "base=1s,cap=5m,attempts=5,jitter=full,outage=0s"};
+                                        "base=1s,cap=5m,attempts=5,jitter=full,outage=0s",
+                                        "base=1s,cap=5m,attempts=forever,jitter=full,outage=1d"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct retry_policy p = parsed(texts[i]);
         char shown[RETRY_TEXT];
@@ -103,6 +121,7 @@ int main(void)
         cmocka_unit_test(slow_waits_one_two_four_eight_minutes),
         cmocka_unit_test(fast_jitters_over_the_whole_range_and_is_capped),
         cmocka_unit_test(every_number_can_be_set),
+        cmocka_unit_test(holding_takes_the_bound_away_unless_one_was_said),
         cmocka_unit_test(what_is_shown_reads_back),
         cmocka_unit_test(nonsense_is_refused_with_its_name),
     };
