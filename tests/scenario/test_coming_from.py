@@ -142,19 +142,20 @@ WORDS = {
         _CONSUMER_BUILDERS build_decision_recorded_consumer""",
     "Atomic find-and-claim": """BaseDAO._claim criteria claim_fields limit order_by claim_batch worker_id target_broker
         claim_for_processing find_unprocessed find_processing find_failed find_abandoned find_published locked_until PROCESSING
-        messages_per_tick _SKIP_LOCKED_DIALECTS OutboxProcessor get_next_batch_of_messages""",
+        messages_per_tick _SKIP_LOCKED_DIALECTS OutboxProcessor OutboxRepository get_next_batch_of_messages SQLITE_BUSY""",
     "Events with retries": """OutboxEvent outbox_event Status PENDING DELIVERED FAILED EXPIRED SENDING event_type attempts max_attempts
         next_attempt_at error_message delivered_at idempotency_key emit_event transaction.on_commit deliver_outbox_events_task base_delay
         OUTBOX_HANDLERS outbox_handler HANDLERS select_for_update OUTBOX_RETENTION_HOURS cleanup_delivered_outbox_events_task
-        CELERY_TASK_ALWAYS_EAGER safe_dispatch uuid7""",
+        CELERY_TASK_ALWAYS_EAGER CELERY_BEAT_SCHEDULE safe_dispatch uuid7 archived_at""",
     "Dispatcher to Redis Streams": """defineDispatcher startDispatcher serviceName outboxTable streamFor leaseKey leaseTtlMs pollMs
         batchSize publishMaxAttempts drainDeadlineSeconds currentHwm dispatched_at stream_id publish_attempts topic aggregate_kind
         aggregate_id source_entity_version entity_version telemetry_envelope payload._telemetry committed_at <service>_outbox
         <service>_outbox_dlq original_outbox_id final_error consumed_events outbox.depth outbox.lag_seconds outbox.dispatch_rate
-        outbox.publish_failures outbox.hwm outbox.lease_renewals migrate-gen tenantId withSystemContext""",
+        outbox.publish_failures outbox.hwm outbox.lease_renewals migrate-gen tenantId dbRls withSystemContext replica-consumer""",
     "Independent listeners": """outbox_listeners listener_id last_processed_id last_processed_at retry_count retry_after last_error
         outbox_dead_letters outbox_event_id error failed_at processed_at BaseOutboxListener BroadcastListener CompanionListener
-        handleEvent listenerId batchSize maxRetries baseBackoffMs claimListener updateCursor recordError fetchAfterId""",
+        handleEvent listenerId batchSize maxRetries baseBackoffMs claimListener updateCursor recordError fetchAfterId
+        OutboxListenerConfig OutboxListenerRepository OutboxRepository""",
     "Debezium": "aggregatetype aggregateid type payload table.field.event.id route.by.field route.topic.replacement",
     "River": "river_job kind args InsertTx available running retryable completed discarded max_attempts scheduled_at UniqueOpts",
     "pg-boss": "send publish subscribe work fetch complete fail created active retry failed retryLimit retryBackoff deadLetter singletonKey",
