@@ -25,7 +25,7 @@ class Named:
 
     def mess(self):
         """mess leaves listener good at the end, with receipts; late with an event that waits; dead with a dead letter."""
-        self.event_id = self.emit("message:created", "message/1", {"authorType": "user"})
+        self.event_id = self.emit("message:created", "message/1", {"authorType": "user"}, "--idempotency-key", "m-1")
         wanted = [("dead", 1, False, False, None, True), ("good", 1, True, False, None, True),
                   ("late", 0, False, True, "exit status 75", True)]
         shown = lambda: sorted(self.rows("outbox_listeners", "listener_id, last_processed_id, last_processed_at IS NOT NULL, "
@@ -99,6 +99,7 @@ class NamedOnPostgres(Named, PgCase):
         self.assertEqual(sorted(got), [("dead", "message:created", "expired", 1, False, "exit status 65: no such room", False),
                                        ("good", "message:created", "delivered", 0, False, None, True),
                                        ("late", "message:created", "failed", 0, True, "exit status 75", False)])
+        self.assertEqual(set(self.rows("outbox_event", "idempotency_key, id::text")), {("m-1", self.event_id)})
         self.assertEqual(self.rows("outbox", "id, topic, event_type, payload, dispatched_at IS NOT NULL, stream_id"),
                          [(1, "message:created", "message:created", {"authorType": "user"}, True, None)])
 

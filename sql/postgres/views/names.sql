@@ -46,8 +46,8 @@ SELECT @schema@.name_view('consumed_events', 'the inbox: which events a group of
 $view$);
 
 SELECT @schema@.name_view('outbox_event', 'events with their state for each consumer', $view$
-    SELECT e.id, d.consumer, e.type AS event_type, e.aggregate_type, e.aggregate_id, e.payload, d.state AS status, d.attempts,
-           d.due_at AS next_attempt_at, d.error AS error_message, e.created_at, r.at AS delivered_at
+    SELECT e.id, d.consumer, e.type AS event_type, e.aggregate_type, e.aggregate_id, e.payload, e.idempotency_key, d.state AS status,
+           d.attempts, d.due_at AS next_attempt_at, d.error AS error_message, e.created_at, r.at AS delivered_at
     FROM @schema@.delivery d
     JOIN @schema@.event e ON e.seq = d.seq
     LEFT JOIN @schema@.receipt r ON r.consumer = d.consumer AND r.seq = d.seq
