@@ -5,7 +5,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <libpq-fe.h>
 #include <pthread.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -321,6 +323,32 @@ static void claim_inside_a_transaction_is_refused(void **state)
     assert_int_equal(deliver(claim(ob, "w", "c")), 1);
 }
 
+/* by_hand runs a statement on the handle's own connection, as nobody should outside of outbox_begin. */
+static void by_hand(outbox *ob, const char *sql)
+{
+    if (outbox_sqlite(ob)) assert_int_equal(sqlite3_exec(outbox_sqlite(ob), sql, NULL, NULL, NULL), SQLITE_OK);
+    else PQclear(PQexec(outbox_pg(ob), sql));
+}
+
+static void claim_inside_a_transaction_that_was_begun_by_hand_is_refused(void **state)
+{
+    outbox *ob = *state;
+    outbox_batch *b = NULL;
+    outbox_claim c = OUTBOX_CLAIM_INIT;
+    c.worker = "w";
+    add_consumer(ob, "c", NULL);
+    emit(ob, "x", NULL);
+    for (int i = 0; i < 2; i++) {
+        c.target = i ? "c" : NULL;
+        by_hand(ob, "BEGIN");
+        assert_int_equal(outbox_claim_batch(ob, &c, &b, &err), -1);
+        assert_int_equal(err.code, OUTBOX_MISUSE);
+        assert_non_null(strstr(err.text, "would not be durable"));
+        by_hand(ob, "ROLLBACK");
+    }
+    assert_int_equal(deliver(claim(ob, "w", "c")), 1);
+}
+
 static void settlement_is_part_of_the_callers_transaction(void **state)
 {
     outbox *ob = *state;
@@ -473,6 +501,7 @@ int main(void)
         ON_AN_OUTBOX(claim_that_ran_out_goes_to_another_and_cannot_settle),
         ON_AN_OUTBOX(extended_claim_stays_ours),
         ON_AN_OUTBOX(claim_inside_a_transaction_is_refused),
+        ON_AN_OUTBOX(claim_inside_a_transaction_that_was_begun_by_hand_is_refused),
         ON_AN_OUTBOX(settlement_is_part_of_the_callers_transaction),
         ON_AN_OUTBOX(lost_claim_is_told_inside_a_transaction),
         ON_AN_OUTBOX(bad_claims_are_refused),

@@ -278,7 +278,69 @@ static void claiming_rows(void)
     sqlite3_close(db);
 }
 
+/* claim_once claims for all consumers, says that all of it was delivered, and settles; did.calls counts what was settled. */
+static size_t claim_once(outbox *ob, const char *worker)
+{
+    outbox_claim c = OUTBOX_CLAIM_INIT;
+    outbox_batch *b;
+    outbox_error err;
+    size_t n = 0;
+    c.worker = worker;
+    c.lease_ms = 100;
+    if (!clean(outbox_claim_batch(ob, &c, &b, &err), &err, "outbox_claim_batch")) return 0;
+    for (const outbox_event *ev; (ev = outbox_batch_next(b));) {
+        if (strcmp(outbox_event_payload(ev, NULL), LONG) != 0) did.torn = true;
+        n += clean(outbox_batch_verdict(b, ev, OUTBOX_DONE, 0, NULL, &err), &err, "outbox_batch_verdict");
+    }
+    clean(outbox_batch_extend(b, 100, &err), &err, "outbox_batch_extend");
+    bool settled = clean(outbox_batch_settle(b, &err), &err, "outbox_batch_settle");
+    outbox_batch_free(b);
+    return settled ? n : 0;
+}
+
+static bool add_claimed(outbox *ob)
+{
+    outbox_consumer *c[2];
+    outbox_error err;
+    for (int i = 0; i < 2; i++) {
+        if (!clean(outbox_consumer_new(ob, i ? "two" : "one", &c[i], &err), &err, "outbox_consumer_new")) return false;
+        if (!clean(outbox_consumer_register(c[i], &err), &err, "outbox_consumer_register")) return false;
+    }
+    return true;
+}
+
+static void claiming(void)
+{
+    outbox *ob;
+    outbox_error err;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    if (add_claimed(ob)) did.calls += (int)claim_once(ob, "tortured");
+    outbox_close(ob);
+}
+
 /* ---- afterwards ---- */
+
+/* What was settled does not come again, and all the rest does. */
+static void what_was_not_settled_comes_again(void)
+{
+    outbox *ob;
+    outbox_error err;
+    size_t rest = 0;
+    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    assert_true(add_claimed(ob));
+    for (int i = 0, idle = 0; i < 60 && idle < 3; i++) {
+        size_t n = claim_once(ob, "afterwards");
+        rest += n;
+        idle = n ? 0 : idle + 1;
+        outbox_test_advance(ob, 150);
+    }
+    outbox_close(ob);
+    assert_false(did.torn);
+    assert_true(did.calls + (int)rest <= 2 * did.n);
+    assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), did.n);
+    assert_int_equal(ask("SELECT max(delivered) FROM outbox_consumer"), did.n);
+    assert_int_equal(ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
+}
 
 /* deliver_all drains with nothing failing: time is moved over every lease, until nothing comes of it any more. */
 static void deliver_all(void)
@@ -424,6 +486,7 @@ static const struct scenario scenarios[] = {
      "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) "
      "INSERT INTO job SELECT i, 'open' FROM n",
      0, claiming_rows, claimed_rows_are_taken, FAIL_LASTING},
+    {"claiming", NULL, 4, claiming, what_was_not_settled_comes_again, FAIL_LASTING},
 };
 
 #define TORTURE(i, name, our_share, sqlite_share, soak_share) \
@@ -441,6 +504,7 @@ TORTURE(0, emitting, 1, 307, 1) /* nearly all of it is the making of tables */
 TORTURE(1, stepping, 1, 401, 1)
 TORTURE(2, running, 5, 967, 13)
 TORTURE(3, claiming_rows, 1, 7, 1)
+TORTURE(4, claiming, 1, 997, 1)
 
 /* A ROLLBACK that failed for want of memory left its transaction open, and the next emit became part of that. */
 static void what_follows_a_failed_rollback_commits(void **state)
@@ -470,10 +534,12 @@ int main(void)
         cmocka_unit_test(stepping_survives_every_failed_allocation),
         cmocka_unit_test(running_survives_every_failed_allocation),
         cmocka_unit_test(claiming_rows_survives_every_failed_allocation),
+        cmocka_unit_test(claiming_survives_every_failed_allocation),
         cmocka_unit_test(emitting_survives_sqlite_out_of_memory),
         cmocka_unit_test(stepping_survives_sqlite_out_of_memory),
         cmocka_unit_test(running_survives_sqlite_out_of_memory),
         cmocka_unit_test(claiming_rows_survives_sqlite_out_of_memory),
+        cmocka_unit_test(claiming_survives_sqlite_out_of_memory),
     };
     fail_setup();
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -308,7 +308,10 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
     struct claim_hint hint = {.wait_ms = -1};
     struct turning t = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
     bool claiming = req && req->max_events > 0, lost = false, again = false;
-    if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
+    PGTransactionStatusType open = PQtransactionStatus(st->db);
+    bool by_hand = open == PQTRANS_INTRANS || open == PQTRANS_INERROR;
+    if (st->in_tx || by_hand)
+        return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     if (pg_ready(st, err) != 0) return -1;
     t.have = claiming && !req->once && pg_ahead_take(st, req, a, &t.c, &t.in);
     do {

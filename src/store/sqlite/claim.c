@@ -679,7 +679,9 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost, 
     struct claiming k = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
     struct chunk ahead = {0};
     bool lost = false, other_version = false;
-    if (st->in_tx) return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
+    bool by_hand = !sqlite3_get_autocommit(st->db);
+    if (st->in_tx || by_hand)
+        return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
     bool claiming = req && req->max_events > 0;
     if (sqlite_home_adopt(st, err) != 0) return -1;
     if (claiming && prefetch(&k, &ahead, err) != 0) return -1;

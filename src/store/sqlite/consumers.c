@@ -330,7 +330,9 @@ static int read_specs(struct sqlite_store *st, const char *name, struct arena *a
         c->down = store_says_down(c->report);
         c->last_error = c->report;
         c->last_error_at = c->report_at;
-        if (!c->spec.name || !c->spec.events || !c->spec.where || !c->spec.retry) r = err_nomem(err);
+        if (c->spec.name && c->spec.events && c->spec.where && c->spec.retry) continue;
+        r = err_nomem(err);
+        break;
     }
     sqlite3_reset(q);
     return r < 0 ? -1 : 0;
@@ -360,7 +362,9 @@ static int read_history(struct sqlite_store *st, const char *name, struct arena 
                                         .lanes = sqlite3_column_int(q, 4),
                                         .since = sqlite3_column_int64(q, 5),
                                         .by = copy(q, 6, a)};
-        if (!s->events || !s->where) r = err_nomem(err);
+        if (s->events && s->where) continue;
+        r = err_nomem(err);
+        break;
     }
     sqlite3_reset(q);
     if (r < 0) return -1;
