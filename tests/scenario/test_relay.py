@@ -350,7 +350,7 @@ class Delay(RelayCase):
 
 @on_each_store
 class Operating(RelayCase):
-    def test_pause_and_resume_take_effect_on_a_running_relay_within_a_second(self):
+    def test_pause_and_resume_take_effect_on_a_running_relay_long_before_its_sweep(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
             self.number(1)
             self.wait_got([1], relay=relay)
@@ -361,9 +361,7 @@ class Operating(RelayCase):
             self.drain(*self.file_sink("other", out=self.path("other")))  # somebody works meanwhile
             self.assertEqual(self.got(), [1])
             self.outbox("consumers", "resume", "mail")
-            since = time.monotonic()
-            self.wait_got([1, 2, 3], relay=relay)
-            self.assertLess(time.monotonic() - since, 1)
+            wait_until(lambda: self.got() == [1, 2, 3], timeout=AT_ONCE, what=relay.output)
 
     def test_a_relay_sleeping_without_sweeps_wakes_up_at_anothers_commit(self):
         with self.relay(*self.file_sink(), "--sweep", "10m") as relay:
