@@ -240,6 +240,14 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     return to;
 }
 
+size_t text_char(const char *p, size_t n, bool *ret_fit)
+{
+    size_t length = char_length(p, n);
+    bool control = (unsigned char)*p < ' ' || *p == 0x7f;
+    *ret_fit = length > 0 && !control && !is_harmful(p, length);
+    return length ? length : 1;
+}
+
 bool text_plain(struct str s)
 {
     const unsigned char *p = (const unsigned char *)s.p;

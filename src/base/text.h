@@ -30,6 +30,9 @@ const char *text_nearest(const char *s, const char *const *names);
  * the NUL, behind a whole character. White space and C0 control characters become blanks; what is not UTF-8 becomes '?', and
  * so do C1 control characters and those that turn the direction of text. Returns its length. */
 size_t text_clean(char *out, size_t size, const char *from, size_t n);
+/* text_char gives how many bytes the first character of n at p has, at least 1; *ret_fit: it can be shown to a terminal as it is. Bytes
+ * that are no UTF-8, control characters, C1 among them, and those that turn the direction of text cannot. n > 0. */
+size_t text_char(const char *p, size_t n, bool *ret_fit);
 /* text_plain says whether s is valid UTF-8 without control characters: C0, DEL, C1. */
 bool text_plain(struct str s);
 /* text_kept is what a store keeps of an error: text_clean of it in out; NULL for NULL. */

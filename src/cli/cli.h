@@ -354,7 +354,7 @@ int output_flush(struct buf *b, struct error *err);
 /* output_end makes sure that everything reached stdout. */
 int output_end(struct error *err);
 
-/* output_clean appends text for a terminal or a log: control characters become ?. */
+/* output_clean appends text for a terminal or a log: control characters become ?, and what is no UTF-8. */
 void output_clean(struct buf *b, const char *text);
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);

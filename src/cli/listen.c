@@ -14,6 +14,7 @@
 #include <microhttpd.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/replay.h"
 #include "sink/signature.h"
@@ -79,15 +80,14 @@ static const char *header(struct visit *v, const char *name)
     return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
 }
 
-/* clean_body appends the body as UTF-8 without control characters, whatever it is. */
+/* clean_body appends the body as one line that a terminal survives, whatever it is. In one pass: it may be 64 MiB of nothing good. */
 static void clean_body(struct buf *b, const struct visit *v)
 {
-    size_t start = b->n, at = 0;
+    size_t start = b->n;
     buf_add(b, v->body.p, v->body.n);
+    buf_addc(b, '\0'); /* the room that text_clean wants for its own */
     if (b->failed) return;
-    for (size_t i = start; i < b->n; i++)
-        if ((unsigned char)b->p[i] < 0x20 || b->p[i] == 0x7f) b->p[i] = ' ';
-    while (!utf8_valid((struct str){b->p + start, b->n - start}, &at)) b->p[start + at] = '?';
+    b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
 static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
@@ -110,7 +110,12 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
 
 static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name, const char *value)
 {
+    char clean[256]; /* of a name that is no text */
     (void)kind;
+    if (!utf8_valid(str_of(name), NULL)) {
+        text_clean(clean, sizeof clean, name, strlen(name));
+        name = clean;
+    }
     output_string(b, name, value ? value : "");
     return MHD_YES;
 }

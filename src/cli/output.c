@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
 void output_locale(void)
@@ -145,7 +146,13 @@ const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT])
 
 void output_clean(struct buf *b, const char *text)
 {
-    for (; *text; text++) buf_addc(b, (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text);
+    bool fit;
+    size_t length;
+    for (size_t at = 0, n = strlen(text); at < n; at += length) {
+        length = text_char(text + at, n - at, &fit);
+        if (fit) buf_add(b, text + at, length);
+        else buf_addc(b, '?');
+    }
 }
 
 void output_error(const char *text)

@@ -412,6 +412,27 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *good[:2], flood), 401)
         child.stop()
 
+    def test_a_body_that_is_no_text_takes_no_longer_and_reaches_no_terminal(self):
+        child, url = self.listen()
+        self.assertEqual(self.post(url, body=b"\xff" * (4 << 20)), 204)
+        with self.dial(url) as sender:
+            sender.sendall(b"POST /hook HTTP/1.1\r\nHost: localhost\r\nce-type: \xc2\x9b2J\xff\r\nContent-Length: 14\r\n\r\n"
+                           b"\x1b\xc2\x9b\xe2\x80\xae\xc3\xa9\xff well")
+            sender.settimeout(60)
+            self.assertIn(b" 204 ", sender.recv(1000))
+        said = child.log.read_bytes()
+        self.assertIn(" ?2J? -> 204\n  ??\u00e9? well\n".encode(), said)
+        self.assertFalse(re.search(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae|\xff", said))
+        child.stop()
+        child, url = self.listen("--json")
+        with self.dial(url) as sender:
+            sender.sendall(b"POST /hook HTTP/1.1\r\nHost: localhost\r\nX-\xff\"\\: \xff\r\nContent-Length: 1\r\n\r\n\xff")
+            sender.settimeout(60)
+            self.assertIn(b" 204 ", sender.recv(1000))
+        document = json.loads(child.output().splitlines()[-1])
+        self.assertEqual((document["body"], document["headers"]['X-?"\\']), (None, None))
+        child.stop()
+
     def test_unfinished_uploads_are_bounded_and_dropped(self):
         child, url = self.listen("--max-body", "1MiB", "--request-timeout", "2s", "--verify", self.secrets)
         self.assertEqual(self.post(url, body=b"", length=1024 * 1024 + 1), 413, "told before it is sent")
