@@ -158,7 +158,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  emitting the same key again gives no second event, or NULL
+**   idempotency_key  emitting the same key again gives no second event, and says so (outbox_emitted.duplicate); or NULL.
+**                    A key is remembered for "retention" at least, and as long as its event is kept. Rolled back, it is free again
 **   tenant           or NULL
 **   version          of the aggregate, if has_version is not 0
 **   not_before       milliseconds since 1970 before which nobody gets it, ten years ahead at most, or 0. It holds back its

@@ -126,7 +126,9 @@ struct store *pg_again(const struct store_options *opt, bool clock)
         return pg_fresh(&create, clock);
     }
     PGconn *db = pg_connect();
-    pg_do(db, "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt RESTART IDENTITY");
+    pg_do(
+        db,
+        "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, passed RESTART IDENTITY");
     PQfinish(db);
     return store_open(url, opt, &st, &err) == 0 ? st : (print_error("%s\n", err.text), NULL);
 }

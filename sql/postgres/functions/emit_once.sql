@@ -14,48 +14,36 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(type text, aggregate_type text, ag
                                               OUT id uuid, OUT duplicate boolean)
 LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name has its schema.
-    content bigint := pg_catalog.hashtextextended(pg_catalog.concat_ws(pg_catalog.chr(1), type,
-        coalesce(aggregate_type, pg_catalog.chr(2)), coalesce(aggregate_id::pg_catalog.text, pg_catalog.chr(2)),
-        payload::pg_catalog.text), 0);
     whose pg_catalog.text := coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
                                                    THEN pg_catalog.current_setting('outbox.tenant', true) END);
     held pg_catalog.bool := NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT'); -- to a tenant
-    known record;
 BEGIN
-    IF held AND tenant IS NULL THEN
-        whose := @schema@.acting_for(current_user);
-    END IF;
-    IF idempotency_key IS NULL OR pg_catalog.octet_length(idempotency_key) OPERATOR(pg_catalog.>) 1024
-       OR idempotency_key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$' THEN
+    IF idempotency_key IS NULL THEN
         RAISE EXCEPTION 'idempotency_key: 1 to 1024 bytes, no control character' USING ERRCODE = 'check_violation';
     END IF;
-    -- Waits for a transaction that is about to use the same key.
-    id := @schema@.uuid7();
-    INSERT INTO @schema@.idempotency (tenant, key, event_id, hash)
-    VALUES (coalesce(whose, ''), emit_once.idempotency_key, emit_once.id, content) ON CONFLICT DO NOTHING;
-    duplicate := NOT FOUND;
-    IF duplicate THEN
-        SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i WHERE
-            i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) coalesce(whose, '');
-        IF known.hash IS NULL OR known.hash OPERATOR(pg_catalog.<>) content THEN
-            RAISE EXCEPTION 'idempotency key "%" was used before with another type, aggregate or payload (event %)',
-                pg_catalog.left(idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
-        END IF;
-        id := known.event_id;
-        RETURN;
-    END IF;
+    -- Either way take_key says whether the event is stored.
     IF held THEN
+        IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'idempotency_key', 'INSERT') THEN -- no producer
+            RAISE EXCEPTION 'permission denied for table event' USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        whose := coalesce(tenant, @schema@.acting_for(current_user));
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant, idempotency_key)
         VALUES (emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose, emit_once.idempotency_key) RETURNING event.id INTO id;
-        UPDATE @schema@.idempotency i SET event_id = emit_once.id
-        WHERE i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) whose;
-        RETURN;
+                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose, emit_once.idempotency_key)
+        RETURNING event.id INTO id;
+    ELSE
+        id := @schema@.uuid7();
+        INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant,
+                                    idempotency_key)
+        VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text,
+                emit_once.payload::pg_catalog.json, emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
+                whose, emit_once.idempotency_key);
     END IF;
-    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant, idempotency_key)
-    VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text,
-            emit_once.payload::pg_catalog.json, emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose,
-            emit_once.idempotency_key);
+    duplicate := NOT FOUND;
+    IF duplicate THEN
+        SELECT i.event_id INTO id FROM @schema@.idempotency i WHERE
+            i.key OPERATOR(pg_catalog.=) emit_once.idempotency_key AND i.tenant OPERATOR(pg_catalog.=) coalesce(whose, '');
+    END IF;
 END
 $body$$function$, '<payload>', p), '<headers>', h);
         EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',

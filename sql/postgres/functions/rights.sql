@@ -16,7 +16,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
                             'TABLE', '@schema@.event'),
         ('producer', false, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
                             '@schema@.idempotency'),
-        ('producer', true, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash), UPDATE (event_id)', 'TABLE',
+        ('producer', true, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
                             '@schema@.idempotency'),
 
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.worker'),

@@ -17,6 +17,7 @@ DECLARE
     sure xid8;
     past bigint;         -- up to here,
     shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
+    left_over bigint;    -- keys
     old bigint[];
     last bigint;
     f record;
@@ -41,12 +42,13 @@ BEGIN
     FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at, e.xid FROM @schema@.event e WHERE e.seq <= least(f.floor, past)
                              ORDER BY e.seq LIMIT 100000) x
           WHERE x.created_at < cutoff AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown)) LIMIT max_rows) o;
-    DELETE FROM @schema@.event e
+    WITH gone AS (DELETE FROM @schema@.event e
     WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at, i.xid FROM @schema@.event i WHERE i.seq < last
                                                        ORDER BY i.seq LIMIT 100000) x
                                      WHERE x.created_at > now AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown))))
-      AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq));
-    GET DIAGNOSTICS events = ROW_COUNT;
+      AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq)) RETURNING e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant),
+    forgotten AS (DELETE FROM @schema@.idempotency x USING gone g WHERE x.key = g.key AND x.tenant = g.tenant AND x.at < cutoff RETURNING 1)
+    SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
     more := coalesce(array_length(old, 1), 0) >= max_rows AND events > 0;
     kept := 0;
     kept_more := false;
@@ -68,20 +70,22 @@ BEGIN
     END IF;
     WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@.key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
-    SELECT count(*) INTO keys FROM gone;
+    SELECT count(*) INTO left_over FROM gone;
+    keys := keys + left_over;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.handled o WHERE o.at < inbox_cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO inbox_rows FROM gone;
     WITH gone AS (DELETE FROM @schema@.receipt x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.receipt o WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO receipts FROM gone;
-    more := more OR greatest(keys, inbox_rows, receipts) >= max_rows;
+    more := more OR greatest(left_over, inbox_rows, receipts) >= max_rows;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval) IS 'deletes what is old and needed by nobody';
 
--- key_cutoff: idempotency keys from before it may go: they are older than `cutoff`, and so old that their events are gone. Events
--- are made in the order of their numbers, but for those of statements that took long: hence the thousand, and the hour.
+-- key_cutoff: an idempotency key goes with its event. What is left, of events that somebody deleted or that are from before version
+-- 4, may go from before this time: older than `cutoff`, and so old that its event is gone. Events are made in the order of their
+-- numbers, but for those of statements that took long: hence the thousand, and the hour.
 CREATE OR REPLACE FUNCTION @schema@.key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'

@@ -25,18 +25,19 @@ BEGIN
     sure := @schema@.surely_done();
     SELECT max(e.seq) INTO last FROM @schema@.event e WHERE e.seq <= least(f.floor, past) AND e.created_at < cutoff
         AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown));
-    SELECT count(*) FILTER (WHERE o.old AND NOT o.needed), count(*) FILTER (WHERE o.needed AND o.created_at < cutoff)
-    INTO events, kept
-    FROM (SELECT e.created_at, coalesce(e.seq <= last, false) AND (e.created_at < cutoff OR e.created_at > now)
+    WITH judged AS (SELECT e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant, e.created_at, coalesce(e.seq <= last, false) AND (e.created_at < cutoff OR e.created_at > now)
                  AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown)) AS old,
                  e.seq > coalesce(f.floor, 0) OR xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq) AS needed
-          FROM @schema@.event e) o;
+          FROM @schema@.event e)
+    SELECT count(*) FILTER (WHERE o.old AND NOT o.needed), count(*) FILTER (WHERE o.needed AND o.created_at < cutoff),
+           (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < cutoff AND (x.at < @schema@.key_cutoff(cutoff)
+                OR (x.key, x.tenant) IN (SELECT j.key, j.tenant FROM judged j WHERE j.old AND NOT j.needed AND j.key IS NOT NULL)))
+    INTO events, kept, keys FROM judged o;
     pin := '';
     IF kept > 0 THEN
         pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
                ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE WHEN f.paused THEN ', paused' ELSE '' END) END;
     END IF;
-    keys := (SELECT count(*) FROM @schema@.idempotency x WHERE x.at < @schema@.key_cutoff(cutoff));
     inbox_rows := (SELECT count(*) FROM @schema@.handled x WHERE x.at < now - coalesce(inbox, older_than));
     receipts := (SELECT count(*) FROM @schema@.receipt x WHERE x.at < cutoff);
 END

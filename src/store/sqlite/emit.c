@@ -62,11 +62,11 @@ static int target_init(struct target *t, struct sqlite_store *st, void *foreign,
     return 0;
 }
 
-/* target_prepare: the SQL has "%w" for the schema. */
+/* target_prepare: the SQL has "%w" for the schema, once or twice. */
 static sqlite3_stmt *target_prepare(struct target *t, const char *sql, struct error *err)
 {
     sqlite3_stmt *q = NULL;
-    char *text = sqlite3_mprintf(sql, t->schema);
+    char *text = sqlite3_mprintf(sql, t->schema, t->schema);
     int rc = text ? sqlite3_prepare_v2(t->db, text, -1, &q, NULL) : SQLITE_NOMEM;
     sqlite3_free(text);
     if (rc != SQLITE_OK) sqlite_fail(t->st, t->db, rc, err);
@@ -152,25 +152,52 @@ static int64_t content_hash(const struct new_event *ev)
     return (int64_t)hash_end(hash_add(h, ev->payload.p ? ev->payload : STR("null")));
 }
 
-/* claim_key takes the idempotency key for the event. When it is known: *ret_duplicate and the first event's id. */
-static int claim_key(struct target *t, const struct new_event *ev, int64_t now, char id[UUID_TEXT + 1],
-                     bool *ret_duplicate, struct error *err)
+/* An idempotency key that was found: whose it is, and whether that event was the same as this one. */
+struct known_key {
+    char id[UUID_TEXT + 1];
+    bool same;
+};
+
+/* find_key: 1 if the key is known, 0 if not. An event that somebody deleted is told by its hash. */
+static int find_key(struct target *t, const struct new_event *ev, struct known_key *ret, struct error *err)
 {
-    int64_t hash = content_hash(ev);
     sqlite3_stmt *q;
-    int r = target_step(t, &q, err, "SELECT event_id, hash FROM \"%w\".outbox_idempotency WHERE key = ?", "t",
-                        ev->idempotency_key);
-    if (r < 0) return -1;
-    *ret_duplicate = r == 1;
-    if (r == 0)
-        return target_step(t, NULL, err,
-                           "INSERT INTO \"%w\".outbox_idempotency (key, event_id, hash, at) VALUES (?, ?, ?, ?)",
-                           "tsii", ev->idempotency_key, id, hash, now);
-    bool same = sqlite3_column_int64(q, 1) == hash;
-    struct str first = sqlite_text(q, 0);
-    if (first.n == UUID_TEXT) memcpy(id, first.p, UUID_TEXT + 1);
+    int r = target_step(t, &q, err,
+                        "SELECT e.id, (e.type, e.aggregate_type, e.aggregate_id, e.payload) IS (?2, ?3, ?4, ?5) FROM "
+                        "\"%w\".outbox_event e WHERE e.idempotency_key = ?1 UNION ALL "
+                        "SELECT i.event_id, i.hash = ?6 FROM \"%w\".outbox_idempotency i WHERE i.key = ?1 LIMIT 1",
+                        "ttttti", ev->idempotency_key, ev->type, ev->aggregate_type, ev->aggregate_id,
+                        ev->payload.p ? ev->payload : STR("null"), content_hash(ev));
+    if (r != 1) return r;
+    struct str id = sqlite_text(q, 0);
+    if (id.n == UUID_TEXT) memcpy(ret->id, id.p, UUID_TEXT + 1);
+    ret->same = sqlite3_column_int(q, 1) != 0;
     sqlite3_finalize(q);
-    if (same) return 0;
+    return 1;
+}
+
+/* put_key records the key beside the event, for as long as trimming leaves it, whoever deletes the event. */
+static int put_key(struct target *t, const struct new_event *ev, const char *id, int64_t now, struct error *err)
+{
+    return target_step(t, NULL, err,
+                       "INSERT INTO \"%w\".outbox_idempotency (key, event_id, hash, at) VALUES (?, ?, ?, ?)", "tsii",
+                       ev->idempotency_key, id, content_hash(ev), now);
+}
+
+/* insert_keyed inserts the event, unless its key is known: *ret_duplicate and the first event's id. */
+static int insert_keyed(struct target *t, const struct new_event *ev, char id[UUID_TEXT + 1], int64_t now,
+                        bool *ret_duplicate, struct error *err)
+{
+    struct known_key known = {0};
+    int found = find_key(t, ev, &known, err);
+    if (found < 0) return -1;
+    if (!found) {
+        if (insert_event(t, ev, id, now, err) != 0) return -1;
+        return put_key(t, ev, id, now, err);
+    }
+    memcpy(id, known.id, sizeof known.id);
+    *ret_duplicate = known.same;
+    if (known.same) return 0;
     return err_set(err, ERR_CONFLICT,
                    "idempotency key \"%.*s\" was used before with another type, aggregate or payload (event %s)",
                    (int)(ev->idempotency_key.n < 100 ? ev->idempotency_key.n : 100), ev->idempotency_key.p, id);
@@ -181,8 +208,7 @@ static int emit_keyed(struct target *t, const struct new_event *ev, char id[UUID
                       bool *ret_duplicate, struct error *err)
 {
     if (target_step(t, NULL, err, "SAVEPOINT outbox_emit", "") != 0) return -1;
-    int r = claim_key(t, ev, now, id, ret_duplicate, err);
-    if (r == 0 && !*ret_duplicate) r = insert_event(t, ev, id, now, err);
+    int r = insert_keyed(t, ev, id, now, ret_duplicate, err);
     if (r != 0) target_step(t, NULL, NULL, "ROLLBACK TO outbox_emit", "");
     if (target_step(t, NULL, r == 0 ? err : NULL, "RELEASE outbox_emit", "") != 0 && r == 0) return -1;
     return r;

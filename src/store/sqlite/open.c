@@ -272,7 +272,8 @@ static int theirs(struct sqlite_store *st, struct buf *ret, struct error *err)
     int r;
     sqlite3_stmt *q = sqlite_query(
         st, err,
-        "SELECT sql FROM sqlite_master WHERE tbl_name = 'outbox_event' AND type IN ('trigger', 'index') AND sql <> ''",
+        "SELECT sql FROM sqlite_master WHERE tbl_name = 'outbox_event' AND type IN ('trigger', 'index') AND sql <> '' AND "
+        "name NOT IN ('outbox_event_idempotency')", /* ours */
         "");
     if (!q) return -1;
     while ((r = sqlite_step(st, q, err)) == 1) buf_addf(ret, "%s;\n", (const char *)sqlite3_column_text(q, 0));

@@ -128,9 +128,12 @@ static int64_t inbox_end(const struct sqlite_store *st, const struct trim_reques
     return sqlite_now(st) - (req->inbox_ms ? req->inbox_ms : req->older_than_ms);
 }
 
-/* An idempotency key is kept as long as its event, too. Those older than the oldest event are looked at: of the others hardly
- * one can go. */
-#define OLD_KEYS \
+/* An idempotency key goes with its event, and so does what is recorded of it. */
+#define GOING "seq <= ?1 AND (created_at < ?2 OR created_at > ?3)"
+#define KEYS_OF_GOING " FROM outbox_event WHERE " GOING " AND +idempotency_key IS NOT NULL"
+/* What is left, of events that somebody deleted or that are from before version 4. Keys older than the oldest event are looked at:
+ * of the others hardly one can go. */
+#define LEFT_OVER \
     " FROM outbox_idempotency WHERE at < min(?1, coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), ?1)) AND " \
     "NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id)"
 
@@ -138,10 +141,10 @@ static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cuto
                      struct error *err)
 {
     if (sqlite_exec(st, err,
-                    "DELETE FROM outbox_idempotency WHERE key IN (SELECT key" OLD_KEYS " ORDER BY at LIMIT ?2)", "ii",
+                    "DELETE FROM outbox_idempotency WHERE key IN (SELECT key" LEFT_OVER " ORDER BY at LIMIT ?2)", "ii",
                     cutoff, max) != 0)
         return -1;
-    t->keys = sqlite3_changes(st->db);
+    t->keys += sqlite3_changes(st->db);
     if (sqlite_exec(
             st, err,
             "DELETE FROM outbox_handled WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at "
@@ -163,14 +166,17 @@ static int dry_run(struct sqlite_store *st, const struct trim_request *req, stru
                    struct error *err)
 {
     if (find_old(st, o, 0, err) != 0) return -1;
-    if (sqlite_number(st, err, &t->events,
-                      "SELECT count(*) FROM outbox_event WHERE seq <= ? AND (created_at < ? OR created_at > ?)", "iii",
-                      o->last, o->cutoff, o->now) != 0)
+    if (sqlite_number(st, err, &t->events, "SELECT count(*) FROM outbox_event WHERE " GOING, "iii", o->last, o->cutoff,
+                      o->now) != 0)
         return -1;
     if (count_kept(st, o, INT64_MAX, t, err) != 0) return -1;
-    return sqlite_number(st, err, &t->keys, "SELECT count(*)" OLD_KEYS, "i", o->cutoff) ||
-                   sqlite_number(st, err, &t->inbox, "SELECT count(*) FROM outbox_handled WHERE at < ?", "i",
-                                 inbox_end(st, req)) ||
+    int64_t left_over = 0;
+    if (sqlite_number(st, err, &t->keys, "SELECT count(*)" KEYS_OF_GOING, "iii", o->last, o->cutoff, o->now) != 0 ||
+        sqlite_number(st, err, &left_over, "SELECT count(*)" LEFT_OVER, "i", o->cutoff) != 0)
+        return -1;
+    t->keys += left_over;
+    return sqlite_number(st, err, &t->inbox, "SELECT count(*) FROM outbox_handled WHERE at < ?", "i",
+                         inbox_end(st, req)) ||
                    sqlite_number(st, err, &t->receipts, "SELECT count(*) FROM outbox_receipt WHERE at < ?", "i",
                                  o->cutoff)
                ? -1
@@ -191,6 +197,15 @@ static int trim_told(struct sqlite_store *st, int64_t last, struct error *err)
         "i", last);
 }
 
+static int trim_going_keys(struct sqlite_store *st, const struct old *o, struct trim_result *t, struct error *err)
+{
+    if (sqlite_number(st, err, &t->keys, "SELECT count(*)" KEYS_OF_GOING, "iii", o->last, o->cutoff, o->now) != 0)
+        return -1;
+    if (t->keys == 0) return 0;
+    return sqlite_exec(st, err, "DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key" KEYS_OF_GOING ")",
+                       "iii", o->last, o->cutoff, o->now);
+}
+
 static int trim_some(struct sqlite_store *st, const struct trim_request *req, struct old *o, struct trim_result *t,
                      struct error *err)
 {
@@ -198,8 +213,8 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
     o->past += BUG(RETENTION_EDGE);
     if (find_old(st, o, max, err) != 0) return -1;
     if (o->n > 0) {
-        if (sqlite_exec(st, err, "DELETE FROM outbox_event WHERE seq <= ? AND (created_at < ? OR created_at > ?)",
-                        "iii", o->last, o->cutoff, o->now) != 0)
+        if (trim_going_keys(st, o, t, err) != 0) return -1;
+        if (sqlite_exec(st, err, "DELETE FROM outbox_event WHERE " GOING, "iii", o->last, o->cutoff, o->now) != 0)
             return -1;
         t->events = sqlite3_changes(st->db);
         if (trim_told(st, o->last, err) != 0) return -1;
