@@ -104,7 +104,7 @@ int api_open(const char *url, const outbox_options *options, bool movable, outbo
                            .write_about = o.log_about ? pass_about : NULL,
                            .ctx = ob,
                            .least = (enum log_level)o.log_level};
-    ob->clock = movable ? (struct clock){moved_mono, moved_wall, ob} : clock_system;
+    ob->clock = movable ? (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob} : clock_system;
     ob->eager = env_says_eager();
     struct store_options so = {
         .create = o.create != 0, .busy_ms = o.busy_ms, .payload_max = o.payload_max, .clock = &ob->clock};

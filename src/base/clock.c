@@ -21,7 +21,13 @@ static int64_t system_wall_ms(void *ctx)
     return read_ns(CLOCK_REALTIME) / MS_NS;
 }
 
-const struct clock clock_system = {.mono_ns = system_mono_ns, .wall_ms = system_wall_ms};
+static int64_t system_wall_ns(void *ctx)
+{
+    (void)ctx;
+    return read_ns(CLOCK_REALTIME);
+}
+
+const struct clock clock_system = {.mono_ns = system_mono_ns, .wall_ms = system_wall_ms, .wall_ns = system_wall_ns};
 
 #define DAY_MS INT64_C(86400000)
 #define DAYS_400Y 146097    /* the calendar repeats after this many days */

@@ -12,6 +12,7 @@ struct clock {
     int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; what a store without a server calls "now" */
     void *ctx;
+    int64_t (*wall_ns)(void *ctx); /* the same in nanoseconds; NULL: it has whole milliseconds only */
 };
 
 /* clock_system is the machine's own. Thread-safe. */
@@ -25,6 +26,12 @@ static inline int64_t clock_mono(const struct clock *c)
 static inline int64_t clock_wall(const struct clock *c)
 {
     return c->wall_ms(c->ctx);
+}
+
+static inline int64_t clock_wall_ns(const struct clock *c)
+{
+    if (c->wall_ns) return c->wall_ns(c->ctx);
+    return clock_wall(c) * MS_NS;
 }
 
 /* clock_since is how long ago `then` was, in whatever both are counted in; times out of a database may be anything, so that it stops

@@ -2,7 +2,7 @@
 
 #include <ctype.h>
 
-#define SEQ_BITS 42
+#define COUNT_MAX ((UINT32_C(1) << UUID7_COUNT_BITS) - 1)
 
 static char *hex(char *out, uint64_t v, int digits)
 {
@@ -10,28 +10,39 @@ static char *hex(char *out, uint64_t v, int digits)
     return out + digits;
 }
 
-/* Layout: 48 bits time, 4 version, 12 sequence, 2 variant, 30 sequence, 32 random. */
-void uuid7_next(struct uuid7 *g, int64_t wall_ms, struct rng *r, char out[UUID_TEXT + 1])
+/* step moves the generator to the next (time, count), which is past the last one whatever clock and count say. */
+static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
 {
     if (wall_ms > g->last_ms) {
         g->last_ms = wall_ms;
-        g->seq = rng_next(r) >> (64 - SEQ_BITS + 1); /* top bit clear: room to step */
-    } else if (++g->seq >> SEQ_BITS) {
+        g->last_count = count;
+    } else if (count > g->last_count) {
+        g->last_count = count;
+    } else if (g->last_count < COUNT_MAX) {
+        g->last_count++;
+    } else {
         g->last_ms++;
-        g->seq = 0;
+        g->last_count = 0;
     }
+}
+
+/* Layout: 48 bits time, 4 version, 12 count, 2 variant, 12 count, 50 random. sql/sqlite/0004_contract.sql has the same. */
+void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r, char out[UUID_TEXT + 1])
+{
+    step(g, wall_ms, (uint32_t)(count & COUNT_MAX));
     uint64_t ms = (uint64_t)g->last_ms & UINT64_C(0xffffffffffff);
-    uint64_t tail = rng_next(r) & UINT64_C(0xffffffff);
+    uint64_t random = rng_next(r);
+    uint64_t variant = UINT64_C(2) << 14, low_count = (uint64_t)(g->last_count & 0xfff) << 2;
+
     char *p = hex(out, ms >> 16, 8);
     *p++ = '-';
     p = hex(p, ms & 0xffff, 4);
     *p++ = '-';
-    p = hex(p, 0x7000 | (g->seq >> 30), 4);
+    p = hex(p, 0x7000 | (g->last_count >> 12), 4);
     *p++ = '-';
-    p = hex(p, 0x8000 | ((g->seq >> 16) & 0x3fff), 4);
+    p = hex(p, variant | low_count | (random >> 62), 4);
     *p++ = '-';
-    p = hex(p, g->seq & 0xffff, 4);
-    p = hex(p, tail, 8);
+    p = hex(p, random & UINT64_C(0xffffffffffff), 12);
     *p = '\0';
 }
 

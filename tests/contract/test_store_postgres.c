@@ -28,6 +28,53 @@ static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
     assert_true(g->b.careful);
 }
 
+static void emit_through(struct store *st, PGconn *db, const char *key)
+{
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    struct new_event ev = {.type = STR("c"), .idempotency_key = str_of(key)};
+    must(st->ops->emit(st, db, &ev, id, &dup, &err), &err);
+    assert_false(dup);
+}
+
+/* Ids go by the clock in microseconds, so they grow from one session to the next as well. */
+static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
+{
+    (void)state;
+    char key[16];
+    struct store *st = pg_fresh(&(struct store_options){.clock = &clock_system, .create = true}, false);
+    PGconn *db = pg_connect();
+    pg_do(db, "CREATE TEMP TABLE line (type text); INSERT INTO line SELECT 'many' FROM generate_series(1, 100)");
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        pg_do(db, "INSERT INTO event (type) VALUES ('plain')");
+        emit_through(st, NULL, NULL);
+        pg_do(db, "BEGIN");
+        pg_do(db, "SELECT emit('sql', NULL, NULL::text, '{}')");
+        emit_through(st, db, NULL);
+        pg_do(db, "INSERT INTO event (type) VALUES ('several'), ('several'), ('several')");
+        pg_do(db, "SELECT emit_once('sql', NULL, NULL::text, '{}', NULL, 's%s')", key);
+        emit_through(st, db, key);
+        pg_do(db, "COMMIT");
+        pg_do(db, "INSERT INTO event (type) SELECT type FROM line");
+    }
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event"), 40 * 109);
+    assert_int_equal(pg_number(db,
+                               "SELECT count(*) FROM (SELECT id <= lag(id) OVER (ORDER BY seq) AS back FROM event) e "
+                               "WHERE back"),
+                     0);
+    assert_int_equal(
+        pg_number(db, "SELECT count(*) FROM event WHERE id::text !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]'"),
+        0);
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE abs(extract(epoch FROM now()) * 1000 - "
+                                   "('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint) > 3600000"),
+                     0);
+    PQfinish(db);
+    store_close(st);
+    pg_clean();
+}
+
 static struct store *fresh(const struct store_options *opt)
 {
     return pg_fresh(opt, true);
@@ -37,8 +84,9 @@ int main(void)
 {
     static const struct store_case postgres = {"store_postgres", fresh, pg_clean};
     const struct store_tests parts[] = {pg_random_tests, pg_bell_tests};
-    struct CMUnitTest own[32] = {ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out)};
-    size_t n = 1;
+    struct CMUnitTest own[32] = {ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
+                                 cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in)};
+    size_t n = 2;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         for (size_t j = 0; j < parts[i].n; j++) own[n++] = parts[i].tests[j];
     return store_suite_run(&postgres, own, n);

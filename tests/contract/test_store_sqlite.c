@@ -168,6 +168,53 @@ static void plain_insert_works_and_gets_a_uuid7(void **state)
     sqlite3_close(db);
 }
 
+/* plain_and_emitted mixes every way there is into a connection: ours (db is its handle, and foreign NULL), or the caller's. */
+static void plain_and_emitted(struct store *st, sqlite3 *db, sqlite3 *foreign)
+{
+    struct error err;
+    char key[16];
+    for (int i = 0; i < 300; i++) {
+        snprintf(key, sizeof key, "%c%d", foreign ? 'f' : 'o', i);
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('plain')");
+        assert_int_equal(emit_in(st, foreign, NULL, &err), 0);
+        sql(db, "INSERT INTO orders (rowid) SELECT 1000000 + coalesce(max(rowid), 0) FROM orders");
+        sql(db, "INSERT INTO outbox_event (type) VALUES ('plain')");
+        assert_int_equal(emit_in(st, foreign, key, &err), 0);
+        sql(db, "SAVEPOINT s; INSERT INTO outbox_event (type) VALUES ('undone'); ROLLBACK TO s; RELEASE s");
+    }
+}
+
+static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
+{
+    (void)state;
+    static const char disorder[] =
+        "SELECT count(*) FROM outbox_event a JOIN outbox_event b ON b.seq = (SELECT min(seq) FROM "
+        "outbox_event WHERE seq > a.seq) WHERE b.id <= a.id";
+    struct error err;
+    struct store *st = file_fresh(&(struct store_options){.clock = &clock_system, .create = true});
+    sqlite3 *db = own_connection();
+    sql(db, "CREATE TABLE orders (n); BEGIN");
+    plain_and_emitted(st, db, db);
+    sql(db, "COMMIT");
+    assert_int_equal(count(st, "SELECT count(*) FROM outbox_event"), 1200);
+    assert_int_equal(count(st, disorder), 0);
+
+    sql(db, "DELETE FROM outbox_event");
+    assert_int_equal(st->ops->begin(st, &err), 0);
+    plain_and_emitted(st, sqlite_handle(st), NULL);
+    assert_int_equal(st->ops->commit(st, &err), 0);
+    assert_int_equal(count(st, "SELECT count(*) FROM outbox_event"), 1200);
+    assert_int_equal(count(st, disorder), 0);
+    assert_int_equal(
+        count(
+            st,
+            "SELECT count(*) FROM outbox_event WHERE id NOT LIKE '________-____-7___-____-____________' OR substr(id, 20, 1) NOT GLOB '[89ab]'"),
+        0);
+    sqlite3_close(db);
+    store_close(st);
+    file_clean();
+}
+
 static void delivery_view_shows_the_states(void **state)
 {
     struct store_rig *g = *state;
@@ -764,6 +811,7 @@ int main(void)
         ON_A_STORE(emit_without_a_transaction_on_the_callers_connection_is_refused),
         ON_A_STORE(emit_into_a_database_without_outbox_says_so),
         ON_A_STORE(plain_insert_works_and_gets_a_uuid7),
+        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
         ON_A_STORE(delivery_view_shows_the_states),
         ON_A_STORE(bell_rings_for_a_commit_of_another_process_and_not_without),
         ON_A_STORE(locked_database_is_busy_and_nothing_is_half_done),

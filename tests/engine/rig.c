@@ -116,7 +116,7 @@ int rig_setup(void **state)
     struct rig *g = calloc(1, sizeof *g);
     g->mono = 1000 * MS_NS;
     g->wall = 1700000000000;
-    g->clock = (struct clock){rig_mono, rig_wall, g};
+    g->clock = (struct clock){.mono_ns = rig_mono, .wall_ms = rig_wall, .ctx = g};
     g->capacity = RIG_INFLIGHT;
     g->log = (struct log){.write = rig_log, .ctx = g, .least = LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);

@@ -38,7 +38,7 @@ static int64_t wall(void *ctx)
     return INT64_C(1700000000000);
 }
 
-static const struct clock manual = {mono, wall, NULL};
+static const struct clock manual = {.mono_ns = mono, .wall_ms = wall};
 
 static void done(void *ctx, struct delivery *d, const struct sink_result *r)
 {

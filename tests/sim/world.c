@@ -132,7 +132,7 @@ static bool begin(struct sim *w)
     snprintf(w->effects, sizeof w->effects, "effect");
     w->mono = 1000 * MS_NS;
     w->wall = 1700000000000;
-    w->clock = (struct clock){read_mono, read_wall, w};
+    w->clock = (struct clock){.mono_ns = read_mono, .wall_ms = read_wall, .ctx = w};
     w->next_seq = 1;
     make_plan(w);
     if (sim_tick) sim_tick(w);

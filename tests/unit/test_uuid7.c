@@ -15,22 +15,54 @@ static void has_version_7_variant_2_and_the_time_in_front(void **state)
     struct rng r;
     char id[UUID_TEXT + 1];
     rng_seed(&r, 1);
-    uuid7_next(&g, INT64_C(0x0123456789ab), &r, id);
+    uuid7_next(&g, INT64_C(0x0123456789ab), 0xcdefff5, &r, id);
     assert_true(uuid_valid(str_of(id)));
-    assert_memory_equal(id, "01234567-89ab-7", 15);
-    assert_non_null(strchr("89ab", id[19]));
+    assert_memory_equal(id, "01234567-89ab-7def-", 19);
+    assert_memory_equal(id + 19, "bfd", 3); /* 10, then 1111 1111 0101, then two random bits */
+    assert_non_null(strchr("4567", id[22]));
+}
+
+static void fifty_bits_are_random(void **state)
+{
+    (void)state;
+    struct rng r;
+    char first[UUID_TEXT + 1], id[UUID_TEXT + 1];
+    bool differs[UUID_TEXT] = {0};
+    rng_seed(&r, 4);
+    for (int round = 0; round < 200; round++) {
+        struct uuid7 g = {0};
+        uuid7_next(&g, 1000, 7, &r, id);
+        if (round == 0) strcpy(first, id);
+        for (int i = 0; i < UUID_TEXT; i++) differs[i] |= id[i] != first[i];
+    }
+    for (int i = 0; i < UUID_TEXT; i++) assert_int_equal(differs[i], i == 22 || i > 23);
 }
 
 static void ids_of_one_generator_only_grow(void **state)
 {
     (void)state;
     static const int64_t times[] = {1000, 1000, 1000, 999, 500, 1001, 1001, 1000};
+    static const uint64_t counts[] = {0, 0, 5, 4, 0xfffff0, 0, UINT64_C(1) << 40};
     struct uuid7 g = {0};
     struct rng r;
     char last[UUID_TEXT + 1] = "", id[UUID_TEXT + 1];
     rng_seed(&r, 2);
     for (int round = 0; round < 20000; round++) {
-        uuid7_next(&g, times[round % 8] + round / 8, &r, id);
+        uuid7_next(&g, times[round % 8] + round / 8, counts[round % 7] + (uint64_t)round, &r, id);
+        assert_true(strcmp(last, id) < 0);
+        strcpy(last, id);
+    }
+}
+
+static void count_orders_the_ids_of_a_millisecond_between_generators(void **state)
+{
+    (void)state;
+    struct rng r;
+    char last[UUID_TEXT + 1] = "", id[UUID_TEXT + 1];
+    rng_seed(&r, 5);
+    for (uint64_t count = 0; count < 10000; count++) {
+        struct uuid7 g = {0};
+        uuid7_next(&g, 1000, count, &r, id);
         assert_true(strcmp(last, id) < 0);
         strcpy(last, id);
     }
@@ -39,13 +71,13 @@ static void ids_of_one_generator_only_grow(void **state)
 static void a_full_counter_steps_the_time(void **state)
 {
     (void)state;
-    struct uuid7 g = {.last_ms = 5, .seq = (UINT64_C(1) << 42) - 1};
+    struct uuid7 g = {.last_ms = 5, .last_count = (UINT32_C(1) << UUID7_COUNT_BITS) - 1};
     struct rng r;
     char id[UUID_TEXT + 1];
     rng_seed(&r, 3);
-    uuid7_next(&g, 5, &r, id);
+    uuid7_next(&g, 5, 3, &r, id);
     assert_int_equal(g.last_ms, 6);
-    assert_memory_equal(id, "00000000-0006-7000-8000-0000", 28);
+    assert_memory_equal(id, "00000000-0006-7000-800", 22);
 }
 
 static void uuid_valid_refuses_other_shapes(void **state)
@@ -62,7 +94,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_version_7_variant_2_and_the_time_in_front),
+        cmocka_unit_test(fifty_bits_are_random),
         cmocka_unit_test(ids_of_one_generator_only_grow),
+        cmocka_unit_test(count_orders_the_ids_of_a_millisecond_between_generators),
         cmocka_unit_test(a_full_counter_steps_the_time),
         cmocka_unit_test(uuid_valid_refuses_other_shapes),
     };

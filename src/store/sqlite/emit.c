@@ -224,7 +224,8 @@ int sqlite_emit(struct store *base, void *foreign, const struct new_event *ev, c
     bool duplicate = false;
     if (event_check(ev, &(struct event_limits){st->opt.payload_max, now}, err) != 0) return -1;
     if (target_init(&t, st, foreign, err) != 0) return -1;
-    uuid7_next(&st->uuid, now, &st->rng, id);
+    /* What a plain INSERT on this connection counts by, too: so ids of both only grow. */
+    uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t.db), &st->rng, id);
     if (!ev->idempotency_key.p) {
         if (insert_event(&t, ev, id, now, err) != 0) return -1;
         bool committed = !foreign && !st->in_tx;

@@ -1,0 +1,79 @@
+"""Ids of events, whichever way they come in: the command line, plain INSERT, and in PostgreSQL emit and COPY."""
+import contextlib
+import io
+import sqlite3
+import time
+import unittest
+import uuid
+
+import psycopg2
+
+from support import TIMEOUT, Case, PgCase
+
+LINES = '{"type":"lines"}\n' * 200
+
+
+def next_millisecond():
+    """next_millisecond lets the clock tick: between connections, SQLite's ids go by milliseconds."""
+    now = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == now: pass
+
+
+class Ids:
+    def check(self, ids, since, count):
+        """check: ids are in the order of their numbers, of version 7, and of the time they were made."""
+        self.assertEqual(len(ids), count)
+        self.assertEqual([(a, b) for a, b in zip(ids, ids[1:]) if a >= b], [])
+        parsed = [uuid.UUID(id) for id in ids]
+        self.assertEqual({(id.version, id.variant) for id in parsed}, {(7, uuid.RFC_4122)})
+        times = [id.int >> 80 for id in parsed]
+        self.assertLessEqual(since, times[0])
+        self.assertLessEqual(times[-1], int(time.time() * 1000) + 1)
+        self.assertEqual(len({id.int & (1 << 50) - 1 for id in parsed}), count)
+
+
+class SqliteIds(Ids, Case):
+    def test_they_grow_whichever_way_events_come_in(self):
+        self.init()
+        since = int(time.time() * 1000)
+        with contextlib.closing(sqlite3.connect(self.db, timeout=TIMEOUT, isolation_level=None)) as db:
+            db.execute("CREATE TABLE orders (n INTEGER PRIMARY KEY)")
+            for round in range(3):
+                for i in range(100): db.execute("INSERT INTO outbox_event (type) VALUES ('plain')")
+                next_millisecond()
+                self.emit("cli")
+                self.outbox("emit", "--ndjson", "-", "--atomic", input=LINES)
+                self.emit("cli", None, None, "--idempotency-key", f"k{round}")
+                next_millisecond()
+                db.execute("BEGIN")
+                for i in range(100):
+                    db.execute("INSERT INTO orders VALUES (?)", (1_000_000 * round + 1000 - i,))
+                    db.execute("INSERT INTO outbox_event (type) VALUES ('plain')")
+                db.execute("COMMIT")
+            ids = [id for id, in db.execute("SELECT id FROM outbox_event ORDER BY seq")]
+        self.check(ids, since, 3 * 402)
+
+
+class PostgresIds(Ids, PgCase):
+    def test_they_grow_whichever_way_events_come_in(self):
+        self.init()
+        since = int(time.time() * 1000)
+        with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:
+            for round in range(3):
+                for i in range(100): cursor.execute("INSERT INTO outbox.event (type) VALUES ('plain')")
+                for i in range(100): cursor.execute("SELECT outbox.emit('sql', NULL, NULL::text, '{}')")
+                db.commit()
+                self.emit("cli")
+                self.outbox("emit", "--ndjson", "-", "--atomic", input=LINES)
+                self.emit("cli", None, None, "--idempotency-key", f"k{round}")
+                cursor.execute("INSERT INTO outbox.event (type) SELECT 'many' FROM generate_series(1, 500)")
+                cursor.copy_expert("COPY outbox.event (type) FROM STDIN", io.StringIO("copied\n" * 500))
+                cursor.execute("SELECT outbox.emit('many', NULL, NULL::text, '{}') FROM generate_series(1, 100)")
+                db.commit()
+            cursor.execute("SELECT id::text FROM outbox.event ORDER BY seq")
+            ids = [id for id, in cursor.fetchall()]
+        self.check(ids, since, 3 * 1502)
+
+
+if __name__ == "__main__":
+    unittest.main()
