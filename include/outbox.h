@@ -447,8 +447,8 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 /*
 ** CAPI: Claiming events, for a delivery of your own
 **
-** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver them in whatever way, and
-** settle the claim. On every store; docs/claiming.md has a program.
+** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver them in whatever way,
+** and settle the claim. On every store; docs/claiming.md has a program.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
 **     c.worker = "host-a/7f3c"; c.limit = 100; c.target = "mail";
@@ -460,47 +460,51 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **     if (outbox_batch_settle(batch, &err) != 0) warn(err.text);
 **     outbox_batch_free(batch);
 **
-** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as outbox_run does when it starts,
-** and runs nothing: events are claimed for consumers that are registered, by whatever process. Such a consumer needs neither a
-** sink nor handlers; outbox_run and outbox_step leave it alone then. With handlers of its own fate it is one consumer each, "orders.stock".
-** Fails with OUTBOX_CONFLICT where these settings were replaced by others before.
+** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as outbox_run does
+** when it starts, and runs nothing: events are claimed for consumers that are registered, by whatever process. Such a
+** consumer needs neither a sink nor handlers; outbox_run and outbox_step leave it alone then. With handlers of its own
+** fate it is one consumer each, "orders.stock". Fails with OUTBOX_CONFLICT where these settings were replaced by
+** others before.
 **
-** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or, if that is NULL, of all consumers
-** that are not paused and that this connection may work on; outbox_batch_consumer says which event is for whom. The consumer's
-** filter, its predicate included, has been applied. While the lease lasts nobody else gets these events; it is durable when the call returns, so
-** inside outbox_begin ... outbox_commit it fails with OUTBOX_MISUSE. On success the caller owns *ret and releases it with
-** outbox_batch_free, also if it is empty: then there is nothing to do now, and outbox_batch_wait says for how long at most. OUTBOX_NOTFOUND: no consumer
-** of that name. Without a target a consumer that cannot be claimed for is an error only if there is nothing else to hand out.
+** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or, if that is NULL, of
+** all consumers that are not paused and that this connection may work on; outbox_batch_consumer says which event is
+** for whom. The consumer's filter, its predicate included, has been applied. While the lease lasts nobody else gets
+** these events; it is durable when the call returns, so inside outbox_begin ... outbox_commit it fails with
+** OUTBOX_MISUSE. On success the caller owns *ret and releases it with outbox_batch_free, also if it is empty: then
+** there is nothing to do now, and outbox_batch_wait says for how long at most. OUTBOX_NOTFOUND: no consumer of that
+** name. Without a target a consumer that cannot be claimed for is an error only if there is nothing else to hand out.
 **
-** outbox_batch_next gives the events one after the other, NULL behind the last. An event lives until outbox_batch_free, and what
-** outbox_event_* say of it as well. Where an order is kept it leaves out what must wait: events of a key (order = key), or all
-** of the consumer (order = global), behind one that was given another verdict than OUTBOX_DONE or OUTBOX_REJECT. Whoever
-** delivers several at once may take them all first; keeping order is his business then. An event whose worker vanished
-** before comes in a batch of its own.
+** outbox_batch_next gives the events one after the other, NULL behind the last. An event lives until
+** outbox_batch_free, and what outbox_event_* say of it as well. Where an order is kept it leaves out what must wait:
+** events of a key (order = key), or all of the consumer (order = global), behind one that was given another verdict
+** than OUTBOX_DONE or OUTBOX_REJECT. Whoever delivers several at once may take them all first; keeping order is his
+** business then. An event whose worker vanished before comes in a batch of its own.
 **
-** outbox_batch_verdict says how a delivery ended; nothing is written until the batch is settled, and the last word counts.
+** outbox_batch_verdict says how a delivery ended; nothing is written until the batch is settled, and the last word
+** counts.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
-**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, in delay_ms at the earliest, or becomes a dead letter
-**                    when its attempts are used up
+**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, in delay_ms at the earliest (a year at most), or
+**                    becomes a dead letter when its attempts are used up
 **   OUTBOX_REJECT    a dead letter now
 **   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
 **   OUTBOX_NOT_MINE  for a worker that knows this kind: comes again after a while, no attempt is counted
 ** why is copied, 255 bytes of it. An event without a verdict was not tried: it is given back, due at once.
 **
-** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the claim up. Between outbox_begin and
-** outbox_commit, by the same thread, it is part of that transaction: what the delivery changed through outbox_sqlite or outbox_pg
-** commits with it, or not at all. OUTBOX_LOST: the lease was over and somebody else has the events; nothing of them was
-** recorded (in a transaction: roll it back), those of other consumers were. After any other failure it may be called again: what
-** was recorded is not recorded twice, though it may read as lost where the answer of the first try got lost.
+** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the claim up. Between
+** outbox_begin and outbox_commit, by the same thread, it is part of that transaction: what the delivery changed
+** through outbox_sqlite or outbox_pg commits with it, or not at all. OUTBOX_LOST: the lease was over and somebody else
+** has the events; nothing of them was recorded (in a transaction: roll it back), those of other consumers were. After
+** any other failure it may be called again: what was recorded is not recorded twice, though it may read as lost where
+** the answer of the first try got lost.
 **
-** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery takes long. OUTBOX_LOST: as above; stop
-** delivering. OUTBOX_MISUSE inside outbox_begin ... outbox_commit.
+** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery takes long.
+** OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ... outbox_commit.
 **
-** outbox_batch_free forgets the batch in memory, whatever became of it; NULL is fine. A claim that was not settled runs out, and its events come
-** again, one at a time, the attempt counted. It must come before outbox_close.
+** outbox_batch_free forgets the batch in memory, whatever became of it; NULL is fine. A claim that was not settled
+** runs out, and its events come again, one at a time, the attempt counted. It must come before outbox_close.
 **
-** One thread at a time works with a batch; several threads may claim through one handle, and take turns: while one is between
-** outbox_begin and outbox_commit the others wait. Each needs a worker's name of its own.
+** One thread at a time works with a batch; several threads may claim through one handle, and take turns: while one is
+** between outbox_begin and outbox_commit the others wait. Each needs a worker's name of its own.
 */
 typedef struct outbox_batch outbox_batch;
 

@@ -15,6 +15,7 @@
 #define LOOKS_MAX 1000                /* turns of one call that find nothing but events to pass over */
 #define NOT_MINE_MS 1000              /* and up to as much again: as handlers have it */
 #define WHY_MAX 255
+#define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000) /* what no database can add to a time must not fail a settlement */
 
 enum said { SAID_NOTHING, SAID_DONE, SAID_RETRY, SAID_REJECT, SAID_DOWN, SAID_NOT_MINE };
 
@@ -316,7 +317,7 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
     }
     p->held_back -= makes_wait(it);
     it->said = meaning[verdict];
-    it->delay_ms = delay_ms;
+    it->delay_ms = delay_ms < DELAY_MAX_MS ? delay_ms : DELAY_MAX_MS;
     it->why = text;
     p->held_back += makes_wait(it);
     return 0;

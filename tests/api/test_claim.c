@@ -222,6 +222,29 @@ static void every_verdict_is_kept(void **state)
     assert_true(nothing_for(ob, "w", "c"));
 }
 
+/* A delay that no database can add to a time, and a reason that is no text, keep nothing from being settled. */
+static void absurd_verdicts_are_settled_all_the_same(void **state)
+{
+    outbox *ob = *state;
+    add_consumer(ob, "c", NULL);
+    emit(ob, "x", NULL);
+    emit(ob, "y", NULL);
+    outbox_batch *b = claim(ob, "w", "c");
+    OK(outbox_batch_verdict(b, outbox_batch_next(b), OUTBOX_RETRY, INT64_MAX, "\xff\xfe not UTF-8", &err));
+    const outbox_event *ev = outbox_batch_next(b);
+    assert_int_equal(outbox_batch_verdict(b, ev, (outbox_verdict)77, 0, NULL, &err), -1);
+    assert_int_equal(err.code, OUTBOX_MISUSE);
+    OK(outbox_batch_verdict(b, ev, OUTBOX_NOT_MINE, -5, NULL, &err));
+    OK(outbox_batch_settle(b, &err));
+    outbox_batch_free(b);
+    b = wait_for(ob, "w", "c"); /* the second comes again in a moment, the first in a year */
+    assert_int_equal(outbox_batch_count(b), 1);
+    ev = outbox_batch_next(b);
+    assert_string_equal(outbox_event_type(ev), "y");
+    assert_int_equal(outbox_event_attempt(ev), 1);
+    outbox_batch_free(b);
+}
+
 static void what_waits_behind_a_failure_is_not_handed_out(void **state)
 {
     outbox *ob = *state;
@@ -496,6 +519,7 @@ int main(void)
         ON_AN_OUTBOX(limit_holds_over_all_consumers),
         ON_AN_OUTBOX(what_the_predicate_leaves_out_is_not_handed_out),
         ON_AN_OUTBOX(every_verdict_is_kept),
+        ON_AN_OUTBOX(absurd_verdicts_are_settled_all_the_same),
         ON_AN_OUTBOX(what_waits_behind_a_failure_is_not_handed_out),
         ON_AN_OUTBOX(event_whose_time_has_not_come_is_not_handed_out),
         ON_AN_OUTBOX(claim_that_ran_out_goes_to_another_and_cannot_settle),
