@@ -395,7 +395,9 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 **
 ** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by themselves, on a handle that
 ** has consumers and is not running them: for development and tests. If a delivery fails they return -1 with
-** OUTBOX_UNDELIVERED: the transaction is committed all the same.
+** OUTBOX_UNDELIVERED: the transaction is committed all the same. What outbox_emit_sqlite and outbox_emit_pg wrote in a
+** transaction of the caller's is delivered by one outbox_step after the caller's COMMIT: no database lets anybody run
+** statements at that moment.
 **
 ** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
 ** to sqlite::memory: through a connection other than the handle's own.

@@ -199,6 +199,33 @@ static void *emit_many(void *arg)
     return NULL;
 }
 
+/* Eager mode for the caller's own transaction: only the caller knows when it commits, so it is one call after that. */
+static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
+{
+    struct tally a = {.stop = *state};
+    outbox_consumer *c;
+    size_t n;
+    PGconn *db = pg_connect();
+    OK(outbox_consumer_new(*state, "a", &c, &err));
+    OK(outbox_on(c, "*", count, &a, &err));
+    pg_do(db, "BEGIN");
+    OK(emit_in(*state, db, "1", "1", NULL, NULL, &err));
+    OK(outbox_step(*state, &n, &err)); /* not committed: it does not exist */
+    assert_int_equal(n, 0);
+    pg_do(db, "COMMIT");
+    assert_int_equal(a.n, 0);
+    OK(outbox_step(*state, &n, &err));
+    assert_int_equal(n, 1);
+    assert_int_equal(a.n, 1);
+    pg_do(db, "BEGIN");
+    OK(emit_in(*state, db, "1", "2", NULL, NULL, &err));
+    pg_do(db, "ROLLBACK");
+    OK(outbox_step(*state, &n, &err));
+    assert_int_equal(n, 0);
+    assert_int_equal(a.n, 1);
+    PQfinish(db);
+}
+
 static void threads_emit_through_one_handle_while_handlers_run(void **state)
 {
     struct tally a = {.stop = *state};
@@ -262,6 +289,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh, done),
         cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well, fresh, done),
         cmocka_unit_test_setup_teardown(handler_that_sets_an_encoding_garbles_nothing_of_ours, fresh, done),
+        cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_what_it_emitted, fresh, done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh, done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
