@@ -114,6 +114,17 @@ class Strangers(PgCase):
         listener.poll()
         self.assertEqual(len(listener.notifies), 1, "of the second only, whose bell one of us held")
 
+    def test_a_producer_has_no_business_holding_the_bell_either(self):
+        """It emits, and never sleeps: the lock is for those who may work."""
+        for part, strange in ("producer", True), ("consumer", False):
+            holder = psycopg2.connect(self.role(part))
+            self.addCleanup(holder.close)
+            holder.autocommit = True
+            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox.bell_key())")
+            self.assertEqual(self.sql("SELECT outbox.bell_squatted(), outbox.bell_squatters() IS NOT NULL"), [(strange, strange)], part)
+            holder.close()
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox.bell_locks()") == [(0,)])
+
     def test_whoever_holds_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")
         self.addCleanup(holder.close)

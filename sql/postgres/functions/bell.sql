@@ -21,7 +21,8 @@ COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping 
 
 -- bell_locks: who has a lock of the doorbell now: the first, which a sleeper holds and an emitter shares, or the second, which tells
 -- the holder that there are others. Anybody who can connect can take these locks. business: it is one who may: a session of a
--- role to which the outbox is open; and for one that shares the first, a transaction that has really inserted.
+-- role to which the outbox is open, and which works, not only emits, where it has one alone; and for one that shares the first, a
+-- transaction that has really inserted.
 CREATE OR REPLACE FUNCTION @schema@.bell_locks() RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -30,10 +31,11 @@ BEGIN
     RETURN QUERY WITH x AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks y WHERE y.granted AND y.database =
                              (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
     SELECT x.pid, x.objid <> (k & 4294967295)::oid, x.mode = 'ExclusiveLock',
-           has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE') AND (x.mode = 'ExclusiveLock'
-               OR x.objid <> (k & 4294967295)::oid
+           has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE') AND CASE
+               WHEN x.mode = 'ExclusiveLock' THEN has_table_privilege(a.usesysid, '@schema@.lane'::regclass, 'SELECT')
+               ELSE x.objid <> (k & 4294967295)::oid
                OR EXISTS (SELECT 1 FROM x z WHERE z.pid = x.pid AND z.relation = '@schema@.event'::regclass
-                             AND z.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')))
+                             AND z.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')) END
     FROM x LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = x.pid
     WHERE x.locktype = 'advisory' AND x.objsubid = 1 AND x.classid = ((k >> 32) & 4294967295)::oid
       AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid) AND x.pid <> pg_backend_pid();
