@@ -110,4 +110,26 @@ UPDATE sqlite_master SET sql = replace(replace(replace(sql,
 WHERE type = 'table' AND name = 'outbox_event';
 PRAGMA writable_schema = RESET;
 
+-- ---- adopted tables ----
+
+-- Tables of the application's own whose rows become events: by a trigger on the table, outbox_adopted_<name>, while it is adopted; the
+-- row stays when that is undone. mark: the column that is set when `consumer` has had a row; key tells rows apart; stamp is the
+-- SQL of what it is set to.
+CREATE TABLE outbox_adopted (
+    source   TEXT PRIMARY KEY COLLATE NOCASE,
+    mapping  TEXT NOT NULL,
+    mark     TEXT,
+    consumer TEXT,
+    key      TEXT,
+    stamp    TEXT,
+    at       INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Of tables whose rows are marked: which row became which event, until it is marked. Never many more than wait for delivery.
+CREATE TABLE outbox_adopted_row (
+    event_id TEXT PRIMARY KEY,
+    source   TEXT NOT NULL COLLATE NOCASE,
+    row                                     -- its key, of whatever type
+) WITHOUT ROWID;
+
 UPDATE outbox_meta SET value = '4' WHERE name = 'schema_version';

@@ -73,7 +73,8 @@ struct args {
     int64_t interval_ms, older_than_ms, patience_ms; /* -1: not given */
     int64_t after, limit;
     const char *type, *consumer;
-    const char *shape, *existing;     /* of adopt; NULL: not given */
+    const char *shape, *existing, *mark; /* of adopt; NULL: not given */
+    bool drop_mark;
     const char *columns[COLUMNS_MAX]; /* FIELD=COLUMN each */
     const char *granted[GRANTED_MAX]; /* consumers, of grant and revoke */
     size_t n_granted;

@@ -41,6 +41,18 @@ static int set_undo(void *target, const char *value, struct error *err)
     return text_bool(value, &((struct args *)target)->undo, err);
 }
 
+static int set_mark(void *target, const char *value, struct error *err)
+{
+    if (!*value) return err_set(err, ERR_CONFIG, "the column's name is empty");
+    ((struct args *)target)->mark = value;
+    return 0;
+}
+
+static int set_drop_mark(void *target, const char *value, struct error *err)
+{
+    return text_bool(value, &((struct args *)target)->drop_mark, err);
+}
+
 static int set_dry_run(void *target, const char *value, struct error *err)
 {
     return text_bool(value, &((struct args *)target)->dry_run, err);
@@ -58,6 +70,14 @@ static const struct cli_option options[] = {
     {{"existing", "WHAT", "copy", "rows there are that were not processed: copy them, or skip them", set_existing},
      0,
      false},
+    {{"mark", "COLUMN", NULL,
+      "set this column (processed_at) of a row once --consumer has had it, so that what delivered before does not; it may be a "
+      "time or a truth value",
+      set_mark},
+     0,
+     false},
+    {{"consumer", "NAME", NULL, "with --mark: the consumer whose delivery counts", options_set_consumer}, 0, false},
+    {{"drop-mark", NULL, "no", "mark its rows no longer; new ones still become events", set_drop_mark}, 0, false},
     {{"undo", NULL, "no", "make no more events of its rows; those there are stay", set_undo}, 0, false},
     OPTION_YES,
     {{"dry-run", NULL, "no", "say what would be done, and do nothing", set_dry_run}, 0, false},
@@ -77,6 +97,10 @@ static void say_dry_run(struct buf *b, const struct args *a, const struct adopt_
     if (a->undo && res->changed) buf_addf(b, "%s: would be adopted no longer; its events stay\n", table);
     else if (a->undo) buf_addf(b, "%s: is not adopted; nothing would be done\n", table);
     if (a->undo) return;
+    if (a->drop_mark) {
+        buf_addf(b, "%s: %s\n", table, res->changed ? "its rows would be marked no longer" : "its rows are not marked");
+        return;
+    }
     if (!res->changed) buf_addf(b, "%s: is adopted, with these columns; nothing would be done\n", table);
     else if (res->other_columns) buf_addf(b, "%s: is adopted; its next rows would be read with these columns\n", table);
     else buf_addf(b, "%s: would be adopted, and %lld %s made events\n", table, n, rows(res->copied));
@@ -88,6 +112,9 @@ static void say(struct buf *b, const struct args *a, const struct adopt_result *
     const char *table = a->pos[0];
     long long n = (long long)res->copied;
     if (a->dry_run) say_dry_run(b, a, res);
+    else if (a->drop_mark)
+        buf_addf(b, "%s: %s\n", table,
+                 res->changed ? "its rows are marked no longer" : "its rows were not marked; nothing to do");
     else if (a->undo && res->changed) buf_addf(b, "%s: no longer adopted; its events stay\n", table);
     else if (a->undo) buf_addf(b, "%s: was not adopted; nothing to do\n", table);
     else if (res->other_columns)
@@ -109,6 +136,8 @@ static int report(const struct cli *cli, const struct adopt_result *res, struct 
         output_bool(&b, "adopted", !a->undo);
         output_bool(&b, "changed", res->changed);
         output_number(&b, "copied", res->copied);
+        if (a->mark) output_string(&b, "mark", a->mark);
+        if (a->mark) output_string(&b, "consumer", a->consumer);
         if (a->dry_run) {
             output_bool(&b, "dry_run", true);
         }
@@ -123,6 +152,19 @@ static int report(const struct cli *cli, const struct adopt_result *res, struct 
     return r;
 }
 
+static int check(const struct args *a, struct error *err)
+{
+    bool more = a->shape || a->existing || a->n_columns;
+    if (a->undo && (more || a->mark || a->drop_mark))
+        return options_usage(err, "--undo takes no --shape, --column, --existing, --mark or --drop-mark");
+    if (a->drop_mark && (a->mark || a->existing))
+        return options_usage(err, "--drop-mark takes no --mark or --existing");
+    if (a->mark && !a->consumer)
+        return options_usage(err, "--mark: whose delivery counts? Say --consumer NAME, the one that takes over");
+    if (a->consumer && !a->mark) return options_usage(err, "--consumer is for --mark");
+    return 0;
+}
+
 static int run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
@@ -131,12 +173,14 @@ static int run(struct cli *cli, struct error *err)
                                 .existing = a->existing,
                                 .columns = a->columns,
                                 .n_columns = a->n_columns,
+                                .mark = a->mark,
+                                .consumer = a->consumer,
+                                .drop_mark = a->drop_mark,
                                 .undo = a->undo,
                                 .dry_run = a->dry_run};
     struct adopt_result res = {0};
     struct store *st;
-    if (a->undo && (a->shape || a->existing || a->n_columns))
-        return options_usage(err, "--undo takes no --shape, --column or --existing");
+    if (check(a, err) != 0) return -1;
     if (a->undo && !a->dry_run && confirm(cli, err, "stop making events of the rows of %.200s", a->pos[0]) != 0)
         return -1;
     if (commands_store(cli, false, &st, err) != 0) return -1;

@@ -322,7 +322,10 @@ struct adopt_request {
     const char *const *columns; /* FIELD=COLUMN, where the shape's names are not the table's */
     size_t n_columns;
     const char *existing; /* "copy" or "skip" rows there are; NULL: copy, if it is the first time */
+    const char *mark;     /* column that is set when `consumer` has had the row; NULL: none, or as it was */
+    const char *consumer; /* never NULL beside a mark */
     bool undo, dry_run;
+    bool drop_mark; /* rows are no longer marked; nothing else changes */
 };
 struct adopt_result {
     bool changed;       /* false: it was so already */

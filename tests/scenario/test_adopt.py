@@ -325,7 +325,7 @@ class Adoption(PgCase):
                 (["seen"], CONFIG, "seen is no table that can be adopted"),
                 (["outbox.event"], CONFIG, "outbox.event is no table that can be adopted"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
-                (["odd", "--store", "sqlite::memory:"], CONFIG, "is for PostgreSQL"),
+                (["odd", "--mark", "done", "--consumer", "x"], CONFIG, "is for SQLite"),
                 (["odd", "--store", self.role("operator")], UNAVAILABLE, "permission denied")):
             with self.subTest(args=args):
                 self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)

@@ -84,6 +84,9 @@ static PGresult *undo(struct pg_store *st, const struct adopt_request *req, stru
 int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
 {
     struct pg_store *st = pg_of(base);
+    if (req->mark || req->drop_mark)
+        return err_set(err, ERR_CONFIG,
+                       "marking rows of an adopted table is for SQLite; in PostgreSQL stop what delivers them before");
     st->patient = true; /* it may have many rows to go through */
     PGresult *r = req->undo ? undo(st, req, err) : adopt(st, req, err);
     st->patient = false;

@@ -550,6 +550,7 @@ const struct store_ops store_sqlite = {
     .dead_drop = sqlite_dead_drop,
     .trim = sqlite_trim,
     .marks = sqlite_marks,
+    .adopt = sqlite_adopt,
 };
 
 struct sqlite3 *sqlite_handle(struct store *st)

@@ -192,6 +192,7 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
         return -1;
     int64_t delivered = (int64_t)s->b->n - failed - released;
     if (delivered == 0) return 0;
+    if (sqlite_adopt_mark(st, s, err) != 0) return -1;
     return sqlite_exec(st, err, "UPDATE outbox_consumer SET delivered = delivered + ? WHERE name = ?", "is", delivered,
                        s->consumer);
 }

@@ -145,6 +145,10 @@ void sqlite_rollback(struct store *st);
 /* doctor.c */
 int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
+/* adopt.c: sqlite_adopt_mark marks the rows that delivered events were made of, inside the settlement's transaction. */
+int sqlite_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret, struct error *err);
+int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struct error *err);
+
 /* emit.c */
 int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
                 bool *ret_duplicate, struct error *err);

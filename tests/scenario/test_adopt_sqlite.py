@@ -1,0 +1,231 @@
+"""Adopting a table of a SQLite file: its producer goes on unchanged, and its rows become events; what was processed stays processed."""
+import json
+import sqlite3
+import uuid
+
+from support import Case
+
+DATA, USAGE, CONFIG = 65, 64, 78
+
+# The table of a service that delivered by a single flag, as SQLite has it.
+FLAGGED = """CREATE TABLE outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    event_type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    processed_at TEXT
+)"""
+
+
+class Rows:
+    def setUp(self):
+        super().setUp()
+        self.init()
+
+    def drained(self, name="mail", *more):
+        out = self.path(f"{name}.ndjson")
+        self.drain("--consumer", name, "--sink", f"file:{out}", *more)
+        return self.ndjson(out)
+
+    def old_rows(self, n):
+        """old_rows fills the flagged table, newest times first so that order by id shows; every third is processed."""
+        self.sql(FLAGGED)
+        for i in range(1, n + 1):
+            self.sql("INSERT INTO outbox (event_type, payload, created_at, processed_at) VALUES ('message:created', "
+                     "json_object('n', ?1), date('2024-05-01', -?1 || ' days'), ?2)", i, "2024-05-02 03:04:05" if i % 3 == 0 else None)
+
+    def insert(self, *numbers):
+        for n in numbers:
+            self.sql("INSERT INTO outbox (event_type, payload) VALUES ('message:created', json_object('n', ?))", n)
+
+    def processed(self):
+        return [n for n, in self.sql("SELECT json_extract(payload, '$.n') FROM outbox WHERE processed_at IS NOT NULL ORDER BY id")]
+
+
+class Adoption(Rows, Case):
+    def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
+        self.old_rows(10)
+        said = self.outbox("adopt", "outbox").stdout
+        self.assertEqual(said, "outbox: adopted; 7 rows that were not processed became events\n")
+        self.insert(11, 12)
+        events = self.drained()
+        self.assertEqual([e["payload"]["n"] for e in events], [1, 2, 4, 5, 7, 8, 10, 11, 12])
+        self.assertEqual([e["headers"] for e in events][:3], [{"source_id": "1"}, {"source_id": "2"}, {"source_id": "4"}])
+        self.assertEqual({e["type"] for e in events}, {"message:created"})
+        self.assertEqual([e["created_at"] for e in events][:2], ["2024-04-30T00:00:00.000Z", "2024-04-29T00:00:00.000Z"])
+        self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
+        self.assertEqual(self.processed(), [3, 6, 9], "nothing marks them unless it is said")
+
+    def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
+        self.sql(FLAGGED)
+        self.outbox("adopt", "outbox")
+        db = sqlite3.connect(self.db, isolation_level=None)
+        self.addCleanup(db.close)
+        insert = "INSERT INTO outbox (event_type, payload, processed_at) VALUES (?, '1', ?)"
+        db.execute("BEGIN")
+        db.execute(insert, ("lost", None))
+        db.execute("ROLLBACK")
+        db.execute("BEGIN")
+        db.execute(insert, ("kept", None))
+        db.execute("SAVEPOINT s")
+        db.execute(insert, ("undone", None))
+        db.execute("ROLLBACK TO s")
+        db.execute(insert, ("processed already", "2024-01-01"))
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
+        db.execute("COMMIT")
+        self.assertEqual(self.sql("SELECT type FROM outbox_event"), [("kept",)])
+
+    def test_its_inserts_never_fail_and_values_of_any_kind_are_taken(self):
+        self.sql("CREATE TABLE old (id, event_type, payload, processed_at)")
+        self.outbox("adopt", "old")
+        same = str(uuid.uuid4())
+        rows = [(same.upper(), "a", '{"b":  1}'), (7, "Order Paid", "no json"), (None, None, None), ("8", " ", "1"),
+                (9, "x" * 300, 1.5), (10, "deep", "[" * 100000), (b"\x01\x02", "ü" * 200, b'{"c":2}'), (11, "a\x01b", 'qu"ote\n'),
+                (same, "again", "1")]
+        for row in rows: self.sql("INSERT INTO old (id, event_type, payload) VALUES (?, ?, ?)", *row)
+        got = self.sql("SELECT id, type, payload, json_extract(headers, '$.source_id') FROM outbox_event ORDER BY seq")
+        self.assertEqual(got[0], (same, "a", '{"b":  1}', None))
+        self.assertEqual([row[1:] for row in got[1:]],
+                         [("Order_Paid", '"no json"', "7"), ("unknown", "null", None), ("_", "1", "8"), ("x" * 255, "1.5", "9"),
+                          ("deep", json.dumps("[" * 100000), "10"), ("ü" * 63, '{"c":2}', "0102"), ("unknown", '"qu\\"ote\\n"', "11")])
+        self.assertEqual(len(self.drained()), 8)
+
+    def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
+        self.sql('CREATE TABLE "Out""box" (id TEXT PRIMARY KEY, aggregatetype TEXT, aggregateid TEXT, type TEXT, payload TEXT)')
+        ids = [str(uuid.uuid4()) for _ in range(4)]
+        add = """INSERT INTO "Out""box" VALUES (?, 'order', ?, 'OrderPaid', '{"x": 1}')"""
+        for i in range(3): self.sql(add, ids[i], str(i % 2))
+        self.outbox("adopt", '"Out""box"')
+        self.sql(add, ids[3], "1")
+        self.sql('DELETE FROM "Out""box"')  # as Debezium's users do: only the insert matters
+        events = self.drained()
+        self.assertEqual([e["id"] for e in events], ids)
+        self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
+                         [("order", n, "OrderPaid", {"x": 1}, {}) for n in ("0", "1", "0", "1")])
+
+    def test_again_and_undone_and_again(self):
+        self.old_rows(3)
+        dry = self.json("adopt", "outbox", "--dry-run")
+        self.assertEqual((dry["copied"], dry["columns"]["type"]), (2, "event_type"))
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
+        self.outbox("adopt", "outbox")
+        self.assertIn("was adopted before; nothing to do", self.outbox("adopt", "OUTBOX").stdout)
+        self.assertIn("delivered twice", self.outbox("adopt", "outbox", "--existing", "copy", status=DATA).stderr)
+        self.assertIn("with these columns", self.outbox("adopt", "outbox", "--column", "type='note'").stdout)
+        self.insert(4)
+        self.assertEqual(self.sql("SELECT type FROM outbox_event ORDER BY seq"), [("message:created",)] * 2 + [("note",)])
+        self.assertIn("no longer adopted", self.outbox("adopt", "outbox", "--undo", "--yes").stdout)
+        self.assertIn("was not adopted", self.outbox("adopt", "outbox", "--undo", "--yes").stdout)
+        self.insert(5)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(3,)])
+        self.assertIn("cannot be told", self.outbox("adopt", "outbox", status=DATA).stderr)
+        self.outbox("adopt", "outbox", "--existing", "skip")
+        self.insert(6)
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(4,)])
+
+    def test_what_is_wrong_is_said(self):
+        self.sql("CREATE TABLE odd (id int, kind text, payload json, done timestamp)")
+        self.sql("CREATE VIEW seen AS SELECT * FROM odd")
+        for args, status, says in (
+                (["nowhere"], DATA, "no table nowhere"),
+                (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
+                (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
+                (["odd", "--column", "processed_at=done", "--column", "type=kind", "--column", "aggregate_id=id"], DATA,
+                 "aggregate_type has to be said"),
+                (["odd", "--column", "kind=type"], CONFIG, "kind is nothing a column can be"),
+                (["seen"], CONFIG, "seen is no table that can be adopted"),
+                (["outbox_event"], CONFIG, "outbox_event is no table that can be adopted"),
+                (["sqlite_master"], DATA, "no table sqlite_master"),
+                (["odd", "--mark", "done"], USAGE, "whose delivery counts? Say --consumer NAME"),
+                (["odd", "--consumer", "x"], USAGE, "--consumer is for --mark"),
+                (["odd", "--undo", "--mark", "done", "--consumer", "x"], USAGE, "--undo takes no"),
+                (["odd", "--drop-mark", "--existing", "skip"], USAGE, "--drop-mark takes no")):
+            with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
+        columns = ["--column", "processed_at=done", "--column", "type=kind", "--consumer", "x"]
+        self.assertIn("no column gone", self.outbox("adopt", "odd", *columns, "--mark", "gone", status=DATA).stderr)
+        self.assertIn("column id=NAME", self.outbox("adopt", "odd", *columns, "--mark", "done", "--column", "id=", status=CONFIG)
+                      .stderr.replace("--column", "column"))
+        self.assertEqual(self.sql("SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'odd'"), [(0,)])
+
+
+class Marked(Rows, Case):
+    """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
+
+    def poll(self):
+        """poll is the old deliverer: it sends what is not processed, and marks it."""
+        found = [n for n, in self.sql("SELECT json_extract(payload, '$.n') FROM outbox WHERE processed_at IS NULL ORDER BY id")]
+        self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP WHERE processed_at IS NULL")
+        return found
+
+    def adopt(self, *more):
+        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", *more)
+
+    def test_what_a_named_consumer_has_had_is_marked_in_the_transaction_that_settles_it(self):
+        self.old_rows(6)
+        self.adopt()
+        self.insert(7, 8)
+        self.drained("search")
+        self.assertEqual(self.processed(), [3, 6], "another consumer's deliveries do not count")
+        self.sql("CREATE TABLE saw (n)")
+        self.sql("CREATE TRIGGER seen AFTER UPDATE ON outbox BEGIN INSERT INTO saw SELECT count(*) FROM outbox_claim; END")
+        self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 4, 5, 7, 8])
+        self.assertEqual(self.processed(), list(range(1, 9)))
+        self.assertEqual(self.sql("SELECT processed_at FROM outbox WHERE id = 3"), [("2024-05-02 03:04:05",)])
+        self.assertRegex(self.sql("SELECT processed_at FROM outbox WHERE id = 1")[0][0], r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_adopted_row"), [(0,)])
+        self.assertEqual(self.poll(), [])
+        self.insert(9)
+        self.assertEqual(self.poll(), [9], "the old one is first here; the outbox delivers it, too")
+        self.assertEqual([e["payload"]["n"] for e in self.drained()][-1], 9)
+
+    def test_what_fails_is_left_to_the_old_one_and_what_is_retried_is_marked(self):
+        self.old_rows(2)
+        self.adopt()
+        sink = "exec:case $OUTBOX_SEQ in 1) exit 65;; esac"
+        self.drain("--consumer", "mail", "--sink", sink)
+        self.assertEqual(self.processed(), [2])
+        self.outbox("dead", "retry", "--all", "--consumer", "mail")
+        self.drain("--consumer", "mail", "--sink", "exec:true")
+        self.assertEqual(self.processed(), [1, 2])
+
+    def test_the_mark_is_dropped_and_so_is_the_column(self):
+        self.old_rows(1)
+        self.adopt()
+        self.assertIn("are marked no longer", self.outbox("adopt", "outbox", "--drop-mark").stdout)
+        self.assertIn("were not marked", self.outbox("adopt", "outbox", "--drop-mark").stdout)
+        self.insert(2)
+        self.assertEqual(len(self.drained()), 2)
+        self.assertEqual(self.processed(), [])
+        self.adopt()
+        self.insert(3)
+        self.drained()
+        self.assertEqual(self.processed(), [3])
+        self.outbox("adopt", "outbox", "--undo", "--yes")
+        self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
+
+    def test_a_flag_is_set_in_the_way_it_has_been(self):
+        for kind, old, wanted in (("BOOLEAN", None, 1), ("INTEGER", None, r"\d{10}"), ("INTEGER", 1714521600000, r"\d{13}"),
+                                  ("TEXT", "2024-05-01T00:00:00Z", r"\d{4}-\d\d-\d\dT.*Z"), ("INTEGER", 1, 1)):
+            with self.subTest(kind=kind, old=old):
+                self.sql("DROP TABLE IF EXISTS old")
+                self.sql(f"CREATE TABLE old (id INTEGER PRIMARY KEY, event_type, payload, processed_at {kind})")
+                if old: self.sql("INSERT INTO old VALUES (1, 'a', '1', ?)", old)
+                self.outbox("adopt", "old", "--existing", "copy", "--mark", "processed_at", "--consumer", "mail")
+                self.sql("INSERT INTO old (id, event_type, payload) VALUES (2, 'a', '1')")
+                self.drained()
+                self.assertRegex(str(self.sql("SELECT processed_at FROM old WHERE id = 2")[0][0]), f"^{wanted}$")
+
+    def test_a_table_that_is_gone_holds_up_nobody(self):
+        self.old_rows(2)
+        self.adopt()
+        self.sql("DROP TABLE outbox")
+        self.assertEqual(len(self.drained()), 2)
+
+    def test_a_listener_is_seeded_at_the_highest_id(self):
+        """A consumer that begins where the old one is: what it had is not delivered again."""
+        self.old_rows(6)
+        self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP")
+        self.outbox("adopt", "outbox")
+        self.drained("broadcast", "--from", "end")
+        self.insert(7, 8)
+        self.assertEqual([e["payload"]["n"] for e in self.drained("broadcast")], [7, 8])
