@@ -12,7 +12,7 @@ static const struct preset {
     struct retry_policy p;
 } presets[] = {
     {"fast", {.base_ms = 1000, .cap_ms = 300000, .attempts = 5, .jitter = true, .outage_ms = DAY_MS}},
-    {"slow", {.base_ms = 60000, .cap_ms = 3600000, .attempts = 5, .jitter = false, .outage_ms = DAY_MS}},
+    {"slow", {.base_ms = 60000, .cap_ms = 3600000, .attempts = 6, .jitter = false, .outage_ms = DAY_MS}},
     {"patient", {.base_ms = 1000, .cap_ms = 3600000, .attempts = 32, .jitter = true, .outage_ms = DAY_MS}},
 };
 #define PRESETS (sizeof presets / sizeof *presets)
