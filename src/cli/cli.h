@@ -37,7 +37,7 @@ struct cli;
 
 /* ---- options of one call ---- */
 
-#define ARGS_MAX 8 /* more than any command takes */
+#define ARGS_MAX 100 /* as many as any command takes */
 #define COLUMNS_MAX 8
 #define GRANTED_MAX 64
 

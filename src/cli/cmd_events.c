@@ -323,6 +323,130 @@ static int show(struct cli *cli, struct error *err)
                    "there is no event \"%s\"; it takes an id or a sequence number: outbox events list", id);
 }
 
+/* ---- retry ---- */
+
+/* What `events retry` has found about one event. (1) failed: err has been filled in. */
+struct again {
+    struct store *st;
+    const char *consumer; /* of this one only; NULL: of all */
+    bool known, failed;
+    int64_t waited, buried; /* with how many consumers it is tried again */
+    struct error *err;
+};
+
+static void retry_waiting(struct again *g, const char *consumer, int64_t seq)
+{
+    bool waited = false;
+    if (g->st->ops->retry_now(g->st, consumer, seq, &waited, g->err) != 0) g->failed = true;
+    if (waited) g->waited++;
+}
+
+/* What failed is collected first: the listing has the connection until it ends. */
+struct waiting {
+    struct arena arena;
+    int64_t seq;
+    const char **consumer;
+    size_t n;
+    bool known, nomem;
+};
+
+static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+{
+    struct waiting *w = ctx;
+    w->known = true;
+    w->seq = ev->seq;
+    w->consumer = arena_alloc(&w->arena, (n + 1) * sizeof *w->consumer);
+    w->nomem = !w->consumer;
+    for (size_t i = 0; !w->nomem && i < n; i++) {
+        if (d[i].state != STATE_FAILED) continue;
+        const char *name = arena_bytes(&w->arena, d[i].consumer, strlen(d[i].consumer));
+        w->nomem = !name;
+        w->consumer[w->n++] = name;
+    }
+    return 1;
+}
+
+static int retry_event(struct again *g, const char *id)
+{
+    struct waiting w = {0};
+    struct event_query q = {.id = id, .consumer = g->consumer, .limit = 1};
+    struct dead_query dead = {.id = id, .consumer = g->consumer};
+    arena_init(&w.arena, 0);
+    int r = g->st->ops->events(g->st, &q, collect_waiting, &w, g->err);
+    if (r == 0 && w.nomem) r = err_nomem(g->err);
+    for (size_t i = 0; r == 0 && !g->failed && i < w.n; i++) retry_waiting(g, w.consumer[i], w.seq);
+    if (r == 0 && !g->failed) r = g->st->ops->dead_retry(g->st, &dead, &g->buried, g->err);
+    g->known = w.known || g->buried > 0;
+    arena_release(&w.arena);
+    return g->failed ? -1 : r;
+}
+
+static int not_retried(const struct again *g, const char *id, struct error *err)
+{
+    if (!g->known)
+        return err_set(err, ERR_NOTFOUND,
+                       "there is no event \"%s\"; it takes an id or a sequence number: outbox events failed", id);
+    return err_set(
+        err, ERR_NOTFOUND,
+        "event \"%s\" waits for no attempt%s%s, and is no dead letter; what it is instead: outbox events show %s", id,
+        g->consumer ? " of consumer " : "", g->consumer ? g->consumer : "", id);
+}
+
+static void report_retry(struct buf *b, const struct args *a, const char *id, const struct again *g, bool first)
+{
+    if (!a->json) {
+        int64_t n = g->waited + g->buried;
+        buf_addf(b, "%s: tried again at once for %lld consumer%s", id, (long long)n, n == 1 ? "" : "s");
+        if (g->buried) buf_addf(b, " (%lld had buried it)", (long long)g->buried);
+        buf_addc(b, '\n');
+        return;
+    }
+    buf_adds(b, first ? "\n{" : ",\n{");
+    output_string(b, "event", id);
+    output_number(b, "waited", g->waited);
+    output_number(b, "dead", g->buried);
+    buf_addc(b, '}');
+}
+
+/* Every event is tried, and what was done is told, also if one of them cannot be; the first of those is the error. */
+static int retry(struct cli *cli, struct error *err)
+{
+    const struct args *a = &cli->args;
+    struct store *st;
+    struct buf b;
+    int r = 0;
+    bool first = true;
+    if (commands_store(cli, false, &st, err) != 0) return -1;
+    buf_init(&b, OUTPUT_MAX);
+    if (a->json) buf_addc(&b, '[');
+    for (int i = 0; i < a->n_pos; i++) {
+        struct error why;
+        struct again g = {.st = st, .consumer = a->consumer, .err = &why};
+        bool done = retry_event(&g, a->pos[i]) == 0;
+        if (done && g.waited + g.buried > 0) {
+            report_retry(&b, a, a->pos[i], &g, first);
+            first = false;
+            continue;
+        }
+        if (done) not_retried(&g, a->pos[i], &why);
+        if (r == 0) *err = why;
+        r = -1;
+        if (!done) break;
+    }
+    if (a->json) buf_adds(&b, "\n]\n");
+    struct error lost;
+    int told = output_flush(&b, r == 0 ? err : &lost);
+    buf_release(&b);
+    store_close(st);
+    return r == 0 ? told : -1;
+}
+
+static const struct cli_option retry_options[] = {
+    {{"consumer", "NAME", NULL, "only for this consumer", options_set_consumer}, 0, false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
 const struct command cmd_events[] = {
     {.name = "events", .sub = "list", .help = "list events and their states", .options = list_options, .run = list},
     {.name = "events",
@@ -333,6 +457,14 @@ const struct command cmd_events[] = {
      .min = 1,
      .max = 1,
      .run = show},
+    {.name = "events",
+     .sub = "retry",
+     .args = "ID...",
+     .help = "try events again at once that wait for their next attempt, or are dead letters",
+     .options = retry_options,
+     .min = 1,
+     .max = ARGS_MAX,
+     .run = retry},
     {.name = "events",
      .sub = "unprocessed",
      .help = "list what a worker would get: pending, due again, or with an expired claim",

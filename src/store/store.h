@@ -515,6 +515,9 @@ struct store_ops {
      * until settled. dead_drop deletes them. *ret_n: how many. */
     int (*dead_retry)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
     int (*dead_drop)(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+    /* retry_now gives an event that waits for its next attempt that attempt at once; those it has used stay used. One that
+     * waits behind another of its key, or for its not_before, goes on waiting. *ret_waited: it waited for an attempt. */
+    int (*retry_now)(struct store *st, const char *consumer, int64_t seq, bool *ret_waited, struct error *err);
     int (*trim)(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);
 
     /* marks visits the high-water marks of a stream (NULL: of all), the furthest of each stream first. */

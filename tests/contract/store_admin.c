@@ -59,6 +59,38 @@ static void dead_letter_is_kept_whole_and_survives_trimming(void **state)
     assert_int_equal(g->b.ev[0].attempts, 0);
 }
 
+static bool retry_now(struct store_rig *g, int64_t seq)
+{
+    struct error err;
+    bool waited;
+    must(g->st->ops->retry_now(g->st, "c", seq, &waited, &err), &err);
+    return waited;
+}
+
+static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 2);
+    int64_t first = g->b.ev[0].seq, behind = g->b.ev[1].seq;
+    struct outcome o[] = {
+        {.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "later"},
+        {.ev = &g->b.ev[1], .kind = OUTCOME_BEHIND},
+    };
+    assert_false(retry_now(g, first)); /* it is in somebody's hand */
+    assert_true(settle(g, "c", o, 2));
+    assert_int_equal(claim(g, "c"), 0);
+    assert_false(retry_now(g, behind)); /* it waits for the first */
+    assert_true(retry_now(g, first));
+    assert_int_equal(claim(g, "c"), 2);
+    assert_int_equal(g->b.ev[0].seq, first);
+    assert_int_equal(g->b.ev[0].attempts, 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_false(retry_now(g, first));
+}
+
 static void retried_letter_is_gone_once_delivered_and_back_when_it_dies_again(void **state)
 {
     struct store_rig *g = *state;
@@ -1186,6 +1218,7 @@ static void info_tells_head_tail_and_dead(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),
+    ON_A_STORE(event_that_waits_for_its_next_attempt_gets_it_when_told),
     ON_A_STORE(retried_letter_is_gone_once_delivered_and_back_when_it_dies_again),
     ON_A_STORE(dropped_letter_is_gone),
     ON_A_STORE(new_consumer_starts_where_it_is_told),

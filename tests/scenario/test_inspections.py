@@ -53,6 +53,17 @@ class Inspections:
             relay.signal(signal.SIGCONT)
             wait_until(lambda: self.types("published") == ["good", "slow", "new"])
 
+    def test_claim_behind_a_start_position_has_only_what_came_since(self):
+        self.emit(*["old"] * 600)
+        with self.relay(*self.options(), "--from", "end") as relay:
+            wait_until(lambda: "started" in relay.output(), what=relay.output)
+            self.emit("slow")
+            wait_until(lambda: self.types("processing") == ["slow"])
+            for name in "processing", "unprocessed", "published": self.assertNotIn("old", self.types(name))
+            states = [d["state"] for e in self.json("events", "list", "--limit", "1000") for d in e["deliveries"]]
+            self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
+            self.hold.unlink()
+
     def test_they_take_the_filters_of_a_listing(self):
         for name in "mail", "other": self.drain("--consumer", name, "--sink", "stdout:")
         self.emit("good", "good")

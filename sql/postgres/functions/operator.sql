@@ -18,6 +18,14 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.operator_redrive(text, uuid) IS 'redrive, for operators';
 
+CREATE OR REPLACE FUNCTION @schema@.operator_retry(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@.admit('operator', consumer) AND @schema@.retry_now(consumer, seq);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.operator_retry(text, bigint) IS 'retry_now, for operators';
+
 CREATE OR REPLACE FUNCTION @schema@.operator_drop(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN

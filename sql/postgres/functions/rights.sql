@@ -68,6 +68,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.worker_register'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_pause'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_redrive'),
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_retry'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_drop'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_remove'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@.operator_trim')) AS r (part, held, privilege, kind, object)
@@ -81,7 +82,7 @@ CREATE OR REPLACE FUNCTION @schema@.open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, uuid7, clock, bell_works, bell_key, bell_channel, ring, bell_sleep, bell_wake, bell_ring,
              bell_locks, bell_squatted, bell_squatters, session, holder, adopted_formerly, adopted_mark,
-             turn, claim, claim_batch, claim_some, check_claim, workable, idle, settle, extend, shrink, register, report, revert, pause, redrive, drop_dead, remove, trim, trim_dry_run,
+             turn, claim, claim_batch, claim_some, check_claim, workable, idle, settle, extend, shrink, register, report, revert, pause, redrive, retry_now, drop_dead, remove, trim, trim_dry_run,
              handle_once, handle, handle_all, handled_before, claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, backlog, waiting, floors, needed, surely_done, lanes,
              key_cutoff, passed_by, passed_since, common_snapshot, all_but_running,

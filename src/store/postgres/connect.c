@@ -595,8 +595,8 @@ void pg_rollback(struct store *base)
         .extend = pg_extend, .bell_fd = pg_bell_fd, .bell_clear = pg_bell_clear, .handle_once = pg_handle_once, \
         .lend = pg_lend, .savepoint = pg_savepoint, .tx_state = pg_tx_state, .settle = pg_settle, \
         .handled = pg_handled, .handled_put = pg_handled_put, .info = pg_info, .events = pg_events, .dead = pg_dead, \
-        .dead_retry = pg_dead_retry, .dead_drop = pg_dead_drop, .trim = pg_trim, .marks = pg_marks, .grant = pg_grant, \
-        .adopt = pg_adopt, \
+        .dead_retry = pg_dead_retry, .retry_now = pg_retry_now, .dead_drop = pg_dead_drop, .trim = pg_trim, \
+        .marks = pg_marks, .grant = pg_grant, .adopt = pg_adopt, \
     }
 
 extern const struct store_ops store_postgresql;

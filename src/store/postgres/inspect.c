@@ -318,6 +318,15 @@ int pg_dead_drop(struct store *base, const struct dead_query *q, int64_t *ret_n,
     return 0;
 }
 
+int pg_retry_now(struct store *base, const char *consumer, int64_t seq, bool *ret_waited, struct error *err)
+{
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.retry_now($1, $2)::int", "si", consumer, seq);
+    if (!r) return -1;
+    *ret_waited = pg_int(r, 0, 0) != 0;
+    PQclear(r);
+    return 0;
+}
+
 int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)
 {
     PGresult *r = pg_query(

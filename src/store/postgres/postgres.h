@@ -272,6 +272,7 @@ int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx, struct error *err);
 int pg_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err);
 int pg_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
+int pg_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited, struct error *err);
 int pg_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
 int pg_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret, struct error *err);

@@ -460,6 +460,19 @@ int sqlite_dead_drop(struct store *base, const struct dead_query *query, int64_t
     return for_picked(base, query, ret_n, drop_one, err);
 }
 
+int sqlite_retry_now(struct store *base, const char *consumer, int64_t seq, bool *ret_waited, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    if (sqlite_exec(
+            st, err,
+            "UPDATE outbox_parked SET due_at = min(due_at, ?3) WHERE consumer = ?1 AND seq = ?2 AND claim IS NULL AND "
+            "due_at IS NOT NULL AND NOT delayed",
+            "sii", consumer, seq, sqlite_now(st)) != 0)
+        return -1;
+    *ret_waited = sqlite3_changes(st->db) > 0;
+    return 0;
+}
+
 int sqlite_marks(struct store *base, const char *stream, mark_visit *visit, void *ctx, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);

@@ -547,6 +547,7 @@ const struct store_ops store_sqlite = {
     .events = sqlite_events,
     .dead = sqlite_dead,
     .dead_retry = sqlite_dead_retry,
+    .retry_now = sqlite_retry_now,
     .dead_drop = sqlite_dead_drop,
     .trim = sqlite_trim,
     .marks = sqlite_marks,

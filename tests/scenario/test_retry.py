@@ -1,0 +1,73 @@
+"""An operator tries events again that wait for their next attempt, or were given up, and is told of those that cannot be."""
+import unittest
+
+from support import on_each_store, wait_until
+
+DATA = 65
+
+
+@on_each_store
+class Retry:
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.out, self.broken = self.path("out"), self.path("broken")
+        self.broken.touch()
+
+    def sink(self, name="mail"):
+        """A sink that fails while `broken` is there, for good with an event of the type "bad"."""
+        script = f'[ ! -e {self.broken} ] || [ "$OUTBOX_TYPE" != bad ] || exit 65; [ ! -e {self.broken} ] || exit 1; ' \
+                 f'echo {name} $OUTBOX_SEQ $OUTBOX_ATTEMPT >>{self.out}'
+        return "--consumer", name, "--sink", "exec:" + script
+
+    def delivered(self):
+        return sorted(self.out.read_text().splitlines()) if self.out.exists() else []
+
+    def states(self, name="mail"):
+        return [d["state"] for e in self.json("events", "list", "--consumer", name) for d in e["deliveries"]]
+
+    def failed(self, *more, says=("failed",)):
+        """failed: a relay has tried, the first events are in these states, what failed waits for an hour, and the sink works again."""
+        relay = self.relay(*self.sink(), *more, "--retry", "base=1h,cap=1h,jitter=none,outage=0s")
+        wait_until(lambda: self.states()[:len(says)] == list(says), what=relay.output)
+        self.broken.unlink()
+        return relay
+
+    def test_event_that_waits_for_its_next_attempt_gets_it_at_once(self):
+        ids = [self.emit("later"), self.emit("later")]
+        with self.failed("--order", "none", says=["failed", "failed"]) as relay:
+            self.assertIn(f"{ids[0]}: tried again at once for 1 consumer", self.outbox("events", "retry", ids[0]).stdout)
+            wait_until(lambda: self.delivered() == ["mail 1 2"], what=relay.output)
+            self.assertEqual(self.states(), ["delivered", "failed"], "the other goes on waiting")
+            self.assertEqual(self.json("events", "retry", "2"), [{"event": "2", "waited": 1, "dead": 0}])
+            wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 2"], what=relay.output)
+
+    def test_several_at_once_and_dead_letters_too(self):
+        later, bad = self.emit("later"), self.emit("bad")
+        with self.failed("--order", "none", says=["failed", "expired"]) as relay:
+            self.assertEqual(self.json("events", "retry", later, bad),
+                             [{"event": later, "waited": 1, "dead": 0}, {"event": bad, "waited": 0, "dead": 1}])
+            wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
+
+    def test_for_one_consumer_alone(self):
+        id = self.emit("later")
+        with self.failed(*self.sink("other")) as relay:
+            wait_until(lambda: self.states("other") == ["failed"], what=relay.output)
+            self.outbox("events", "retry", id, "--consumer", "other")
+            wait_until(lambda: self.delivered() == ["other 1 2"], what=relay.output)
+            self.assertEqual(self.states(), ["failed"])
+
+    def test_what_cannot_be_retried_is_named_and_the_others_are(self):
+        first, behind = self.emit("later", key="k/1"), self.emit("later", key="k/1")
+        with self.failed() as relay:
+            told = self.outbox("events", "retry", behind, status=DATA).stderr
+            self.assertIn("waits for no attempt, and is no dead letter; what it is instead: outbox events show", told)
+            done = self.outbox("events", "retry", "nonsense", behind, first, status=DATA)
+            self.assertIn('there is no event "nonsense"', done.stderr)
+            self.assertIn(f"{first}: tried again at once", done.stdout)
+            wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
+            self.assertIn("waits for no attempt", self.outbox("events", "retry", first, status=DATA).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
