@@ -231,7 +231,7 @@ def report(job):
     for name in job.skipped: print(f"     skipped {name}")
     for name in job.failed: print(f"     FAILED  {name}")
     if job.failed:
-        lines = [line for line in job.output.splitlines() if not line.startswith(("ok ", "# time: "))] + job.noise.splitlines()
+        lines = [line for line in job.output.splitlines() if not line.startswith(("ok ", "# time: ", "# stores: "))] + job.noise.splitlines()
         print("\n".join("     | " + line for line in lines[-150:]), flush=True)
 
 
