@@ -1,4 +1,5 @@
 """The five inspections, by name: what they list, in the CLI and in SQL, on each store. Every one of them has something to show."""
+# build: plain
 import signal
 import unittest
 

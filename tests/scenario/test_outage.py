@@ -1,4 +1,5 @@
 """A sink that is out, whatever that looks like, buries nothing; an event that fails among others does end as a dead letter."""
+# build: plain
 import collections
 import json
 

@@ -1,5 +1,6 @@
 """Everything through PgBouncer in transaction mode, where no session is one's own: no LISTEN, no prepared names, no
 session locks, no settings. The relay looks by itself instead of being woken."""
+# build: plain
 import time
 
 import psycopg2

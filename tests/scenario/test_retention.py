@@ -1,4 +1,5 @@
 """Retention counts from delivery, through the binary, on both stores: when a consumer got past an event is told by a few samples."""
+# build: plain
 import unittest
 
 from sessions import Exact
