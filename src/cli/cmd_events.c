@@ -325,20 +325,20 @@ static int show(struct cli *cli, struct error *err)
 
 /* ---- retry ---- */
 
-/* What `events retry` has found about one event. (1) failed: err has been filled in. */
+/* What `events retry` has found about one event. */
 struct again {
     struct store *st;
     const char *consumer; /* of this one only; NULL: of all */
-    bool known, failed;
+    bool known;
     int64_t waited, buried; /* with how many consumers it is tried again */
-    struct error *err;
 };
 
-static void retry_waiting(struct again *g, const char *consumer, int64_t seq)
+static int retry_waiting(struct again *g, const char *consumer, int64_t seq, struct error *err)
 {
     bool waited = false;
-    if (g->st->ops->retry_now(g->st, consumer, seq, &waited, g->err) != 0) g->failed = true;
+    if (g->st->ops->retry_now(g->st, consumer, seq, &waited, err) != 0) return -1;
     if (waited) g->waited++;
+    return 0;
 }
 
 /* What failed is collected first: the listing has the connection until it ends. */
@@ -366,19 +366,19 @@ static int collect_waiting(void *ctx, const struct event *ev, const struct deliv
     return 1;
 }
 
-static int retry_event(struct again *g, const char *id)
+static int retry_event(struct again *g, const char *id, struct error *err)
 {
     struct waiting w = {0};
     struct event_query q = {.id = id, .consumer = g->consumer, .limit = 1};
     struct dead_query dead = {.id = id, .consumer = g->consumer};
     arena_init(&w.arena, 0);
-    int r = g->st->ops->events(g->st, &q, collect_waiting, &w, g->err);
-    if (r == 0 && w.nomem) r = err_nomem(g->err);
-    for (size_t i = 0; r == 0 && !g->failed && i < w.n; i++) retry_waiting(g, w.consumer[i], w.seq);
-    if (r == 0 && !g->failed) r = g->st->ops->dead_retry(g->st, &dead, &g->buried, g->err);
+    int r = g->st->ops->events(g->st, &q, collect_waiting, &w, err);
+    if (r == 0 && w.nomem) r = err_nomem(err);
+    for (size_t i = 0; r == 0 && i < w.n; i++) r = retry_waiting(g, w.consumer[i], w.seq, err);
+    if (r == 0) r = g->st->ops->dead_retry(g->st, &dead, &g->buried, err);
     g->known = w.known || g->buried > 0;
     arena_release(&w.arena);
-    return g->failed ? -1 : r;
+    return r;
 }
 
 static int not_retried(const struct again *g, const char *id, struct error *err)
@@ -421,8 +421,8 @@ static int retry(struct cli *cli, struct error *err)
     if (a->json) buf_addc(&b, '[');
     for (int i = 0; i < a->n_pos; i++) {
         struct error why;
-        struct again g = {.st = st, .consumer = a->consumer, .err = &why};
-        bool done = retry_event(&g, a->pos[i]) == 0;
+        struct again g = {.st = st, .consumer = a->consumer};
+        bool done = retry_event(&g, a->pos[i], &why) == 0;
         if (done && g.waited + g.buried > 0) {
             report_retry(&b, a, a->pos[i], &g, first);
             first = false;

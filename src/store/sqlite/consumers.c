@@ -84,10 +84,12 @@ static int reshape(struct sqlite_store *st, const struct consumer_spec *c, struc
 static int read_history(struct sqlite_store *st, const char *name, struct arena *a, struct consumer_settings **ret,
                         size_t *ret_n, struct error *err);
 
-/* same_events: `kept` may have been written by an earlier version, which did not bring patterns into their normal form. */
+/* same_events: `kept` may have been written by an earlier version, which did not bring patterns into their normal form. NULL,
+ * in a file whose constraints somebody took out, is the same as nothing. */
 static bool same_events(const char *kept, const char *events)
 {
     struct buf b;
+    if (!kept) return false;
     if (strcmp(kept, events) == 0) return true;
     buf_init(&b, 2 * strlen(kept) + 1);
     normal_events(kept, &b);

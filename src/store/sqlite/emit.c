@@ -93,7 +93,7 @@ static int target_step(struct target *t, sqlite3_stmt **out, struct error *err, 
     sqlite_bind(q, fmt, ap);
     va_end(ap);
     int rc = out ? sqlite3_step(q) : step_to_end(q);
-    if (rc == SQLITE_ROW) {
+    if (rc == SQLITE_ROW && out) { /* step_to_end leaves none */
         *out = q;
         return 1;
     }
