@@ -59,6 +59,8 @@ class Job:
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
+        self.trouble = None  # what is held against the file as a whole
+        self.unsteady = []  # those that failed, and passed when they were run again
         self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
         self.seconds, self.cpu = 0.0, 0.0  # how long it took, and what it and its children computed
 
@@ -218,6 +220,7 @@ def judge(job, status, trouble, left):
         trouble = "no test in it"
     if not trouble and left:
         trouble = "left behind " + ", ".join(f"{name} ({pid})" for pid, name in left)
+    job.trouble = trouble
     if trouble: job.failed.append(trouble)
 
 
@@ -270,6 +273,40 @@ def run_all(jobs, limit):
             with running_lock:
                 for group in running: os.killpg(group, signal.SIGKILL)
             raise
+
+
+# ---- a second chance ----
+
+UNSTEADY_AT_MOST = 3  # files: if more fail, it is not the machine
+# What no busy machine causes: a broken guarantee, a sanitizer's finding.
+NEVER_BY_CHANCE = re.compile(r"checker\.Broken|Sanitizer:|runtime error:")
+
+
+def may_be_chance(job):
+    """may_be_chance tells whether a busy machine may be to blame: cases failed, but nothing crashed, hung, leaked or got lost."""
+    if not job.failed or not job.tap or job.trouble: return False
+    return not NEVER_BY_CHANCE.search(job.output + job.noise)
+
+
+def second_chance(jobs, limit):
+    """second_chance runs the few files that failed once more, alone. A case that passes then is no failure, but unsteady: it
+    depends on the time that something takes, and its name is printed with the result until somebody mends it."""
+    failed = [job for job in jobs if job.failed]
+    if len(failed) > UNSTEADY_AT_MOST: return
+    for job in filter(may_be_chance, failed):
+        cases = job.failed if job.label.endswith(".py") else []
+        again = run(Job(job.tree, job.label, job.argv + cases, job.env, job.cwd), limit)
+        if again.failed or not set(job.failed) <= set(again.names): continue
+        job.output += again.output
+        job.names += job.failed
+        job.passed += len(job.failed)
+        job.unsteady, job.failed = job.failed, []
+
+
+def show_unsteady(jobs):
+    for job in jobs:
+        for name in job.unsteady:
+            print(f"UNSTEADY {job.tree} {job.label} {name}: failed, then passed when it was run again alone", flush=True)
 
 
 # ---- the whole ----
@@ -327,6 +364,7 @@ def forgotten(jobs):
 
 
 def total(jobs):
+    show_unsteady(jobs)
     passed, failed = sum(job.passed for job in jobs), sum(len(job.failed) for job in jobs)
     skipped = sum(len(job.skipped) for job in jobs)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
@@ -347,7 +385,9 @@ def run_trees(args):
         made, *jobs = tree_jobs(tree, args.quick and not args.names)
         builds.append(made)
         tests += choose(jobs, args)
-    run_all(longest_first(tests), SOAK_LIMIT if args.soak else LIMIT)
+    limit = SOAK_LIMIT if args.soak else LIMIT
+    run_all(longest_first(tests), limit)
+    if not args.names: second_chance(tests, limit)
     if not (args.names or args.soak or args.quick or args.rows): remember_seconds(tests)
     if args.times: show_times(builds + tests)
     return [made for made in builds if made.failed] + tests

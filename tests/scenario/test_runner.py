@@ -1,0 +1,65 @@
+# build: plain
+"""The runner's own rules: which failures get a second chance, and that none of the others does."""
+import contextlib
+import io
+import pathlib
+import sys
+import tempfile
+import textwrap
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import run
+
+CASES = {
+    "once": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nassert known',
+    "always": "assert False",
+    "broken": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nif not known: raise checker.Broken("mail: lost (1): 7")',
+    "dies": 'mark = HERE / "mark"\nknown = mark.exists()\nmark.touch()\nif not known: os.kill(os.getpid(), 9)',
+    "well": "pass",
+}
+
+
+class SecondChance(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def job(self, *names):
+        """job is a file with these cases in it, run once."""
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        bodies = "".join(f"    def test_{name}(self):\n{textwrap.indent(CASES[name], ' ' * 8)}\n" for name in names)
+        path = folder / "test_file.py"
+        path.write_text(f"import os, pathlib, sys, unittest\nsys.path.append({str(run.ROOT / 'tests/fault')!r})\nimport checker\n"
+                        f"HERE = pathlib.Path({str(folder)!r})\nclass Some(unittest.TestCase):\n{bodies}")
+        return run.run(run.Job("build", "test_file.py", [run.PYTHON, "tests/cases.py", str(path)]), 60)
+
+    def outcome(self, jobs):
+        """outcome gives the exit status and what is printed of jobs that got their second chance."""
+        run.second_chance(jobs, 60)
+        with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
+        return status, out.getvalue()
+
+    def test_a_case_that_passes_alone_is_named_unsteady_and_does_not_fail_the_run(self):
+        status, said = self.outcome([self.job("once", "well")])
+        self.assertEqual(status, 0)
+        self.assertIn("UNSTEADY build test_file.py Some.test_once", said)
+        self.assertTrue(said.endswith("2 passed, 0 failed\n"), said)
+
+    def test_a_case_that_fails_again_fails_the_run(self):
+        status, said = self.outcome([self.job("once", "always", "well")])
+        self.assertEqual(status, 1)
+        self.assertTrue(said.endswith("1 passed, 2 failed\n"), said)
+
+    def test_a_broken_guarantee_gets_no_second_chance(self):
+        status, said = self.outcome([self.job("broken")])
+        self.assertEqual((status, said), (1, "0 passed, 1 failed\n"))
+
+    def test_a_crash_gets_no_second_chance(self):
+        status, said = self.outcome([self.job("dies", "well")])
+        self.assertEqual((status, said), (1, "0 passed, 1 failed\n"))
+
+    def test_more_than_three_files_that_failed_get_no_second_chance(self):
+        status, said = self.outcome([self.job("once") for _ in range(4)])
+        self.assertEqual((status, said), (1, "0 passed, 4 failed\n"))
