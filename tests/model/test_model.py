@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "sim"))
 import test_mutations as code
 
 MODEL = pathlib.Path(__file__).with_name("protocol.pml")
-DOCUMENT = ROOT / "docs" / "testing.md"
+DOCUMENT = ROOT / "docs" / "proof.md"
 ASSERTION, END, CYCLE = "assertion violated", "invalid end state", "acceptance cycle"
 
 # Mistake: its counterpart among the bugs that the code can be built with (src/base/bug.h), "" if there is none; and how spin

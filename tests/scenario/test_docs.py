@@ -9,10 +9,12 @@ import types
 import unittest
 
 import rows
-from support import BIN, ROOT, TIMEOUT, Case, clean_env
+from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env
 
 BUILD = pathlib.Path(BIN).parent
 README = ROOT / "README.md"
+FIRST_STEPS = ROOT / "docs" / "first-steps.md"
+FROM_C = ROOT / "docs" / "from-c.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 WEBHOOKS = ROOT / "docs" / "webhooks.md"
 CONTRACT = ROOT / "docs" / "contract.md"
@@ -52,6 +54,7 @@ def plain(text):
     """plain takes out of an output what differs from run to run: ids, times, ages, process ids, the width of columns."""
     for pattern, name in ((r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
                           (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
+                          (r"(?m)^store postgres:\S+", "store postgres:///shop:"),
                           (r"\b(\d+(ms|[smh]))+(?= old\b)", "AGE"),
                           (r"(?<= )(\d+(ms|[smh]))+(?= +\d+ +\d+ +\d+)", "AGE")):
         text = re.sub(pattern, name, text)
@@ -83,13 +86,17 @@ def has_test(name, case):
     return f"void {case}(void **" in text and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
 
 
-class Examples(Case):
-    def run_blocks(self, path):
-        """run_blocks runs a document's examples in order, in one shell, in a folder of its own."""
+class Runs:
+    """Whoever has a folder, self.dir, and runs the examples of a document there."""
+
+    def run_blocks(self, path, **addresses):
+        """run_blocks runs a document's examples in order, in one shell, in a folder of its own; with our address in place of one
+        of the document's."""
         found = shell_blocks(path)
         self.assertTrue(found)
         mark = "-- end of block --"
         script = "set -euo pipefail\n" + "".join(f"{text}\necho '{mark}'\n" for text, _ in found)
+        for shop, ours in addresses.items(): script = script.replace(f"=postgres:///{shop}\n", f"='{ours}'\n")
         env = clean_env()
         env["PATH"] = f"{BUILD}:{env['PATH']}"
         done = subprocess.run(["bash", "-c", script], cwd=self.dir, env=env, capture_output=True, text=True,
@@ -100,8 +107,10 @@ class Examples(Case):
         for (text, shown), got in zip(found, printed):
             if shown is not None: self.assertEqual(plain(got), plain(shown), f"{path.name}: {text}")
 
-    def test_examples_of_the_readme_print_what_it_shows(self):
-        self.run_blocks(README)
+
+class Examples(Runs, Case):
+    def test_examples_of_first_steps_print_what_it_shows(self):
+        self.run_blocks(FIRST_STEPS)
 
     def test_examples_of_operations_print_what_it_shows(self):
         self.run_blocks(OPERATIONS)
@@ -119,16 +128,21 @@ class Examples(Case):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
-    def test_programs_of_the_readme_compile_and_run(self):
-        programs = [text for language, text, _ in blocks(README) if language == "c" and "int main(" in text]
+    def test_programs_of_from_c_compile_and_run(self):
+        programs = [text for language, text, _ in blocks(FROM_C) if language == "c" and "int main(" in text]
         printed = [self.compile_and_run(text) for text in programs]
         self.assertEqual(printed, ["", 'order.paid {"total":99}\n'])
 
 
+class Readme(Runs, PgCase):
+    def test_examples_of_the_readme_print_what_it_shows(self):
+        self.run_blocks(README, shop=self.store)
+
+
 class Quotes(unittest.TestCase):
-    def test_code_of_the_readme_that_is_no_program_stands_in_an_example(self):
+    def test_code_of_from_c_that_is_no_program_stands_in_an_example(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
-        quotes = [text for language, text, _ in blocks(README) if language == "c" and "int main(" not in text]
+        quotes = [text for language, text, _ in blocks(FROM_C) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
         for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"in no example:\n{quote}")
 
@@ -238,7 +252,7 @@ class Program(unittest.TestCase):
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():
-            if path.name in ("CHANGELOG.md", "testing.md", "coming-from.md"): continue  # the last has a test of its own
+            if path.name in ("CHANGELOG.md", "testing.md", "proof.md", "coming-from.md"): continue  # the last has a test of its own
             for name in re.findall(r"`(outbox_\w+|OUTBOX_[A-Z]+(?:_[A-Z]+)*)(?:\(\))?`", prose(path)):
                 with self.subTest(document=path.name, name=name): self.assertIn(name, known)
 

@@ -1,5 +1,5 @@
 /* sim.h: a world of producers, relays, operators and sinks around the real engine and the real store, where time is a
- * number and everything that happens, happens because of a seed. docs/testing.md tells what it proves.
+ * number and everything that happens, happens because of a seed. docs/proof.md tells what it proves.
  *
  * Events are known by their number in the producers' log (`n`, which is in the payload). All that is random comes from one
  * generator, in the order of what happens; nothing depends on addresses, ids or the machine's clock. So a seed and a number
