@@ -447,14 +447,14 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
 static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
 {
     if ((p->effects.open && (p->cfg.st->caps & STORE_ONE_WRITER)) || BUG(SUBMITTED_PAST_LEASE)) return true;
-    return now < l->deadline && (now < pipeline_half_lease(p, l) || now < p->store_retry_at);
+    return now < l->deadline && (now < pipeline_half_lease(p, l) || schedule_store_away(&p->schedule, now));
 }
 
 bool deliver_submit(struct pipeline *p)
 {
     bool any = false;
     int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
-    if (p->effects.st && now < p->store_retry_at)
+    if (p->effects.st && schedule_store_away(&p->schedule, now))
         return false; /* what they did would be undone, and again, and again */
     for (; p->ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
         if (p->effects.open ? !effects_pending(p, now) : now >= until) break;

@@ -472,11 +472,11 @@ bool effects_resolve(struct pipeline *p)
     bool lost;
     int64_t now = pipeline_now(p);
     if (!l) return true;
-    if (p->state == PIPELINE_DRAINING && now >= p->drain_deadline) {
+    if (p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now)) {
         turn_drop(p, 0);
         return true;
     }
-    if (now < p->store_retry_at) return false;
+    if (schedule_store_away(&p->schedule, now)) return false;
     if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
         turn_store_failed(p, &err);
         return false;

@@ -18,7 +18,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (!p->cfg.poll_ms) p->cfg.poll_ms = 500;
     p->batch_size = p->c->concurrency > BATCH_START ? (size_t)p->c->concurrency : BATCH_START; /* see tune */
     if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
-    p->drain_deadline = CLOCK_NEVER;
+    schedule_init(&p->schedule);
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
     effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
@@ -80,7 +80,7 @@ void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result 
 
 void pipeline_drain(struct pipeline *p, int64_t deadline)
 {
-    if (deadline < p->drain_deadline) p->drain_deadline = deadline;
+    schedule_drain(&p->schedule, deadline);
     set_state(p, PIPELINE_DRAINING);
 }
 
@@ -89,7 +89,7 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
 static bool drain_turn(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (now >= p->drain_deadline && p->flying > 0) p->sk->ops->cancel(p->sk);
+    if (schedule_drain_over(&p->schedule, now) && p->flying > 0) p->sk->ops->cancel(p->sk);
     for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
     p->gave_back = p->n_live > 0;
     ready_init(&p->ready);
@@ -99,11 +99,11 @@ static bool drain_turn(struct pipeline *p)
         set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
         return false;
     }
-    if (now < p->store_retry_at && now < p->drain_deadline) return false;
+    if (schedule_store_away(&p->schedule, now) && !schedule_drain_over(&p->schedule, now)) return false;
     size_t i = turn_next(p);
     if (p->live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
-    if (pipeline_now(p) < p->drain_deadline) return false;
+    if (!schedule_drain_over(&p->schedule, pipeline_now(p))) return false;
     if (p->flying > 0) return true; /* it has only just passed, or was brought forward: the next step cancels */
     /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
     while (p->n_live > 0) turn_drop(p, p->n_live - 1);
@@ -152,12 +152,9 @@ static int64_t sooner(int64_t a, int64_t b)
 /* wait_for_work: the bell and the next look, if this is a time for new work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max, int64_t *at)
 {
-    if (!turn_may_claim(p, now, 0) || now < p->store_retry_at) return 0;
-    *at = sooner(*at, p->look_at);
-    if (now < p->deaf_until) {
-        *at = sooner(*at, p->deaf_until);
-        return 0;
-    }
+    if (!turn_may_claim(p, now, 0) || schedule_store_away(&p->schedule, now)) return 0;
+    *at = sooner(*at, schedule_look_wake(&p->schedule, now));
+    if (!schedule_listens(&p->schedule, now)) return 0;
     int bell = p->cfg.st->ops->bell_fd(p->cfg.st);
     if (bell < 0 || max == 0) return 0;
     fds[0] = (struct pollfd){.fd = bell, .events = POLLIN};
@@ -180,11 +177,9 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     }
     if (p->circuit.until > now) at = sooner(at, p->circuit.until);
     if (p->standby.code && p->n_live == 0) at = sooner(at, p->standby_at);
-    if (p->state == PIPELINE_DRAINING) at = sooner(at, p->drain_deadline);
+    if (p->state == PIPELINE_DRAINING) at = sooner(at, p->schedule.drain_by);
     else n += wait_for_work(p, now, fds + n, max - n, &at);
-    /* While the store is away there is no use in waking up for it earlier. */
-    if (p->store_retry_at > now && (at <= now || p->store_retry_at < at)) at = p->store_retry_at;
-    *ret_deadline = at;
+    *ret_deadline = schedule_wake(&p->schedule, now, at);
     return n;
 }
 
@@ -195,10 +190,8 @@ bool pipeline_busy(const struct pipeline *p)
 
 void pipeline_ring(struct pipeline *p)
 {
-    p->look_at = 0;
-    p->deaf_until = 0;
+    schedule_ring(&p->schedule);
     p->stats.through = false;
-    p->store_retry_at = 0;
 }
 
 enum pipeline_state pipeline_state(const struct pipeline *p)

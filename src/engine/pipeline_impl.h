@@ -9,11 +9,12 @@
 #include "engine/evidence.h"
 #include "engine/live.h"
 #include "engine/pipeline.h"
+#include "engine/schedule.h"
 
 #define LIVE_MAX 4 /* batches at once, for sinks that answer late */
 
 /* (1) live[0..n_live) are in the order they were claimed, and are settled in that order, so that what holds a key back
- * is recorded before what waits behind it. (2) look_at is when to ask the store again; 0: at once. */
+ * is recorded before what waits behind it. */
 struct pipeline {
     struct pipeline_config cfg;
     const struct consumer *c;
@@ -44,13 +45,10 @@ struct pipeline {
     bool careful_due;  /* a careful event waits for the live batches to end */
     bool careful_held; /* we have cfg.careful */
     bool forgot;       /* there may be a claim of ours that we don't know of, or count as lost */
-    int64_t look_at;
-    int64_t deaf_until; /* ignore the bell until then */
-    int64_t store_retry_at, store_retry_delay;
+    struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */
     struct error standby;     /* why we stand by; code 0: we don't */
     int64_t standby_at, standby_delay;
-    int64_t drain_deadline;
     int64_t last_sent;     /* sent_at of the last delivery; no two have the same */
     bool answered;         /* since the sink was last offered something */
     int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */

@@ -37,7 +37,7 @@ static void go_on(struct pipeline *p)
     p->standby = (struct error){0};
     p->stats.standby = false;
     p->standby_at = p->standby_delay = 0;
-    p->look_at = 0;
+    schedule_look_now(&p->schedule);
 }
 
 int pipeline_register(struct pipeline *p, struct error *err)
@@ -63,7 +63,7 @@ bool standby_try(struct pipeline *p)
 {
     struct error err;
     int64_t now = pipeline_now(p);
-    if (now < p->standby_at || now < p->store_retry_at) return false;
+    if (now < p->standby_at || schedule_store_away(&p->schedule, now)) return false;
     if (put(p, PUT_AGAIN, &err) == 0) {
         go_on(p);
         return true;

@@ -7,10 +7,8 @@
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
 #define BATCH_QUICK (100 * MS_NS)     /* a full batch that took less: double the next */
 #define BATCH_SLOW (1000 * MS_NS)     /* one that took more: halve it */
-#define STANDBY (50 * MS_NS)          /* while another owner has the lane, look no more often than this */
-#define STORE_RETRY_MAX (5000 * MS_NS)
-#define PROBE_EVENTS 16            /* to claim while the sink is down */
-#define CAREFUL_AGAIN (20 * MS_NS) /* when another pipeline of this process is at a careful event */
+#define PROBE_EVENTS 16               /* to claim while the sink is down */
+#define CAREFUL_AGAIN (20 * MS_NS)    /* when another pipeline of this process is at a careful event */
 
 static void abandon(struct pipeline *p, struct live *l, const char *why)
 {
@@ -35,7 +33,7 @@ static void extend_all(struct pipeline *p)
         bool lost;
         if (l->lost) continue;
         if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
-            p->store_retry_at = now + 200 * MS_NS;
+            schedule_store_pause(&p->schedule, now);
             p->stats.meter.renewals[RENEWAL_ERROR]++;
             log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
             return;
@@ -51,7 +49,7 @@ static void extend_all(struct pipeline *p)
 void turn_keep_leases(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (now < p->store_retry_at) return;
+    if (schedule_store_away(&p->schedule, now)) return;
     for (size_t i = 0; i < p->n_live; i++) {
         if (p->live[i]->lost || now < pipeline_half_lease(p, p->live[i])) continue;
         extend_all(p);
@@ -108,7 +106,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
-    return now >= p->look_at && turn_may_claim(p, now, settling);
+    return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
 }
 
 static void tune(struct pipeline *p, const struct live *l)
@@ -131,16 +129,14 @@ void turn_store_failed(struct pipeline *p, const struct error *err)
         pipeline_fail(p, err, pipeline_now(p));
         return;
     }
-    int64_t delay = p->store_retry_delay ? p->store_retry_delay * 2 : 100 * MS_NS;
-    p->store_retry_delay = delay < STORE_RETRY_MAX ? delay : STORE_RETRY_MAX;
-    p->store_retry_at = pipeline_now(p) + p->store_retry_delay;
+    int64_t delay = schedule_store_failed(&p->schedule, pipeline_now(p));
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s; trying again in %lld ms", err->text,
-           (long long)(p->store_retry_delay / MS_NS));
+           (long long)(delay / MS_NS));
 }
 
 void turn_store_back(struct pipeline *p)
 {
-    p->store_retry_delay = p->store_retry_at = 0;
+    schedule_store_back(&p->schedule);
     if (!p->store_error.code) return;
     p->store_error.code = 0;
     if (!p->stats.down) p->stats.why[0] = 0;
@@ -170,9 +166,9 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     if (h->nap_ms > 0 && h->nap_ms < wait) wait = h->nap_ms;
     say_who_is_in_the_way(p, h->in_the_way);
     p->careful_due = h->careful; /* then turn_may_claim waits for the live batches to end */
-    p->look_at = h->skipped || h->careful ? 0 : now + wait * MS_NS;
-    p->deaf_until = h->busy ? now + STANDBY : 0;
-    if (h->busy && wait * MS_NS < STANDBY && p->look_at) p->look_at = now + STANDBY;
+    bool more = h->skipped > 0 || h->careful;
+    if (more) schedule_look_now(&p->schedule);
+    else schedule_rest(&p->schedule, now, wait * MS_NS, h->busy);
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->n_live == 0;
     if (p->stats.through) p->stats.stalled_since = 0; /* no work that could get stuck */
@@ -184,7 +180,7 @@ static void took_batch(struct pipeline *p, struct live *l)
     if (!p->stats.stalled_since) p->stats.stalled_since = p->stats.ended_at = l->claimed_at;
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
     p->stats.through = p->stats.paused = p->careful_due = false;
-    p->look_at = 0;
+    schedule_look_now(&p->schedule);
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
     p->live[p->n_live++] = l;
@@ -195,7 +191,7 @@ static void took_batch(struct pipeline *p, struct live *l)
         careful_leave(p);
         l->used = false;
         arena_reset(&l->a);
-        p->look_at = pipeline_now(p) + 1000 * MS_NS;
+        schedule_rest(&p->schedule, pipeline_now(p), 1000 * MS_NS, false);
     }
 }
 
@@ -277,7 +273,7 @@ void turn_settled(struct pipeline *p, size_t i, bool lost)
     if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
     tune(p, l);
     turn_drop(p, i);
-    p->look_at = 0; /* what it leaves behind, a retry or the next of a key, may be due before we meant to look */
+    schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
 }
 
 /* claimed takes what the claiming part of a turn gave: a batch, or word when to ask again. */
@@ -294,7 +290,7 @@ static void claimed(struct pipeline *p, struct live *next, enum careful mode, st
     bool again = mode == CAREFUL_SKIP && h->careful; /* another consumer of this process is at a careful event */
     if (mode == CAREFUL_SKIP) h->careful = false;
     found_nothing(p, h, now);
-    if (again && p->look_at > now + CAREFUL_AGAIN) p->look_at = now + CAREFUL_AGAIN;
+    if (again) schedule_look_by(&p->schedule, now + CAREFUL_AGAIN);
 }
 
 bool turn_settle(struct pipeline *p, int i)
@@ -317,7 +313,7 @@ bool turn_settle(struct pipeline *p, int i)
         careful_leave(p); /* nothing of it is on its way any more */
         l->b.careful = false;
     }
-    if (l) p->look_at = 0; /* what it leaves behind, a retry or the next of a key, may be due before we meant to look */
+    if (l) schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
@@ -370,8 +366,11 @@ void turn_drop_lost(struct pipeline *p)
 
 static void hear_bell(struct pipeline *p, int64_t now)
 {
-    struct pollfd fd = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
-    if (now < p->look_at && now >= p->deaf_until && fd.fd >= 0 && poll(&fd, 1, 0) == 1) p->look_at = 0;
+    struct pollfd bell = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
+    if (bell.fd < 0) return;
+    if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now)) return;
+    bool rang = poll(&bell, 1, 0) == 1;
+    if (rang) schedule_look_now(&p->schedule);
 }
 
 /* turn_store: while it is not known whether a batch's effects were committed, nothing is settled: see effects_resolve. */
@@ -379,7 +378,7 @@ bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
     if (p->effects.unsure && !BUG(UNSURE_IS_SETTLED)) return false;
-    if (now < p->store_retry_at) return false;
+    if (schedule_store_away(&p->schedule, now)) return false;
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)
         if (p->live[i]->open == 0) return turn_settle(p, (int)i);

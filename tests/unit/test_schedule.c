@@ -1,0 +1,154 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/schedule.h"
+
+#define NOW (1000 * MS_NS)
+
+static struct schedule made(void)
+{
+    struct schedule s;
+    schedule_init(&s);
+    return s;
+}
+
+static void first_look_is_due_at_once(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    assert_true(schedule_look_due(&s, NOW));
+    assert_false(schedule_store_away(&s, NOW));
+    assert_false(schedule_drain_over(&s, INT64_MAX - 1));
+}
+
+static void rest_puts_the_look_off_and_listens_meanwhile(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_rest(&s, NOW, 500 * MS_NS, false);
+    assert_false(schedule_look_due(&s, NOW + 500 * MS_NS - 1));
+    assert_true(schedule_look_due(&s, NOW + 500 * MS_NS));
+    assert_true(schedule_listens(&s, NOW));
+    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 500 * MS_NS);
+}
+
+static void crowded_rest_is_deaf_for_50_ms_and_never_shorter(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_rest(&s, NOW, 500 * MS_NS, true);
+    assert_false(schedule_listens(&s, NOW + 50 * MS_NS - 1));
+    assert_true(schedule_listens(&s, NOW + 50 * MS_NS));
+    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 50 * MS_NS);
+    assert_int_equal(schedule_look_wake(&s, NOW + 50 * MS_NS), NOW + 500 * MS_NS);
+
+    schedule_rest(&s, NOW, 10 * MS_NS, true);
+    assert_false(schedule_look_due(&s, NOW + 50 * MS_NS - 1));
+    assert_true(schedule_look_due(&s, NOW + 50 * MS_NS));
+}
+
+static void rest_without_a_crowd_ends_deafness(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_rest(&s, NOW, 500 * MS_NS, true);
+    schedule_rest(&s, NOW, 500 * MS_NS, false);
+    assert_true(schedule_listens(&s, NOW));
+}
+
+static void look_by_only_brings_a_look_forward(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_rest(&s, NOW, 500 * MS_NS, false);
+    schedule_look_by(&s, NOW + 900 * MS_NS);
+    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 500 * MS_NS);
+    schedule_look_by(&s, NOW + 20 * MS_NS);
+    assert_int_equal(schedule_look_wake(&s, NOW), NOW + 20 * MS_NS);
+    schedule_look_now(&s);
+    schedule_look_by(&s, NOW + 20 * MS_NS);
+    assert_true(schedule_look_due(&s, NOW));
+}
+
+static void store_is_left_alone_for_twice_as_long_each_time_up_to_5_s(void **state)
+{
+    (void)state;
+    static const int64_t ms[] = {100, 200, 400, 800, 1600, 3200, 5000, 5000};
+    struct schedule s = made();
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        assert_int_equal(schedule_store_failed(&s, NOW), ms[i] * MS_NS);
+        assert_true(schedule_store_away(&s, NOW + ms[i] * MS_NS - 1));
+        assert_false(schedule_store_away(&s, NOW + ms[i] * MS_NS));
+    }
+    schedule_store_back(&s);
+    assert_false(schedule_store_away(&s, NOW));
+    assert_int_equal(schedule_store_failed(&s, NOW), 100 * MS_NS);
+}
+
+static void pause_of_the_store_counts_no_failure(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_store_pause(&s, NOW);
+    assert_true(schedule_store_away(&s, NOW + 200 * MS_NS - 1));
+    assert_false(schedule_store_away(&s, NOW + 200 * MS_NS));
+    assert_int_equal(schedule_store_failed(&s, NOW), 100 * MS_NS);
+}
+
+static void ring_looks_at_once_whatever_was_meant(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_rest(&s, NOW, 500 * MS_NS, true);
+    schedule_store_failed(&s, NOW);
+    schedule_ring(&s);
+    assert_true(schedule_look_due(&s, NOW));
+    assert_true(schedule_listens(&s, NOW));
+    assert_false(schedule_store_away(&s, NOW));
+    assert_int_equal(schedule_store_failed(&s, NOW), 200 * MS_NS); /* it has not answered yet */
+}
+
+static void drain_ends_at_the_earliest_deadline(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    schedule_drain(&s, NOW + 10);
+    schedule_drain(&s, NOW + 99);
+    assert_false(schedule_drain_over(&s, NOW + 9));
+    assert_true(schedule_drain_over(&s, NOW + 10));
+    schedule_drain(&s, NOW);
+    assert_true(schedule_drain_over(&s, NOW));
+}
+
+static void what_is_due_waits_for_a_store_that_is_away(void **state)
+{
+    (void)state;
+    struct schedule s = made();
+    assert_int_equal(schedule_wake(&s, NOW, 0), 0);
+    schedule_store_failed(&s, NOW);
+    assert_int_equal(schedule_wake(&s, NOW, 0), NOW + 100 * MS_NS);
+    assert_int_equal(schedule_wake(&s, NOW, NOW + 30 * MS_NS), NOW + 30 * MS_NS);
+    assert_int_equal(schedule_wake(&s, NOW, CLOCK_NEVER), NOW + 100 * MS_NS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_look_is_due_at_once),
+        cmocka_unit_test(rest_puts_the_look_off_and_listens_meanwhile),
+        cmocka_unit_test(crowded_rest_is_deaf_for_50_ms_and_never_shorter),
+        cmocka_unit_test(rest_without_a_crowd_ends_deafness),
+        cmocka_unit_test(look_by_only_brings_a_look_forward),
+        cmocka_unit_test(store_is_left_alone_for_twice_as_long_each_time_up_to_5_s),
+        cmocka_unit_test(pause_of_the_store_counts_no_failure),
+        cmocka_unit_test(ring_looks_at_once_whatever_was_meant),
+        cmocka_unit_test(drain_ends_at_the_earliest_deadline),
+        cmocka_unit_test(what_is_due_waits_for_a_store_that_is_away),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
