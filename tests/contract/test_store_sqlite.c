@@ -802,7 +802,8 @@ static void database_of_utf16_is_refused(void **state)
     unlink(path);
 }
 
-int main(void)
+/* main takes the name of one test, or a pattern of names; without it, all are run. */
+int main(int argc, char **argv)
 {
     const struct store_case file = {"sqlite", file_fresh, file_clean}, memory = {"memory", memory_fresh, memory_clean};
     const struct CMUnitTest own[] = {
@@ -830,6 +831,7 @@ int main(void)
         ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
         ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failures = store_suite_run(&file, own, sizeof own / sizeof *own);
     return failures + store_suite_run(&memory, NULL, 0);
 }

@@ -1,7 +1,6 @@
 /* read.c: the events of a claim, and those of the next one ahead of it. This is where a drain spends its time. */
 #include <stdlib.h>
 
-#include "base/bug.h"
 #include "store/postgres/postgres.h"
 
 #define AHEAD_MIN 1000 /* of seq, left in the window: what makes reading ahead worth a second connection */
@@ -34,7 +33,7 @@ static int send_window(struct pg_store *st, enum pg_link link, const struct clai
                        const struct pg_window *w, size_t max, struct error *err)
 {
     size_t n = strlen(w->seen);
-    bool late = n > 0 && w->seen[n - 1] != ':' && !BUG(NAIVE_CURSOR); /* xmin:xmax:xip,xip,... */
+    bool late = n > 0 && w->seen[n - 1] != ':'; /* xmin:xmax:xip,xip,... */
     if (req->lanes == 1 && !filter_has_types(req->filter))
         return pg_send(st, link, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor, w->target, w->from,
                        w->to, (int64_t)max);

@@ -1,7 +1,6 @@
 /* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
 #include <stdio.h>
 
-#include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 #define PULL_EVERY (10000 * MS_NS)
@@ -53,7 +52,6 @@ static int read_rows(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, 
         c->scanned++;
         if (!wanted(q, k->req, lane)) continue;
         if (!sqlite_event_row(q, k->a, &c->ev[c->n])) {
-            if (BUG(NO_MEMORY_NO_EVENT)) continue;
             sqlite3_reset(q);
             return err_nomem(err);
         }
@@ -94,7 +92,6 @@ static int prefetch(struct claiming *k, struct chunk *c, struct error *err)
  * numbers again, but a claim from before that is not taken for one made after it. */
 static int64_t next_epoch(struct sqlite_store *st, int64_t last)
 {
-    if (BUG(EPOCHS_BEGIN_AGAIN)) return last + 1;
     return (((last >> EPOCH_RANDOM) + 1) << EPOCH_RANDOM) | (int64_t)(rng_next(&st->rng) & ((1 << EPOCH_RANDOM) - 1));
 }
 
@@ -102,7 +99,6 @@ static int64_t next_epoch(struct sqlite_store *st, int64_t last)
 static int record_claim(struct claiming *k, struct error *err)
 {
     k->b->epoch = k->epoch;
-    if (BUG(POSITION_WITHOUT_CLAIM) && !k->b->parked) return 0;
     if (sqlite_exec(k->st, err, "UPDATE outbox_consumer SET epoch = ? WHERE name = ?", "is", k->epoch,
                     k->req->consumer) != 0)
         return -1;
@@ -146,7 +142,7 @@ static int park_range(struct claiming *k, int lane, int64_t from, int64_t to, st
                                               .ev = &c.ev[i],
                                               .due_at = c.ev[i].not_before > k->now ? c.ev[i].not_before : 0,
                                               .delayed = c.ev[i].not_before > k->now,
-                                              .careful = !BUG(TAKE_OVER_NOT_CAREFUL)},
+                                              .careful = true},
                             err);
         from = c.scanned ? c.to : to;
         arena_reset(&a);
@@ -179,7 +175,7 @@ static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 
 static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
 {
-    if (!BUG(POISON_LIVES) && bury_poison(k, epoch, err) != 0) return -1;
+    if (bury_poison(k, epoch, err) != 0) return -1;
     if (sqlite_exec(k->st, err, "UPDATE outbox_parked SET claim = NULL, careful = 1 WHERE consumer = ? AND claim = ?",
                     "si", k->req->consumer, epoch) != 0)
         return -1;
@@ -218,8 +214,7 @@ static int take_over(struct claiming *k, struct error *err)
             "locked_until <= ?2 AND epoch NOT IN (SELECT value FROM json_each(?4)) AND (parked OR ?3 OR NOT EXISTS "
             "(SELECT 1 FROM outbox_claim e WHERE e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < "
             "c.epoch AND (e.locked_until > ?2 OR e.epoch IN (SELECT value FROM json_each(?4))))) ORDER BY epoch LIMIT 1",
-            "siis", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE || BUG(TAKE_OVER_OVERTAKES)),
-            known);
+            "siis", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE), known);
         if (!q) return -1;
         int r = sqlite_step(k->st, q, err);
         if (r <= 0) return r;
@@ -227,7 +222,6 @@ static int take_over(struct claiming *k, struct error *err)
         int lane = sqlite3_column_int(q, 1);
         bool parked = sqlite3_column_int(q, 2) != 0;
         sqlite3_reset(q);
-        if (BUG(TAKE_OVER_FORGETS) && !parked) from = to;
         if ((parked ? unpark_claim(k, epoch, err) : park_range(k, lane, from, to, err)) != 0) return -1;
         struct taken_over t = {.consumer = k->req->consumer,
                                .epoch = epoch,
@@ -431,7 +425,7 @@ static int mark_held(struct claiming *k, struct error *err)
 {
     int64_t any = 0;
     for (size_t i = 0; i < k->b->n; i++) k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
-    if (k->req->order != ORDER_KEY || BUG(PARKED_KEY_FORGOTTEN)) return 0;
+    if (k->req->order != ORDER_KEY) return 0;
     if (sqlite_number(k->st, err, &any, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
                       k->req->consumer) != 0)
         return -1;
@@ -450,7 +444,7 @@ static bool is_known(const struct claim_request *req, int64_t epoch)
 {
     for (size_t i = 0; i < req->n_known; i++)
         if (req->known[i] == epoch) return true;
-    return BUG(LOST_ANSWER_OVERTAKEN);
+    return false;
 }
 
 /* lane_free says whether the caller may take fresh events of the lane now. With an order to keep, a lane belongs to one
@@ -461,7 +455,7 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     int64_t parked = 0;
     int r;
     *ret = true;
-    if (k->req->order == ORDER_NONE || BUG(LANE_SHARED)) return 0;
+    if (k->req->order == ORDER_NONE) return 0;
     sqlite3_stmt *q = sqlite_query(
         k->st, err, "SELECT epoch, locked_until FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0", "si",
         k->req->consumer, (int64_t)lane);
@@ -496,10 +490,9 @@ static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct 
             "%s: consumer \"%s\" has lost its place: its row for lane %d in table outbox_lane is gone; restore it, or run "
             "`outbox consumers remove %s`: it is then made anew, and starts where you tell it to",
             k->st->shown, k->req->consumer, lane, k->req->consumer);
-    if (ahead && ahead->scanned && (ahead->from == position || BUG(STALE_PREFETCH))) c = *ahead;
+    if (ahead && ahead->scanned && ahead->from == position) c = *ahead;
     else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
     if (c.scanned == 0) return 0;
-    if (BUG(WINDOW_EDGE)) c.to++;
     if (sqlite_exec(
             k->st, err,
             "UPDATE outbox_lane SET position = ?1, high = max(high, ?1), high_id = CASE WHEN ?1 > high THEN (SELECT id FROM outbox_event WHERE seq = ?1) ELSE high_id END WHERE consumer = ?2 AND lane = ?3",
@@ -637,7 +630,6 @@ static int check_consumer(struct claiming *k, struct error *err)
                        !str_is(sqlite_text(q, 4), k->req->events ? k->req->events : "") ||
                        !str_is(sqlite_text(q, 5), k->req->where ? k->req->where : "");
     sqlite3_reset(q);
-    if (BUG(OLD_SETTINGS_GO_ON)) k->hint->changed = false;
     if (!same_outbox) return note_identity(k->st, err);
     bool set_back = is_registered(k) && last < k->st->epoch_seen;
     return set_back ? say_set_back(k->st, err) : 0;
@@ -662,7 +654,7 @@ static int check_numbers(struct claiming *k, struct error *err)
 
 static int claim_next(struct claiming *k, struct chunk *ahead, struct error *err)
 {
-    if (k->hint->paused && !BUG(PAUSE_IGNORED)) return 0;
+    if (k->hint->paused) return 0;
     if (k->req->parked_first && claim_parked(k, err) != 0) return -1;
     bool wait = k->hint->careful && k->req->careful == CAREFUL_WAIT;
     if (k->b->n == 0 && !wait && claim_fresh(k, ahead, err) != 0) return -1;

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/bug.h"
 #include "base/text.h"
 #include "event/normal.h"
 #include "store/sqlite/sqlite.h"
@@ -245,7 +244,6 @@ int sqlite_consumer_report(struct store *base, const char *name, const char *tex
 /* keep_epoch: see create. */
 static int keep_epoch(struct sqlite_store *st, const char *name, struct error *err)
 {
-    if (BUG(EPOCHS_BEGIN_AGAIN)) return 0;
     return sqlite_exec(
         st, err,
         "INSERT INTO outbox_meta (name, value) SELECT 'epoch', epoch FROM outbox_consumer WHERE name = ? "
@@ -417,7 +415,7 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
     c->floor = c->position;
     c->floor_pin = "position";
     if (claim < c->floor) c->floor = claim, c->floor_pin = "claim";
-    if (parked < c->floor && !BUG(RETENTION_FORGETS_PARKED)) c->floor = parked, c->floor_pin = "parked";
+    if (parked < c->floor) c->floor = parked, c->floor_pin = "parked";
     return 0;
 }
 

@@ -1,5 +1,4 @@
 /* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn opened. */
-#include "base/bug.h"
 #include "base/text.h"
 #include "store/sqlite/sqlite.h"
 
@@ -53,7 +52,6 @@ int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int 
                     "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0",
                     "siisi", consumer, seq, (int64_t)attempts, why, sqlite_now(st)) != 0)
         return -1;
-    if (BUG(DEAD_AND_ALIVE)) return 0;
     /* A letter sent back after its event was trimmed has only its own row. */
     if (sqlite_exec(st, err,
                     "UPDATE outbox_dead SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0 "
@@ -138,7 +136,7 @@ static int release(struct sqlite_store *st, const struct settlement *s, int64_t 
     }
     if (!last) return 0;
     return sqlite_exec(st, err, "UPDATE outbox_lane SET position = ? WHERE consumer = ? AND lane = ?", "isi",
-                       s->release_from - 1 + BUG(RELEASE_EDGE), s->consumer, (int64_t)s->b->lane);
+                       s->release_from - 1, s->consumer, (int64_t)s->b->lane);
 }
 
 /* finish_parked forgets what was delivered from a parked claim and lets the next of each key step forward. */
@@ -152,7 +150,7 @@ static int finish_parked(struct sqlite_store *st, const struct settlement *s, st
     if (sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND claim = ?", "si", s->consumer,
                     s->b->epoch) != 0)
         return -1;
-    for (size_t i = 0; i < s->b->n && !BUG(FOLLOWER_NEVER_DUE); i++)
+    for (size_t i = 0; i < s->b->n; i++)
         if (sqlite_promote(st, s->consumer, sqlite_order_key(s->order, &s->b->ev[i]), err) != 0) return -1;
     return 0;
 }
@@ -178,7 +176,6 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
     if (sqlite_number(st, err, &alive, "SELECT 1 FROM outbox_claim WHERE consumer = ? AND epoch = ? AND owner = ?",
                       "sis", s->consumer, s->b->epoch, s->owner) != 0)
         return -1;
-    if (BUG(NO_EPOCH)) alive = 1;
     *ret_lost = !alive;
     if (!alive) return 0;
     for (size_t i = 0; i < s->n; i++) {

@@ -1,7 +1,6 @@
 /* trim.c: deleting what is old and needed by nobody, a little at a time. */
 #include <stdio.h>
 
-#include "base/bug.h"
 #include "store/sqlite/sqlite.h"
 
 #define TRIM_ROWS 1000
@@ -210,7 +209,6 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
                      struct error *err)
 {
     int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS;
-    o->past += BUG(RETENTION_EDGE);
     if (find_old(st, o, max, err) != 0) return -1;
     if (o->n > 0) {
         if (trim_going_keys(st, o, t, err) != 0) return -1;
