@@ -396,7 +396,7 @@ static void isolate(struct pipeline *p, struct live *l, const struct error *err)
     if (e->called && (e->lone || l->b.n == 1))
         for (size_t h = 0; h < e->n; h++) fail_next(e, l, h * l->b.n + e->last, err->text);
     e->lone = true;
-    p->batch_size = 1;
+    batch_size_one(&p->batch_size);
     undo(p);
 }
 
@@ -435,7 +435,7 @@ void effects_finish(struct pipeline *p)
         live_give_up(l, &p->ready);
         ready_init(&p->ready);
         p->requeue = false;
-        if (p->batch_size > 1) p->batch_size /= 2;
+        batch_size_halve(&p->batch_size);
     }
     if (!e->broken && seal(p, l, &lost, &err) == 0) {
         commit(p, l, lost);

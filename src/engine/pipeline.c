@@ -5,8 +5,6 @@
 
 #include "engine/pipeline_impl.h"
 
-#define BATCH_START 64
-
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
     struct pipeline *p = calloc(1, sizeof *p);
@@ -16,8 +14,8 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (!p->cfg.sweep_ms) p->cfg.sweep_ms = 30000;
     if (p->c->poll_ms) p->cfg.sweep_ms = p->c->poll_ms;
     if (!p->cfg.poll_ms) p->cfg.poll_ms = 500;
-    p->batch_size = p->c->concurrency > BATCH_START ? (size_t)p->c->concurrency : BATCH_START; /* see tune */
-    if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
+    batch_size_init(&p->batch_size, (size_t)p->c->concurrency, (size_t)p->c->batch);
+    careful_init(&p->careful, cfg->careful);
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
@@ -51,7 +49,7 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
 void pipeline_free(struct pipeline *p)
 {
     if (!p) return;
-    if (p->careful_held) atomic_flag_clear(p->cfg.careful);
+    careful_leave(&p->careful);
     for (size_t i = 0; i < LIVE_MAX; i++) arena_release(&p->pool[i].a);
     keymap_release(&p->keys);
     filter_free(p->filter);

@@ -4,6 +4,8 @@
 #define ENGINE_PIPELINE_IMPL_H
 
 #include "base/bug.h"
+#include "engine/batch_size.h"
+#include "engine/careful.h"
 #include "engine/circuit.h"
 #include "engine/effects.h"
 #include "engine/evidence.h"
@@ -39,12 +41,11 @@ struct pipeline {
     struct evidence evidence;
     struct effects effects;
 
-    size_t batch_size;
+    struct batch_size batch_size;
     int lane;
     bool parked_turn;
-    bool careful_due;  /* a careful event waits for the live batches to end */
-    bool careful_held; /* we have cfg.careful */
-    bool forgot;       /* there may be a claim of ours that we don't know of, or count as lost */
+    struct careful_token careful;
+    bool forgot; /* there may be a claim of ours that we don't know of, or count as lost */
     struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */
     struct error standby;     /* why we stand by; code 0: we don't */

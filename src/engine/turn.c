@@ -5,8 +5,6 @@
 #include "engine/pipeline_impl.h"
 
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
-#define BATCH_QUICK (100 * MS_NS)     /* a full batch that took less: double the next */
-#define BATCH_SLOW (1000 * MS_NS)     /* one that took more: halve it */
 #define PROBE_EVENTS 16               /* to claim while the sink is down */
 #define CAREFUL_AGAIN (20 * MS_NS)    /* when another pipeline of this process is at a careful event */
 
@@ -59,24 +57,9 @@ void turn_keep_leases(struct pipeline *p)
 
 /* ---- settle and claim ---- */
 
-/* careful_take gets the process's only permission for a careful event; careful_leave gives it back. */
-static bool careful_take(struct pipeline *p)
-{
-    if (p->careful_held || !p->cfg.careful) return true;
-    p->careful_held = !atomic_flag_test_and_set(p->cfg.careful);
-    return p->careful_held;
-}
-
-static void careful_leave(struct pipeline *p)
-{
-    if (BUG(CAREFUL_KEPT)) return;
-    if (p->careful_held) atomic_flag_clear(p->cfg.careful);
-    p->careful_held = false;
-}
-
 void turn_drop(struct pipeline *p, size_t i)
 {
-    if (p->live[i]->b.careful) careful_leave(p);
+    if (p->live[i]->b.careful) careful_leave(&p->careful);
     effects_drop(p, p->live[i]);
     live_release(p->live[i], &p->keys);
     p->n_live--;
@@ -100,23 +83,13 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
     /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
     if (live > 0 && p->gave_back) return false;
-    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful_due || p->live[p->n_live - 1]->b.careful)) return false;
+    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful.due || p->live[p->n_live - 1]->b.careful)) return false;
     return circuit_room(&p->circuit, now, p->flying) > 0;
 }
 
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
     return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
-}
-
-static void tune(struct pipeline *p, const struct live *l)
-{
-    int64_t took = pipeline_now(p) - l->claimed_at;
-    if (l->b.n >= p->batch_size && took < BATCH_QUICK) p->batch_size *= 2;
-    else if (took > BATCH_SLOW && p->batch_size > 1) p->batch_size /= 2;
-    /* However slow the sink is: with less it could not have in flight what it was told to. */
-    if (p->batch_size < (size_t)p->c->concurrency) p->batch_size = (size_t)p->c->concurrency;
-    if (p->batch_size > (size_t)p->c->batch) p->batch_size = (size_t)p->c->batch;
 }
 
 void turn_store_failed(struct pipeline *p, const struct error *err)
@@ -165,7 +138,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
     if (h->nap_ms > 0 && h->nap_ms < wait) wait = h->nap_ms;
     say_who_is_in_the_way(p, h->in_the_way);
-    p->careful_due = h->careful; /* then turn_may_claim waits for the live batches to end */
+    careful_note_due(&p->careful, h->careful); /* then turn_may_claim waits for the live batches to end */
     bool more = h->skipped > 0 || h->careful;
     if (more) schedule_look_now(&p->schedule);
     else schedule_rest(&p->schedule, now, wait * MS_NS, h->busy);
@@ -179,7 +152,8 @@ static void took_batch(struct pipeline *p, struct live *l)
     p->stats.claims++;
     if (!p->stats.stalled_since) p->stats.stalled_since = p->stats.ended_at = l->claimed_at;
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
-    p->stats.through = p->stats.paused = p->careful_due = false;
+    p->stats.through = p->stats.paused = false;
+    careful_note_due(&p->careful, false);
     schedule_look_now(&p->schedule);
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
@@ -188,7 +162,7 @@ static void took_batch(struct pipeline *p, struct live *l)
     if (live_load(l, p->c->order, !pipeline_failstop(p), &p->keys, &p->ready) != 0) {
         p->n_live--; /* out of memory: the lease will run out, and the batch come again */
         p->forgot = true;
-        careful_leave(p);
+        careful_leave(&p->careful);
         l->used = false;
         arena_reset(&l->a);
         schedule_rest(&p->schedule, pipeline_now(p), 1000 * MS_NS, false);
@@ -215,7 +189,7 @@ static struct claim_request request_of(struct pipeline *p, int64_t *known)
     size_t n = 0;
     for (size_t i = 0; i < p->n_live; i++)
         if (!p->live[i]->lost) known[n++] = p->live[i]->b.epoch;
-    size_t most = p->batch_size;
+    size_t most = p->batch_size.n;
     if (circuit_open(&p->circuit) && most > PROBE_EVENTS) most = PROBE_EVENTS;
     return (struct claim_request){
         .events = p->c->events,
@@ -271,7 +245,7 @@ void turn_settled(struct pipeline *p, size_t i, bool lost)
     if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
     struct live *l = p->live[i];
     if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
-    tune(p, l);
+    batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
     turn_drop(p, i);
     schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
 }
@@ -281,7 +255,7 @@ static void claimed(struct pipeline *p, struct live *next, enum careful mode, st
 {
     next->claimed_at = now;
     next->deadline = now + p->c->lease_ms * MS_NS;
-    if (!next->b.careful) careful_leave(p);
+    if (!next->b.careful) careful_leave(&p->careful);
     if (next->b.n > 0) {
         took_batch(p, next);
         return;
@@ -310,14 +284,15 @@ bool turn_settle(struct pipeline *p, int i)
     }
     if (l) s = turn_settlement(p, l);
     if (l && l->b.careful) {
-        careful_leave(p); /* nothing of it is on its way any more */
+        careful_leave(&p->careful); /* nothing of it is on its way any more */
         l->b.careful = false;
     }
     if (l) schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
     if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
-        req.careful = p->n_live > (l ? 1 : 0) ? CAREFUL_WAIT : careful_take(p) ? CAREFUL_TAKE : CAREFUL_SKIP;
+        size_t others = p->n_live - (l ? 1 : 0);
+        req.careful = careful_mode(&p->careful, others);
     } else {
         req.max_events = 0;
     }
@@ -328,7 +303,7 @@ bool turn_settle(struct pipeline *p, int i)
     note_hint(p, &hint);
     if (hint.changed && p->state == PIPELINE_RUNNING) {
         if (next) arena_reset(&next->a);
-        careful_leave(p);
+        careful_leave(&p->careful);
         superseded(p);
     } else if (next) {
         next->b = b;
@@ -341,7 +316,7 @@ failed:
         arena_reset(&next->a);
         p->forgot = true; /* it may have been done, and the answer got lost */
     }
-    careful_leave(p);
+    careful_leave(&p->careful);
     turn_store_failed(p, &err);
     return false;
 }

@@ -1,0 +1,77 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/batch_size.h"
+
+#define QUICK (50 * MS_NS)
+#define SLOW (1500 * MS_NS)
+
+static void starts_with_64_or_what_may_be_in_flight_within_the_most(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 1, 2000);
+    assert_int_equal(b.n, 64);
+    batch_size_init(&b, 100, 2000);
+    assert_int_equal(b.n, 100);
+    batch_size_init(&b, 1, 10);
+    assert_int_equal(b.n, 10);
+    batch_size_init(&b, 100, 10);
+    assert_int_equal(b.n, 10);
+}
+
+static void full_and_quick_doubles_up_to_the_most(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 1, 200);
+    batch_size_tune(&b, 63, QUICK);
+    assert_int_equal(b.n, 64); /* it was not full: more would not have come */
+    batch_size_tune(&b, 64, QUICK);
+    assert_int_equal(b.n, 128);
+    batch_size_tune(&b, 128, QUICK);
+    assert_int_equal(b.n, 200);
+    batch_size_tune(&b, 200, 500 * MS_NS);
+    assert_int_equal(b.n, 200);
+}
+
+static void slow_halves_down_to_what_may_be_in_flight(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 20, 2000);
+    batch_size_tune(&b, 64, SLOW);
+    assert_int_equal(b.n, 32);
+    batch_size_tune(&b, 1, SLOW);
+    assert_int_equal(b.n, 20);
+}
+
+static void halving_ends_at_one(void **state)
+{
+    (void)state;
+    struct batch_size b;
+    batch_size_init(&b, 4, 2);
+    batch_size_halve(&b);
+    batch_size_halve(&b);
+    assert_int_equal(b.n, 1);
+    batch_size_tune(&b, 1, 500 * MS_NS);
+    assert_int_equal(b.n, 2);
+    batch_size_one(&b);
+    assert_int_equal(b.n, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(starts_with_64_or_what_may_be_in_flight_within_the_most),
+        cmocka_unit_test(full_and_quick_doubles_up_to_the_most),
+        cmocka_unit_test(slow_halves_down_to_what_may_be_in_flight),
+        cmocka_unit_test(halving_ends_at_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
