@@ -45,7 +45,7 @@ static void say_down(struct pipeline *p, const char *what, const char *next)
 static void hand_over(struct pipeline *p, int64_t now)
 {
     bool for_long = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
-    if (for_long && !p->effects.st) p->give_back = p->requeue = true;
+    if (for_long && !effects_used(&p->effects)) p->give_back = p->requeue = true;
 }
 
 /* open_circuit: nothing is sent for a while but a probe now and then. */
@@ -446,7 +446,9 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
  * first: handlers take their time inside submit. */
 static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
 {
-    if ((p->effects.open && (p->cfg.st->caps & STORE_ONE_WRITER)) || BUG(SUBMITTED_PAST_LEASE)) return true;
+    bool frozen = effects_in_tx(&p->effects) && (p->cfg.st->caps & STORE_ONE_WRITER);
+    if (frozen) return true;
+    if (BUG(SUBMITTED_PAST_LEASE)) return true;
     return now < l->deadline && (now < pipeline_half_lease(p, l) || schedule_store_away(&p->schedule, now));
 }
 
@@ -454,17 +456,19 @@ bool deliver_submit(struct pipeline *p)
 {
     bool any = false;
     int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
-    if (p->effects.st && schedule_store_away(&p->schedule, now))
+    if (effects_used(&p->effects) && schedule_store_away(&p->schedule, now))
         return false; /* what they did would be undone, and again, and again */
     for (; p->ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
-        if (p->effects.open ? !effects_pending(p, now) : now >= until) break;
+        bool slice_over = now >= until;
+        if (effects_in_tx(&p->effects)) slice_over = !effects_pending(p, now);
+        if (slice_over) break;
         if (!lease_allows(p, p->ready.head->live, now)) break;
         size_t room = circuit_room(&p->circuit, now, p->flying);
         if (room == 0 || offer(p, room, now) == 0) break;
         any = true;
         if (p->requeue) break;
     }
-    if (p->requeue && !p->effects.open) deliver_queue(p);
+    if (p->requeue && !effects_in_tx(&p->effects)) deliver_queue(p);
     effects_finish(p);
     return any;
 }

@@ -1,5 +1,6 @@
 /* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to the sink and back),
- * turn.c (to the store and back), standby.c (registering, and waiting while others have the say). Nobody else includes it. */
+ * turn.c (to the store and back), effects.c and calls.c (handlers in the store's database), standby.c (registering, and waiting
+ * while others have the say). Nobody else includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 

@@ -80,7 +80,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t live = p->n_live - settling;
     if (p->state != PIPELINE_RUNNING || p->ready.head || !pipeline_our_turn(p)) return false;
-    if (live >= (pipeline_failstop(p) || p->effects.st ? 1 : LIVE_MAX)) return false;
+    if (live >= (pipeline_failstop(p) || effects_used(&p->effects) ? 1 : LIVE_MAX)) return false;
     /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
     if (live > 0 && p->gave_back) return false;
     if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful.due || p->live[p->n_live - 1]->b.careful)) return false;
@@ -352,7 +352,7 @@ static void hear_bell(struct pipeline *p, int64_t now)
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (p->effects.unsure && !BUG(UNSURE_IS_SETTLED)) return false;
+    if (effects_unsure(&p->effects) && !BUG(UNSURE_IS_SETTLED)) return false;
     if (schedule_store_away(&p->schedule, now)) return false;
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)
