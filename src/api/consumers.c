@@ -288,28 +288,22 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
     return 0;
 }
 
-static int set_workers(void *target, const char *value, struct error *err)
-{
-    int64_t n;
-    if (text_int(value, 1, WORKERS_MAX, &n, err) != 0) return -1;
-    ((outbox_consumer *)target)->workers = (int)n;
-    return 0;
-}
+static const char *const fates[] = {"own", "shared", NULL};
 
-static int set_fate(void *target, const char *value, struct error *err)
+static int set_fate(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    if (strcmp(value, "own") != 0 && strcmp(value, "shared") != 0)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not own or shared", value);
-    ((outbox_consumer *)target)->shared = strcmp(value, "shared") == 0;
+    int i;
+    if (option_index(value, o->names, &i, err) != 0) return -1;
+    *(bool *)field = i == 1;
     return 0;
 }
 
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err)
 {
     static const struct option_def of_handlers[] = {
-        {"workers", "N", "1", "", set_workers},
-        {"fate", "own|shared", "own", "", set_fate},
-        {NULL, NULL, NULL, NULL, NULL},
+        {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, workers), .min = 1, .max = WORKERS_MAX},
+        {"fate", "own|shared", "own", "", set_fate, .at = offsetof(outbox_consumer, shared), .names = fates},
+        {NULL},
     };
     if (option_find(of_handlers, option)) {
         if (option_set(of_handlers, c, option, value, err_of(err)) != 0) return -1;

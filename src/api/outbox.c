@@ -63,10 +63,7 @@ static int outbox_setup(outbox *ob, struct error *err)
     pthread_mutex_init(&ob->turns, NULL);
     ob->crew.clock = &ob->clock;
     ob->crew.log = &ob->log;
-    ob->crew.drain_ms = 30000;
-    ob->crew.sweep_ms = 30000;
-    ob->crew.retention_ms = INT64_C(168) * 3600 * 1000;
-    ob->crew.inbox_ms = INT64_C(720) * 3600 * 1000;
+    if (option_defaults(crew_options, &ob->crew, err) != 0) return -1;
     atomic_init(&ob->crew.stop, false);
     atomic_flag_clear(&ob->crew.careful);
     ob->crew.stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -271,23 +268,9 @@ OUTBOX_API struct pg_conn *outbox_pg(outbox *ob)
 
 /* ---- running ---- */
 
-static int set_ms(void *target, const char *value, struct error *err)
-{
-    return text_duration(value, target, err);
-}
-
 OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, outbox_error *err)
 {
-    static const struct option_def table[] = {
-        {"drain-deadline", "DURATION", "30s", "", set_ms},
-        {"sweep", "DURATION", "30s", "", set_ms},
-        {"retention", "DURATION", "168h", "", set_ms},
-        {"inbox-retention", "DURATION", "720h", "", set_ms},
-        {NULL, NULL, NULL, NULL, NULL},
-    };
-    int64_t *targets[] = {&ob->crew.drain_ms, &ob->crew.sweep_ms, &ob->crew.retention_ms, &ob->crew.inbox_ms};
-    const struct option_def *o = option_find(table, option);
-    return option_set(table, o ? targets[o - table] : NULL, option, value, err_of(err));
+    return option_set(crew_options, &ob->crew, option, value, err_of(err));
 }
 
 static void work_begin(outbox *ob, bool running)

@@ -7,12 +7,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "api/defaults.h"
 #include "base/text.h"
 
 #define FDS_MAX 1024
 #define TRIM_EVERY_MS (3600 * INT64_C(1000))
 #define SHOW_EVERY (100 * MS_NS) /* how often one that does not come to rest shows what it does */
 #define TRIM_PAUSE_MS 10         /* between small batches, so that producers get in */
+
+const struct option_def crew_options[] = {
+    {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE, "", option_span, .at = offsetof(struct crew, drain_ms)},
+    {"sweep", "DURATION", DEFAULT_SWEEP, "", option_span, .at = offsetof(struct crew, sweep_ms), .min = 1},
+    {"retention", "DURATION", DEFAULT_RETENTION, "", option_span, .at = offsetof(struct crew, retention_ms)},
+    {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION, "", option_span, .at = offsetof(struct crew, inbox_ms),
+     .min = 1},
+    {NULL},
+};
 
 /* Which crews the thread is at work for: a handler of one may step another. */
 struct duty {

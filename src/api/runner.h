@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "base/option.h"
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 
@@ -30,6 +31,8 @@ struct crew {
     void (*started)(void *ctx), (*reload)(void *ctx);
     void *hook_ctx;
 };
+
+extern const struct option_def crew_options[]; /* their target is a struct crew */
 
 /* What there is to see of a runner from outside. (1) held_oldest_at == 0 if and only if held == 0. */
 struct runner_view {

@@ -1,11 +1,151 @@
 #include "base/option.h"
 
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 
 #define NAMES_MAX 127 /* of a table, as far as guessing goes */
+
+/* ---- setters ---- */
+
+/* out_of_bounds is the error of a value that a row's bounds exclude; show writes a bound as one would write the value. */
+static int out_of_bounds(const char *value, const struct option_def *o, void (*show)(int64_t, char[32]),
+                         struct error *err)
+{
+    char least[32], most[32];
+    show(o->min, least);
+    show(o->max, most);
+    if (o->max == 0) return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
+}
+
+static bool within_bounds(int64_t n, const struct option_def *o)
+{
+    if (n < o->min) return false;
+    return o->max == 0 || n <= o->max;
+}
+
+int option_bool(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    (void)o;
+    return text_bool(value, field, err);
+}
+
+int option_long(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int64_t max = o->max ? o->max : INT64_MAX;
+    return text_int(value, o->min, max, field, err);
+}
+
+int option_int(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int64_t n;
+    if (option_long(&n, value, o, err) != 0) return -1;
+    *(int *)field = (int)n;
+    return 0;
+}
+
+int option_span(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int64_t ms;
+    if (text_duration(value, &ms, err) != 0) return -1;
+    if (!within_bounds(ms, o)) return out_of_bounds(value, o, text_duration_show, err);
+    *(int64_t *)field = ms;
+    return 0;
+}
+
+int option_size(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int64_t bytes;
+    if (text_size(value, &bytes, err) != 0) return -1;
+    if (!within_bounds(bytes, o)) return out_of_bounds(value, o, text_size_show, err);
+    *(int64_t *)field = bytes;
+    return 0;
+}
+
+int option_choice(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    return option_index(value, o->names, field, err);
+}
+
+int option_word(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int i;
+    if (option_index(value, o->names, &i, err) != 0) return -1;
+    *(const char **)field = o->names[i];
+    return 0;
+}
+
+int option_text(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    (void)o;
+    (void)err;
+    *(const char **)field = value;
+    return 0;
+}
+
+static int refuse_empty(const char *value, struct error *err)
+{
+    if (*value) return 0;
+    return err_set(err, ERR_CONFIG, "the name is empty");
+}
+
+int option_name(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    if (refuse_empty(value, err) != 0) return -1;
+    return option_text(field, value, o, err);
+}
+
+int option_copy(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    char **text = field;
+    char *copy = strdup(value);
+    (void)o;
+    if (!copy) return err_nomem(err);
+    free(*text);
+    *text = copy;
+    return 0;
+}
+
+int option_file(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    if (refuse_empty(value, err) != 0) return -1;
+    return option_copy(field, value, o, err);
+}
+
+/* ---- names ---- */
+
+/* list_names writes "none, key or global". */
+static void list_names(const char *const *names, char *out, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0; names[i] && n < size; i++) {
+        const char *glue = ", ";
+        if (i == 0) glue = "";
+        else if (!names[i + 1]) glue = " or ";
+        n += (size_t)snprintf(out + n, size - n, "%s%s", glue, names[i]);
+    }
+}
+
+int option_index(const char *value, const char *const *names, int *ret, struct error *err)
+{
+    char list[200] = "";
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(names[i], value) != 0) continue;
+        *ret = i;
+        return 0;
+    }
+
+    list_names(names, list, sizeof(list));
+    const char *near = text_nearest(value, names);
+    if (near) return err_set(err, ERR_CONFIG, "\"%s\" is not %s; did you mean %s?", value, list, near);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not %s", value, list);
+}
+
+/* ---- tables ---- */
 
 const struct option_def *option_find(const struct option_def *table, const char *name)
 {
@@ -25,6 +165,11 @@ static int unknown(const struct option_def *table, const char *name, struct erro
     return err_set(err, ERR_CONFIG, "unknown option \"%s\"; did you mean \"%s\"?", name, near);
 }
 
+int option_apply(const struct option_def *o, void *target, const char *value, struct error *err)
+{
+    return o->set((char *)target + o->at, value, o, err);
+}
+
 int option_set(const struct option_def *table, void *target, const char *name, const char *value, struct error *err)
 {
     const struct option_def *o = option_find(table, name);
@@ -35,6 +180,15 @@ int option_set(const struct option_def *table, void *target, const char *name, c
         value = on ? "yes" : "no";
     }
     if (!value) return err_set(err, ERR_CONFIG, "%s: needs a value: %s", name, o->arg);
-    if (o->set(target, value, err) != 0) return err_prefix(err, "%s", name);
+    if (option_apply(o, target, value, err) != 0) return err_prefix(err, "%s", name);
+    return 0;
+}
+
+int option_defaults(const struct option_def *table, void *target, struct error *err)
+{
+    for (const struct option_def *o = table; o->name; o++) {
+        if (!o->def) continue;
+        if (option_apply(o, target, o->def, err) != 0) return err_prefix(err, "default of %s", o->name);
+    }
     return 0;
 }

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/option.h"
+#include "cli/args.h"
 #include "engine/consumer.h"
 #include "outbox.h"
 #include "store/store.h"
@@ -35,76 +36,6 @@ enum {
 
 struct cli;
 
-/* ---- options of one call ---- */
-
-#define ARGS_MAX 100 /* as many as any command takes */
-#define COLUMNS_MAX 8
-#define GRANTED_MAX 64
-
-/* What `webhook` was told. */
-struct webhook_args {
-    const char *secret_file, *secret_env, *id, *signature, *address;
-    int64_t timestamp, count, status, delay_ms, request_ms, body_max; /* 0: not given */
-    int64_t port, retry_after;                                        /* -1: not given */
-    bool any_time, quiet, asymmetric;
-};
-
-/* What `consumers set` was told; NULL: nothing. */
-struct settings_args {
-    const char *events, *where, *order, *lanes;
-};
-
-/* What the options of commands are set in. Strings are borrowed from the arguments or the environment. */
-struct args {
-    bool help, json;
-    const char *config; /* -c */
-
-    bool ndjson, atomic;
-    struct str aggregate_type, aggregate_id; /* --key, split */
-    const char *payload, *idempotency_key, *tenant;
-    const char **headers; /* K=V each */
-    size_t n_headers;
-    bool has_version;
-    int64_t version, delay_ms;
-
-    bool connect, overflow; /* of config check; overflow: a problem could not be kept */
-    bool yes;               /* don't ask */
-    bool drain, watch, dry_run, force, all, newest, man, options;
-    int64_t interval_ms, older_than_ms, patience_ms; /* -1: not given */
-    int64_t after, limit;
-    const char *type, *consumer;
-    const char *shape, *existing, *mark; /* of adopt; NULL: not given */
-    bool drop_mark;
-    const char *columns[COLUMNS_MAX]; /* FIELD=COLUMN each */
-    const char *granted[GRANTED_MAX]; /* consumers, of grant and revoke */
-    size_t n_granted;
-    size_t n_columns;
-    bool undo;
-    bool replace; /* of init */
-    int64_t lock_ms;
-    int tool; /* of migrate gen */
-    const char *service, *out_dir;
-    int state;                                                      /* enum delivery_state + 1; 0: not given */
-    bool unprocessed;                                               /* instead of a state */
-    const char *group, *exec, *exec_env, *member, *from, *snapshot; /* of consume */
-    int64_t claim_ms;
-    struct webhook_args webhook;
-    struct settings_args settings;
-    int64_t generation; /* 0: not given */
-
-    const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
-    int n_pos;
-};
-
-/* An option of a command; its target is a struct args. */
-struct cli_option {
-    struct option_def def;
-    char letter; /* -c; 0: none */
-    /* May also come as OUTBOX_<NAME>. Not where it makes sense for one call only, nor where it would pick up what the
-     * exec sink sets for its children (OUTBOX_TYPE, OUTBOX_CONSUMER, OUTBOX_VERSION, ...). */
-    bool env;
-};
-
 /* ---- commands ---- */
 
 struct command {
@@ -112,7 +43,7 @@ struct command {
     const char *sub;                  /* subcommand; NULL: there is none */
     const char *args;                 /* for the usage line: "TYPE", "[ID]" */
     const char *help;                 /* one line */
-    const struct cli_option *options; /* ends with def.name == NULL; NULL: none but the global ones */
+    const struct option_def *options; /* their target is a struct args; NULL: none but the global ones */
     int min, max;                     /* how many args */
     bool consumers;                   /* takes --consumer and the options of consumers */
     bool gathers;                     /* wants to know everything that is wrong with the settings */
@@ -129,8 +60,9 @@ extern const struct command *const commands_all[]; /* ends with NULL */
 
 /* commands_need_store says the three ways to give a store if there is none: ERR_CONFIG. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store that the settings name. */
-int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err);
+/* commands_store opens the store that the settings name; commands_create does so for `init` and `migrate up`, which may make it. */
+int commands_store(struct cli *cli, struct store **ret, struct error *err);
+int commands_create(struct cli *cli, struct store **ret, struct error *err);
 /* commands_look opens it whatever version it has, to be looked at; it must be there. */
 int commands_look(struct cli *cli, struct store **ret, struct error *err);
 /* commands_find gives the rows of a command. A usage error names the nearest one. */
@@ -250,47 +182,34 @@ struct cli {
     const struct command *cmd;  /* NULL: a subcommand is missing, which only help may leave out */
 };
 
-extern const struct cli_option options_global[];   /* -c, -h: with every command */
-extern const struct cli_option options_consumer[]; /* --consumer, where it opens a group */
+extern const struct option_def options_global[];   /* -c, -h: with every command */
+extern const struct option_def options_consumer[]; /* --consumer, where it opens a group */
 
 /* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of the command that may
  * come from the environment are looked up there, too. Stops at -h, with cli->args.help set. */
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
-void options_release(struct args *a);
 /* options_usage fills in a usage error and returns -1. */
 int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
 #define options_usage(...) (options_usage(__VA_ARGS__), -1)
 #endif
-/* options_choice finds value among names (ends with NULL); ERR_CONFIG lists them and names the nearest. */
-int options_choice(const char *value, const char *const *names, int *ret, struct error *err);
-
-/* Setters that several commands have in common. */
-int options_set_json(void *args, const char *value, struct error *err);
-int options_set_wait(void *args, const char *value, struct error *err);
-int options_set_replace(void *args, const char *value, struct error *err);
-int options_set_type(void *args, const char *value, struct error *err);
-int options_set_consumer(void *args, const char *value, struct error *err);
-int options_set_key(void *args, const char *value, struct error *err);
-int options_set_limit(void *args, const char *value, struct error *err);
-int options_set_all(void *args, const char *value, struct error *err);
-
-int options_set_yes(void *args, const char *value, struct error *err);
-int options_set_dry_run(void *args, const char *value, struct error *err);
+/* Setters for what several commands have in common. */
+option_setter options_consumer_name; /* const char *: a valid name of a consumer */
+option_setter options_key;           /* struct key_arg */
 
 /* confirm asks, on a terminal, whether to do what cannot be undone: "delete 3 dead letters ...". 0: yes, or --yes was given.
  * CLI_FOUND: no. Elsewhere than on a terminal it is a usage error that says what would be done. */
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* clang-format off */
-#define OPTION_YES {{"yes", NULL, "no", "do it without asking; needed where there is no terminal", options_set_yes}, 0, false}
-#define OPTION_DRY_RUN {{"dry-run", NULL, "no", "only say what would be done", options_set_dry_run}, 0, false}
-#define OPTION_JSON {{"json", NULL, "no", "print JSON instead of a table", options_set_json}, 0, true}
-#define OPTION_WAIT {{"wait", "DURATION", "10m", "how long to go on trying while a long transaction has the outbox in use", \
-    options_set_wait}, 0, false}
-#define OPTION_REPLACE {{"replace", NULL, "no", "put this program's functions in place though a later build replaced them", \
-    options_set_replace}, 0, false}
-#define OPTION_END {{NULL, NULL, NULL, NULL, NULL}, 0, false}
+#define OPTION_YES {"yes", NULL, "no", "do not ask for confirmation; required without a terminal", option_bool, ARG(yes)}
+#define OPTION_DRY_RUN {"dry-run", NULL, "no", "only say what would be done", option_bool, ARG(dry_run)}
+#define OPTION_JSON {"json", NULL, "no", "print JSON", option_bool, ARG(json), .env = true}
+#define OPTION_WAIT {"wait", "DURATION", "10m", "how long to keep trying while a long transaction is using the outbox", \
+    option_span, ARG(init.lock_ms)}
+#define OPTION_REPLACE {"replace", NULL, "no", "install this version's functions even if a later build replaced them", \
+    option_bool, ARG(init.replace)}
+#define OPTION_END {NULL}
 /* clang-format on */
 
 /* ---- output ---- */

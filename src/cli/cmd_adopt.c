@@ -6,25 +6,10 @@
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
-static int set_shape(void *target, const char *value, struct error *err)
+static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    int i;
-    if (options_choice(value, shapes, &i, err) != 0) return -1;
-    ((struct args *)target)->shape = shapes[i];
-    return 0;
-}
-
-static int set_existing(void *target, const char *value, struct error *err)
-{
-    int i;
-    if (options_choice(value, existing, &i, err) != 0) return -1;
-    ((struct args *)target)->existing = existing[i];
-    return 0;
-}
-
-static int set_column(void *target, const char *value, struct error *err)
-{
-    struct args *a = target;
+    struct adopt_args *a = field;
+    (void)o;
     const char *equals = strchr(value, '=');
     if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", value);
     size_t n = (size_t)(equals - value) + 1;
@@ -36,51 +21,26 @@ static int set_column(void *target, const char *value, struct error *err)
     return 0;
 }
 
-static int set_undo(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->undo, err);
-}
-
-static int set_mark(void *target, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "the column's name is empty");
-    ((struct args *)target)->mark = value;
-    return 0;
-}
-
-static int set_drop_mark(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->drop_mark, err);
-}
-
-static int set_dry_run(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->dry_run, err);
-}
-
-static const struct cli_option options[] = {
-    {{"shape", "NAME", "auto", "what the table looks like: auto, processed_at, debezium", set_shape}, 0, false},
-    {{"column", "FIELD=COLUMN", NULL,
-      "what a column is, where it is not called as usual: id, type, aggregate_type, aggregate_id, payload, created_at, "
-      "processed_at or tenant; nothing behind = for none; 'TEXT' in single quotes, the same for every row, for type, "
-      "aggregate_type or tenant; may be repeated",
-      set_column},
-     0,
-     false},
-    {{"existing", "WHAT", "copy", "rows there are that were not processed: copy them, or skip them", set_existing},
-     0,
-     false},
-    {{"mark", "COLUMN", NULL,
-      "set this column (processed_at) of a row once --consumer has had it, so that what delivered before does not; it may be a "
-      "time or a truth value",
-      set_mark},
-     0,
-     false},
-    {{"consumer", "NAME", NULL, "with --mark: the consumer whose delivery counts", options_set_consumer}, 0, false},
-    {{"drop-mark", NULL, "no", "mark its rows no longer; new ones still become events", set_drop_mark}, 0, false},
-    {{"undo", NULL, "no", "make no more events of its rows; those there are stay", set_undo}, 0, false},
+static const struct option_def options[] = {
+    {"shape", "NAME", NULL, "layout of the table: processed_at, debezium, or auto to find out (the default)",
+     option_word, ARG(adopt.shape), .names = shapes},
+    {"column", "FIELD=COLUMN", NULL,
+     "which column holds a field, if its name is unusual; the fields are id, type, aggregate_type, aggregate_id, payload, "
+     "created_at, processed_at and tenant; FIELD= if there is none; FIELD='TEXT' for a constant type, aggregate_type or "
+     "tenant; may be repeated",
+     set_column, ARG(adopt)},
+    {"existing", "WHAT", NULL, "rows that are not processed yet: copy them (the default), or skip them", option_word,
+     ARG(adopt.existing), .names = existing},
+    {"mark", "COLUMN", NULL,
+     "set this column (processed_at) once --consumer has received a row, so that the old system leaves it alone; a "
+     "timestamp or a boolean",
+     option_name, ARG(adopt.mark)},
+    {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count", options_consumer_name,
+     ARG(adopt.consumer)},
+    {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool, ARG(adopt.drop_mark)},
+    {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool, ARG(adopt.undo)},
     OPTION_YES,
-    {{"dry-run", NULL, "no", "say what would be done, and do nothing", set_dry_run}, 0, false},
+    OPTION_DRY_RUN,
     OPTION_JSON,
     OPTION_END,
 };
@@ -90,9 +50,10 @@ static const char *rows(int64_t n)
     return n == 1 ? "row that is not processed" : "rows that are not processed";
 }
 
-static void say_dry_run(struct buf *b, const struct args *a, const struct adopt_result *res)
+static void say_dry_run(struct buf *b, const struct args *args, const struct adopt_result *res)
 {
-    const char *table = a->pos[0];
+    const struct adopt_args *a = &args->adopt;
+    const char *table = args->pos[0];
     long long n = (long long)res->copied;
     if (a->undo && res->changed) buf_addf(b, "%s: would be adopted no longer; its events stay\n", table);
     else if (a->undo) buf_addf(b, "%s: is not adopted; nothing would be done\n", table);
@@ -107,11 +68,12 @@ static void say_dry_run(struct buf *b, const struct args *a, const struct adopt_
     buf_addf(b, "columns: %s\n", res->mapping);
 }
 
-static void say(struct buf *b, const struct args *a, const struct adopt_result *res)
+static void say(struct buf *b, const struct args *args, const struct adopt_result *res)
 {
-    const char *table = a->pos[0];
+    const struct adopt_args *a = &args->adopt;
+    const char *table = args->pos[0];
     long long n = (long long)res->copied;
-    if (a->dry_run) say_dry_run(b, a, res);
+    if (args->dry_run) say_dry_run(b, args, res);
     else if (a->drop_mark)
         buf_addf(b, "%s: %s\n", table,
                  res->changed ? "its rows are marked no longer" : "its rows were not marked; nothing to do");
@@ -127,32 +89,33 @@ static void say(struct buf *b, const struct args *a, const struct adopt_result *
 
 static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
 {
-    const struct args *a = &cli->args;
+    const struct args *args = &cli->args;
+    const struct adopt_args *a = &args->adopt;
     struct buf b;
     buf_init(&b, 8192);
-    if (a->json) {
+    if (args->json) {
         buf_addc(&b, '{');
-        output_string(&b, "table", a->pos[0]);
+        output_string(&b, "table", args->pos[0]);
         output_bool(&b, "adopted", !a->undo);
         output_bool(&b, "changed", res->changed);
         output_number(&b, "copied", res->copied);
         if (a->mark) output_string(&b, "mark", a->mark);
         if (a->mark) output_string(&b, "consumer", a->consumer);
-        if (a->dry_run) {
+        if (args->dry_run) {
             output_bool(&b, "dry_run", true);
         }
-        if (a->dry_run && !a->undo) {
+        if (args->dry_run && !a->undo) {
             output_member(&b, "columns");
             buf_adds(&b, res->mapping);
         }
         buf_adds(&b, "}\n");
-    } else say(&b, a, res);
+    } else say(&b, args, res);
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
-static int check(const struct args *a, struct error *err)
+static int check(const struct adopt_args *a, struct error *err)
 {
     bool more = a->shape || a->existing || a->n_columns;
     if (a->undo && (more || a->mark || a->drop_mark))
@@ -167,8 +130,9 @@ static int check(const struct args *a, struct error *err)
 
 static int run(struct cli *cli, struct error *err)
 {
-    const struct args *a = &cli->args;
-    struct adopt_request req = {.table = a->pos[0],
+    const struct args *args = &cli->args;
+    const struct adopt_args *a = &args->adopt;
+    struct adopt_request req = {.table = args->pos[0],
                                 .shape = a->shape ? a->shape : shapes[0],
                                 .existing = a->existing,
                                 .columns = a->columns,
@@ -177,13 +141,13 @@ static int run(struct cli *cli, struct error *err)
                                 .consumer = a->consumer,
                                 .drop_mark = a->drop_mark,
                                 .undo = a->undo,
-                                .dry_run = a->dry_run};
+                                .dry_run = args->dry_run};
     struct adopt_result res = {0};
     struct store *st;
     if (check(a, err) != 0) return -1;
-    if (a->undo && !a->dry_run && confirm(cli, err, "stop making events of the rows of %.200s", a->pos[0]) != 0)
+    if (a->undo && !args->dry_run && confirm(cli, err, "stop making events of the rows of %.200s", args->pos[0]) != 0)
         return -1;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = st->ops->adopt
                 ? st->ops->adopt(st, &req, &res, err)
                 : err_set(err, ERR_CONFIG, "adopting a table is for PostgreSQL; a %s: store cannot", st->ops->scheme);
@@ -194,7 +158,7 @@ static int run(struct cli *cli, struct error *err)
 const struct command cmd_adopt[] = {
     {.name = "adopt",
      .args = "TABLE",
-     .help = "make events of the rows of an outbox table there is already",
+     .help = "turn the rows of an existing outbox table into events",
      .options = options,
      .min = 1,
      .max = 1,

@@ -4,14 +4,9 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static int set_connect(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->connect, err);
-}
-
-static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
-static const struct cli_option check_options[] = {
-    {{"connect", NULL, "no", "connect to the store and to what sinks deliver to as well", set_connect}, 0, false},
+static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def check_options[] = {
+    {"connect", NULL, "no", "also connect to the store and to every sink", option_bool, ARG(check.connect)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -22,7 +17,7 @@ static void gather(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
     struct error err;
-    if (config_complain(&cli->config, p, &err) != 0) cli->args.overflow = true;
+    if (config_complain(&cli->config, p, &err) != 0) cli->args.check.overflow = true;
 }
 
 /* check_store: the URL, and with --connect the database. */
@@ -32,9 +27,9 @@ static void check_store(struct cli *cli)
     struct error err = {0};
     struct buf b;
     int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.connect) {
+    if (r == 0 && cli->args.check.connect) {
         struct store *st;
-        r = commands_store(cli, false, &st, &err);
+        r = commands_store(cli, &st, &err);
         if (r == 0) store_close(st);
     } else if (r == 0) {
         buf_init(&b, (size_t)16 << 20);
@@ -87,7 +82,7 @@ static int print_json(const struct cli *cli, size_t consumers, size_t *ret_wrong
     buf_addc(&b, '{');
     output_bool(&b, "ok", *ret_wrong == 0);
     output_string(&b, "file", c->path);
-    output_bool(&b, "connected", cli->args.connect);
+    output_bool(&b, "connected", cli->args.check.connect);
     output_number(&b, "consumers", (int64_t)consumers);
     list_json(&b, "problems", c, false);
     list_json(&b, "warnings", c, true);
@@ -101,9 +96,9 @@ static int check(struct cli *cli, struct error *err)
 {
     size_t n, wrong = 0;
     check_store(cli);
-    config_check(&cli->config, cli->args.connect, gather, cli);
+    config_check(&cli->config, cli->args.check.connect, gather, cli);
     config_consumers(&cli->config, &n);
-    if (cli->args.overflow) return err_nomem(err);
+    if (cli->args.check.overflow) return err_nomem(err);
     if (cli->args.json) {
         if (print_json(cli, n, &wrong, err) != 0) return -1;
     } else {
@@ -115,7 +110,7 @@ static int check(struct cli *cli, struct error *err)
     }
     if (!cli->args.json)
         printf("%s: ok, %zu consumer%s%s\n", cli->config.path ? cli->config.path : "no config file", n,
-               n == 1 ? "" : "s", cli->args.connect ? ", all answer" : "");
+               n == 1 ? "" : "s", cli->args.check.connect ? ", all answer" : "");
     return 0;
 }
 
@@ -293,21 +288,17 @@ static int sample(struct cli *cli, struct error *err)
 const struct command cmd_config[] = {
     {.name = "config",
      .sub = "check",
-     .help = "list everything that is wrong with the settings a relay would run with",
+     .help = "list everything wrong with the settings of a relay",
      .options = check_options,
      .consumers = true,
      .gathers = true,
      .run = check},
     {.name = "config",
      .sub = "show",
-     .help = "show the settings that count, and where each comes from",
+     .help = "show the effective settings, and where each comes from",
      .options = show_options,
      .consumers = true,
      .run = show},
-    {.name = "config",
-     .sub = "sample",
-     .help = "print a config file that explains itself",
-     .bare = true,
-     .run = sample},
+    {.name = "config", .sub = "sample", .help = "print a commented sample config file", .bare = true, .run = sample},
     {.name = NULL},
 };

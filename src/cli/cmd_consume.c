@@ -20,87 +20,38 @@ static struct {
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
-static int set_group(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->group = value;
-    return 0;
-}
-
-static int set_exec(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->exec = value;
-    return 0;
-}
-
-static int set_exec_env(void *target, const char *value, struct error *err)
+static int set_exec_env(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (exec_env_check(value, err) != 0) return -1;
-    ((struct args *)target)->exec_env = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-static int set_member(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->member = value;
-    return 0;
-}
-
-static int set_from(void *target, const char *value, struct error *err)
+static int set_start(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (strcmp(value, "beginning") == 0) value = "0";
     else if (strcmp(value, "end") == 0) value = "$";
     else if (value[strspn(value, "0123456789-")] || !*value)
         return err_set(err, ERR_CONFIG, "\"%s\" is not beginning, end or an id such as 1748100000000-0", value);
-    ((struct args *)target)->from = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-static int set_snapshot(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->snapshot = value;
-    return 0;
-}
-
-static int set_claim_after(void *target, const char *value, struct error *err)
-{
-    return text_duration(value, &((struct args *)target)->claim_ms, err);
-}
-
-static int set_drain(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->drain, err);
-}
-
-static const struct cli_option options[] = {
-    {{"group", "NAME", NULL, "consumer group, made if it is not there; also what handled events are remembered under",
-      set_group},
-     'g',
-     false},
-    {{"exec", "COMMAND", NULL, "shell command per event: the event on stdin, exit status 0 means handled", set_exec},
-     0,
-     false},
-    {{"exec-env", "NAME,...", NULL, "environment variables that commands get beside PATH, HOME, LANG and the like",
-      set_exec_env},
-     0,
-     false},
-    {{"name", "NAME", NULL, "name of this member of the group, the same after a restart; the host's name if not given",
-      set_member},
-     0,
-     false},
-    {{"start", "beginning|end|ID", "beginning", "where a new group starts", set_from}, 0, false},
-    {{"snapshot", "COMMAND", NULL,
-      "run before a new group is made, to read the source's rows; OUTBOX_STREAM and OUTBOX_HWM say where it goes on",
-      set_snapshot},
-     0,
-     false},
-    {{"claim-after", "DURATION", "1m", "take over what another member has left lying for so long", set_claim_after},
-     0,
-     false},
-    {{"drain", NULL, "no", "end once nothing is left to read", set_drain}, 0, false},
+static const struct option_def options[] = {
+    {"group", "NAME", NULL, "consumer group, created if missing; handled events are remembered under its name",
+     option_text, ARG(consume.group), .letter = 'g'},
+    {"exec", "COMMAND", NULL, "shell command to run per event: the event on stdin, exit status 0 means handled",
+     option_text, ARG(consume.exec)},
+    {"exec-env", "NAME,...", NULL,
+     "environment variables to pass to the command, besides PATH, HOME, LANG and the like", set_exec_env,
+     ARG(consume.exec_env)},
+    {"name", "NAME", NULL, "name of this group member, stable across restarts; the host name if not given", option_text,
+     ARG(consume.name)},
+    {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start, ARG(consume.start)},
+    {"snapshot", "COMMAND", NULL,
+     "run this before creating the group, to copy existing data; OUTBOX_STREAM and OUTBOX_HWM say where the stream goes on",
+     option_text, ARG(consume.snapshot)},
+    {"claim-after", "DURATION", "1m", "take over entries that another member has not finished for this long",
+     option_span, ARG(consume.claim_ms)},
+    {"drain", NULL, "no", "exit once nothing is left to read", option_bool, ARG(consume.drain)},
     OPTION_END,
 };
 
@@ -134,7 +85,8 @@ static int catch_signals(struct error *err)
 
 /* One event goes through the exec sink at a time. */
 struct reader {
-    const struct args *args;
+    const struct consume_args *args;
+    const char *url;
     struct store *st; /* NULL: nothing is remembered */
     struct sink *sk;
     bool ended;
@@ -191,7 +143,8 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
 }
 
 /* run_snapshot runs the command with two facts in its environment; *ret_status is as waitpid has it. */
-static int run_snapshot(const struct args *a, const char *stream, const char *hwm, int *ret_status, struct error *err)
+static int run_snapshot(const struct consume_args *a, const char *stream, const char *hwm, int *ret_status,
+                        struct error *err)
 {
     struct exec_env *env;
     pid_t pid;
@@ -220,7 +173,7 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-static int check(const struct args *args, struct error *err)
+static int check(const struct consume_args *args, struct error *err)
 {
     if (!args->group) return options_usage(err, "which consumer group? say --group NAME");
     if (!args->exec) return options_usage(err, "what to do with an event? say --exec COMMAND");
@@ -244,13 +197,13 @@ static int open_sink(struct reader *r, const char *url, struct error *err)
 
 static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
-    const struct args *a = r->args;
+    const struct consume_args *a = r->args;
     struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
     struct consume_config cfg = {
-        .url = a->pos[0],
+        .url = r->url,
         .group = a->group,
-        .name = a->member,
-        .from = a->from,
+        .name = a->name,
+        .from = a->start,
         .claim_ms = a->claim_ms,
         .until_through = a->drain,
         .wake = stopping.wake,
@@ -270,15 +223,15 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
 
 static int run(struct cli *cli, struct error *err)
 {
-    struct reader r = {.args = &cli->args};
+    struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
     struct buf url;
-    if (check(&cli->args, err) != 0) return -1;
+    if (check(r.args, err) != 0) return -1;
     buf_init(&url, (size_t)1 << 20);
-    buf_addf(&url, "exec:%s", cli->args.exec);
+    buf_addf(&url, "exec:%s", r.args->exec);
     int rc = buf_cstr(&url) ? 0 : err_nomem(err);
     if (rc == 0) rc = catch_signals(err);
     if (rc == 0) rc = open_sink(&r, url.p, err);
-    if (rc == 0 && cli->settings.store) rc = commands_store(cli, false, &r.st, err);
+    if (rc == 0 && cli->settings.store) rc = commands_store(cli, &r.st, err);
     if (rc == 0) rc = consume(cli, &r, err);
     store_close(r.st);
     if (r.sk) r.sk->ops->close(r.sk);
@@ -289,7 +242,7 @@ static int run(struct cli *cli, struct error *err)
 const struct command cmd_consume[] = {
     {.name = "consume",
      .args = "URL",
-     .help = "read a Redis stream: a command per event, each event once",
+     .help = "read a Redis stream and run a command for each event, once",
      .options = options,
      .min = 1,
      .max = 1,

@@ -7,62 +7,27 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static int set_force(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->force, err);
-}
-
-static int set_events(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->settings.events = value;
-    return 0;
-}
-
-static int set_where(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->settings.where = value;
-    return 0;
-}
-
-static int set_order(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->settings.order = value;
-    return 0;
-}
-
-static int set_lanes(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->settings.lanes = value;
-    return 0;
-}
-
-static int set_to(void *target, const char *value, struct error *err)
-{
-    return text_int(value, 1, INT32_MAX, &((struct args *)target)->generation, err);
-}
-
-static const struct cli_option list_options[] = {OPTION_JSON, OPTION_END};
-static const struct cli_option set_options[] = {
-    {{"events", "PATTERN,...", NULL, "types of events it gets from now on; \"\" for all", set_events}, 0, false},
-    {{"where", "EXPR", NULL, "predicate on the payload from now on; \"\" for none", set_where}, 0, false},
-    {{"order", "none|key|global", NULL, "which events keep their order; once it is through", set_order}, 0, false},
-    {{"lanes", "N", NULL, "shares of the keys, 1 to 64; once it is through", set_lanes}, 0, false},
+static const struct option_def list_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def set_options[] = {
+    {"events", "PATTERN,...", NULL, "event types to deliver from now on; \"\" for all", option_text,
+     ARG(consumers.events)},
+    {"where", "EXPR", NULL, "payload predicate from now on; \"\" for none", option_text, ARG(consumers.where)},
+    {"order", "none|key|global", NULL, "which events stay in order, once nothing is in flight or parked", option_text,
+     ARG(consumers.order)},
+    {"lanes", "N", NULL, "number of lanes, 1 to 64, once nothing is in flight or parked", option_text,
+     ARG(consumers.lanes)},
     OPTION_JSON,
     OPTION_END,
 };
-static const struct cli_option revert_options[] = {
-    {{"to", "GENERATION", NULL, "which settings; if not given, those before the last change", set_to}, 0, false},
+static const struct option_def revert_options[] = {
+    {"to", "GENERATION", NULL, "which settings; those before the last change if not given", option_long,
+     ARG(consumers.generation), .min = 1, .max = INT32_MAX},
     OPTION_JSON,
     OPTION_END,
 };
-static const struct cli_option remove_options[] = {
-    {{"force", NULL, "no", "even with dead letters, events that wait for a retry, or a relay at work", set_force},
-     0,
-     false},
+static const struct option_def remove_options[] = {
+    {"force", NULL, "no", "even with dead letters, events waiting for a retry, or a running relay", option_bool,
+     ARG(consumers.force)},
     OPTION_DRY_RUN,
     OPTION_YES,
     OPTION_JSON,
@@ -202,7 +167,7 @@ static int list(struct cli *cli, struct error *err)
     struct store *st;
     struct arena a;
     size_t n = 0;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     arena_init(&a, 0);
     int r = st->ops->info(st, &info, err);
     if (r == 0) r = st->ops->consumer_list(st, name, &a, &c, &n, err);
@@ -232,7 +197,7 @@ static int report(const struct cli *cli, const char *what, struct error *err)
 static int change(struct cli *cli, const char *what, struct error *err)
 {
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = st->ops->consumer_pause(st, cli->args.pos[0], strcmp(what, "paused") == 0, err);
     store_close(st);
     return r == 0 ? report(cli, what, err) : -1;
@@ -278,13 +243,13 @@ static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct 
     struct buf loss;
     size_t n;
     if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
-    if (!cli->args.force && store_removable(name, c->dead, c->parked, c->claims, err) != 0) return -1;
+    if (!cli->args.consumers.force && store_removable(name, c->dead, c->parked, c->claims, err) != 0) return -1;
     if (cli->args.dry_run) return report_removal(cli, c, err);
     buf_init(&loss, 1024);
     add_loss(&loss, c);
     int r = confirm(cli, err, "remove consumer \"%s\" for good, with %s", name, buf_cstr(&loss));
     buf_release(&loss);
-    if (r == 0) r = st->ops->consumer_remove(st, name, cli->args.force, err);
+    if (r == 0) r = st->ops->consumer_remove(st, name, cli->args.consumers.force, err);
     return r == 0 ? report_removal(cli, c, err) : -1;
 }
 
@@ -302,7 +267,7 @@ static int remove_(struct cli *cli, struct error *err)
 {
     struct store *st;
     struct arena a;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     arena_init(&a, 0);
     int r = remove_in(cli, st, &a, err);
     arena_release(&a);
@@ -393,7 +358,7 @@ static int history(struct cli *cli, struct error *err)
     struct store *st;
     struct arena a;
     size_t n;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     arena_init(&a, 0);
     int r = settings_of(st, cli->args.pos[0], &a, &s, &n, &spec, err);
     store_close(st);
@@ -422,7 +387,7 @@ static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, s
 static int check_settings(const struct cli *cli, struct consumer *c, const struct consumer_spec *spec,
                           struct error *err)
 {
-    const struct settings_args *s = &cli->args.settings;
+    const struct consumers_args *s = &cli->args.consumers;
     char lanes[OUTPUT_INT];
     const char *const given[][2] = {
         {"events", s->events ? s->events : spec->events},
@@ -460,12 +425,12 @@ static int set_in(struct cli *cli, struct store *st, struct arena *a, struct err
 
 static int set_(struct cli *cli, struct error *err)
 {
-    const struct settings_args *s = &cli->args.settings;
+    const struct consumers_args *s = &cli->args.consumers;
     struct store *st;
     struct arena a;
     if (!s->events && !s->where && !s->order && !s->lanes)
         return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     arena_init(&a, 0);
     int r = set_in(cli, st, &a, err);
     arena_release(&a);
@@ -476,7 +441,7 @@ static int set_(struct cli *cli, struct error *err)
 static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];
-    int64_t to = cli->args.generation;
+    int64_t to = cli->args.consumers.generation;
     struct consumer_settings *list;
     struct consumer_spec spec;
     size_t n, i = to ? 0 : 1;
@@ -498,7 +463,7 @@ static int revert(struct cli *cli, struct error *err)
 {
     struct store *st;
     struct arena a;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     arena_init(&a, 0);
     int r = revert_in(cli, st, &a, err);
     arena_release(&a);
@@ -511,7 +476,7 @@ const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "show",
      .args = "NAME",
-     .help = "show all about a consumer",
+     .help = "show everything about a consumer",
      .options = list_options,
      .min = 1,
      .max = 1,
@@ -527,7 +492,7 @@ const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "resume",
      .args = "NAME",
-     .help = "go on delivering to a consumer",
+     .help = "resume delivering to a consumer",
      .options = list_options,
      .min = 1,
      .max = 1,
@@ -543,7 +508,7 @@ const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "set",
      .args = "NAME",
-     .help = "give a consumer other settings, on purpose: also such as were replaced before",
+     .help = "change a consumer's settings, even to ones that were replaced before",
      .options = set_options,
      .min = 1,
      .max = 1,
@@ -551,7 +516,7 @@ const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "revert",
      .args = "NAME",
-     .help = "give a consumer settings back that were replaced",
+     .help = "restore earlier settings of a consumer",
      .options = revert_options,
      .min = 1,
      .max = 1,
@@ -559,7 +524,7 @@ const struct command cmd_consumers[] = {
     {.name = "consumers",
      .sub = "remove",
      .args = "NAME",
-     .help = "forget a consumer and its state",
+     .help = "remove a consumer and its state",
      .options = remove_options,
      .min = 1,
      .max = 1,

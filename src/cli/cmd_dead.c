@@ -5,28 +5,24 @@
 #include "cli/cli.h"
 
 /* clang-format off */
-#define OPTION_CONSUMER {{"consumer", "NAME", NULL, "only dead letters of this consumer", options_set_consumer}, 0, false}
-#define OPTION_TYPE {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false}
+#define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", options_consumer_name, ARG(dead.consumer)}
+#define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", option_text, ARG(dead.type)}
+#define OPTION_ALL {"all", NULL, "no", "all dead letters, or all that match --consumer and --type", option_bool, ARG(dead.all)}
 /* clang-format on */
 
-static const struct cli_option list_options[] = {
+static const struct option_def list_options[] = {
     OPTION_CONSUMER,
     OPTION_TYPE,
-    {{"limit", "N", NULL, "most dead letters to list; all if not given", options_set_limit}, 0, true},
+    {"limit", "N", NULL, "maximum number to list; all if not given", option_long, ARG(dead.limit), .min = 1,
+     .max = INT32_MAX, .env = true},
     OPTION_JSON,
     OPTION_END,
 };
-
-static const struct cli_option show_options[] = {OPTION_CONSUMER, OPTION_JSON, OPTION_END};
-
-/* clang-format off */
-#define OPTION_ALL {{"all", NULL, "no", "every dead letter of every consumer, or those that --consumer and --type leave", options_set_all}, 0, false}
-/* clang-format on */
-
-static const struct cli_option retry_options[] = {
+static const struct option_def show_options[] = {OPTION_CONSUMER, OPTION_JSON, OPTION_END};
+static const struct option_def retry_options[] = {
     OPTION_CONSUMER, OPTION_TYPE, OPTION_ALL, OPTION_DRY_RUN, OPTION_JSON, OPTION_END,
 };
-static const struct cli_option drop_options[] = {
+static const struct option_def drop_options[] = {
     OPTION_CONSUMER, OPTION_TYPE, OPTION_ALL, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END,
 };
 
@@ -42,10 +38,10 @@ struct listing {
 static struct dead_query query_of(const struct args *a)
 {
     return (struct dead_query){
-        .consumer = a->consumer,
+        .consumer = a->dead.consumer,
         .id = a->n_pos ? a->pos[0] : NULL,
-        .type = a->type,
-        .limit = (size_t)a->limit,
+        .type = a->dead.type,
+        .limit = (size_t)a->dead.limit,
     };
 }
 
@@ -149,7 +145,7 @@ static int list(struct cli *cli, struct error *err)
 {
     struct listing l = {.as_list = cli->args.json, .err = err};
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&l.b, OUTPUT_MAX);
     int r = cli->args.json ? visit_all(st, &cli->args, visit_json, &l, err) : list_table(cli, st, &l, err);
     buf_release(&l.b);
@@ -160,14 +156,14 @@ static int list(struct cli *cli, struct error *err)
 static int not_found(const struct args *a, struct error *err)
 {
     return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"%s%s; outbox dead list shows those there are",
-                   a->pos[0], a->consumer ? " of consumer " : "", a->consumer ? a->consumer : "");
+                   a->pos[0], a->dead.consumer ? " of consumer " : "", a->dead.consumer ? a->dead.consumer : "");
 }
 
 static int show(struct cli *cli, struct error *err)
 {
     struct listing l = {.err = err};
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&l.b, OUTPUT_MAX);
     int r = visit_all(st, &cli->args, cli->args.json ? visit_json : visit_pairs, &l, err);
     buf_release(&l.b);
@@ -232,7 +228,7 @@ static int act(struct store *st, const struct args *a, bool drop, struct tally *
     int r = st->ops->consumer_list(st, NULL, &arena, &c, &n, err);
     for (size_t i = 0; r == 0 && i < n; i++) {
         int64_t done = 0;
-        if (a->consumer && strcmp(a->consumer, c[i].spec.name) != 0) continue;
+        if (a->dead.consumer && strcmp(a->dead.consumer, c[i].spec.name) != 0) continue;
         q.consumer = c[i].spec.name;
         r = drop ? st->ops->dead_drop(st, &q, &done, err) : st->ops->dead_retry(st, &q, &done, err);
         if (r == 0 && done > 0) tally_add(ret, q.consumer, done);
@@ -302,9 +298,9 @@ static int change(struct cli *cli, bool drop, struct error *err)
     const struct args *a = &cli->args;
     struct tally t = {0};
     struct store *st;
-    if (!a->all && !a->n_pos) return options_usage(err, "dead %s needs an ID, or --all", drop ? "drop" : "retry");
-    if (a->all && a->n_pos) return options_usage(err, "an ID and --all are one too many");
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (!a->dead.all && !a->n_pos) return options_usage(err, "dead %s needs an ID, or --all", drop ? "drop" : "retry");
+    if (a->dead.all && a->n_pos) return options_usage(err, "an ID and --all are one too many");
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = change_in(cli, st, drop, &t, err);
     store_close(st);
     if (r == 0) r = t.sum == 0 && a->n_pos ? not_found(a, err) : report(a, drop, &t, err);
@@ -335,7 +331,7 @@ const struct command cmd_dead[] = {
     {.name = "dead",
      .sub = "retry",
      .args = "ID | --all",
-     .help = "send dead letters back, with all their attempts",
+     .help = "deliver dead letters again, with a fresh set of attempts",
      .options = retry_options,
      .max = 1,
      .run = retry},

@@ -6,20 +6,12 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define PATIENCE_MS 300000
 #define CLOCK_MS 1000                        /* how far clocks may be apart */
 #define ABANDONED_MS (INT64_C(24) * 3600000) /* nobody has looked at it for as long */
 
-static int set_patience(void *target, const char *value, struct error *err)
-{
-    return text_duration(value, &((struct args *)target)->patience_ms, err);
-}
-
-static const struct cli_option options[] = {
-    {{"patience", "DURATION", "5m",
-      "how old a transaction, a waiting event or a lost claim may be before it is a warning", set_patience},
-     0,
-     true},
+static const struct option_def options[] = {
+    {"patience", "DURATION", "5m", "warn about transactions, waiting events and lost claims older than this",
+     option_span, ARG(doctor.patience_ms), .env = true},
     OPTION_JSON,
     OPTION_END,
 };
@@ -220,7 +212,7 @@ static int look(struct visit *v, struct error *err)
 
 static int run(struct cli *cli, struct error *err)
 {
-    struct visit v = {.cli = cli, .patience_ms = cli->args.patience_ms < 0 ? PATIENCE_MS : cli->args.patience_ms};
+    struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
     if (commands_look(cli, &v.st, err) != 0) return -1;
     arena_init(&v.arena, 0);
     report_init(&v.report, cli);
@@ -234,7 +226,7 @@ static int run(struct cli *cli, struct error *err)
 
 const struct command cmd_doctor[] = {
     {.name = "doctor",
-     .help = "say what is wrong now and what to do; exit status 1 if there is a warning or a problem",
+     .help = "report problems and how to fix them; exit status 1 if there are any",
      .options = options,
      .run = run},
     {.name = NULL},

@@ -19,24 +19,19 @@
 
 /* ---- options ---- */
 
-static int set_version(void *target, const char *value, struct error *err)
+static int set_version(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    struct args *a = target;
+    struct emit_args *a = field;
+    (void)o;
     if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0) return -1;
     a->has_version = true;
     return 0;
 }
 
-static int set_payload(void *target, const char *value, struct error *err)
+static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    (void)err;
-    ((struct args *)target)->payload = value;
-    return 0;
-}
-
-static int set_header(void *target, const char *value, struct error *err)
-{
-    struct args *a = target;
+    struct emit_args *a = field;
+    (void)o;
     const char *equals = strchr(value, '=');
     if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
     if (a->n_headers == EVENT_HEADERS_COUNT)
@@ -46,66 +41,31 @@ static int set_header(void *target, const char *value, struct error *err)
         if (strncmp(a->headers[i], value, n) == 0)
             return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
     }
-    const char **grown = realloc(a->headers, (a->n_headers + 1) * sizeof(*grown));
-    if (!grown) return err_nomem(err);
-    a->headers = grown;
-    grown[a->n_headers++] = value;
+    a->headers[a->n_headers++] = value;
     return 0;
 }
 
-static int set_idempotency_key(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->idempotency_key = value;
-    return 0;
-}
-
-static int set_tenant(void *target, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)target)->tenant = value;
-    return 0;
-}
-
-static int set_delay(void *target, const char *value, struct error *err)
-{
-    return text_duration(value, &((struct args *)target)->delay_ms, err);
-}
-
-static int set_ndjson(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->ndjson, err);
-}
-
-static int set_atomic(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->atomic, err);
-}
-
-static const struct cli_option options[] = {
-    {{"key", "AGGTYPE/AGGID", NULL, "what the event is about; events of one key keep their order", options_set_key},
-     0,
-     false},
-    {{"version", "N", NULL, "version of the aggregate", set_version}, 0, false},
-    {{"payload", "JSON|@FILE|-", "null", "the payload: JSON text, the content of a file, or - for stdin", set_payload},
-     0,
-     false},
-    {{"header", "NAME=VALUE", NULL, "a header; may be given several times", set_header}, 0, false},
-    {{"idempotency-key", "KEY", NULL,
-      "emitting the same key again gives no second event, for as long as the first one is kept", set_idempotency_key},
-     0,
-     false},
-    {{"tenant", "NAME", NULL, "whose event it is", set_tenant}, 0, false},
-    {{"delay", "DURATION", "0s", "deliver no earlier than this from now", set_delay}, 0, false},
-    {{"ndjson", NULL, "no", "read events from a file or stdin, an object per line", set_ndjson}, 0, false},
-    {{"atomic", NULL, "no", "with --ndjson: all in one transaction instead of 1,000 lines each", set_atomic}, 0, true},
+static const struct option_def options[] = {
+    {"key", "AGGTYPE/AGGID", NULL, "what the event is about; events with the same key stay in order", options_key,
+     ARG(emit.key)},
+    {"version", "N", NULL, "version of the aggregate", set_version, ARG(emit)},
+    {"payload", "JSON|@FILE|-", NULL, "the payload: JSON, @FILE to read a file, - for stdin; null if not given",
+     option_text, ARG(emit.payload)},
+    {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
+    {"idempotency-key", "KEY", NULL, "emitting this key again adds no second event while the first one is kept",
+     option_text, ARG(emit.idempotency_key)},
+    {"tenant", "NAME", NULL, "tenant that the event belongs to", option_text, ARG(emit.tenant)},
+    {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span, ARG(emit.delay_ms)},
+    {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line", option_bool, ARG(emit.ndjson)},
+    {"atomic", NULL, "no", "with --ndjson: one transaction for all lines instead of one per 1,000", option_bool,
+     ARG(emit.atomic), .env = true},
     OPTION_JSON,
     OPTION_END,
 };
 
 /* ---- one event ---- */
 
-static int headers_json(const struct args *a, struct buf *b, struct error *err)
+static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
     for (size_t i = 0; i < a->n_headers; i++) {
@@ -127,7 +87,7 @@ static int headers_json(const struct args *a, struct buf *b, struct error *err)
  * enough to see that it is too much. */
 static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
 {
-    const char *p = cli->args.payload;
+    const char *p = cli->args.emit.payload;
     size_t max = (size_t)cli->settings.payload_max + 1;
     *ret = str_of(p);
     if (!p || (p[0] != '@' && strcmp(p, "-") != 0)) return 0;
@@ -163,7 +123,7 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     bool duplicate = false;
     struct event_limits limits = {cli->settings.payload_max, clock_wall(&clock_system)};
     if (event_check(ev, &limits, err) != 0) return -1;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
     store_close(st);
     return r == 0 ? report_one(&cli->args, id, duplicate, err) : -1;
@@ -171,14 +131,14 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
 
 static int emit_one(struct cli *cli, struct error *err)
 {
-    const struct args *a = &cli->args;
+    const struct emit_args *a = &cli->args.emit;
     struct buf payload, headers;
     buf_init(&payload, (size_t)cli->settings.payload_max + 1);
     buf_init(&headers, (size_t)2 * EVENT_HEADERS_MAX);
     struct new_event ev = {
-        .type = str_of(a->pos[0]),
-        .aggregate_type = a->aggregate_type,
-        .aggregate_id = a->aggregate_id,
+        .type = str_of(cli->args.pos[0]),
+        .aggregate_type = a->key.aggregate_type,
+        .aggregate_id = a->key.aggregate_id,
         .idempotency_key = str_of(a->idempotency_key),
         .tenant = str_of(a->tenant),
         .has_version = a->has_version,
@@ -259,7 +219,7 @@ static int bulk_lines(struct bulk *k, struct error *err)
         k->batch_lines++;
         if (!is_blank(line) && bulk_line(k, line, err) != 0) return -1;
         output_progress_step(&k->progress, k->lines.bytes, k->events + k->batch_events);
-        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.atomic;
+        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.emit.atomic;
         if (full && bulk_commit(k, err) != 0) return -1;
     }
 }
@@ -321,35 +281,36 @@ static int emit_many(struct cli *cli, struct error *err)
     struct bulk k = {.cli = cli, .name = is_stdin ? "stdin" : path};
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
-    int r = commands_store(cli, false, &k.st, err);
+    int r = commands_store(cli, &k.st, err);
     if (r == 0) r = bulk_run(&k, fd, err);
     store_close(k.st);
     if (!is_stdin) close(fd);
     return r;
 }
 
-static int refuse(const struct args *a, struct error *err)
+/* about_one tells whether an option was given that describes a single event. */
+static bool about_one(const struct emit_args *a)
 {
-    bool single = a->payload || a->n_headers || a->aggregate_id.p || a->has_version || a->idempotency_key ||
-                  a->tenant || a->delay_ms;
-    if (a->ndjson && single) {
-        return options_usage(err,
-                             "with --ndjson the lines say everything about the events; drop the options about one");
-    }
-    if (!a->ndjson && !a->n_pos) return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
-    return 0;
+    if (a->payload || a->n_headers || a->key.aggregate_id.p) return true;
+    return a->has_version || a->idempotency_key || a->tenant || a->delay_ms;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
-    if (refuse(&cli->args, err) != 0) return -1;
-    return cli->args.ndjson ? emit_many(cli, err) : emit_one(cli, err);
+    const struct emit_args *a = &cli->args.emit;
+    if (a->ndjson && about_one(a)) {
+        return options_usage(err,
+                             "with --ndjson the lines say everything about the events; drop the options about one");
+    }
+    if (a->ndjson) return emit_many(cli, err);
+    if (cli->args.n_pos == 0) return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
+    return emit_one(cli, err);
 }
 
 const struct command cmd_emit[] = {
     {.name = "emit",
      .args = "TYPE | --ndjson [FILE|-]",
-     .help = "store an event, or many, and print the id",
+     .help = "store one event, or many, and print the id",
      .options = options,
      .max = 1,
      .run = run},

@@ -4,7 +4,6 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define LIMIT 100
 #define STATES_MAX 4096 /* bytes of the STATE column */
 
 /* The five inspections, which are commands, too: as other descriptions of an outbox call the states. Unprocessed is what a worker
@@ -18,7 +17,7 @@ static const struct {
     {"abandoned", STATE_EXPIRED, false},  {"published", STATE_DELIVERED, false},
 };
 
-static bool inspection(struct args *a, const char *name)
+static bool inspection(struct events_args *a, const char *name)
 {
     for (size_t i = 0; i < sizeof inspections / sizeof *inspections; i++) {
         if (strcmp(inspections[i].name, name) != 0) continue;
@@ -29,48 +28,41 @@ static bool inspection(struct args *a, const char *name)
     return false;
 }
 
-static int set_state(void *target, const char *value, struct error *err)
+static int set_state(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    struct args *a = target;
+    struct events_args *a = field;
+    (void)o;
     int i;
     if (inspection(a, value)) return 0;
-    if (options_choice(value, delivery_state_names, &i, err) != 0) return -1;
+    if (option_index(value, delivery_state_names, &i, err) != 0) return -1;
     a->state = i + 1;
     a->unprocessed = false;
     return 0;
 }
 
-static int set_after(void *target, const char *value, struct error *err)
-{
-    return text_int(value, 0, INT64_MAX, &((struct args *)target)->after, err);
-}
-
-static int set_newest(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->newest, err);
-}
-
+/* clang-format off */
 #define OPTIONS_OF_A_LISTING \
-    {{"type", "PATTERN", NULL, "only types that match, * standing for anything", options_set_type}, 0, false}, \
-        {{"key", "AGGTYPE/AGGID", NULL, "only events of this key", options_set_key}, 0, false}, \
-        {{"consumer", "NAME", NULL, "only what they are to this consumer", options_set_consumer}, 0, false}, \
-        {{"after", "SEQ", "0", "only events behind this sequence number", set_after}, 0, false}, \
-        {{"newest", NULL, "no", "newest first", set_newest}, 0, true}, \
-        {{"limit", "N", "100", "most events to list", options_set_limit}, 0, true}, OPTION_JSON, OPTION_END
+    {"type", "PATTERN", NULL, "only event types that match; * matches anything", option_text, ARG(events.type)}, \
+    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, ARG(events.key)}, \
+    {"consumer", "NAME", NULL, "only the states for this consumer", options_consumer_name, ARG(events.consumer)}, \
+    {"after", "SEQ", "0", "only events after this sequence number", option_long, ARG(events.after)}, \
+    {"newest", NULL, "no", "newest first", option_bool, ARG(events.newest), .env = true}, \
+    {"limit", "N", "100", "maximum number to list", option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
+    OPTION_JSON, \
+    OPTION_END
+/* clang-format on */
 
-static const struct cli_option list_options[] = {
-    {{"state", "STATE", NULL,
-      "only those that are pending, in-flight, delivered, failed, expired, skipped, dropped or before-start somewhere; or "
-      "unprocessed, processing, abandoned, published",
-      set_state},
-     0,
-     false},
+static const struct option_def list_options[] = {
+    {"state", "STATE", NULL,
+     "only events in this state for some consumer: pending, in-flight, delivered, failed, expired, skipped, dropped, "
+     "before-start; or unprocessed, processing, abandoned, published",
+     set_state, ARG(events)},
     OPTIONS_OF_A_LISTING,
 };
 
-static const struct cli_option inspect_options[] = {OPTIONS_OF_A_LISTING};
+static const struct option_def inspect_options[] = {OPTIONS_OF_A_LISTING};
 
-static const struct cli_option show_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
 
 /* A listing on its way out. (1) failed: err has been filled in by visit. */
 struct listing {
@@ -198,12 +190,12 @@ static int list(struct cli *cli, struct error *err)
         {"SEQ", true, false},   {"ID", false, false},      {"TYPE", false, true}, {"KEY", false, true},
         {"STATE", false, true}, {"CREATED", false, false}, {NULL, false, false},
     };
-    const struct args *a = &cli->args;
-    struct listing l = {.limit = a->limit ? a->limit : LIMIT, .err = err};
+    const struct events_args *a = &cli->args.events;
+    struct listing l = {.limit = a->limit, .err = err};
     struct event_query q = {
         .type = a->type,
-        .aggregate_type = a->aggregate_type,
-        .aggregate_id = a->aggregate_id,
+        .aggregate_type = a->key.aggregate_type,
+        .aggregate_id = a->key.aggregate_id,
         .consumer = a->consumer,
         .state = a->state,
         .unprocessed = a->unprocessed,
@@ -212,9 +204,9 @@ static int list(struct cli *cli, struct error *err)
         .newest_first = a->newest,
     };
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&l.b, OUTPUT_MAX);
-    int r = a->json ? 0 : output_table(columns, true, output_color(&cli->settings), &l.tb, err);
+    int r = cli->args.json ? 0 : output_table(columns, true, output_color(&cli->settings), &l.tb, err);
     if (r == 0) r = print_list(st, &q, &l, err);
     output_discard(l.tb);
     buf_release(&l.b);
@@ -224,31 +216,31 @@ static int list(struct cli *cli, struct error *err)
 
 static int list_unprocessed(struct cli *cli, struct error *err)
 {
-    inspection(&cli->args, "unprocessed");
+    inspection(&cli->args.events, "unprocessed");
     return list(cli, err);
 }
 
 static int list_processing(struct cli *cli, struct error *err)
 {
-    inspection(&cli->args, "processing");
+    inspection(&cli->args.events, "processing");
     return list(cli, err);
 }
 
 static int list_failed(struct cli *cli, struct error *err)
 {
-    inspection(&cli->args, "failed");
+    inspection(&cli->args.events, "failed");
     return list(cli, err);
 }
 
 static int list_abandoned(struct cli *cli, struct error *err)
 {
-    inspection(&cli->args, "abandoned");
+    inspection(&cli->args.events, "abandoned");
     return list(cli, err);
 }
 
 static int list_published(struct cli *cli, struct error *err)
 {
-    inspection(&cli->args, "published");
+    inspection(&cli->args.events, "published");
     return list(cli, err);
 }
 
@@ -312,7 +304,7 @@ static int show(struct cli *cli, struct error *err)
     struct event_query q = {.id = id, .limit = 1};
     struct listing l = {.limit = !cli->args.json, .err = err};
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&l.b, OUTPUT_MAX);
     int r = st->ops->events(st, &q, visit_one, &l, err);
     buf_release(&l.b);
@@ -416,12 +408,12 @@ static int retry(struct cli *cli, struct error *err)
     struct buf b;
     int r = 0;
     bool first = true;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&b, OUTPUT_MAX);
     if (a->json) buf_addc(&b, '[');
     for (int i = 0; i < a->n_pos; i++) {
         struct error why;
-        struct again g = {.st = st, .consumer = a->consumer};
+        struct again g = {.st = st, .consumer = a->events.consumer};
         bool done = retry_event(&g, a->pos[i], &why) == 0;
         if (done && g.waited + g.buried > 0) {
             report_retry(&b, a, a->pos[i], &g, first);
@@ -441,8 +433,8 @@ static int retry(struct cli *cli, struct error *err)
     return r == 0 ? told : -1;
 }
 
-static const struct cli_option retry_options[] = {
-    {{"consumer", "NAME", NULL, "only for this consumer", options_set_consumer}, 0, false},
+static const struct option_def retry_options[] = {
+    {"consumer", "NAME", NULL, "only for this consumer", options_consumer_name, ARG(events.consumer)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -452,7 +444,7 @@ const struct command cmd_events[] = {
     {.name = "events",
      .sub = "show",
      .args = "ID",
-     .help = "show an event, by id or sequence number, and its state for each consumer",
+     .help = "show an event, by id or sequence number, with its state for each consumer",
      .options = show_options,
      .min = 1,
      .max = 1,
@@ -460,34 +452,34 @@ const struct command cmd_events[] = {
     {.name = "events",
      .sub = "retry",
      .args = "ID...",
-     .help = "try events again at once that wait for their next attempt, or are dead letters",
+     .help = "retry events now that wait for their next attempt or are dead letters",
      .options = retry_options,
      .min = 1,
      .max = ARGS_MAX,
      .run = retry},
     {.name = "events",
      .sub = "unprocessed",
-     .help = "list what a worker would get: pending, due again, or with an expired claim",
+     .help = "list events a worker would get: pending, due for a retry, or with an expired claim",
      .options = inspect_options,
      .run = list_unprocessed},
     {.name = "events",
      .sub = "processing",
-     .help = "list what a worker has now: in a live claim",
+     .help = "list events that a worker has claimed",
      .options = inspect_options,
      .run = list_processing},
     {.name = "events",
      .sub = "failed",
-     .help = "list what failed and will be tried again",
+     .help = "list events that failed and will be retried",
      .options = inspect_options,
      .run = list_failed},
     {.name = "events",
      .sub = "abandoned",
-     .help = "list what was given up: dead letters, as long as their events are kept",
+     .help = "list events that were given up: dead letters whose events are still kept",
      .options = inspect_options,
      .run = list_abandoned},
     {.name = "events",
      .sub = "published",
-     .help = "list what was delivered",
+     .help = "list events that were delivered",
      .options = inspect_options,
      .run = list_published},
     {.name = NULL},

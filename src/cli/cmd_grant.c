@@ -7,30 +7,23 @@ static const char *const parts[] = {"producer", "consumer", "operator", NULL};
 
 /* ---- options ---- */
 
-static int add_consumer(void *target, const char *value, struct error *err)
+static int add_consumer(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    struct args *a = target;
-    if (a->n_granted == GRANTED_MAX)
+    struct grant_args *a = field;
+    (void)o;
+    if (a->n_consumers == GRANTED_MAX)
         return err_set(err, ERR_CONFIG, "more than %d consumers: give some in another call", GRANTED_MAX);
-    a->granted[a->n_granted++] = value;
+    a->consumers[a->n_consumers++] = value;
     return 0;
 }
 
-static int set_tenant(void *target, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "a tenant's name is not empty");
-    ((struct args *)target)->tenant = value;
-    return 0;
-}
-
+/* clang-format off */
 #define OPTION_CONSUMER \
-    { \
-        {"consumer", "NAME", NULL, \
-         "of the part consumer: which one, with its handlers (NAME.handler); NAME* for all that begin so; may be repeated; " \
-         "without it: every consumer", \
-         add_consumer}, \
-            0, false \
-    }
+    {"consumer", "NAME", NULL, \
+      "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that begin with NAME; may be " \
+      "repeated; all consumers if not given", \
+      add_consumer, ARG(grant)}
+/* clang-format on */
 
 /* ---- what is said ---- */
 
@@ -91,20 +84,21 @@ static int report(const struct cli *cli, const struct grant_request *req, bool c
 
 static int request(const struct cli *cli, bool take, struct grant_request *req, struct error *err)
 {
-    const struct args *a = &cli->args;
+    const struct args *args = &cli->args;
+    const struct grant_args *a = &args->grant;
     int part;
-    if (options_choice(a->pos[0], parts, &part, err) != 0) {
+    if (option_index(args->pos[0], parts, &part, err) != 0) {
         err->code = CLI_USAGE;
         return -1;
     }
     *req = (struct grant_request){.part = parts[part],
-                                  .role = a->pos[1],
-                                  .consumers = a->granted,
-                                  .n_consumers = a->n_granted,
+                                  .role = args->pos[1],
+                                  .consumers = a->consumers,
+                                  .n_consumers = a->n_consumers,
                                   .tenant = a->tenant,
                                   .revoke = take,
-                                  .dry_run = a->dry_run};
-    if (a->n_granted > 0 && strcmp(req->part, "consumer") != 0) {
+                                  .dry_run = args->dry_run};
+    if (a->n_consumers > 0 && strcmp(req->part, "consumer") != 0) {
         err_set(err, ERR_CONFIG, "--consumer goes with the part consumer, not with %s", req->part);
         err->code = CLI_USAGE;
         return -1;
@@ -122,7 +116,7 @@ static int change(struct cli *cli, bool take, struct error *err)
         confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer", req.part,
                 req.role) != 0)
         return -1;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = st->ops->grant
                 ? st->ops->grant(st, &req, &changed, err)
                 : err_set(err, ERR_CONFIG,
@@ -143,22 +137,20 @@ static int revoke_(struct cli *cli, struct error *err)
     return change(cli, true, err);
 }
 
-static const struct cli_option options[] = {
+static const struct option_def options[] = {
     OPTION_CONSUMER,
-    {{"tenant", "NAME", NULL, "hold the role to this tenant, in all its parts, whatever its connections say",
-      set_tenant},
-     0,
-     false},
+    {"tenant", "NAME", NULL, "confine the role to this tenant, in all its parts, whatever its sessions set",
+     option_name, ARG(grant.tenant)},
     OPTION_DRY_RUN,
     OPTION_JSON,
     OPTION_END};
-static const struct cli_option revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON,
+static const struct option_def revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON,
                                                    OPTION_END};
 
 const struct command cmd_grant[] = {
     {.name = "grant",
      .args = "producer|consumer|operator ROLE",
-     .help = "give a role of the database its part",
+     .help = "grant a database role producer, consumer or operator rights",
      .options = options,
      .min = 2,
      .max = 2,
@@ -169,7 +161,7 @@ const struct command cmd_grant[] = {
 const struct command cmd_revoke[] = {
     {.name = "revoke",
      .args = "producer|consumer|operator ROLE",
-     .help = "take a part from a role",
+     .help = "revoke such rights from a database role",
      .options = revoke_options,
      .min = 2,
      .max = 2,

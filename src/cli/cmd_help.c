@@ -9,39 +9,29 @@
 #define COLUMN 32 /* where the explanation of an option starts */
 
 static const char *const exit_codes[][2] = {
-    {"0", "all is well"},
-    {"1", "doctor and migrate validate: what they looked at is not in order"},
+    {"0", "success"},
+    {"1", "doctor and migrate validate: there is a problem; webhook verify: not genuine"},
     {"64", "usage: the arguments are wrong"},
-    {"65", "bad data: what was to be stored is refused, is not there, or the database is not an outbox"},
-    {"69", "unavailable: the store cannot be reached or written, the disk is full"},
+    {"65", "bad data: an event is refused or does not exist, or the database is not an outbox"},
+    {"69", "unavailable: the store cannot be reached or written, or the disk is full"},
     {"70", "a bug in outbox"},
-    {"75", "try again: the database is locked by someone else"},
+    {"75", "try again: somebody else has locked the database"},
     {"78", "configuration: a setting is missing or wrong"},
 };
 
-static int set_man(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->man, err);
-}
-
-static int set_options(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->options, err);
-}
-
-static const struct cli_option help_options[] = {
-    {{"man", NULL, "no", "print the manual page outbox(1)", set_man}, 0, false},
-    {{"options", NULL, "no", "print every option there is, as JSON", set_options}, 0, false},
+static const struct option_def help_options[] = {
+    {"man", NULL, "no", "print the manual page outbox(1)", option_bool, ARG(helping.man)},
+    {"options", NULL, "no", "print all options as JSON", option_bool, ARG(helping.options)},
     OPTION_END,
 };
-static const struct cli_option version_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-static void print_option(const struct option_def *o, char letter)
+static void print_option(const struct option_def *o)
 {
     char head[96] = "      ";
-    if (letter) snprintf(head, sizeof(head), "  -%c, ", letter);
+    if (o->letter) snprintf(head, sizeof(head), "  -%c, ", o->letter);
     size_t n = strlen(head);
     n += (size_t)snprintf(head + n, sizeof(head) - n, "--%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
     printf("%-*s%s%*s%s", COLUMN, head, n >= COLUMN ? "\n" : "", n >= COLUMN ? COLUMN : 0, "", o->help);
@@ -49,14 +39,24 @@ static void print_option(const struct option_def *o, char letter)
     putchar('\n');
 }
 
-static void print_own(const struct cli_option *table)
+static void print_table(const struct option_def *table)
 {
-    for (const struct cli_option *o = table; o && o->def.name; o++) print_option(&o->def, o->letter);
+    for (const struct option_def *o = table; o && o->name; o++) print_option(o);
 }
 
-static void print_shared(const struct option_def *table)
+/* is_common tells the settings that every command looks at from those that only a relay does. */
+static bool is_common(const struct option_def *o)
 {
-    for (const struct option_def *o = table; o->name; o++) print_option(o, 0);
+    static const char *const names[] = {"store", "busy-timeout", "max-payload", "color"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (strcmp(names[i], o->name) == 0) return true;
+    return false;
+}
+
+static void print_settings(bool common)
+{
+    for (const struct option_def *o = config_options; o->name; o++)
+        if (is_common(o) == common) print_option(o);
 }
 
 static void print_usage(const struct command *c)
@@ -83,9 +83,20 @@ static void print_row(const struct command *c, bool alone)
     if (!last && c[1].options == c->options) return;
     if (c->options) {
         puts(c->sub ? "" : "\nOptions:");
-        print_own(c->options);
+        print_table(c->options);
     }
     if (!last) putchar('\n');
+}
+
+static void print_consumers(void)
+{
+    puts("\nConsumers:");
+    print_table(options_consumer);
+    puts("\nConsumer options; before the first --consumer they apply to all consumers:");
+    print_table(consumer_options);
+    print_sinks();
+    puts("\nRelay settings:");
+    print_settings(false);
 }
 
 static void print_command(const struct command *rows, const char *sub)
@@ -97,22 +108,17 @@ static void print_command(const struct command *rows, const char *sub)
         print_row(c, sub != NULL);
         consumers = consumers || c->consumers;
     }
-    if (consumers) {
-        puts("\nConsumers:");
-        print_own(options_consumer);
-        puts("\nOptions of a consumer; before the first --consumer they are for all:");
-        print_shared(consumer_options);
-        print_sinks();
-    }
-    puts("\nWith every command:");
-    print_own(options_global);
-    print_shared(config_options);
+    if (consumers) print_consumers();
+    puts("\nFor every command:");
+    print_table(options_global);
+    print_settings(true);
 }
 
 static void print_overview(void)
 {
-    puts("outbox: write events in your own database transaction, have them delivered to everyone who asked\n\n"
-         "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
+    puts(
+        "outbox: write events in your own database transaction; every consumer gets them, at least once and in order\n\n"
+        "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
             char name[64];
@@ -120,12 +126,12 @@ static void print_overview(void)
             printf("  %-20s%s\n", name, c->help);
         }
     }
-    puts("\nWith every command:");
-    print_own(options_global);
-    print_shared(config_options);
+    puts("\nFor every command:");
+    print_table(options_global);
+    print_settings(true);
     puts(
         "\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file (outbox config sample).\n"
-        "More about a command: outbox help COMMAND");
+        "More about a command: outbox help COMMAND. Settings of a relay: outbox help relay");
 }
 
 /* ---- as JSON, for tests that compare all places an option shows up in ---- */
@@ -144,9 +150,9 @@ static void dump_option(struct buf *b, const char *scope, const struct option_de
     buf_addc(b, '}');
 }
 
-static void dump_own(struct buf *b, const char *scope, const struct cli_option *table)
+static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
-    for (const struct cli_option *o = table; o && o->def.name; o++) dump_option(b, scope, &o->def, o->env, false);
+    for (const struct option_def *o = table; o && o->name; o++) dump_option(b, scope, o, o->env, false);
 }
 
 static void dump_commands(struct buf *b)
@@ -193,10 +199,10 @@ static void man_text(const char *s)
     }
 }
 
-static void man_option(const struct option_def *o, char letter)
+static void man_option(const struct option_def *o)
 {
     fputs(".TP\n", stdout);
-    if (letter) printf("\\fB\\-%c\\fR, ", letter);
+    if (o->letter) printf("\\fB\\-%c\\fR, ", o->letter);
     fputs("\\fB\\-\\-", stdout);
     man_text(o->name);
     fputs("\\fR", stdout);
@@ -214,14 +220,9 @@ static void man_option(const struct option_def *o, char letter)
     puts(".");
 }
 
-static void man_own(const struct cli_option *table)
+static void man_table(const struct option_def *table)
 {
-    for (const struct cli_option *o = table; o && o->def.name; o++) man_option(&o->def, o->letter);
-}
-
-static void man_shared(const struct option_def *table)
-{
-    for (const struct option_def *o = table; o->name; o++) man_option(o, 0);
+    for (const struct option_def *o = table; o && o->name; o++) man_option(o);
 }
 
 static void man_commands(void)
@@ -232,8 +233,8 @@ static void man_commands(void)
             printf(".SS %s%s%s %s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "", c->args ? c->args : "");
             man_text(c->help);
             puts(".");
-            if (c->consumers) man_own(options_consumer);
-            man_own(c->options);
+            if (c->consumers) man_table(options_consumer);
+            man_table(c->options);
         }
     }
 }
@@ -266,19 +267,19 @@ static void print_man(void)
         ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n"
         ".SH DESCRIPTION\nAn application writes its events in the database transaction that changes its data; whatever "
         "commits is delivered, at least once and in order, to every consumer that asked.\n"
-        ".SH SETTINGS\nWith every command, and in the section [outbox] of a config file.");
-    man_own(options_global);
-    man_shared(config_options);
-    puts(".SH OPTIONS OF A CONSUMER\nBehind \\fB\\-\\-consumer\\fR, in a section [consumer NAME]; before the first "
-         "\\fB\\-\\-consumer\\fR or in [outbox] they are for all consumers.");
-    man_shared(consumer_options);
+        ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
+    man_table(options_global);
+    man_table(config_options);
+    puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; before the first "
+         "\\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
+    man_table(consumer_options);
     man_commands();
     man_sinks();
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the environment, in capitals and with "
-        "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options come before the environment, and that "
-        "before the config file. Consumers may come from there alone: OUTBOX_CONSUMERS=search,mail names them, and "
-        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR switches colours off.");
+        "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the "
+        "config file. The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "
+        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR turns colors off.");
     man_exit_codes();
 }
 
@@ -288,9 +289,9 @@ static int help(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
     const struct command *rows = cli->rows, *row = cli->cmd;
-    if (a->man) print_man();
-    if (a->options) return dump(err);
-    if (a->man) return 0;
+    if (a->helping.man) print_man();
+    if (a->helping.options) return dump(err);
+    if (a->helping.man) return 0;
     if (a->n_pos && commands_find(a->pos[0], &rows, err) != 0) return -1;
     if (a->n_pos > 1 && commands_sub(rows, a->pos[1], &row, err) != 0) return -1;
     if (a->help && rows && rows != cmd_help) {
@@ -325,7 +326,7 @@ const struct command cmd_version[] = {
 const struct command cmd_help[] = {
     {.name = "help",
      .args = "[COMMAND [SUBCOMMAND]]",
-     .help = "say how a command is used",
+     .help = "show help for a command",
      .options = help_options,
      .max = 2,
      .bare = true,

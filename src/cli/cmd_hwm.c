@@ -4,11 +4,10 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static const struct cli_option options[] = {
-    {{"consumer", "NAME", NULL,
-      "only what this consumer says it has written; without, who works for another may say more", options_set_consumer},
-     0,
-     false},
+static const struct option_def options[] = {
+    {"consumer", "NAME", NULL,
+     "only what this consumer has recorded; without it, a role of another consumer may have recorded more",
+     options_consumer_name, ARG(hwm.consumer)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -24,7 +23,7 @@ struct listing {
 static int show(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct listing *l = ctx;
-    const char *wanted = l->cli->args.consumer;
+    const char *wanted = l->cli->args.hwm.consumer;
     char id[48];
     if (wanted && strcmp(wanted, consumer) != 0) return 0;
     snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
@@ -55,7 +54,7 @@ static int run(struct cli *cli, struct error *err)
     struct listing l = {.cli = cli};
     const char *stream = cli->args.n_pos ? cli->args.pos[0] : NULL;
     struct store *st;
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     buf_init(&l.b, (size_t)64 << 20);
     int r = st->ops->marks(st, stream, show, &l, err);
     if (r == 0 && stream && !l.any)
@@ -70,7 +69,7 @@ static int run(struct cli *cli, struct error *err)
 const struct command cmd_hwm[] = {
     {.name = "hwm",
      .args = "[STREAM]",
-     .help = "the last id written to a stream: its high-water mark",
+     .help = "show a stream's high-water mark: the last id written to it",
      .options = options,
      .max = 1,
      .run = run},

@@ -29,18 +29,15 @@ static int run(struct cli *cli, struct error *err)
 {
     struct store *st;
     bool created = false;
-    if (commands_store(cli, true, &st, err) != 0) return -1;
+    if (commands_create(cli, &st, err) != 0) return -1;
     int r = st->ops->init(st, &created, err);
     store_close(st);
     return r == 0 ? report(cli, created, err) : -1;
 }
 
-static const struct cli_option options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
+static const struct option_def options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 const struct command cmd_init[] = {
-    {.name = "init",
-     .help = "make the outbox's tables in the store, or bring them up to date",
-     .options = options,
-     .run = run},
+    {.name = "init", .help = "create the outbox tables, or upgrade them", .options = options, .run = run},
     {.name = NULL},
 };

@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 
-static const struct cli_option json_options[] = {OPTION_JSON, OPTION_END};
-static const struct cli_option up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
+static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
+static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 /* start begins a JSON object, or a line, with the store's name, without its password. */
 static void start(struct buf *b, const struct cli *cli)
@@ -37,7 +37,7 @@ static int up(struct cli *cli, struct error *err)
     struct store *st;
     struct schema_status s;
     bool changed = false;
-    if (commands_store(cli, true, &st, err) != 0) return -1;
+    if (commands_create(cli, &st, err) != 0) return -1;
     int r = st->ops->schema_status(st, &s, err);
     if (r == 0) r = st->ops->init(st, &changed, err);
     store_close(st);
@@ -137,19 +137,13 @@ static int validate(struct cli *cli, struct error *err)
 
 /* ---- gen ---- */
 
-static int set_tool(void *target, const char *value, struct error *err)
-{
-    return options_choice(value, gen_tools, &((struct args *)target)->tool, err);
-}
-
 /* set_service: the name becomes part of a schema's, which is quoted, and the name of a consumer. What could not be one is refused,
  * with one that could. */
-static int set_service(void *target, const char *value, struct error *err)
+static int set_service(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     char other[STORE_NAME_MAX + 1];
     size_t n = 0;
-    ((struct args *)target)->service = value;
-    if (store_name_check(value, NULL) == 0) return 0;
+    if (store_name_check(value, NULL) == 0) return option_text(field, value, o, err);
     if (!*value) return err_set(err, ERR_CONFIG, "the service's name is empty");
     bool gap = false;
     for (const char *p = value; *p && n + 1 < sizeof(other); p++) {
@@ -163,46 +157,37 @@ static int set_service(void *target, const char *value, struct error *err)
                    STORE_NAME_MAX, n ? "; take \"" : "", other, n ? "\"" : "");
 }
 
-static int set_out_dir(void *target, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "the folder's name is empty");
-    ((struct args *)target)->out_dir = value;
-    return 0;
-}
-
-static const struct cli_option gen_options[] = {
-    {{"tool", "plain|flyway|golang-migrate|alembic|rails", "plain", "whose files to write", set_tool}, 0, false},
-    {{"service", "NAME", NULL, "for this service: schema NAME_outbox, and what to start it with", set_service},
-     0,
-     false},
-    {{"out-dir", "DIR", NULL,
-      "write files there: the SQL, and for a service outbox.ini, boot.c and a Makefile; what is there is never replaced",
-      set_out_dir},
-     0,
-     false},
-    {{"json", NULL, "no", "with --out-dir: say as JSON which files were written", options_set_json}, 0, true},
+static const struct option_def gen_options[] = {
+    {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain", "migration tool to write files for", option_choice,
+     ARG(gen.tool), .names = gen_tools},
+    {"service", "NAME", NULL, "for this service: schema NAME_outbox, and a program to start from", set_service,
+     ARG(gen.service)},
+    {"out-dir", "DIR", NULL,
+     "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; existing files are kept",
+     option_name, ARG(gen.out_dir)},
+    {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool, ARG(json), .env = true},
     OPTION_END,
 };
 
 const struct command cmd_migrate[] = {
     {.name = "migrate",
      .sub = "up",
-     .help = "make the tables, or bring them up to this version, as init does",
+     .help = "create or upgrade the tables, like init",
      .options = up_options,
      .run = up},
     {.name = "migrate",
      .sub = "status",
-     .help = "say which version is there and what is pending",
+     .help = "show the installed version and pending migrations",
      .options = json_options,
      .run = status},
     {.name = "migrate",
      .sub = "validate",
-     .help = "compare what is there with what this program makes; exit status 1 if it differs",
+     .help = "compare the installed schema with this version's; exit status 1 if they differ",
      .options = json_options,
      .run = validate},
     {.name = "migrate",
      .sub = "gen",
-     .help = "print the SQL, or write it into files, with what a service starts with; needs no database",
+     .help = "print the SQL, or write it to files for a migration tool or a service; needs no database",
      .options = gen_options,
      .run = gen},
     {.name = NULL},

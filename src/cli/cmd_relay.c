@@ -17,13 +17,9 @@ static struct relay *volatile the_relay;
 #define AWAY_MAX 5000 /* ms: the longest pause between two tries to reach a store that is away */
 #define AWAY_LOOK 50  /* ms: how soon a signal is noticed meanwhile */
 
-static int set_drain(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->drain, err);
-}
-
-static const struct cli_option options[] = {
-    {{"drain", NULL, "no", "end once every consumer is through with what is there", set_drain}, 0, true},
+static const struct option_def options[] = {
+    {"drain", NULL, "no", "exit once every consumer has received everything there is", option_bool, ARG(relay.drain),
+     .env = true},
     OPTION_END,
 };
 
@@ -73,7 +69,7 @@ static void catch_signals(struct relay *r)
 /* away: a server may be started after us, or just be starting again. Who drains wants to know at once, though. */
 static bool away(struct relay *r, const struct error *err)
 {
-    return err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY && !r->cli->args.drain &&
+    return err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY && !r->cli->args.relay.drain &&
            !atomic_load(&r->started) && (store_kind(r->cli->settings.store)->caps & STORE_REMOTE);
 }
 
@@ -185,7 +181,7 @@ static int deliver(struct relay *r, struct error *err)
     outbox_error e;
     int64_t pause = 0;
     int result;
-    while ((result = outbox_run(r->ob, r->cli->args.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) != 0) {
+    while ((result = outbox_run(r->ob, r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) != 0) {
         api_error(err, &e);
         if (!away(r, err)) break;
         if (wait_for_store(r, &pause, err)) continue;
@@ -300,7 +296,7 @@ static int run(struct cli *cli, struct error *err)
 
 const struct command cmd_relay[] = {
     {.name = "relay",
-     .help = "deliver events to consumers until told to stop",
+     .help = "deliver events to consumers until stopped",
      .options = options,
      .consumers = true,
      .run = run},

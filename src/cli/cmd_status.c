@@ -12,24 +12,11 @@
 
 static volatile sig_atomic_t interrupted;
 
-static int set_watch(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)target)->watch, err);
-}
-
-static int set_interval(void *target, const char *value, struct error *err)
-{
-    int64_t ms;
-    if (text_duration(value, &ms, err) != 0) return -1;
-    if (ms < 10) return err_set(err, ERR_CONFIG, "\"%s\" is less than 10ms", value);
-    ((struct args *)target)->interval_ms = ms;
-    return 0;
-}
-
-static const struct cli_option options[] = {
+static const struct option_def options[] = {
     OPTION_JSON,
-    {{"watch", NULL, "no", "show it again and again, with rates, until interrupted", set_watch}, 0, true},
-    {{"interval", "DURATION", "1s", "with --watch: how often", set_interval}, 0, true},
+    {"watch", NULL, "no", "repeat until interrupted, and show rates", option_bool, ARG(status.watch), .env = true},
+    {"interval", "DURATION", "1s", "with --watch: how often", option_span, ARG(status.interval_ms), .min = 10,
+     .env = true},
     OPTION_END,
 };
 
@@ -142,8 +129,8 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
         output_int(c->delivered, delivered),
         output_int(c->parked, parked),
         output_int(c->dead, dead),
-        l->cli->args.watch ? rate_text(delivery_rate(l, c), rate[0]) : error,
-        l->cli->args.watch ? rate_text(position_rate(l, c), rate[1]) : NULL,
+        l->cli->args.status.watch ? rate_text(delivery_rate(l, c), rate[0]) : error,
+        l->cli->args.status.watch ? rate_text(position_rate(l, c), rate[1]) : NULL,
         error,
     };
     int r = text.failed ? err_nomem(err) : output_row(tb, cells, err);
@@ -169,7 +156,7 @@ static int consumers_table(const struct look *l, struct error *err)
 #undef COMMON
     struct libscols_table *tb;
     bool color = output_color(&l->cli->settings);
-    if (output_table(l->cli->args.watch ? watch : once, true, color, &tb, err) != 0) return -1;
+    if (output_table(l->cli->args.status.watch ? watch : once, true, color, &tb, err) != 0) return -1;
     for (size_t i = 0; i < l->n; i++) {
         if (add_row(l, tb, &l->c[i], err) != 0) {
             output_discard(tb);
@@ -191,7 +178,7 @@ static int print_text(const struct look *l, struct error *err)
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ", output_count(i->events, "event", kept),
              (long long)i->head);
     if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
-    if (l->cli->args.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
+    if (l->cli->args.status.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
     int r = output_flush(&b, err);
     buf_release(&b);
@@ -245,7 +232,7 @@ static int print_json(const struct look *l, struct error *err)
 static int show(struct look *l, struct error *err)
 {
     if (look(l, err) != 0) return -1;
-    if (l->cli->args.watch && !l->cli->args.json && isatty(STDOUT_FILENO)) fputs("\033[H\033[2J", stdout);
+    if (l->cli->args.status.watch && !l->cli->args.json && isatty(STDOUT_FILENO)) fputs("\033[H\033[2J", stdout);
     if ((l->cli->args.json ? print_json(l, err) : print_text(l, err)) != 0) return -1;
     remember(l);
     return output_end(err);
@@ -260,7 +247,7 @@ static void on_signal(int number)
 static int watch(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};
-    int64_t ms = l->cli->args.interval_ms < 0 ? 1000 : l->cli->args.interval_ms;
+    int64_t ms = l->cli->args.status.interval_ms;
     struct timespec pause = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000 * MS_NS)};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
@@ -274,15 +261,15 @@ static int watch(struct look *l, struct error *err)
 static int run(struct cli *cli, struct error *err)
 {
     struct look l = {.cli = cli};
-    if (commands_store(cli, false, &l.st, err) != 0) return -1;
+    if (commands_store(cli, &l.st, err) != 0) return -1;
     arena_init(&l.arena, 0);
-    int r = cli->args.watch ? watch(&l, err) : show(&l, err);
+    int r = cli->args.status.watch ? watch(&l, err) : show(&l, err);
     arena_release(&l.arena);
     store_close(l.st);
     return r;
 }
 
 const struct command cmd_status[] = {
-    {.name = "status", .help = "show the store and how its consumers are", .options = options, .run = run},
+    {.name = "status", .help = "show the store and the state of its consumers", .options = options, .run = run},
     {.name = NULL},
 };

@@ -4,17 +4,19 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static int set_older_than(void *target, const char *value, struct error *err)
+static int set_older_than(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    return text_duration(value, &((struct args *)target)->older_than_ms, err);
+    struct trim_args *a = field;
+    (void)o;
+    if (text_duration(value, &a->older_than_ms, err) != 0) return -1;
+    a->older_than = true;
+    return 0;
 }
 
-static const struct cli_option options[] = {
-    {{"older-than", "DURATION", NULL,
-      "how long ago the last consumer must have got an event; if not given, what retention says", set_older_than},
-     0,
-     true},
-    {{"dry-run", NULL, "no", "only say what would be deleted", options_set_dry_run}, 0, true},
+static const struct option_def options[] = {
+    {"older-than", "DURATION", NULL, "minimum time since the last consumer received an event; retention if not given",
+     set_older_than, ARG(trim), .env = true},
+    {"dry-run", NULL, "no", "only say what would be deleted", option_bool, ARG(dry_run), .env = true},
     OPTION_YES,
     OPTION_JSON,
     OPTION_END,
@@ -100,15 +102,16 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
 
 static int run(struct cli *cli, struct error *err)
 {
+    const struct trim_args *a = &cli->args.trim;
     struct trim_request req = {
-        .older_than_ms = cli->args.older_than_ms, .inbox_ms = cli->settings.inbox_ms, .dry_run = cli->args.dry_run};
+        .older_than_ms = a->older_than_ms, .inbox_ms = cli->settings.inbox_ms, .dry_run = cli->args.dry_run};
     struct trim_result sum;
     struct store *st;
-    if (req.older_than_ms < 0) req.older_than_ms = cli->settings.retention_ms;
-    if (cli->args.older_than_ms < 0 && req.older_than_ms == 0) {
+    if (!a->older_than) req.older_than_ms = cli->settings.retention_ms;
+    if (!a->older_than && req.older_than_ms == 0) {
         return options_usage(err, "retention is 0s, for ever; say --older-than to delete anyway");
     }
-    if (commands_store(cli, false, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0) return -1;
     int r = ask_first(cli, st, &req, err);
     if (r == 0) r = trim_all(st, &req, &sum, err);
     store_close(st);
@@ -116,6 +119,6 @@ static int run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_trim[] = {
-    {.name = "trim", .help = "delete old events that every consumer is done with", .options = options, .run = run},
+    {.name = "trim", .help = "delete old events that every consumer has received", .options = options, .run = run},
     {.name = NULL},
 };

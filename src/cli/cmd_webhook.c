@@ -1,5 +1,6 @@
 /* cmd_webhook.c: signatures by hand. The receiver that `webhook listen` runs is in listen.c. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,167 +13,86 @@
 #define LISTEN_BODY_MAX ((int64_t)1 << 30)
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
-static struct webhook_args *of(void *args)
+/* set_secret_env checks the name as a consumer's option does, and borrows it. */
+static int set_secret_env(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    return &((struct args *)args)->webhook;
+    char *copy = NULL;
+    int r = http_options_secret_env(&copy, value, o, err);
+    free(copy);
+    return r == 0 ? option_text(field, value, o, err) : -1;
 }
 
-static int set_secret_file(void *args, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");
-    of(args)->secret_file = value;
-    return 0;
-}
-
-static int set_secret_env(void *args, const char *value, struct error *err)
-{
-    struct http_options o = {0};
-    int r = http_options_secret_env(&o, value, err);
-    http_options_release(&o);
-    if (r == 0) of(args)->secret_env = value;
-    return r;
-}
-
-static int set_id(void *args, const char *value, struct error *err)
-{
-    (void)err;
-    of(args)->id = value;
-    return 0;
-}
-
-static int set_timestamp(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 1, TIMESTAMP_MAX, &of(args)->timestamp, err);
-}
-
-static int set_signature(void *args, const char *value, struct error *err)
-{
-    (void)err;
-    of(args)->signature = value;
-    return 0;
-}
-
-static int set_any_time(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &of(args)->any_time, err);
-}
-
-static int set_port(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 0, 65535, &of(args)->port, err);
-}
-
-static int set_address(void *args, const char *value, struct error *err)
+static int set_address(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct sockaddr_storage sa;
     if (!ipnet_of_text(value, &sa)) return err_set(err, ERR_CONFIG, "\"%s\" is no address", value);
-    of(args)->address = value;
+    return option_text(field, value, o, err);
+}
+
+static int set_retry_after(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    struct number_arg *n = field;
+    (void)o;
+    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0) return -1;
+    n->given = true;
     return 0;
 }
 
-static int set_status(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 200, 599, &of(args)->status, err);
-}
+/* clang-format off */
+#define OPTION_SECRET_FILE(help) {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
+#define OPTION_SECRET_ENV(help) {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
+#define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, ARG(webhook.id)}
+#define OPTION_TIMESTAMP(help) {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, .max = TIMESTAMP_MAX}
+/* clang-format on */
 
-static int set_delay(void *args, const char *value, struct error *err)
-{
-    return text_duration(value, &of(args)->delay_ms, err);
-}
-
-static int set_request_timeout(void *args, const char *value, struct error *err)
-{
-    if (text_duration(value, &of(args)->request_ms, err) != 0) return -1;
-    if (of(args)->request_ms > 0) return 0;
-    return err_set(err, ERR_CONFIG, "a request takes some time");
-}
-
-static int set_max_body(void *args, const char *value, struct error *err)
-{
-    if (text_size(value, &of(args)->body_max, err) != 0) return -1;
-    bool good = of(args)->body_max >= 1 && of(args)->body_max <= LISTEN_BODY_MAX;
-    return good ? 0 : err_set(err, ERR_CONFIG, "\"%s\" is not between 1 and 1GiB", value);
-}
-
-static int set_retry_after(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 0, INT32_MAX, &of(args)->retry_after, err);
-}
-
-static int set_count(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 1, INT64_MAX, &of(args)->count, err);
-}
-
-static int set_quiet(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &of(args)->quiet, err);
-}
-
-static int set_asymmetric(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &of(args)->asymmetric, err);
-}
-
-static const struct cli_option listen_options[] = {
-    {{"port", "N", "8026", "port to listen on; 0: any that is free", set_port}, 0, false},
-    {{"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address}, 0, false},
-    {{"verify", "FILE", NULL,
-      "verify signatures with the secrets or public keys in this file; answer 401 to what is not genuine, 409 to replays",
-      set_secret_file},
-     0,
-     false},
-    {{"secret-env", "NAME", NULL, "the same with the secrets in this environment variable", set_secret_env}, 0, false},
-    {{"status", "N", "204", "what to answer, 200 to 599", set_status}, 0, false},
-    {{"delay", "DURATION", "0s", "how long to take for it", set_delay}, 0, false},
-    {{"retry-after", "SECONDS", NULL, "send this Retry-After along", set_retry_after}, 0, false},
-    {{"max-body", "SIZE", "65MiB", "largest body to take; all that are on their way may be twice that", set_max_body},
-     0,
-     false},
-    {{"request-timeout", "DURATION", "60s", "how long the body of a request may take to come", set_request_timeout},
-     0,
-     false},
-    {{"count", "N", NULL, "end after this many requests", set_count}, 0, false},
-    {{"quiet", NULL, "no", "print nothing", set_quiet}, 0, false},
-    {{"json", NULL, "no", "print a JSON object for each request", options_set_json}, 0, false},
+static const struct option_def listen_options[] = {
+    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long, ARG(webhook.port), .max = 65535},
+    {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address, ARG(webhook.address)},
+    {"verify", "FILE", NULL,
+     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 to replays",
+     option_name, ARG(webhook.secret_file)},
+    OPTION_SECRET_ENV("the same with the secrets in this environment variable"),
+    {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status), .min = 200,
+     .max = 599},
+    {"delay", "DURATION", "0s", "how long to wait before answering", option_span, ARG(webhook.delay_ms)},
+    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after, ARG(webhook.retry_after)},
+    {"max-body", "SIZE", "65MiB", "maximum size of a body; all bodies in progress may take twice that", option_size,
+     ARG(webhook.body_max), .min = 1, .max = LISTEN_BODY_MAX},
+    {"request-timeout", "DURATION", "60s", "how long a request's body may take to arrive", option_span,
+     ARG(webhook.request_ms), .min = 1},
+    {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count), .min = 1},
+    {"quiet", NULL, "no", "print nothing", option_bool, ARG(webhook.quiet)},
+    {"json", NULL, "no", "print a JSON object for each request", option_bool, ARG(json)},
     OPTION_END,
 };
 
-static const struct cli_option sign_options[] = {
-    {{"secret-file", "FILE", NULL, "secrets, whsec_... or private keys, whsk_... one to a line", set_secret_file},
-     0,
-     false},
-    {{"secret-env", "NAME", NULL, "environment variable with secrets", set_secret_env}, 0, false},
-    {{"id", "ID", NULL, "webhook-id", set_id}, 0, false},
-    {{"timestamp", "SECONDS", NULL, "webhook-timestamp, since 1970; if not given to sign, now", set_timestamp},
-     0,
-     false},
+static const struct option_def sign_options[] = {
+    OPTION_SECRET_FILE("secrets (whsec_...) or private keys (whsk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with secrets"),
+    OPTION_ID,
+    OPTION_TIMESTAMP("webhook-timestamp, seconds since 1970; now if not given"),
     OPTION_END,
 };
 
-static const struct cli_option verify_options[] = {
-    {{"secret-file", "FILE", NULL, "secrets, whsec_... or public keys, whpk_... one to a line", set_secret_file},
-     0,
-     false},
-    {{"secret-env", "NAME", NULL, "environment variable with secrets", set_secret_env}, 0, false},
-    {{"id", "ID", NULL, "webhook-id", set_id}, 0, false},
-    {{"timestamp", "SECONDS", NULL, "webhook-timestamp", set_timestamp}, 0, false},
-    {{"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,... and what follows it", set_signature}, 0, false},
-    {{"any-time", NULL, "no", "however long ago it was signed", set_any_time}, 0, false},
+static const struct option_def verify_options[] = {
+    OPTION_SECRET_FILE("secrets (whsec_...) or public keys (whpk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with secrets"),
+    OPTION_ID,
+    OPTION_TIMESTAMP("webhook-timestamp"),
+    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,... and so on", option_text, ARG(webhook.signature)},
+    {"any-time", NULL, "no", "accept a signature of any age", option_bool, ARG(webhook.any_time)},
     OPTION_END,
 };
 
-static const struct cli_option secret_options[] = {
-    {{"asymmetric", NULL, "no",
-      "a pair of ed25519 keys: we sign with the private one, receivers verify with the public one", set_asymmetric},
-     0,
-     false},
+static const struct option_def secret_options[] = {
+    {"asymmetric", NULL, "no", "a pair of ed25519 keys: the private one signs, receivers verify with the public one",
+     option_bool, ARG(webhook.asymmetric)},
     OPTION_END,
 };
 
-static const struct cli_option public_options[] = {
-    {{"secret-file", "FILE", NULL, "private keys, whsk_... one to a line", set_secret_file}, 0, false},
-    {{"secret-env", "NAME", NULL, "environment variable with them", set_secret_env}, 0, false},
+static const struct option_def public_options[] = {
+    OPTION_SECRET_FILE("private keys (whsk_...), one per line"),
+    OPTION_SECRET_ENV("environment variable with them"),
     OPTION_END,
 };
 
@@ -295,7 +215,7 @@ static int public(struct cli *cli, struct error *err)
 const struct command cmd_webhook[] = {
     {.name = "webhook",
      .sub = "listen",
-     .help = "receive webhooks, print and verify them, and answer as told",
+     .help = "receive, verify and print webhooks, and answer as told",
      .options = listen_options,
      .bare = true,
      .run = listen_run},
@@ -303,7 +223,7 @@ const struct command cmd_webhook[] = {
      .sub = "sign",
      .args = "[FILE]",
      .max = 1,
-     .help = "print the headers that sign a body, from a file or stdin",
+     .help = "sign a body from a file or stdin, and print the headers",
      .options = sign_options,
      .bare = true,
      .run = sign},
@@ -311,19 +231,19 @@ const struct command cmd_webhook[] = {
      .sub = "verify",
      .args = "[FILE]",
      .max = 1,
-     .help = "see whether a body is what was signed; exit status 1 if it is not",
+     .help = "verify the signature of a body; exit status 1 if it is not genuine",
      .options = verify_options,
      .bare = true,
      .run = verify},
     {.name = "webhook",
      .sub = "secret",
-     .help = "print a new secret to sign with, or a pair of keys",
+     .help = "print a new signing secret, or a key pair",
      .options = secret_options,
      .bare = true,
      .run = secret},
     {.name = "webhook",
      .sub = "public",
-     .help = "print the public keys that belong to private ones",
+     .help = "print the public keys of private keys",
      .options = public_options,
      .bare = true,
      .run = public},

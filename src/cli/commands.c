@@ -66,16 +66,30 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
-int commands_store(struct cli *cli, bool create, struct store **ret, struct error *err)
+static struct store_options options_of(const struct settings *s)
 {
-    const struct settings *s = &cli->settings;
+    return (struct store_options){
+        .clock = &clock_system,
+        .busy_ms = s->busy_ms,
+        .payload_max = s->payload_max,
+        .progress = tell_progress,
+    };
+}
+
+int commands_store(struct cli *cli, struct store **ret, struct error *err)
+{
     if (commands_need_store(cli, err) != 0) return -1;
-    struct store_options opt = {.clock = &clock_system,
-                                .busy_ms = s->busy_ms,
-                                .payload_max = s->payload_max,
-                                .create = create,
-                                .replace = cli->args.replace,
-                                .lock_ms = cli->args.lock_ms,
-                                .progress = tell_progress};
-    return store_open(s->store, &opt, ret, err);
+    struct store_options opt = options_of(&cli->settings);
+    return store_open(cli->settings.store, &opt, ret, err);
+}
+
+int commands_create(struct cli *cli, struct store **ret, struct error *err)
+{
+    if (commands_need_store(cli, err) != 0) return -1;
+    struct store_options opt = options_of(&cli->settings);
+    opt.create = true;
+    opt.replace = cli->args.init.replace;
+    opt.lock_ms = cli->args.init.lock_ms;
+    if (opt.lock_ms == 0) opt.lock_ms = 1; /* 0s: try once; to the store, 0 is its default */
+    return store_open(cli->settings.store, &opt, ret, err);
 }

@@ -8,6 +8,7 @@
 #include "admin/admin.h"
 #include "admin/gate.h"
 #include "admin/token.h"
+#include "api/defaults.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -18,7 +19,7 @@
 
 /* ---- the options of [outbox] ---- */
 
-static int set_store(void *target, const char *value, struct error *err)
+static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     const char *names[16] = {0};
     size_t n = strcspn(value, ":");
@@ -26,10 +27,8 @@ static int set_store(void *target, const char *value, struct error *err)
     snprintf(scheme, sizeof(scheme), "%.*s", (int)(n < 31 ? n : 31), value);
     for (size_t i = 0; i < 15 && store_kinds[i]; i++) {
         names[i] = store_kinds[i]->scheme;
-        if (value[n] == ':' && strcmp(scheme, names[i]) == 0) {
-            ((struct settings *)target)->store = value;
-            return 0;
-        }
+        bool known = value[n] == ':' && strcmp(scheme, names[i]) == 0;
+        if (known) return option_text(field, value, o, err);
     }
     if (value[n] != ':')
         return err_set(err, ERR_CONFIG, "\"%s\" is no store URL; write postgres://USER@HOST/DB or sqlite:PATH", value);
@@ -37,153 +36,83 @@ static int set_store(void *target, const char *value, struct error *err)
     return err_set(err, ERR_CONFIG, "there is no store \"%s:\"; did you mean %s:?", scheme, near ? near : names[0]);
 }
 
-static int set_time(int64_t *field, const char *value, int64_t min_ms, struct error *err)
-{
-    int64_t ms;
-    char least[32];
-    if (text_duration(value, &ms, err) != 0) return -1;
-    text_duration_show(min_ms, least);
-    if (ms < min_ms) return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
-    *field = ms;
-    return 0;
-}
-
-static int set_busy(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->busy_ms, value, 1, err);
-}
-
-static int set_max_payload(void *target, const char *value, struct error *err)
-{
-    int64_t n;
-    if (text_size(value, &n, err) != 0) return -1;
-    if (n < 1 || n > PAYLOAD_LIMIT) return err_set(err, ERR_CONFIG, "\"%s\" is not between 1 and 64MiB", value);
-    ((struct settings *)target)->payload_max = n;
-    return 0;
-}
-
-static int set_log_level(void *target, const char *value, struct error *err)
-{
-    static const char *const names[] = {"debug", "info", "warning", "error", NULL};
-    return options_choice(value, names, &((struct settings *)target)->log_level, err);
-}
-
-static int set_log_format(void *target, const char *value, struct error *err)
-{
-    static const char *const names[] = {"text", "json", NULL};
-    return options_choice(value, names, &((struct settings *)target)->log_format, err);
-}
-
-static int set_log_hold(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->log_hold_ms, value, 0, err);
-}
-
-static int set_listen(void *target, const char *value, struct error *err)
+static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct admin_address a;
     if (admin_address_parse(value, &a, err) != 0) return -1;
-    ((struct settings *)target)->listen = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-static int set_listen_token_file(void *target, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");
-    ((struct settings *)target)->listen_token_file = value;
-    return 0;
-}
-
-static int set_listen_token_env(void *target, const char *value, struct error *err)
+static int set_listen_token_env(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (token_variable(value, err) != 0) return -1;
-    ((struct settings *)target)->listen_token_env = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-static int set_listen_hosts(void *target, const char *value, struct error *err)
+static int set_listen_hosts(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (gate_hosts_check(value, err) != 0) return -1;
-    ((struct settings *)target)->listen_hosts = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-/* set_listen_mode: the owner can always connect, and nobody needs to execute a socket. */
-static int set_listen_mode(void *target, const char *value, struct error *err)
+/* set_listen_mode takes modes that let the owner connect; nobody needs to execute a socket. */
+static int set_listen_mode(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     char *end;
     long mode = strtol(value, &end, 8);
     bool good = isdigit((unsigned char)*value) && !*end && (mode & ~0666L) == 0 && (mode & 0600) == 0600;
+    (void)o;
     if (!good) return err_set(err, ERR_CONFIG, "\"%s\" is no mode of a socket; write 0600, 0660 or 0666", value);
-    ((struct settings *)target)->listen_mode = mode;
+    *(int64_t *)field = mode;
     return 0;
 }
 
-static int set_stuck(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->stuck_ms, value, 1, err);
-}
+static const char *const level_names[] = {"debug", "info", "warning", "error", NULL}; /* by enum log_level */
+static const char *const format_names[] = {"text", "json", NULL};                     /* by enum log_format */
+static const char *const color_names[] = {"auto", "always", "never", NULL};           /* by enum color */
 
-static int set_core_dumps(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct settings *)target)->core_dumps, err);
-}
-
-static int set_color(void *target, const char *value, struct error *err)
-{
-    static const char *const names[] = {"auto", "always", "never", NULL};
-    return options_choice(value, names, &((struct settings *)target)->color, err);
-}
-
-static int set_drain(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->drain_ms, value, 0, err);
-}
-
-static int set_sweep(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->sweep_ms, value, 1, err);
-}
-
-static int set_retention(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->retention_ms, value, 0, err);
-}
-
-static int set_inbox(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct settings *)target)->inbox_ms, value, 1, err);
-}
+#define AT(field) .at = offsetof(struct settings, field)
 
 const struct option_def config_options[] = {
-    {"store", "URL", NULL, "the database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH", set_store},
-    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked database; SQLite only", set_busy},
-    {"max-payload", "SIZE", "1MiB", "largest payload to take, at most 64MiB", set_max_payload},
-    {"log-level", "debug|info|warning|error", "info", "least level of what a relay says", set_log_level},
-    {"log-format", "text|json", "text", "how a relay writes its lines: for people, or an object a line",
-     set_log_format},
+    {"store", "URL", NULL, "database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH", set_store,
+     AT(store)},
+    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span, AT(busy_ms),
+     .min = 1},
+    {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size, AT(payload_max), .min = 1,
+     .max = PAYLOAD_LIMIT},
+    {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice, AT(log_level),
+     .names = level_names},
+    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line", option_choice,
+     AT(log_format), .names = format_names},
     {"log-hold", "DURATION", "60s",
-     "of lines that say the same a relay shows ten in this time and counts the rest; 0s: shows all", set_log_hold},
-    {"color", "auto|always|never", "auto", "colours; auto: on a terminal, unless NO_COLOR is set", set_color},
-    {"drain-deadline", "DURATION", "30s", "how long a relay that is told to stop waits for what is in flight",
-     set_drain},
-    {"sweep", "DURATION", "30s", "how often a relay looks even if nothing woke it", set_sweep},
-    {"retention", "DURATION", "168h",
-     "how long a relay keeps an event after the last consumer has got it; 0s: for ever", set_retention},
-    {"inbox-retention", "DURATION", "720h", "how long to remember what handlers have taken effect for", set_inbox},
-    {"listen", "ADDRESS:PORT|unix:PATH", NULL, "where a relay serves /metrics, /livez and /readyz: 127.0.0.1:8025",
-     set_listen},
+     "log at most ten similar lines in this time, then only count them; 0s logs all of them", option_span,
+     AT(log_hold_ms)},
+    {"color", "auto|always|never", "auto", "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice,
+     AT(color), .names = color_names},
+    {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE,
+     "how long a stopping relay waits for deliveries that are in flight", option_span, AT(drain_ms)},
+    {"sweep", "DURATION", DEFAULT_SWEEP, "how often to look for work even if nothing signals any", option_span,
+     AT(sweep_ms), .min = 1},
+    {"retention", "DURATION", DEFAULT_RETENTION,
+     "how long to keep an event after its last consumer received it; 0s keeps events forever", option_span,
+     AT(retention_ms)},
+    {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION,
+     "how long to remember which events a handler has processed", option_span, AT(inbox_ms), .min = 1},
+    {"listen", "ADDRESS:PORT|unix:PATH", NULL, "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025",
+     set_listen, AT(listen)},
     {"listen-token-file", "FILE", NULL,
-     "file with the token to ask for; without one, other machines get only /livez and /readyz", set_listen_token_file},
-    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env},
-    {"listen-hosts", "LIST", NULL, "names and addresses beside its own that a relay may be asked under; *: any",
-     set_listen_hosts},
-    {"listen-mode", "MODE", "0660", "who may connect to unix:PATH, as chmod has it", set_listen_mode},
-    {"stuck-after", "DURATION", "60s",
-     "a consumer that has work and gets none done for this long makes its relay not ready", set_stuck},
-    {"core-dumps", NULL, "no", "whether a process that holds a password or secret may leave a core dump or be debugged",
-     set_core_dumps},
-    {NULL, NULL, NULL, NULL, NULL},
+     "file with the bearer token to require; without one, other machines can only read /livez and /readyz", option_name,
+     AT(listen_token_file)},
+    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
+     AT(listen_token_env)},
+    {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any", set_listen_hosts,
+     AT(listen_hosts)},
+    {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode, AT(listen_mode)},
+    {"stuck-after", "DURATION", "60s", "report not ready if a consumer has work but makes no progress for this long",
+     option_span, AT(stuck_ms), .min = 1},
+    {"core-dumps", NULL, "no", "allow core dumps and debuggers even if the process holds a secret", option_bool,
+     AT(core_dumps)},
+    {NULL},
 };
 
 /* ---- what was given ---- */
@@ -231,9 +160,9 @@ static int check_value(const struct option_def *def, const char *value, struct e
 {
     struct settings s = {0};
     struct consumer c;
-    if (!of_consumer(def)) return def->set(&s, value, err);
+    if (!of_consumer(def)) return option_apply(def, &s, value, err);
     if (consumer_init(&c, "check", err) != 0) return -1;
-    int r = def->set(&c, value, err);
+    int r = option_apply(def, &c, value, err);
     consumer_release(&c);
     return r;
 }
@@ -506,7 +435,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
     for (const struct option_def *o = config_options; o->name; o++) {
         const struct given *g = config_get(c, NULL, o);
         const char *value = g ? g->value : o->def;
-        if (value && o->set(&s, value, err) != 0) return err_prefix(err, "%s", o->name);
+        if (value && option_apply(o, &s, value, err) != 0) return err_prefix(err, "%s", o->name);
     }
     *ret = s;
     return 0;

@@ -84,7 +84,7 @@ static int fill(const struct checking *k, const struct trial *t, struct consumer
         const struct given *g = config_get(k->c, t->name, o);
         if (!g || left_out(t, g)) continue;
         const char *value = t->url && strcmp(o->name, "sink") == 0 ? t->url : g->value;
-        if (o->set(ret, value, err) == 0) continue;
+        if (option_apply(o, ret, value, err) == 0) continue;
         consumer_release(ret);
         return -1;
     }

@@ -8,16 +8,6 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-int options_set_yes(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->yes, err);
-}
-
-int options_set_dry_run(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->dry_run, err);
-}
-
 static bool says_yes(void)
 {
     char line[64] = "";
@@ -29,8 +19,8 @@ static bool says_yes(void)
 static bool can_look_first(const struct cli *cli)
 {
     bool found = false;
-    for (const struct cli_option *o = cli->cmd->options; o && o->def.name; o++)
-        found = found || strcmp(o->def.name, "dry-run") == 0;
+    for (const struct option_def *o = cli->cmd->options; o && o->name; o++)
+        found = found || strcmp(o->name, "dry-run") == 0;
     return found;
 }
 

@@ -125,20 +125,20 @@ static void add_url(struct buf *b, const struct cli *cli, const struct texts *t,
 {
     size_t start = b->n;
     if (cli->settings.store) without_password(b, cli->settings.store, removed);
-    else buf_addf(b, "postgres:///%s", cli->args.service);
+    else buf_addf(b, "postgres:///%s", cli->args.gen.service);
     const char *given = buf_cstr(b);
     if (!given) return;
     given += start;
     /* A name of ours needs no encoding; any other stands in the URL already. */
     bool named = strstr(given, "?schema=") || strstr(given, "&schema=");
-    if (t->schema.n && !named) buf_addf(b, "%cschema=%s_outbox", strchr(given, '?') ? '&' : '?', cli->args.service);
+    if (t->schema.n && !named) buf_addf(b, "%cschema=%s_outbox", strchr(given, '?') ? '&' : '?', cli->args.gen.service);
 }
 
 static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct buf url;
     bool removed = false;
-    const char *service = cli->args.service;
+    const char *service = cli->args.gen.service;
     buf_init(&url, 1 << 16);
     add_url(&url, cli, t, &removed);
     buf_adds(b, "[outbox]\n");
@@ -166,7 +166,7 @@ static void start_up(const struct cli *cli, struct texts *t, const char *comment
              "outbox -c outbox.ini init      # does nothing where the SQL above was run\n"
              "outbox -c outbox.ini doctor    # says whether all is well\n"
              "outbox -c outbox.ini relay     # delivers, until it is told to stop\n",
-             cli->args.service);
+             cli->args.gen.service);
     buf_addc(&t->out, '\n');
     for (const char *p = buf_cstr(&b); p && *p;) {
         size_t n = strcspn(p, "\n");
@@ -187,10 +187,10 @@ static void start_up(const struct cli *cli, struct texts *t, const char *comment
 /* add_sql splits what a tool's printer wrote into the files it stands for. */
 static size_t add_sql(const struct cli *cli, const struct texts *t, struct skeleton_file *f)
 {
-    const char *back = tools[cli->args.tool].way_back, *text = t->out.p;
+    const char *back = tools[cli->args.gen.tool].way_back, *text = t->out.p;
     size_t n = t->out.n;
     char mark[64];
-    f[0].name = tools[cli->args.tool].file;
+    f[0].name = tools[cli->args.gen.tool].file;
     if (!back) {
         buf_add(&f[0].text, text, n);
         return 1;
@@ -211,7 +211,7 @@ static void add_program(const struct cli *cli, const struct texts *t, struct buf
     bool removed = false;
     buf_init(&url, 1 << 16);
     add_url(&url, cli, t, &removed);
-    skeleton_program(b, cli->args.service, buf_cstr(&url) ? url.p : "");
+    skeleton_program(b, cli->args.gen.service, buf_cstr(&url) ? url.p : "");
     if (url.failed) b->failed = true;
     buf_release(&url);
 }
@@ -222,13 +222,13 @@ static int say_files(const struct cli *cli, const struct skeleton_file *f, size_
     buf_init(&b, OUTPUT_MAX);
     if (cli->args.json) {
         buf_addc(&b, '{');
-        output_string(&b, "dir", cli->args.out_dir);
+        output_string(&b, "dir", cli->args.gen.out_dir);
         output_member(&b, "files");
         buf_addc(&b, '[');
     }
     for (size_t i = 0; i < n; i++) {
         if (!cli->args.json) {
-            buf_addf(&b, "%s/%s%s\n", cli->args.out_dir, f[i].name, f[i].there ? ": as it was" : "");
+            buf_addf(&b, "%s/%s%s\n", cli->args.gen.out_dir, f[i].name, f[i].there ? ": as it was" : "");
             continue;
         }
         buf_adds(&b, i ? ",{" : "{");
@@ -249,7 +249,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
     if (t->out.failed) return err_nomem(err);
 
     size_t n = add_sql(cli, t, f);
-    if (cli->args.service) {
+    if (cli->args.gen.service) {
         f[n].name = "outbox.ini";
         add_ini(&f[n++].text, cli, t);
         f[n].name = "boot.c";
@@ -257,7 +257,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
         f[n].name = "Makefile";
         skeleton_makefile(&f[n++].text);
     }
-    int r = skeleton_write(cli->args.out_dir, f, n, err);
+    int r = skeleton_write(cli->args.gen.out_dir, f, n, err);
     if (r == 0) r = say_files(cli, f, n, err);
     for (size_t i = 0; i < FILES; i++) buf_release(&f[i].text);
     return r;
@@ -268,7 +268,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
 /* check_schema: the schema is NAME_outbox, and has a view NAME_outbox_dlq. Quotes make everything else a name. */
 static int check_schema(const struct cli *cli, struct error *err)
 {
-    const char *service = cli->args.service;
+    const char *service = cli->args.gen.service;
     if (!service) return 0;
     size_t room = PG_NAME_MAX - strlen("_outbox_dlq");
     if (strlen(service) > room)
@@ -286,22 +286,23 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
     char schema[STORE_NAME_MAX + 16];
     const char *url = cli->settings.store ? cli->settings.store : "postgres:///";
     const struct store_ops *kind = store_kind(url);
-    if (cli->args.service) snprintf(schema, sizeof(schema), "%s_outbox", cli->args.service);
+    if (cli->args.gen.service) snprintf(schema, sizeof(schema), "%s_outbox", cli->args.gen.service);
     struct ddl_request req = {.url = url,
-                              .schema = cli->args.service ? schema : NULL,
+                              .schema = cli->args.gen.service ? schema : NULL,
                               .up = &t->up,
                               .down = &t->down,
                               .ret_schema = &t->schema};
     if (!kind || !kind->ddl) return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
-    if (cli->args.json && !cli->args.out_dir) return options_usage(err, "--json is for --out-dir, which writes files");
+    if (cli->args.json && !cli->args.gen.out_dir)
+        return options_usage(err, "--json is for --out-dir, which writes files");
     bool has_schema = kind->caps & STORE_REMOTE;
     if (has_schema && check_schema(cli, err) != 0) return -1;
     if (kind->ddl(&req, err) != 0) return -1;
-    if (t->schema.n == 0 && tools[cli->args.tool].one_statement)
+    if (t->schema.n == 0 && tools[cli->args.gen.tool].one_statement)
         return err_set(err, ERR_CONFIG,
                        "%s runs one statement at a time on SQLite; take --tool plain, flyway or "
                        "golang-migrate, or run `outbox init`",
-                       gen_tools[cli->args.tool]);
+                       gen_tools[cli->args.gen.tool]);
     return 0;
 }
 
@@ -313,11 +314,11 @@ int gen(struct cli *cli, struct error *err)
     buf_init(&t.schema, 1024);
     buf_init(&t.out, 2 * SQL_MAX);
     int r = read_ddl(cli, &t, err);
-    if (r == 0) tools[cli->args.tool].print(&t);
-    if (r == 0 && cli->args.out_dir) {
+    if (r == 0) tools[cli->args.gen.tool].print(&t);
+    if (r == 0 && cli->args.gen.out_dir) {
         r = write_files(cli, &t, err);
     } else if (r == 0) {
-        if (cli->args.service) start_up(cli, &t, tools[cli->args.tool].comment);
+        if (cli->args.gen.service) start_up(cli, &t, tools[cli->args.gen.tool].comment);
         r = output_flush(&t.out, err);
     }
     buf_release(&t.out);

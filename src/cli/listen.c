@@ -19,15 +19,11 @@
 #include "cli/replay.h"
 #include "sink/signature.h"
 
-#define BODY_MAX ((int64_t)65 << 20)
 #define HEAD_MAX ((size_t)32 * 1024)
 #define PLACES 2048      /* connections */
-#define REQUEST_MS 60000 /* for the whole of a body */
 #define BETWEEN_MS 30000 /* and so much more for a head, from the end of the request before it */
 #define IDLE_S 75        /* without a byte; a relay uses a connection again for 60 s */
 #define ID_MAX 1024
-#define PORT 8026
-#define STATUS 204
 
 /* A connection. (1) deadline == 0: the place is free; CLOCK_NEVER: it is our turn. */
 struct place {
@@ -401,9 +397,9 @@ static int resume(struct listener *l, bool all)
 
 static int start(struct listener *l, struct error *err)
 {
-    const char *address = l->w->address ? l->w->address : "127.0.0.1";
+    const char *address = l->w->address;
     struct sockaddr_storage sa;
-    unsigned port = l->w->port < 0 ? PORT : (unsigned)l->w->port;
+    unsigned port = (unsigned)l->w->port;
     ipnet_of_text(address, &sa);
     bool six = sa.ss_family == AF_INET6;
     if (six) ((struct sockaddr_in6 *)&sa)->sin6_port = htons((uint16_t)port);
@@ -450,8 +446,8 @@ static int make_answer(struct listener *l, struct error *err)
     char seconds[24];
     l->answer = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!l->answer) return err_nomem(err);
-    snprintf(seconds, sizeof(seconds), "%lld", (long long)l->w->retry_after);
-    if (l->w->retry_after >= 0) MHD_add_response_header(l->answer, "Retry-After", seconds);
+    snprintf(seconds, sizeof(seconds), "%lld", (long long)l->w->retry_after.value);
+    if (l->w->retry_after.given) MHD_add_response_header(l->answer, "Retry-After", seconds);
     return 0;
 }
 
@@ -486,10 +482,8 @@ int listen_run(struct cli *cli, struct error *err)
     l->cli = cli;
     l->w = &cli->args.webhook;
     l->look_at = CLOCK_NEVER;
-    l->body_max = (size_t)(l->w->body_max ? l->w->body_max : BODY_MAX);
+    l->body_max = (size_t)l->w->body_max;
     l->bodies_max = 2 * l->body_max;
-    if (!cli->args.webhook.status) cli->args.webhook.status = STATUS;
-    if (!cli->args.webhook.request_ms) cli->args.webhook.request_ms = REQUEST_MS;
     buf_init(&l->line, OUTPUT_MAX);
     catch_signals(&before);
     int r = load_keys(l, err);

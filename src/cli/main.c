@@ -108,6 +108,5 @@ int main(int argc, char **argv)
         else output_error(err.text);
     }
     config_release(&cli.config);
-    options_release(&cli.args);
     return r == 0 ? 0 : exit_code(err.code);
 }

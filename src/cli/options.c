@@ -33,101 +33,37 @@ int options_usage(struct error *err, const char *fmt, ...)
     return -1;
 }
 
-int options_choice(const char *value, const char *const *names, int *ret, struct error *err)
-{
-    char list[200] = "";
-    for (int i = 0; names[i]; i++) {
-        if (strcmp(names[i], value) == 0) {
-            *ret = i;
-            return 0;
-        }
-        size_t n = strlen(list);
-        snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
-    }
-    const char *near = text_nearest(value, names);
-    if (near) return err_set(err, ERR_CONFIG, "\"%s\" is not one of %s; did you mean %s?", value, list, near);
-    return err_set(err, ERR_CONFIG, "\"%s\" is not one of %s", value, list);
-}
-
 /* ---- setters ---- */
 
-int options_set_json(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->json, err);
-}
-
-int options_set_wait(void *args, const char *value, struct error *err)
-{
-    int64_t ms;
-    if (text_duration(value, &ms, err) != 0) return -1;
-    ((struct args *)args)->lock_ms = ms > 0 ? ms : 1;
-    return 0;
-}
-
-int options_set_replace(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->replace, err);
-}
-
-int options_set_all(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->all, err);
-}
-
-int options_set_type(void *args, const char *value, struct error *err)
-{
-    (void)err;
-    ((struct args *)args)->type = value;
-    return 0;
-}
-
-int options_set_consumer(void *args, const char *value, struct error *err)
+int options_consumer_name(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (store_name_check(value, err) != 0) return -1;
-    ((struct args *)args)->consumer = value;
-    return 0;
+    return option_text(field, value, o, err);
 }
 
-int options_set_key(void *args, const char *value, struct error *err)
+int options_key(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    struct args *a = args;
+    struct key_arg *key = field;
     const char *slash = strchr(value, '/');
-    if (!slash || slash == value || !slash[1]) {
+    bool split = slash && slash != value && slash[1];
+    (void)o;
+    if (!split) {
         return err_set(err, ERR_CONFIG, "\"%s\" is not an aggregate's type and id with a slash between: order/42",
                        value);
     }
-    a->aggregate_type = (struct str){value, (size_t)(slash - value)};
-    a->aggregate_id = str_of(slash + 1);
+    key->aggregate_type = (struct str){value, (size_t)(slash - value)};
+    key->aggregate_id = str_of(slash + 1);
     return 0;
 }
 
-int options_set_limit(void *args, const char *value, struct error *err)
-{
-    return text_int(value, 1, INT32_MAX, &((struct args *)args)->limit, err);
-}
-
-static int set_config(void *args, const char *value, struct error *err)
-{
-    if (!*value) return err_set(err, ERR_CONFIG, "the file's name is empty");
-    ((struct args *)args)->config = value;
-    return 0;
-}
-
-static int set_help(void *args, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct args *)args)->help, err);
-}
-
-const struct cli_option options_global[] = {
-    {{"config", "FILE", NULL, "read settings from this file", set_config}, 'c', true},
-    {{"help", NULL, NULL, "say how the command is used", set_help}, 'h', false},
+const struct option_def options_global[] = {
+    {"config", "FILE", NULL, "read settings from this file", option_name, ARG(config), .letter = 'c', .env = true},
+    {"help", NULL, NULL, "show help for the command", option_bool, ARG(help), .letter = 'h'},
     OPTION_END,
 };
 
-const struct cli_option options_consumer[] = {
-    {{"consumer", "NAME", NULL, "a consumer to run; the options of consumers that follow belong to it", NULL},
-     0,
-     false},
+const struct option_def options_consumer[] = {
+    {"consumer", "NAME", NULL, "run this consumer; the consumer options after it apply to it", NULL, .at = 0},
     OPTION_END,
 };
 
@@ -135,16 +71,18 @@ const struct cli_option options_consumer[] = {
 
 /* What a name stands for: one of the two. */
 struct found {
-    const struct cli_option *own;    /* of the command, sets struct args */
+    const struct option_def *own;    /* of the command, sets struct args */
     const struct option_def *shared; /* a setting: [outbox] or a consumer's */
     bool of_consumer;
 };
 
-static const struct cli_option *find_own(const struct cli_option *table, const char *name, char letter)
+/* find_own looks by name, or by letter if there is none. */
+static const struct option_def *find_own(const struct option_def *table, const char *name, char letter)
 {
-    for (const struct cli_option *o = table; o && o->def.name; o++) {
-        if (name ? strcmp(o->def.name, name) == 0 : letter == o->letter) return o;
-    }
+    if (!table) return NULL;
+    if (name) return option_find(table, name);
+    for (const struct option_def *o = table; o->name; o++)
+        if (o->letter == letter) return o;
     return NULL;
 }
 
@@ -161,28 +99,22 @@ static bool find(const struct command *cmd, const char *name, char letter, struc
     return ret->shared != NULL;
 }
 
-static size_t own_names(const struct cli_option *table, const char **names, size_t n)
+static size_t add_names(const struct option_def *table, const char **names, size_t n)
 {
-    for (const struct cli_option *o = table; o && o->def.name && n < NAMES_MAX; o++) names[n++] = o->def.name;
-    return n;
-}
-
-static size_t shared_names(const struct option_def *table, const char **names, size_t n)
-{
-    for (const struct option_def *o = table; o->name && n < NAMES_MAX; o++) names[n++] = o->name;
+    for (const struct option_def *o = table; o && o->name && n < NAMES_MAX; o++) names[n++] = o->name;
     return n;
 }
 
 static int unknown(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
-    size_t n = own_names(options_global, names, 0);
-    if (cli->cmd) n = own_names(cli->cmd->options, names, n);
+    size_t n = add_names(options_global, names, 0);
+    if (cli->cmd) n = add_names(cli->cmd->options, names, n);
     if (cli->cmd && cli->cmd->consumers) {
-        n = own_names(options_consumer, names, n);
-        n = shared_names(consumer_options, names, n);
+        n = add_names(options_consumer, names, n);
+        n = add_names(consumer_options, names, n);
     }
-    n = shared_names(config_options, names, n);
+    n = add_names(config_options, names, n);
     names[n] = NULL;
 
     const char *near = text_nearest(name, names);
@@ -197,12 +129,12 @@ static int unknown(const struct cli *cli, const char *name, struct error *err)
 /* ---- reading ---- */
 
 /* from_environment sets the options of a table that may come from there. Arguments come later, and so on top. */
-static int from_environment(const struct cli_option *table, struct args *a, struct error *err)
+static int from_environment(const struct option_def *table, struct args *a, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
-    for (const struct cli_option *o = table; o && o->def.name; o++) {
-        const char *value = o->env ? getenv(config_variable(o->def.name, variable)) : NULL;
-        if (value && *value && o->def.set(a, value, err) != 0) return err_prefix(err, "%s", variable);
+    for (const struct option_def *o = table; o && o->name; o++) {
+        const char *value = o->env ? getenv(config_variable(o->name, variable)) : NULL;
+        if (value && *value && option_apply(o, a, value, err) != 0) return err_prefix(err, "%s", variable);
     }
     return 0;
 }
@@ -220,8 +152,8 @@ static int apply(struct parser *p, const struct found *f, const char *value, str
         p->consumer = value;
         return 0;
     }
-    if (f->own->def.set(&cli->args, value, err) == 0) return 0;
-    err_prefix(err, "--%s", f->own->def.name);
+    if (option_apply(f->own, &cli->args, value, err) == 0) return 0;
+    err_prefix(err, "--%s", f->own->name);
     if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
     return -1;
 }
@@ -229,7 +161,7 @@ static int apply(struct parser *p, const struct found *f, const char *value, str
 /* take_value gives the value behind an option: what stood after '=', else the next argument; "yes" for a switch. */
 static int take_value(struct parser *p, const struct found *f, const char **value, struct error *err)
 {
-    const struct option_def *def = f->shared ? f->shared : &f->own->def;
+    const struct option_def *def = f->shared ? f->shared : f->own;
     if (*value) return 0;
     if (!def->arg) {
         *value = "yes";
@@ -261,15 +193,25 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
         return options_usage(
             err, "unknown option -%s; short ones are -c FILE and -h, all others have a name: see outbox help", arg);
     }
-    const char *value = f.own->def.arg && arg[1] ? arg + 1 : NULL;
-    if (!f.own->def.arg && arg[1]) return options_usage(err, "unknown option -%s", arg);
+    const char *value = f.own->arg && arg[1] ? arg + 1 : NULL;
+    if (!f.own->arg && arg[1]) return options_usage(err, "unknown option -%s", arg);
     if (take_value(p, &f, &value, err) != 0) return -1;
     return apply(p, &f, value, err);
 }
 
-static int select_command(struct parser *p, const struct command *cmd)
+/* defaults are those that the table shows. */
+static int defaults(const struct option_def *table, struct args *a, struct error *err)
+{
+    for (const struct option_def *o = table; o && o->name; o++) {
+        if (o->def && option_apply(o, a, o->def, err) != 0) return -1;
+    }
+    return 0;
+}
+
+static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
+    if (defaults(cmd->options, &p->cli->args, err) != 0) return -1;
     if (!cmd->bare) from_environment(cmd->options, &p->cli->args, &p->environment);
     return 0;
 }
@@ -280,11 +222,11 @@ static int positional(struct parser *p, const char *arg, struct error *err)
     const struct command *row;
     if (!cli->rows) {
         if (commands_find(arg, &cli->rows, err) != 0) return -1;
-        return cli->rows->sub ? 0 : select_command(p, cli->rows);
+        return cli->rows->sub ? 0 : select_command(p, cli->rows, err);
     }
     if (!cli->cmd) {
         if (commands_sub(cli->rows, arg, &row, err) != 0) return -1;
-        return select_command(p, row);
+        return select_command(p, row, err);
     }
     if (cli->args.n_pos == cli->cmd->max) return options_usage(err, "unexpected argument \"%s\"", arg);
     cli->args.pos[cli->args.n_pos++] = arg;
@@ -316,8 +258,6 @@ static int check_complete(const struct cli *cli, struct error *err)
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
-    cli->args.interval_ms = cli->args.older_than_ms = cli->args.patience_ms = -1;
-    cli->args.webhook.port = cli->args.webhook.retry_after = -1;
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
         if (one(&p, argv[p.i], err) != 0) return -1;
     }
@@ -329,11 +269,4 @@ int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
     if (check_complete(cli, err) != 0) return -1;
     if (cli->args.config || cli->cmd->bare) return 0;
     return from_environment(options_global, &cli->args, err);
-}
-
-void options_release(struct args *a)
-{
-    free(a->headers);
-    a->headers = NULL;
-    a->n_headers = 0;
 }

@@ -328,9 +328,10 @@ static int loop(struct member *m, struct error *err)
     return 0;
 }
 
-static int set_streams(void *target, const char *value, struct error *err)
+static int set_streams(void *target, const char *value, const struct option_def *o, struct error *err)
 {
     struct member *m = target;
+    (void)o;
     free(m->names);
     m->names = strdup(value);
     m->n = 0;
@@ -343,8 +344,8 @@ static int set_streams(void *target, const char *value, struct error *err)
 }
 
 static const struct option_def options[] = {
-    {"stream", "NAME,...", NULL, "streams to read", set_streams},
-    {NULL, NULL, NULL, NULL, NULL},
+    {"stream", "NAME,...", NULL, "streams to read", set_streams, .at = 0},
+    {NULL},
 };
 
 static int setup(struct member *m, const struct consume_config *cfg, struct error *err)

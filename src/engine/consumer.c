@@ -32,37 +32,6 @@ static const struct preset {
 
 const char *const order_names[] = {"none", "key", "global", NULL};
 
-static int set_string(char **field, const char *value, struct error *err)
-{
-    char *copy = strdup(value);
-    if (!copy) return err_nomem(err);
-    free(*field);
-    *field = copy;
-    return 0;
-}
-
-static int set_int(int *field, const char *value, int max, struct error *err)
-{
-    int64_t n;
-    if (text_int(value, 1, max, &n, err) != 0) return -1;
-    *field = (int)n;
-    return 0;
-}
-
-static int set_time(int64_t *field, const char *value, int64_t min_ms, struct error *err)
-{
-    int64_t ms;
-    if (text_duration(value, &ms, err) != 0) return -1;
-    if (ms < min_ms || ms > TIME_MAX_MS) {
-        char least[32], most[32];
-        text_duration_show(min_ms, least);
-        text_duration_show(TIME_MAX_MS, most);
-        return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
-    }
-    *field = ms;
-    return 0;
-}
-
 static const struct preset *preset_find(const char *name)
 {
     for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
@@ -91,9 +60,10 @@ static bool some_preset_sets(const char *option)
     return false;
 }
 
-static int set_preset(void *target, const char *value, struct error *err)
+static int set_preset(void *target, const char *value, const struct option_def *row, struct error *err)
 {
     struct consumer *c = target;
+    (void)row;
     const struct preset *p = preset_find(value);
     if (!p) return err_set(err, ERR_CONFIG, "\"%s\" is not dispatcher or none", value);
 
@@ -102,16 +72,17 @@ static int set_preset(void *target, const char *value, struct error *err)
         bool ours = some_preset_sets(o->name) && !(c->given & UINT64_C(1) << i);
         if (!ours) continue;
         const char *preset = preset_value(p, o->name);
-        if (o->set(c, preset ? preset : o->def, err) != 0) return err_prefix(err, "%s of preset %s", o->name, value);
+        if (option_apply(o, c, preset ? preset : o->def, err) != 0)
+            return err_prefix(err, "%s of preset %s", o->name, value);
     }
     return 0;
 }
 
-static int set_sink(void *target, const char *value, struct error *err)
+static int set_sink(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     const struct sink_ops *kind;
     if (sink_find(value, &kind, err) != 0) return -1;
-    return set_string(&((struct consumer *)target)->sink, value, err);
+    return option_copy(field, value, o, err);
 }
 
 /* Filters are kept in their normal form: two that mean the same are the same to the store, too. */
@@ -122,7 +93,7 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
     normal(value, &b);
     const char *text = buf_cstr(&b);
     int r = -1;
-    if (text) r = set_string(field, text, err);
+    if (text) r = option_copy(field, text, NULL, err);
     else if (b.full)
         err_set(err, ERR_CONFIG, "is too long, the limit is %d bytes with a blank behind each comma", NORMAL_MAX);
     else err_nomem(err);
@@ -130,43 +101,29 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
     return r;
 }
 
-static int set_events(void *target, const char *value, struct error *err)
+static int set_events(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct filter *f;
+    (void)o;
     if (filter_new(value, NULL, &f, err) != 0) return -1;
     filter_free(f);
-    return set_normal(&((struct consumer *)target)->events, value, normal_events, err);
+    return set_normal(field, value, normal_events, err);
 }
 
-static int set_where(void *target, const char *value, struct error *err)
+static int set_where(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct filter *f;
+    (void)o;
     if (filter_new(NULL, value, &f, err) != 0) return -1;
     filter_free(f);
-    return set_normal(&((struct consumer *)target)->where, value, normal_where, err);
+    return set_normal(field, value, normal_where, err);
 }
 
-static int set_order(void *target, const char *value, struct error *err)
-{
-    for (int i = 0; order_names[i]; i++) {
-        if (strcmp(value, order_names[i]) != 0) continue;
-        ((struct consumer *)target)->order = (enum order)i;
-        return 0;
-    }
-    const char *near = text_nearest(value, order_names);
-    return err_set(err, ERR_CONFIG, "\"%s\" is not none, key or global%s%s%s", value, near ? "; did you mean " : "",
-                   near ? near : "", near ? "?" : "");
-}
-
-static int set_lanes(void *target, const char *value, struct error *err)
-{
-    return set_int(&((struct consumer *)target)->lanes, value, STORE_LANES_MAX, err);
-}
-
-static int set_from(void *target, const char *value, struct error *err)
+static int set_from(void *target, const char *value, const struct option_def *o, struct error *err)
 {
     static const char *const words[] = {"beginning", "end", NULL};
     struct consumer *c = target;
+    (void)o;
     int64_t seq = 0;
     enum start start = START_SEQ;
     if (strcmp(value, "beginning") == 0) {
@@ -183,48 +140,15 @@ static int set_from(void *target, const char *value, struct error *err)
     return 0;
 }
 
-static int set_retry(void *target, const char *value, struct error *err)
+static int set_retry(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    return retry_parse(value, &((struct consumer *)target)->retry, err);
+    (void)o;
+    return retry_parse(value, field, err);
 }
 
-static int set_lease(void *target, const char *value, struct error *err)
+static int set_file_mode(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    return set_time(&((struct consumer *)target)->lease_ms, value, LEASE_MIN_MS, err);
-}
-
-static int set_timeout(void *target, const char *value, struct error *err)
-{
-    return set_time(&((struct consumer *)target)->timeout_ms, value, 1, err);
-}
-
-/* set_poll: 0s leaves it to the relay. */
-static int set_poll(void *target, const char *value, struct error *err)
-{
-    int64_t ms;
-    if (text_duration(value, &ms, err) != 0) return -1;
-    if (ms > TIME_MAX_MS) return err_set(err, ERR_CONFIG, "\"%s\" is more than a day", value);
-    ((struct consumer *)target)->poll_ms = ms;
-    return 0;
-}
-
-static int set_concurrency(void *target, const char *value, struct error *err)
-{
-    return set_int(&((struct consumer *)target)->concurrency, value, CONCURRENCY_MAX, err);
-}
-
-static int set_batch(void *target, const char *value, struct error *err)
-{
-    return set_int(&((struct consumer *)target)->batch, value, BATCH_MAX, err);
-}
-
-static int set_receipts(void *target, const char *value, struct error *err)
-{
-    return text_bool(value, &((struct consumer *)target)->receipts, err);
-}
-
-static int set_file_mode(void *target, const char *value, struct error *err)
-{
+    (void)o;
     size_t n = strlen(value);
     bool octal = n >= 3 && n <= 4 && strspn(value, "01234567") == n;
     long mode = octal ? strtol(value, NULL, 8) : 0;
@@ -233,98 +157,84 @@ static int set_file_mode(void *target, const char *value, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not a mode such as 0640: we need to read and write, and others must not write",
                        value);
-    ((struct consumer *)target)->file_mode = (int)mode;
+    *(int *)field = (int)mode;
     return 0;
 }
 
-static int set_exec_env(void *target, const char *value, struct error *err)
+static int set_exec_env(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (exec_env_check(value, err) != 0) return -1;
-    return set_string(&((struct consumer *)target)->exec_env, value, err);
+    return option_copy(field, value, o, err);
 }
 
-/* What webhooks are told. */
-#define HTTP_SETTER(name) \
-    static int set_http_##name(void *target, const char *value, struct error *err) \
-    { \
-        return http_options_##name(&((struct consumer *)target)->http, value, err); \
-    }
-HTTP_SETTER(secret_file)
-HTTP_SETTER(secret_env)
-HTTP_SETTER(mode)
-HTTP_SETTER(source)
-HTTP_SETTER(header_file)
-HTTP_SETTER(client_errors)
-HTTP_SETTER(rate)
-HTTP_SETTER(connect)
-HTTP_SETTER(idle)
-HTTP_SETTER(version)
-HTTP_SETTER(ca_file)
-HTTP_SETTER(allow)
-HTTP_SETTER(proxy)
+#define AT(field) .at = offsetof(struct consumer, field)
 
 const struct option_def consumer_options[] = {
     {"preset", "none|dispatcher", "none",
-     "dispatcher: batch 50, poll 500ms, retry fast,attempts=8, lease 30s, receipts; what is set beside it wins",
-     set_preset},
+     "dispatcher: batch 50, poll 500ms, retry fast,attempts=8, lease 30s, receipts; explicit options override it",
+     set_preset, .at = 0},
     {"sink", "URL", NULL,
-     "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME or https://HOST/PATH", set_sink},
-    {"events", "PATTERN,...", NULL, "types of events to deliver, * standing for anything; all if not given",
-     set_events},
-    {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)",
-     set_where},
-    {"order", "none|key|global", "key", "which events keep their order: none, those of the same key, or all",
-     set_order},
-    {"lanes", "N", "1", "shares of the keys that may be delivered at the same time, 1 to 64", set_lanes},
-    {"from", "beginning|end|SEQ", "beginning",
-     "where a consumer that is new to the store starts; SEQ is the first it gets", set_from},
+     "where to deliver: stdout:, file:PATH, exec:COMMAND, redis://HOST/DB?stream=NAME or https://HOST/PATH", set_sink,
+     AT(sink)},
+    {"events", "PATTERN,...", NULL, "event types to deliver; * matches anything; all if not given", set_events,
+     AT(events)},
+    {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)", set_where,
+     AT(where)},
+    {"order", "none|key|global", "key", "which events stay in order: none, those with the same key, or all",
+     option_choice, AT(order), .names = order_names},
+    {"lanes", "N", "1", "number of lanes that keys are divided into, to deliver in parallel, 1 to 64", option_int,
+     AT(lanes), .min = 1, .max = STORE_LANES_MAX},
+    {"from", "beginning|end|SEQ", "beginning", "where a new consumer starts; SEQ is the first event it gets", set_from,
+     .at = 0},
     {"retry", "POLICY", "patient",
-     "patient, fast, slow, or base=1s,cap=5m,attempts=5|forever,jitter=full|none,outage=24h", set_retry},
-    {"lease", "DURATION", "30s", "how long events stay with a relay that vanished, at least 100ms", set_lease},
-    {"timeout", "DURATION", "30s", "how long one delivery may take", set_timeout},
-    {"poll", "DURATION", "0s", "how often to look even if nothing woke it; 0s: as sweep says", set_poll},
-    {"concurrency", "N", "4", "deliveries at once, for a sink that takes one event at a time, 1 to 1024",
-     set_concurrency},
-    {"batch", "N", "1000", "most events to claim at once, 1 to 10000", set_batch},
-    {"receipts", NULL, "no", "keep a record of every delivery", set_receipts},
-    {"file-mode", "MODE", NULL, "permissions of a file that file: makes; if not given 0640, less the umask",
-     set_file_mode},
+     "patient, fast, slow, or base=1s,cap=5m,attempts=5|forever,jitter=full|none,outage=24h", set_retry, AT(retry)},
+    {"lease", "DURATION", "30s", "how long a vanished relay keeps its claim on events, at least 100ms", option_span,
+     AT(lease_ms), .min = LEASE_MIN_MS, .max = TIME_MAX_MS},
+    {"timeout", "DURATION", "30s", "maximum time of one delivery", option_span, AT(timeout_ms), .min = 1,
+     .max = TIME_MAX_MS},
+    {"poll", "DURATION", "0s", "how often to look for work even if nothing signals any; 0s: as often as sweep says",
+     option_span, AT(poll_ms), .max = TIME_MAX_MS},
+    {"concurrency", "N", "4", "parallel deliveries to a sink that takes one event at a time, 1 to 1024", option_int,
+     AT(concurrency), .min = 1, .max = CONCURRENCY_MAX},
+    {"batch", "N", "1000", "maximum number of events per claim, 1 to 10000", option_int, AT(batch), .min = 1,
+     .max = BATCH_MAX},
+    {"receipts", NULL, "no", "keep a record of every delivery", option_bool, AT(receipts)},
+    {"file-mode", "MODE", NULL, "permissions of files that file: creates; 0640 less the umask if not given",
+     set_file_mode, AT(file_mode)},
     {"exec-env", "NAME,...", NULL,
-     "environment variables that a command of exec: gets beside PATH, HOME, LANG and the like", set_exec_env},
+     "environment variables to pass to exec: commands, besides PATH, HOME, LANG and the like", set_exec_env,
+     AT(exec_env)},
     {"webhook-secret-file", "FILE", NULL,
-     "sign webhooks with the secrets in this file, whsec_... or whsk_..., one to a line", set_http_secret_file},
+     "sign webhooks with the secrets in this file (whsec_... or whsk_...), one per line", option_file,
+     AT(http.secret_file)},
     {"webhook-secret-env", "NAME", NULL, "sign webhooks with the secrets in this environment variable",
-     set_http_secret_env},
+     http_options_secret_env, AT(http.secret_env)},
     {"webhook-mode", "binary|structured", "binary",
-     "CloudEvents over HTTP: attributes as headers, or all in one JSON object", set_http_mode},
-    {"webhook-source", "URI", "/outbox", "the source that CloudEvents name", set_http_source},
-    {"webhook-header-file", "FILE", NULL, "send the headers in this file along, Name: value one to a line",
-     set_http_header_file},
+     "CloudEvents mode: attributes as headers, or everything in one JSON object", option_choice, AT(http.mode),
+     .names = http_mode_names},
+    {"webhook-source", "URI", "/outbox", "source attribute of the CloudEvents", http_options_source, AT(http.source)},
+    {"webhook-header-file", "FILE", NULL, "send the headers in this file, one \"Name: value\" per line", option_file,
+     AT(http.header_file)},
     {"webhook-client-errors", "retry|reject", "retry",
-     "whether an event is tried again that the endpoint finds fault with (400, 413, 422, ...)", set_http_client_errors},
-    {"webhook-rate", "N", "0", "most requests a second; 0: no limit", set_http_rate},
-    {"webhook-connect-timeout", "DURATION", "10s", "how long connecting may take; 0s: only timeout counts",
-     set_http_connect},
-    {"webhook-idle-timeout", "DURATION", "0s", "how long nothing may move, in whole seconds; 0s: only timeout counts",
-     set_http_idle},
-    {"webhook-http", "auto|1.1|2", "auto", "version of HTTP; auto: 2 over TLS if the endpoint has it",
-     set_http_version},
-    {"webhook-ca-file", "FILE", NULL, "trust the certificates in this file instead of the system's", set_http_ca_file},
-    {"webhook-allow", "NET,...", NULL, "networks beside the public internet that webhooks may connect to",
-     set_http_allow},
-    {"webhook-proxy", "URL|env", NULL, "go through this proxy; env: through the one that https_proxy names",
-     set_http_proxy},
-    {NULL, NULL, NULL, NULL, NULL},
+     "what to do with an event that the endpoint refuses (400, 413, 422, ...)", http_options_client_errors,
+     AT(http.reject_4xx)},
+    {"webhook-rate", "N", "0", "maximum requests per second; 0: no limit", option_int, AT(http.rate),
+     .max = HTTP_RATE_MAX},
+    {"webhook-connect-timeout", "DURATION", "10s", "maximum time to connect; 0s: only timeout applies", option_span,
+     AT(http.connect_ms), .max = HTTP_TIME_MAX_MS},
+    {"webhook-idle-timeout", "DURATION", "0s",
+     "maximum time without any progress, in whole seconds; 0s: only timeout applies", option_span, AT(http.idle_ms),
+     .max = HTTP_TIME_MAX_MS},
+    {"webhook-http", "auto|1.1|2", "auto", "HTTP version; auto: 2 over TLS if the endpoint supports it", option_choice,
+     AT(http.version), .names = http_version_names},
+    {"webhook-ca-file", "FILE", NULL, "trust the CA certificates in this file instead of the system's", option_file,
+     AT(http.ca_file)},
+    {"webhook-allow", "NET,...", NULL, "private networks that webhooks may connect to, besides the public internet",
+     http_options_allow, AT(http)},
+    {"webhook-proxy", "URL|env", NULL, "use this proxy; env: the one that https_proxy names", http_options_proxy,
+     AT(http.proxy)},
+    {NULL},
 };
-
-/* The defaults are set through the table, so that help and sample cannot say anything else. */
-static int set_defaults(struct consumer *c, struct error *err)
-{
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        if (o->def && o->set(c, o->def, err) != 0) return err_prefix(err, "default of %s", o->name);
-    }
-    return 0;
-}
 
 int consumer_set(struct consumer *c, const char *name, const char *value, struct error *err)
 {
@@ -338,8 +248,8 @@ int consumer_init(struct consumer *c, const char *name, struct error *err)
 {
     struct consumer made = {0};
     if (store_name_check(name, err) != 0) return -1;
-    if (set_string(&made.name, name, err) != 0 || set_string(&made.events, "", err) != 0 ||
-        set_string(&made.where, "", err) != 0 || set_defaults(&made, err) != 0) {
+    if (option_copy(&made.name, name, NULL, err) != 0 || option_copy(&made.events, "", NULL, err) != 0 ||
+        option_copy(&made.where, "", NULL, err) != 0 || option_defaults(consumer_options, &made, err) != 0) {
         consumer_release(&made);
         return -1;
     }
@@ -363,10 +273,11 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
 {
     struct consumer made = *from;
     made.name = made.sink = made.events = made.where = made.exec_env = NULL;
-    if (http_options_copy(&from->http, &made.http, err) != 0 || set_string(&made.name, name, err) != 0 ||
-        set_normal(&made.events, events, normal_events, err) != 0 || set_string(&made.where, from->where, err) != 0 ||
-        (from->sink && set_string(&made.sink, from->sink, err) != 0) ||
-        (from->exec_env && set_string(&made.exec_env, from->exec_env, err) != 0)) {
+    if (http_options_copy(&from->http, &made.http, err) != 0 || option_copy(&made.name, name, NULL, err) != 0 ||
+        set_normal(&made.events, events, normal_events, err) != 0 ||
+        option_copy(&made.where, from->where, NULL, err) != 0 ||
+        (from->sink && option_copy(&made.sink, from->sink, NULL, err) != 0) ||
+        (from->exec_env && option_copy(&made.exec_env, from->exec_env, NULL, err) != 0)) {
         consumer_release(&made);
         return -1;
     }

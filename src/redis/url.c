@@ -14,54 +14,18 @@
 #define PARAM_MAX 2048
 #define DB_MAX 1000000
 
-static int set_copy(char **field, const char *value, struct error *err)
-{
-    char *copy = strdup(value);
-    if (!copy) return err_nomem(err);
-    free(*field);
-    *field = copy;
-    return 0;
-}
-
-static int set_user(void *u, const char *value, struct error *err)
-{
-    return set_copy(&((struct redis_url *)u)->user, value, err);
-}
-
-static int set_password_file(void *u, const char *value, struct error *err)
-{
-    return set_copy(&((struct redis_url *)u)->password_file, value, err);
-}
-
-static int set_db(void *u, const char *value, struct error *err)
-{
-    return text_int(value, 0, DB_MAX, &((struct redis_url *)u)->db, err);
-}
-
-static int set_ca(void *u, const char *value, struct error *err)
-{
-    return set_copy(&((struct redis_url *)u)->ca, value, err);
-}
-
-static int set_cert(void *u, const char *value, struct error *err)
-{
-    return set_copy(&((struct redis_url *)u)->cert, value, err);
-}
-
-static int set_key(void *u, const char *value, struct error *err)
-{
-    return set_copy(&((struct redis_url *)u)->key, value, err);
-}
-
 const struct option_def redis_url_options[] = {
-    {"user", "NAME", NULL, "user to authenticate as; the default one if not given", set_user},
+    {"user", "NAME", NULL, "user to authenticate as; the default one if not given", option_copy,
+     .at = offsetof(struct redis_url, user)},
     {"password-file", "FILE", NULL, "file with the password, read at each connection; else " REDIS_PASSWORD_ENV,
-     set_password_file},
-    {"db", "N", "0", "number of the database", set_db},
-    {"ca", "FILE", NULL, "certificates to trust; the system's if not given", set_ca},
-    {"cert", "FILE", NULL, "our own certificate, for a server that asks for one", set_cert},
-    {"key", "FILE", NULL, "the key of our certificate", set_key},
-    {NULL, NULL, NULL, NULL, NULL},
+     option_copy, .at = offsetof(struct redis_url, password_file)},
+    {"db", "N", "0", "number of the database", option_long, .at = offsetof(struct redis_url, db), .max = DB_MAX},
+    {"ca", "FILE", NULL, "certificates to trust; the system's if not given", option_copy,
+     .at = offsetof(struct redis_url, ca)},
+    {"cert", "FILE", NULL, "our own certificate, for a server that asks for one", option_copy,
+     .at = offsetof(struct redis_url, cert)},
+    {"key", "FILE", NULL, "the key of our certificate", option_copy, .at = offsetof(struct redis_url, key)},
+    {NULL},
 };
 
 static int hex(char c)
@@ -130,7 +94,7 @@ static int authority(const char *p, size_t n, struct redis_url *u, struct error 
                            "a password has no place in a URL: write redis://USER@HOST and put it into a file, with "
                            "password-file=FILE, or into the environment, as " REDIS_PASSWORD_ENV);
         if (decode(p, (size_t)(at - p), part, sizeof part, err) != 0) return -1;
-        if (part[0] && set_copy(&u->user, part, err) != 0) return -1;
+        if (part[0] && option_copy(&u->user, part, NULL, err) != 0) return -1;
         n -= (size_t)(at + 1 - p);
         p = at + 1;
     }
@@ -138,12 +102,12 @@ static int authority(const char *p, size_t n, struct redis_url *u, struct error 
     const char *rest = end ? end + 1 : p, *colon = memchr(rest, ':', n - (size_t)(rest - p));
     size_t host_n = end ? (size_t)(end - p - 1) : colon ? (size_t)(colon - p) : n;
     if (decode(p + (end ? 1 : 0), host_n, part, sizeof part, err) != 0) return -1;
-    if (set_copy(&u->host, part[0] ? part : "127.0.0.1", err) != 0) return -1;
-    if (!colon) return set_copy(&u->port, "6379", err);
+    if (option_copy(&u->host, part[0] ? part : "127.0.0.1", NULL, err) != 0) return -1;
+    if (!colon) return option_copy(&u->port, "6379", NULL, err);
     int64_t port;
     if (decode(colon + 1, n - (size_t)(colon + 1 - p), part, sizeof part, err) != 0) return -1;
     if (text_int(part, 1, 65535, &port, err) != 0) return err_prefix(err, "port");
-    return set_copy(&u->port, part, err);
+    return option_copy(&u->port, part, NULL, err);
 }
 
 static int network(const char *p, struct redis_url *u, struct error *err)
@@ -154,7 +118,7 @@ static int network(const char *p, struct redis_url *u, struct error *err)
     size_t n = strcspn(p, "/?"), rest = strcspn(p + n, "?");
     if (authority(p, n, u, err) != 0) return -1;
     if (rest > 1) {
-        if (decode(p + n + 1, rest - 1, db, sizeof db, err) != 0 || set_db(u, db, err) != 0)
+        if (decode(p + n + 1, rest - 1, db, sizeof db, err) != 0 || text_int(db, 0, DB_MAX, &u->db, err) != 0)
             return err_prefix(err, "database number");
     }
     snprintf(u->label, sizeof u->label, "redis at %.200s:%s", u->host, u->port);
@@ -169,7 +133,7 @@ static int local(const char *p, struct redis_url *u, struct error *err)
         return err_prefix(err, "path of the socket (at most %zu bytes)", sizeof path - 1);
     if (path[0] != '/') return err_set(err, ERR_CONFIG, "write unix:/PATH/TO/SOCKET?stream=NAME");
     snprintf(u->label, sizeof u->label, "redis at %s", path);
-    return set_copy(&u->path, path, err);
+    return option_copy(&u->path, path, NULL, err);
 }
 
 static int parse(const char *text, const struct option_def *table, void *target, struct redis_url *u, struct error *err)
@@ -184,7 +148,7 @@ static int parse(const char *text, const struct option_def *table, void *target,
         return err_set(err, ERR_CONFIG, "ca, cert and key are for rediss://, which is redis:// with TLS");
     if (!u->cert != !u->key) return err_set(err, ERR_CONFIG, "cert and key go together");
     const char *env = getenv(REDIS_PASSWORD_ENV);
-    return env && *env ? set_copy(&u->password, env, err) : 0;
+    return env && *env ? option_copy(&u->password, env, NULL, err) : 0;
 }
 
 int redis_url_parse(const char *text, const struct option_def *table, void *target, struct redis_url *ret,

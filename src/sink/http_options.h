@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/ipnet.h"
+#include "base/option.h"
 
 enum http_mode { HTTP_BINARY, HTTP_STRUCTURED };
 enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
@@ -34,19 +35,16 @@ void http_options_release(struct http_options *o);
 /* http_options_copy makes another like it; on failure *ret is to be released, too. */
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err);
 
-/* Setters, one an option. ERR_CONFIG speaks of the value only. */
-int http_options_secret_file(struct http_options *o, const char *value, struct error *err);
-int http_options_secret_env(struct http_options *o, const char *value, struct error *err);
-int http_options_header_file(struct http_options *o, const char *value, struct error *err);
-int http_options_ca_file(struct http_options *o, const char *value, struct error *err);
-int http_options_proxy(struct http_options *o, const char *value, struct error *err);
-int http_options_source(struct http_options *o, const char *value, struct error *err);
-int http_options_mode(struct http_options *o, const char *value, struct error *err);
-int http_options_version(struct http_options *o, const char *value, struct error *err);
-int http_options_client_errors(struct http_options *o, const char *value, struct error *err);
-int http_options_rate(struct http_options *o, const char *value, struct error *err);
-int http_options_connect(struct http_options *o, const char *value, struct error *err);
-int http_options_idle(struct http_options *o, const char *value, struct error *err);
-int http_options_allow(struct http_options *o, const char *value, struct error *err);
+#define HTTP_RATE_MAX 1000000
+#define HTTP_TIME_MAX_MS (24 * INT64_C(3600000))
+extern const char *const http_mode_names[];    /* by enum http_mode; ends with NULL */
+extern const char *const http_version_names[]; /* by enum http_version; ends with NULL */
+
+/* The setters that base/option.h does not have; each names its field. */
+option_setter http_options_secret_env;    /* secret_env */
+option_setter http_options_proxy;         /* proxy */
+option_setter http_options_source;        /* source */
+option_setter http_options_client_errors; /* reject_4xx */
+option_setter http_options_allow;         /* the whole struct http_options: it sets allow and n_allow */
 
 #endif

@@ -429,7 +429,7 @@ static void structured_mode_puts_all_into_the_body(void **state)
 {
     struct fixture *f = *state;
     f->o.mode = HTTP_STRUCTURED;
-    assert_int_equal(http_options_source(&f->o, "https://shop.example/orders", NULL), 0);
+    assert_int_equal(http_options_source(&f->o.source, "https://shop.example/orders", NULL, NULL), 0);
     open_here(f);
     assert_int_equal(odd_event(f)->status, SINK_DELIVERED);
     assert_head_has(f, 0, "\ncontent-type: application/cloudevents+json\n");
@@ -496,7 +496,7 @@ static void every_secret_signs_and_each_verifies(void **state)
     struct fixture *f = *state;
     char one[SINK_PATH_SIZE + 16];
     sink_tmp_write(f->secrets, "# being rotated\n" NEW "\n\n" OLD "\n" PRIVATE "\n");
-    assert_int_equal(http_options_secret_file(&f->o, f->secrets, NULL), 0);
+    assert_int_equal(option_copy(&f->o.secret_file, f->secrets, NULL, NULL), 0);
     open_here(f);
     assert_int_equal(deliver(f, "{\"a\": 1}")->status, SINK_DELIVERED);
     char *id = value_of(f, 0, "\nwebhook-id: "), *stamp = value_of(f, 0, "\nwebhook-timestamp: ");
@@ -524,7 +524,7 @@ static void secret_headers_are_sent_and_never_repeated(void **state)
 {
     struct fixture *f = *state;
     sink_tmp_write(f->secrets, "Authorization: Bearer s3cr3t-t0k3n\nX-Tenant:  blue \n");
-    assert_int_equal(http_options_header_file(&f->o, f->secrets, NULL), 0);
+    assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
     open_here(f);
     http_peer_reply(f->peer, (struct http_reply){.status = 500, .body = "you said s3cr3t-t0k3n"});
     struct sink_item *it = deliver(f, "{}");
@@ -557,7 +557,7 @@ static void half_a_secret_is_not_repeated_either(void **state)
     struct fixture *f = *state;
     char body[400];
     sink_tmp_write(f->secrets, "Authorization: Bearer s3cr3t-t0k3n-that-is-long-enough-to-be-cut\n");
-    assert_int_equal(http_options_header_file(&f->o, f->secrets, NULL), 0);
+    assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
     open_here(f);
     memset(body, '.', sizeof body);
     strcpy(body + 140, "s3cr3t-t0k3n-that-is-long-enough-to-be-cut");
@@ -635,8 +635,8 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
     snprintf(headers, sizeof headers, "%s/headers", f->dir);
     sink_tmp_write(f->secrets, OLD "\n");
     sink_tmp_write(headers, "Authorization: Bearer first\n");
-    assert_int_equal(http_options_secret_file(&f->o, f->secrets, NULL), 0);
-    assert_int_equal(http_options_header_file(&f->o, headers, NULL), 0);
+    assert_int_equal(option_copy(&f->o.secret_file, f->secrets, NULL, NULL), 0);
+    assert_int_equal(option_copy(&f->o.header_file, headers, NULL, NULL), 0);
     open_here(f);
     assert_int_equal(deliver(f, "1")->status, SINK_DELIVERED);
     sink_tmp_write(f->secrets, NEW "\n" OLD "\n");
@@ -667,7 +667,7 @@ static void bad_header_files_are_refused_without_their_values(void **state)
     static const char *const bad[] = {"s3cr3t\n",      "a b: s3cr3t\n",        "Host: s3cr3t\n", "ce-id: s3cr3t\n",
                                       "x: s3c\rr3t\n", "Webhook-Id: s3cr3t\n", "x:\n",           ": s3cr3t\n"};
     struct fixture *f = *state;
-    assert_int_equal(http_options_header_file(&f->o, f->secrets, NULL), 0);
+    assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
     for (size_t i = 0; i < COUNT(bad); i++) {
         sink_tmp_write(f->secrets, bad[i]);
         refuses(&f->o, http_peer_url(f->peer, "127.0.0.1"), "line 1", "s3c");
@@ -692,7 +692,7 @@ static void name_that_leads_here_is_not_connected_to(void **state)
 static void allow_list_permits_it(void **state)
 {
     struct fixture *f = *state;
-    assert_int_equal(http_options_allow(&f->o, "10.0.0.0/8, 127.0.0.1", NULL), 0);
+    assert_int_equal(http_options_allow(&f->o, "10.0.0.0/8, 127.0.0.1", NULL, NULL), 0);
     open_at(f, "inside.localhost");
     assert_int_equal(deliver(f, "{}")->status, SINK_DELIVERED);
 }
@@ -738,7 +738,7 @@ static void environment_names_no_proxy_unless_asked(void **state)
     struct sink_item *it = deliver(f, "{}");
     assert_int_equal(it->status, SINK_DELIVERED);
     f->rig.sk->ops->close(f->rig.sk);
-    assert_int_equal(http_options_proxy(&f->o, "env", NULL), 0);
+    assert_int_equal(http_options_proxy(&f->o.proxy, "env", NULL, NULL), 0);
     open_here(f);
     it = deliver(f, "{}");
     unsetenv("http_proxy");

@@ -22,7 +22,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
     else MUST(cli.cmd || cli.args.help);
     config_release(&cli.config);
-    options_release(&cli.args);
     free(text);
     return 0;
 }

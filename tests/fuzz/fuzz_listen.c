@@ -51,7 +51,11 @@ static void start(struct peer *p)
 {
     unsigned port = 0;
     p->cli.args.json = p->verifies;
-    p->cli.args.webhook = (struct webhook_args){.retry_after = -1, .secret_env = p->verifies ? VARIABLE : NULL};
+    p->cli.args.webhook = (struct webhook_args){.address = "127.0.0.1",
+                                                .status = 204,
+                                                .request_ms = 60000,
+                                                .body_max = 65 << 20,
+                                                .secret_env = p->verifies ? VARIABLE : NULL};
     if (pthread_create(&p->thread, NULL, serve, p) != 0) abort();
     for (int i = 0; i < 1000 && port == 0; i++) {
         poll(NULL, 0, 10);

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     text_nearest(text, names);
     if (consumer_init(&c, "c", &err) != 0) abort();
     for (const struct option_def *o = consumer_options; o->name; o++)
-        if (o->set(&c, text, &err) != 0) MUST(err.text[0]);
+        if (option_apply(o, &c, text, &err) != 0) MUST(err.text[0]);
     consumer_release(&c);
     free(text);
     return 0;

@@ -10,33 +10,35 @@
 #include "base/text.h"
 
 struct target {
-    int64_t lease, lanes;
+    int64_t lease, size;
+    int lanes, order;
     bool drain;
     char seen[16];
+    char *owned;
+    const char *borrowed, *word;
 };
 
-static int set_lease(void *t, const char *value, struct error *err)
+static int set_drain(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    return text_duration(value, &((struct target *)t)->lease, err);
-}
-
-static int set_lanes(void *t, const char *value, struct error *err)
-{
-    return text_int(value, 1, 256, &((struct target *)t)->lanes, err);
-}
-
-static int set_drain(void *t, const char *value, struct error *err)
-{
-    struct target *target = t;
+    struct target *target = field;
+    (void)o;
     strncpy(target->seen, value, sizeof target->seen - 1);
     return text_bool(value, &target->drain, err);
 }
 
+static const char *const orders[] = {"none", "key", "global", NULL};
+
 static const struct option_def table[] = {
-    {"lease", "DURATION", "30s", "how long a claim lives", set_lease},
-    {"lanes", "N", "8", "how many lanes", set_lanes},
-    {"drain", NULL, "no", "stop when everything is delivered", set_drain},
-    {NULL, NULL, NULL, NULL, NULL},
+    {"lease", "DURATION", "30s", "how long a claim lives", option_span, .at = offsetof(struct target, lease),
+     .min = 100},
+    {"lanes", "N", "8", "how many lanes", option_int, .at = offsetof(struct target, lanes), .min = 1, .max = 256},
+    {"drain", NULL, "no", "stop when everything is delivered", set_drain, .at = 0},
+    {"size", "SIZE", NULL, "how large", option_size, .at = offsetof(struct target, size), .min = 1, .max = 1 << 20},
+    {"order", "ORDER", "key", "which order", option_choice, .at = offsetof(struct target, order), .names = orders},
+    {"word", "ORDER", NULL, "which order, by name", option_word, .at = offsetof(struct target, word), .names = orders},
+    {"owned", "TEXT", NULL, "a copy", option_file, .at = offsetof(struct target, owned)},
+    {"borrowed", "TEXT", NULL, "no copy", option_name, .at = offsetof(struct target, borrowed)},
+    {NULL},
 };
 
 static void finds_by_whole_name_only(void **state)
@@ -98,6 +100,63 @@ static void switch_is_told_yes_or_no_however_written(void **state)
     assert_string_equal(err.text, "drain: \"perhaps\" is neither yes nor no");
 }
 
+static void refused(struct target *t, const char *name, const char *value, const char *text)
+{
+    struct error err;
+    assert_int_equal(option_set(table, t, name, value, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_string_equal(err.text, text);
+}
+
+static void value_out_of_bounds_is_refused_with_the_bounds(void **state)
+{
+    (void)state;
+    struct target t = {.lease = 7, .size = 7};
+    refused(&t, "lease", "99ms", "lease: \"99ms\" is less than 100ms");
+    refused(&t, "size", "2MiB", "size: \"2MiB\" is not between 1 and 1MiB");
+    assert_int_equal(t.lease, 7);
+    assert_int_equal(t.size, 7);
+}
+
+static void choice_is_set_by_its_name(void **state)
+{
+    (void)state;
+    struct target t = {.order = 9};
+    refused(&t, "order", "kye", "order: \"kye\" is not none, key or global; did you mean key?");
+    assert_int_equal(t.order, 9);
+    assert_int_equal(option_set(table, &t, "order", "global", NULL), 0);
+    assert_int_equal(t.order, 2);
+    assert_int_equal(option_set(table, &t, "word", "none", NULL), 0);
+    assert_ptr_equal(t.word, orders[0]);
+}
+
+static void owned_text_replaces_the_one_before(void **state)
+{
+    (void)state;
+    struct target t = {.owned = NULL};
+    const char *value = "b";
+    assert_int_equal(option_set(table, &t, "owned", "a", NULL), 0);
+    assert_int_equal(option_set(table, &t, "owned", value, NULL), 0);
+    assert_string_equal(t.owned, "b");
+    assert_ptr_not_equal(t.owned, value);
+    refused(&t, "owned", "", "owned: the name is empty");
+    free(t.owned);
+    assert_int_equal(option_set(table, &t, "borrowed", value, NULL), 0);
+    assert_ptr_equal(t.borrowed, value);
+    refused(&t, "borrowed", "", "borrowed: the name is empty");
+}
+
+static void defaults_are_those_of_the_table(void **state)
+{
+    (void)state;
+    struct target t = {.size = 7};
+    assert_int_equal(option_defaults(table, &t, NULL), 0);
+    assert_int_equal(t.lease, 30000);
+    assert_int_equal(t.lanes, 8);
+    assert_int_equal(t.order, 1);
+    assert_int_equal(t.size, 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -106,6 +165,10 @@ int main(void)
         cmocka_unit_test(error_names_the_option),
         cmocka_unit_test(unknown_option_names_the_nearest),
         cmocka_unit_test(switch_is_told_yes_or_no_however_written),
+        cmocka_unit_test(value_out_of_bounds_is_refused_with_the_bounds),
+        cmocka_unit_test(choice_is_set_by_its_name),
+        cmocka_unit_test(owned_text_replaces_the_one_before),
+        cmocka_unit_test(defaults_are_those_of_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

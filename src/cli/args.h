@@ -1,0 +1,162 @@
+/* args.h: what the options and arguments of one call are set in. Strings are borrowed from the arguments or the environment. Every
+ * command has a struct of its own; one that takes no options but the common ones needs none. */
+#ifndef CLI_ARGS_H
+#define CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+#include "event/event.h"
+
+#define ARGS_MAX 100 /* as many as any command takes */
+#define COLUMNS_MAX 8
+#define GRANTED_MAX 64
+
+struct adopt_args {
+    const char *shape, *existing, *mark, *consumer; /* NULL: not given */
+    const char *columns[COLUMNS_MAX];               /* FIELD=COLUMN each */
+    size_t n_columns;
+    bool drop_mark, undo;
+};
+
+/* Of `config check`. */
+struct check_args {
+    bool connect;
+    bool overflow; /* no option: a problem could not be kept */
+};
+
+struct consume_args {
+    const char *group, *exec, *exec_env, *name, *start, *snapshot;
+    int64_t claim_ms;
+    bool drain;
+};
+
+struct consumers_args {
+    const char *events, *where, *order, *lanes; /* NULL: as they are */
+    int64_t generation;                         /* 0: not given */
+    bool force;
+};
+
+struct dead_args {
+    const char *consumer, *type;
+    int64_t limit; /* 0: all */
+    bool all;
+};
+
+struct doctor_args {
+    int64_t patience_ms;
+};
+
+/* A key, split. */
+struct key_arg {
+    struct str aggregate_type, aggregate_id;
+};
+
+struct emit_args {
+    struct key_arg key;
+    const char *payload, *idempotency_key, *tenant; /* NULL: not given */
+    const char *headers[EVENT_HEADERS_COUNT];       /* K=V each */
+    size_t n_headers;
+    int64_t version, delay_ms;
+    bool has_version, ndjson, atomic;
+};
+
+struct events_args {
+    struct key_arg key;
+    const char *type, *consumer;
+    int64_t after, limit;
+    int state;        /* enum delivery_state + 1; 0: any */
+    bool unprocessed; /* instead of a state */
+    bool newest;
+};
+
+/* Of `migrate gen`. */
+struct gen_args {
+    int tool; /* index of gen_tools */
+    const char *service, *out_dir;
+};
+
+struct grant_args {
+    const char *consumers[GRANTED_MAX];
+    size_t n_consumers;
+    const char *tenant;
+};
+
+struct help_args {
+    bool man, options;
+};
+
+struct hwm_args {
+    const char *consumer;
+};
+
+/* Of `init` and `migrate up`. */
+struct init_args {
+    bool replace;
+    int64_t lock_ms;
+};
+
+struct relay_args {
+    bool drain;
+};
+
+struct status_args {
+    bool watch;
+    int64_t interval_ms;
+};
+
+struct trim_args {
+    bool older_than; /* given */
+    int64_t older_than_ms;
+};
+
+/* A number that may be missing. */
+struct number_arg {
+    bool given;
+    int64_t value;
+};
+
+struct webhook_args {
+    const char *secret_file, *secret_env, *id, *signature, *address;
+    int64_t timestamp, count; /* 0: not given */
+    int64_t port, status, delay_ms, request_ms, body_max;
+    struct number_arg retry_after;
+    bool any_time, quiet, asymmetric;
+};
+
+/* (1) Of the structs in the union only that of the command in use means anything. */
+struct args {
+    bool help, json;
+    bool yes;           /* don't ask */
+    bool dry_run;       /* only say what would be done */
+    const char *config; /* -c */
+
+    const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
+    int n_pos;
+
+    union {
+        struct adopt_args adopt;
+        struct check_args check;
+        struct consume_args consume;
+        struct consumers_args consumers;
+        struct dead_args dead;
+        struct doctor_args doctor;
+        struct emit_args emit;
+        struct events_args events;
+        struct gen_args gen;
+        struct grant_args grant;
+        struct help_args helping;
+        struct hwm_args hwm;
+        struct init_args init;
+        struct relay_args relay;
+        struct status_args status;
+        struct trim_args trim;
+        struct webhook_args webhook;
+    };
+};
+
+#define ARG(field) .at = offsetof(struct args, field)
+
+#endif
