@@ -40,12 +40,12 @@ static void say_down(struct pipeline *p, const char *what, const char *next)
     p->report_due = true;
 }
 
-/* hand_over: it may be that only we cannot reach the sink. So events are not kept for longer than a lease: another relay can
- * have them. Handlers are no place that only others can reach. */
-static void hand_over(struct pipeline *p, int64_t now)
+/* let_others_try: it may be that only we cannot reach the sink. So events are not kept for longer than a lease: another relay
+ * can have them. Handlers are no place that only others can reach. */
+static void let_others_try(struct pipeline *p, int64_t now)
 {
     bool for_long = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
-    if (for_long && !effects_used(&p->effects)) p->give_back = p->requeue = true;
+    if (for_long && !effects_used(&p->effects)) hand_want_back(&p->hand);
 }
 
 /* open_circuit: nothing is sent for a while but a probe now and then. */
@@ -59,7 +59,7 @@ static void open_circuit(struct pipeline *p, const char *what, int64_t retry_aft
     char next[64];
     snprintf(next, sizeof next, "trying again in %lld ms", (long long)((p->circuit.until - now) / MS_NS));
     say_down(p, what, next);
-    hand_over(p, now);
+    let_others_try(p, now);
 }
 
 static void sink_is_down(struct pipeline *p, const struct sink_result *r)
@@ -132,7 +132,7 @@ static void event_rejected(struct pipeline *p, struct item *it, const struct sin
     const char *text = reason(r->text);
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
     say_buried(p, it->d.ev, attempts, text, why);
-    item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->ready);
+    item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true, &p->hand.ready);
 }
 
 /* event_failed ends it for now; whether that counts against it is decided when the batch is settled, for by then it is known
@@ -144,7 +144,7 @@ static void event_failed(struct pipeline *p, struct item *it, const struct sink_
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
     struct outcome out = {
         .kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = r->retry_after_ms, .error = text};
-    item_end(it, &out, true, &p->ready);
+    item_end(it, &out, true, &p->hand.ready);
     it->unjudged = true;
 
     if (p->c->retry.outage_ms == 0) {
@@ -250,7 +250,7 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
     p->stats.delivered++;
     p->stats.stalled_since = p->stats.ended_at;
     if (!r->unasked) sink_is_up(p, it);
-    item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->ready);
+    item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt}, p->c->receipts, &p->hand.ready);
 }
 
 /* not_mine leaves it to a worker that knows what to do with it, after a moment in which one may come. */
@@ -267,7 +267,7 @@ static void not_mine(struct pipeline *p, struct item *it, const struct sink_resu
                                .attempts = it->d.ev->attempts,
                                .delay_ms = delay > r->retry_after_ms ? delay : r->retry_after_ms,
                                .error = text},
-             true, &p->ready);
+             true, &p->hand.ready);
 }
 
 /* not_now: what keeps it is neither the event nor the whole sink, so others go on. */
@@ -283,7 +283,7 @@ static void not_now(struct pipeline *p, struct item *it, const struct sink_resul
     snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
     item_end(it,
              &(struct outcome){.kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = delay, .error = text},
-             true, &p->ready);
+             true, &p->hand.ready);
 }
 
 static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
@@ -299,7 +299,7 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
 {
     const char *text = r->text ? r->text : "the sink wants no more";
     struct error err;
-    p->give_back = p->requeue = true;
+    hand_want_back(&p->hand);
     if (p->stats.paused) return; /* one of many that were in flight */
     if (p->cfg.st->ops->consumer_pause(p->cfg.st, p->c->name, true, &err) != 0) {
         sink_is_down(p, r);
@@ -316,11 +316,11 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
 static void not_tried(struct pipeline *p, struct item *it)
 {
     if (it->live->b.careful) {
-        item_hold(it, &p->ready);
+        item_hold(it, &p->hand.ready);
         return;
     }
     item_land(it);
-    p->requeue = true;
+    hand_disturb(&p->hand);
 }
 
 /* count: a sink that takes whole batches answers for them at once, so one look at the clock per batch will do. */
@@ -338,7 +338,6 @@ static void count(struct pipeline *p, const struct item *it, const struct sink_r
 
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
-    p->flying--;
     count(p, it, r);
     switch (r->status) {
     case SINK_DELIVERED: event_delivered(p, it, r); break;
@@ -369,20 +368,6 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
         break;
     case SINK_CANCELLED: not_tried(p, it); break;
     }
-}
-
-/* make_queue orders what may go anew, after items have come back. */
-void deliver_queue(struct pipeline *p)
-{
-    for (size_t i = p->n_live; p->give_back && i-- > 0;) live_give_up(p->live[i], &p->ready);
-    if (p->give_back) p->gave_back = p->n_live > 0;
-    p->give_back = false;
-    ready_init(&p->ready);
-    for (size_t i = 0; i < p->n_live; i++)
-        for (size_t k = 0; k < p->live[i]->b.n; k++)
-            if (p->live[i]->items[k].state == ITEM_READY && !p->live[i]->lost)
-                ready_push(&p->ready, &p->live[i]->items[k]);
-    p->requeue = false;
 }
 
 /* submit: handlers do their work in here, and the claim may be extended meanwhile. */
@@ -420,8 +405,8 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     size_t n = 0, max = pipeline_failstop(p) ? OFFER : 1;
     if (room < max) max = room;
     size_t buried = 0;
-    while (n < max && p->ready.head) {
-        struct item *it = ready_pop(&p->ready);
+    while (n < max && p->hand.ready.head) {
+        struct item *it = ready_pop(&p->hand.ready);
         if (bury_malformed(p, it)) buried++;
         else d[n++] = &it->d;
     }
@@ -431,13 +416,11 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
         item_fly((struct item *)d[i]);
         ((struct item *)d[i])->sent_at = next_sent(p, now);
     }
-    p->flying += n;
     p->answered = false;
     size_t took = submit(p, d, n, now);
     for (size_t i = n; i > took; i--) {
         item_land((struct item *)d[i - 1]);
-        ready_unshift(&p->ready, (struct item *)d[i - 1]);
-        p->flying--;
+        ready_unshift(&p->hand.ready, (struct item *)d[i - 1]);
     }
     return took + buried;
 }
@@ -458,17 +441,17 @@ bool deliver_submit(struct pipeline *p)
     int64_t now = pipeline_now(p), until = now + SUBMIT_SLICE;
     if (effects_used(&p->effects) && schedule_store_away(&p->schedule, now))
         return false; /* what they did would be undone, and again, and again */
-    for (; p->ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
+    for (; p->hand.ready.head && p->state == PIPELINE_RUNNING; now = pipeline_now(p)) {
         bool slice_over = now >= until;
         if (effects_in_tx(&p->effects)) slice_over = !effects_pending(p, now);
         if (slice_over) break;
-        if (!lease_allows(p, p->ready.head->live, now)) break;
-        size_t room = circuit_room(&p->circuit, now, p->flying);
+        if (!lease_allows(p, p->hand.ready.head->live, now)) break;
+        size_t room = circuit_room(&p->circuit, now, hand_flying(&p->hand));
         if (room == 0 || offer(p, room, now) == 0) break;
         any = true;
-        if (p->requeue) break;
+        if (hand_untidy(&p->hand)) break;
     }
-    if (p->requeue && !effects_in_tx(&p->effects)) deliver_queue(p);
+    if (!effects_in_tx(&p->effects)) hand_tidy(&p->hand);
     effects_finish(p);
     return any;
 }

@@ -129,9 +129,7 @@ static void undo(struct pipeline *p)
     if (e->undone >= UNDO_MAX) use_savepoints(e);
 
     uncount(p, l);
-    ready_init(&p->ready);
-    p->requeue = false;
-    live_again(l, p->c->order, &p->keys, &p->ready);
+    hand_again(&p->hand, l);
 }
 
 /* ---- its end ---- */
@@ -230,11 +228,9 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
 }
 
 /* give_rest_back keeps what is done and hands the rest to the store: time is up, or the sink is down. */
-static void give_rest_back(struct pipeline *p, struct live *l)
+static void give_rest_back(struct pipeline *p)
 {
-    live_give_up(l, &p->ready);
-    ready_init(&p->ready);
-    p->requeue = false;
+    hand_give_back(&p->hand);
     batch_size_halve(&p->batch_size);
 }
 
@@ -269,7 +265,7 @@ void effects_finish(struct pipeline *p)
     if (e->state == EFFECTS_BROKEN) finish_broken(p);
     if (e->state != EFFECTS_OPEN) return;
 
-    if (l->open > 0) give_rest_back(p, l);
+    if (l->open > 0) give_rest_back(p);
     if (seal(p, l, &lost, &err) == 0) commit(p, l, lost);
     else seal_failed(p, &err);
 }

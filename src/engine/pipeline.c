@@ -20,9 +20,7 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
     effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
-    ready_init(&p->ready);
-    for (size_t i = 0; i < LIVE_MAX; i++) arena_init(&p->pool[i].a, 0);
-    if (keymap_init(&p->keys, (size_t)p->c->batch * 2) != 0) {
+    if (hand_init(&p->hand, p->c) != 0) {
         err_nomem(err);
         goto fail;
     }
@@ -50,8 +48,7 @@ void pipeline_free(struct pipeline *p)
 {
     if (!p) return;
     careful_leave(&p->careful);
-    for (size_t i = 0; i < LIVE_MAX; i++) arena_release(&p->pool[i].a);
-    keymap_release(&p->keys);
+    hand_release(&p->hand);
     filter_free(p->filter);
     free(p);
 }
@@ -82,38 +79,28 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* drain_turn: what was not started goes back, the newest batch first (see turn_next); then what is in flight ends, and is
+/* drain_turn: what was not started goes back, the newest batch first (see hand_next); then what is in flight ends, and is
  * settled. */
 static bool drain_turn(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (schedule_drain_over(&p->schedule, now) && p->flying > 0) p->sk->ops->cancel(p->sk);
-    for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
-    p->gave_back = p->n_live > 0;
-    ready_init(&p->ready);
-    p->requeue = false;
+    if (schedule_drain_over(&p->schedule, now) && hand_flying(&p->hand) > 0) p->sk->ops->cancel(p->sk);
+    hand_give_back(&p->hand);
     turn_drop_lost(p);
-    if (p->n_live == 0) {
+    if (p->hand.n == 0) {
         set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
         return false;
     }
     if (schedule_store_away(&p->schedule, now) && !schedule_drain_over(&p->schedule, now)) return false;
-    size_t i = turn_next(p);
-    if (p->live[i]->open > 0) return false;
+    size_t i = hand_next(&p->hand);
+    if (p->hand.live[i]->open > 0) return false;
     if (turn_settle(p, (int)i)) return true;
     if (!schedule_drain_over(&p->schedule, pipeline_now(p))) return false;
-    if (p->flying > 0) return true; /* it has only just passed, or was brought forward: the next step cancels */
+    if (hand_flying(&p->hand) > 0)
+        return true; /* it has only just passed, or was brought forward: the next step cancels */
     /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
-    while (p->n_live > 0) turn_drop(p, p->n_live - 1);
+    while (p->hand.n > 0) turn_drop(p, p->hand.n - 1);
     return true;
-}
-
-/* give_back: it is another's turn to deliver, or others have the say, who can have what was not started. */
-static void give_back(struct pipeline *p)
-{
-    for (size_t i = p->n_live; i-- > 0;) live_give_up(p->live[i], &p->ready);
-    ready_init(&p->ready);
-    p->requeue = false;
 }
 
 /* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we stand by: then it runs out,
@@ -128,14 +115,14 @@ bool pipeline_step(struct pipeline *p)
     if (p->state >= PIPELINE_STOPPED) return false;
     deliver_report(p);
     if (!effects_resolve(p)) return false;
-    if (p->flying > 0 || keeps_lease(p)) p->sk->ops->drive(p->sk);
-    if (!pipeline_our_turn(p)) give_back(p);
-    if (p->requeue) deliver_queue(p);
+    if (hand_flying(&p->hand) > 0 || keeps_lease(p)) p->sk->ops->drive(p->sk);
+    if (!pipeline_our_turn(p)) hand_give_back(&p->hand); /* to whoever has the say */
+    hand_tidy(&p->hand);
     turn_keep_leases(p);
     if (p->state == PIPELINE_DRAINING) return drain_turn(p);
-    if (p->standby.code && p->n_live == 0) return standby_try(p);
+    if (p->standby.code && p->hand.n == 0) return standby_try(p);
     bool submitted = deliver_submit(p);
-    if (submitted && p->flying > 0) p->sk->ops->drive(p->sk);
+    if (submitted && hand_flying(&p->hand) > 0) p->sk->ops->drive(p->sk);
     deliver_report(p);
     if (p->state == PIPELINE_DRAINING) return true; /* the sink gave up meanwhile */
     bool turned = turn_store(p);
@@ -165,16 +152,16 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     int64_t now = pipeline_now(p), at = CLOCK_NEVER;
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED) return 0;
-    if (p->flying > 0 || keeps_lease(p)) {
+    if (hand_flying(&p->hand) > 0 || keeps_lease(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
         at = sooner(at, p->sk->ops->deadline(p->sk));
     }
-    for (size_t i = 0; i < p->n_live; i++) {
-        if (p->live[i]->lost) continue;
-        at = sooner(at, pipeline_half_lease(p, p->live[i]));
+    for (size_t i = 0; i < p->hand.n; i++) {
+        if (p->hand.live[i]->lost) continue;
+        at = sooner(at, pipeline_half_lease(p, p->hand.live[i]));
     }
     if (p->circuit.until > now) at = sooner(at, p->circuit.until);
-    if (p->standby.code && p->n_live == 0) at = sooner(at, p->standby_at);
+    if (p->standby.code && p->hand.n == 0) at = sooner(at, p->standby_at);
     if (p->state == PIPELINE_DRAINING) at = sooner(at, p->schedule.drain_by);
     else n += wait_for_work(p, now, fds + n, max - n, &at);
     *ret_deadline = schedule_wake(&p->schedule, now, at);
@@ -183,7 +170,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 
 bool pipeline_busy(const struct pipeline *p)
 {
-    return p->n_live > 0;
+    return p->hand.n > 0;
 }
 
 void pipeline_ring(struct pipeline *p)
@@ -210,10 +197,10 @@ const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
 struct pipeline_held pipeline_held(const struct pipeline *p)
 {
     struct pipeline_held h = {0};
-    for (size_t i = 0; i < p->n_live; i++) h.n += p->live[i]->open;
+    for (size_t i = 0; i < p->hand.n; i++) h.n += p->hand.live[i]->open;
     if (h.n == 0) return h;
-    h.oldest_at = p->live[0]->b.ev[0].created_at;
-    h.type = p->live[0]->b.ev[0].type;
+    h.oldest_at = p->hand.live[0]->b.ev[0].created_at;
+    h.type = p->hand.live[0]->b.ev[0].type;
     return h;
 }
 

@@ -10,14 +10,10 @@
 #include "engine/circuit.h"
 #include "engine/effects.h"
 #include "engine/evidence.h"
-#include "engine/live.h"
+#include "engine/hand.h"
 #include "engine/pipeline.h"
 #include "engine/schedule.h"
 
-#define LIVE_MAX 4 /* batches at once, for sinks that answer late */
-
-/* (1) live[0..n_live) are in the order they were claimed, and are settled in that order, so that what holds a key back
- * is recorded before what waits behind it. */
 struct pipeline {
     struct pipeline_config cfg;
     const struct consumer *c;
@@ -27,17 +23,9 @@ struct pipeline {
     struct error error; /* why it failed */
     struct pipeline_stats stats;
 
-    struct live pool[LIVE_MAX];
-    struct live *live[LIVE_MAX];
-    size_t n_live;
-    struct keymap keys;
-    struct ready ready;
-    bool requeue;   /* items came back: the queue must be made anew */
+    struct hand hand;
     bool proved;    /* the sink has answered since this pipeline began */
     bool stop_said; /* the sink wanted no more, and the consumer's last error says so */
-    bool give_back; /* and what is in it goes back to the store: the consumer was paused by its sink */
-    bool gave_back; /* of what is live some is on its way back to the store */
-    size_t flying;
     struct circuit circuit;
     struct evidence evidence;
     struct effects effects;
@@ -46,7 +34,6 @@ struct pipeline {
     int lane;
     bool parked_turn;
     struct careful_token careful;
-    bool forgot; /* there may be a claim of ours that we don't know of, or count as lost */
     struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */
     struct error standby;     /* why we stand by; code 0: we don't */
@@ -100,10 +87,8 @@ static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct
 /* pipeline_fail stops the consumer for good, because of err, letting what is with the sink end until the deadline. */
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
 
-/* deliver_done takes the sink's answer. deliver_queue makes the queue anew after items have come back. deliver_submit hands
- * what may go to the sink; returns whether it took anything. */
+/* deliver_done takes the sink's answer. deliver_submit hands what may go to the sink; returns whether it took anything. */
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
-void deliver_queue(struct pipeline *p);
 /* deliver_judge decides for each failure in a batch that is about to be settled whether it is held against the event. */
 void deliver_judge(struct pipeline *p, struct live *l);
 bool deliver_submit(struct pipeline *p);
@@ -117,10 +102,6 @@ void deliver_report(struct pipeline *p);
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
 bool turn_settle(struct pipeline *p, int i);
 bool turn_store(struct pipeline *p);
-/* turn_next is the live batch to settle next: the oldest, or the newest if nothing of it was tried: then its range can simply
- * be handed out again, once nothing stands behind it. Where a claim may have been made behind it that we don't know of, it would
- * be parked instead, and handed out before what comes before it; so then it is the oldest. */
-size_t turn_next(const struct pipeline *p);
 void turn_keep_leases(struct pipeline *p);
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);

@@ -11,21 +11,18 @@
 static void abandon(struct pipeline *p, struct live *l, const char *why)
 {
     if (l->lost) return;
-    l->lost = true;
-    p->forgot = true; /* it may still be there, until somebody takes it over */
+    hand_lose(&p->hand, l);
     p->stats.lost++;
     log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld is lost: %s; what it held will be delivered again: %zu",
            (long long)l->b.epoch, why, l->b.n);
-    live_give_up(l, &p->ready);
-    deliver_queue(p);
 }
 
 /* extend_all goes from the newest claim to the oldest and stops at a failure, so that of two claims of a lane the earlier
  * never outlives the later one: whoever takes over finds them in order. */
 static void extend_all(struct pipeline *p)
 {
-    for (size_t i = p->n_live; i-- > 0;) {
-        struct live *l = p->live[i];
+    for (size_t i = p->hand.n; i-- > 0;) {
+        struct live *l = p->hand.live[i];
         int64_t now = pipeline_now(p);
         struct error err;
         bool lost;
@@ -48,8 +45,8 @@ void turn_keep_leases(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
     if (schedule_store_away(&p->schedule, now)) return;
-    for (size_t i = 0; i < p->n_live; i++) {
-        if (p->live[i]->lost || now < pipeline_half_lease(p, p->live[i])) continue;
+    for (size_t i = 0; i < p->hand.n; i++) {
+        if (p->hand.live[i]->lost || now < pipeline_half_lease(p, p->hand.live[i])) continue;
         extend_all(p);
         return;
     }
@@ -59,32 +56,22 @@ void turn_keep_leases(struct pipeline *p)
 
 void turn_drop(struct pipeline *p, size_t i)
 {
-    if (p->live[i]->b.careful) careful_leave(&p->careful);
-    effects_drop(p, p->live[i]);
-    live_release(p->live[i], &p->keys);
-    p->n_live--;
-    for (; i < p->n_live; i++) p->live[i] = p->live[i + 1];
-    if (p->n_live == 0) p->gave_back = false;
-}
-
-static struct live *spare(struct pipeline *p)
-{
-    for (size_t i = 0; i < LIVE_MAX; i++)
-        if (!p->pool[i].used) return &p->pool[i];
-    return NULL;
+    if (p->hand.live[i]->b.careful) careful_leave(&p->careful);
+    effects_drop(p, p->hand.live[i]);
+    hand_drop(&p->hand, i);
 }
 
 /* turn_may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
  * a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
-    size_t live = p->n_live - settling;
-    if (p->state != PIPELINE_RUNNING || p->ready.head || !pipeline_our_turn(p)) return false;
-    if (live >= (pipeline_failstop(p) || effects_used(&p->effects) ? 1 : LIVE_MAX)) return false;
+    size_t live = p->hand.n - settling;
+    if (p->state != PIPELINE_RUNNING || p->hand.ready.head || !pipeline_our_turn(p)) return false;
+    if (live >= (pipeline_failstop(p) || effects_used(&p->effects) ? 1 : HAND_MAX)) return false;
     /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
-    if (live > 0 && p->gave_back) return false;
-    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful.due || p->live[p->n_live - 1]->b.careful)) return false;
-    return circuit_room(&p->circuit, now, p->flying) > 0;
+    if (live > 0 && p->hand.gave_back) return false;
+    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful.due || p->hand.live[p->hand.n - 1]->b.careful)) return false;
+    return circuit_room(&p->circuit, now, hand_flying(&p->hand)) > 0;
 }
 
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
@@ -143,7 +130,7 @@ static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_
     if (more) schedule_look_now(&p->schedule);
     else schedule_rest(&p->schedule, now, wait * MS_NS, h->busy);
     p->stats.paused = h->paused;
-    p->stats.through = h->through && p->n_live == 0;
+    p->stats.through = h->through && p->hand.n == 0;
     if (p->stats.through) p->stats.stalled_since = 0; /* no work that could get stuck */
 }
 
@@ -157,14 +144,8 @@ static void took_batch(struct pipeline *p, struct live *l)
     schedule_look_now(&p->schedule);
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
-    p->live[p->n_live++] = l;
-    if (!l->b.parked && p->c->lanes == 1) p->forgot = false; /* or the lane would not have been free */
-    if (live_load(l, p->c->order, !pipeline_failstop(p), &p->keys, &p->ready) != 0) {
-        p->n_live--; /* out of memory: the lease will run out, and the batch come again */
-        p->forgot = true;
+    if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
         careful_leave(&p->careful);
-        l->used = false;
-        arena_reset(&l->a);
         schedule_rest(&p->schedule, pipeline_now(p), 1000 * MS_NS, false);
     }
 }
@@ -183,12 +164,12 @@ static void note_hint(struct pipeline *p, const struct claim_hint *h)
                "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
 }
 
-/* request_of: known has room for LIVE_MAX epochs and must live as long as the request. */
+/* request_of: known has room for HAND_MAX epochs and must live as long as the request. */
 static struct claim_request request_of(struct pipeline *p, int64_t *known)
 {
     size_t n = 0;
-    for (size_t i = 0; i < p->n_live; i++)
-        if (!p->live[i]->lost) known[n++] = p->live[i]->b.epoch;
+    for (size_t i = 0; i < p->hand.n; i++)
+        if (!p->hand.live[i]->lost) known[n++] = p->hand.live[i]->b.epoch;
     size_t most = p->batch_size.n;
     if (circuit_open(&p->circuit) && most > PROBE_EVENTS) most = PROBE_EVENTS;
     return (struct claim_request){
@@ -243,7 +224,7 @@ struct settlement turn_settlement(const struct pipeline *p, const struct live *l
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
     if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
-    struct live *l = p->live[i];
+    struct live *l = p->hand.live[i];
     if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
     batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
     turn_drop(p, i);
@@ -269,9 +250,9 @@ static void claimed(struct pipeline *p, struct live *next, enum careful mode, st
 
 bool turn_settle(struct pipeline *p, int i)
 {
-    struct live *l = i >= 0 ? p->live[i] : NULL, *next = NULL;
+    struct live *l = i >= 0 ? p->hand.live[i] : NULL, *next = NULL;
     struct settlement s;
-    int64_t known[LIVE_MAX], now = pipeline_now(p);
+    int64_t known[HAND_MAX], now = pipeline_now(p);
     struct claim_request req = request_of(p, known);
     struct claim_hint hint = {0};
     struct batch b = {0};
@@ -288,10 +269,10 @@ bool turn_settle(struct pipeline *p, int i)
         l->b.careful = false;
     }
     if (l) schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
-    if (wants_work(p, now, l ? 1 : 0)) next = spare(p);
+    if (wants_work(p, now, l ? 1 : 0)) next = hand_spare(&p->hand);
     if (next) {
         p->cfg.st->ops->bell_clear(p->cfg.st);
-        size_t others = p->n_live - (l ? 1 : 0);
+        size_t others = p->hand.n - (l ? 1 : 0);
         req.careful = careful_mode(&p->careful, others);
     } else {
         req.max_events = 0;
@@ -309,34 +290,27 @@ bool turn_settle(struct pipeline *p, int i)
         next->b = b;
         claimed(p, next, req.careful, &hint, now);
     }
-    if (p->n_live == 0 && !p->stats.down) p->stats.stalled_since = 0;
+    if (p->hand.n == 0 && !p->stats.down) p->stats.stalled_since = 0;
     return b.n > 0 || l || hint.skipped;
 failed:
     if (next) {
         arena_reset(&next->a);
-        p->forgot = true; /* it may have been done, and the answer got lost */
+        hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
     }
     careful_leave(&p->careful);
     turn_store_failed(p, &err);
     return false;
 }
 
-size_t turn_next(const struct pipeline *p)
-{
-    if (p->n_live < 2 || p->forgot) return 0;
-    const struct live *newest = p->live[p->n_live - 1];
-    return newest->release_from == newest->b.from + 1 ? p->n_live - 1 : 0;
-}
-
 /* turn_drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
 void turn_drop_lost(struct pipeline *p)
 {
-    size_t before = p->n_live;
-    for (size_t i = 0; i < p->n_live;) {
-        if (p->live[i]->lost && p->live[i]->flying == 0) turn_drop(p, i);
+    size_t before = p->hand.n;
+    for (size_t i = 0; i < p->hand.n;) {
+        if (p->hand.live[i]->lost && p->hand.live[i]->flying == 0) turn_drop(p, i);
         else i++;
     }
-    for (size_t i = 0; p->n_live < before && i < p->n_live; i++) live_remap(p->live[i], &p->keys);
+    if (p->hand.n < before) hand_remap(&p->hand);
 }
 
 static void hear_bell(struct pipeline *p, int64_t now)
@@ -355,10 +329,10 @@ bool turn_store(struct pipeline *p)
     if (effects_unsure(&p->effects) && !BUG(UNSURE_IS_SETTLED)) return false;
     if (schedule_store_away(&p->schedule, now)) return false;
     turn_drop_lost(p);
-    for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->n_live; i++)
-        if (p->live[i]->open == 0) return turn_settle(p, (int)i);
-    size_t next = turn_next(p);
-    if (p->n_live > 0 && p->live[next]->open == 0) return turn_settle(p, (int)next);
+    for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->hand.n; i++)
+        if (p->hand.live[i]->open == 0) return turn_settle(p, (int)i);
+    size_t next = hand_next(&p->hand);
+    if (p->hand.n > 0 && p->hand.live[next]->open == 0) return turn_settle(p, (int)next);
     hear_bell(p, now);
     return wants_work(p, now, 0) && turn_settle(p, -1);
 }

@@ -1,0 +1,141 @@
+#include "engine/hand.h"
+
+int hand_init(struct hand *h, const struct consumer *c)
+{
+    *h = (struct hand){.c = c};
+    ready_init(&h->ready);
+    for (size_t i = 0; i < HAND_MAX; i++) arena_init(&h->pool[i].a, 0);
+    return keymap_init(&h->keys, (size_t)c->batch * 2);
+}
+
+void hand_release(struct hand *h)
+{
+    for (size_t i = 0; i < HAND_MAX; i++) arena_release(&h->pool[i].a);
+    keymap_release(&h->keys);
+}
+
+struct live *hand_spare(struct hand *h)
+{
+    for (size_t i = 0; i < HAND_MAX; i++) {
+        if (!h->pool[i].used) return &h->pool[i];
+    }
+    return NULL;
+}
+
+int hand_take(struct hand *h, struct live *l, bool chain)
+{
+    /* A fresh batch of the only lane: had there been a claim that we don't know of, the lane would not have been free. */
+    bool lane_was_free = !l->b.parked && h->c->lanes == 1;
+    if (lane_was_free) {
+        h->forgot = false;
+    }
+    if (live_load(l, h->c->order, chain, &h->keys, &h->ready) != 0) {
+        h->forgot = true;
+        l->used = false;
+        arena_reset(&l->a);
+        return -1;
+    }
+    h->live[h->n++] = l;
+    return 0;
+}
+
+void hand_drop(struct hand *h, size_t i)
+{
+    live_release(h->live[i], &h->keys);
+    h->n--;
+    for (; i < h->n; i++) h->live[i] = h->live[i + 1];
+    if (h->n == 0) {
+        h->gave_back = false;
+    }
+}
+
+size_t hand_flying(const struct hand *h)
+{
+    size_t flying = 0;
+    for (size_t i = 0; i < h->n; i++) flying += h->live[i]->flying;
+    return flying;
+}
+
+size_t hand_next(const struct hand *h)
+{
+    if (h->n < 2 || h->forgot) return 0;
+    const struct live *newest = h->live[h->n - 1];
+    bool untried = newest->release_from == newest->b.from + 1;
+    if (untried) return h->n - 1;
+    return 0;
+}
+
+void hand_disturb(struct hand *h)
+{
+    if (h->queue == QUEUE_READY) {
+        h->queue = QUEUE_STALE;
+    }
+}
+
+void hand_want_back(struct hand *h)
+{
+    h->queue = QUEUE_RETURN;
+}
+
+bool hand_untidy(const struct hand *h)
+{
+    return h->queue != QUEUE_READY;
+}
+
+/* requeue makes the queue anew, in the order of the batches and of the events in them: what came back goes before what was
+ * claimed after it. */
+static void requeue(struct hand *h)
+{
+    ready_init(&h->ready);
+    for (size_t i = 0; i < h->n; i++) {
+        struct live *l = h->live[i];
+        if (l->lost) continue;
+        for (size_t k = 0; k < l->b.n; k++) {
+            if (l->items[k].state == ITEM_READY) ready_push(&h->ready, &l->items[k]);
+        }
+    }
+    h->queue = QUEUE_READY;
+}
+
+void hand_tidy(struct hand *h)
+{
+    switch (h->queue) {
+    case QUEUE_READY: break;
+    case QUEUE_STALE: requeue(h); break;
+    case QUEUE_RETURN: hand_give_back(h); break;
+    }
+}
+
+void hand_give_back(struct hand *h)
+{
+    for (size_t i = h->n; i-- > 0;) live_give_up(h->live[i], &h->ready);
+    ready_init(&h->ready);
+    h->queue = QUEUE_READY;
+    h->gave_back = h->n > 0;
+}
+
+void hand_again(struct hand *h, struct live *l)
+{
+    ready_init(&h->ready);
+    h->queue = QUEUE_READY;
+    live_again(l, h->c->order, &h->keys, &h->ready);
+}
+
+void hand_lose(struct hand *h, struct live *l)
+{
+    l->lost = true;
+    h->forgot = true; /* it may still be there, until somebody takes it over */
+    live_give_up(l, &h->ready);
+    hand_disturb(h);
+    hand_tidy(h);
+}
+
+void hand_remap(struct hand *h)
+{
+    for (size_t i = 0; i < h->n; i++) live_remap(h->live[i], &h->keys);
+}
+
+void hand_forgot(struct hand *h)
+{
+    h->forgot = true;
+}
