@@ -147,6 +147,24 @@ class Quotes(unittest.TestCase):
         for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"in no example:\n{quote}")
 
 
+class Recipes(Case):
+    """The pages on adding a sink, a store and a command."""
+
+    # What their second steps declare.
+    DECLARED = "#include \"sink/sink.h\"\nextern const struct sink_ops spool_ops;\n"
+
+    def test_files_they_show_compile(self):
+        shown = [(path.name, text) for path in (ROOT / "docs").glob("adding-a-*.md")
+                 for language, text, _ in blocks(path) if language == "c" and text.lstrip().startswith(("#include", "/*"))]
+        self.assertEqual(sorted(name for name, _ in shown), ["adding-a-command.md", "adding-a-sink.md"])
+        for name, text in shown:
+            source = self.path(name + ".c")
+            source.write_text(self.DECLARED + text)
+            done = subprocess.run(["gcc", "-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                                   "-I", ROOT / "include", "-I", ROOT / "src", source], capture_output=True, text=True)
+            with self.subTest(document=name): self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
 class Conformance(unittest.TestCase):
     def contract(self):
         return re.findall(r"^\| (C\d+\.\d+) \| (.*) \|$", CONTRACT.read_text(), re.MULTILINE)
