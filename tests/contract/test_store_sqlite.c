@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "store/sqlite/handle.h"
+#include "store/sqlite/sqlite.h"
 
 static char dir[64];
 
@@ -802,6 +803,23 @@ static void database_of_utf16_is_refused(void **state)
     unlink(path);
 }
 
+static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void **state)
+{
+    struct store_rig *g = *state;
+    sqlite3 *db = sqlite_handle(g->st);
+    size_t n = 0;
+    for (const struct sql *const *s = sql_all; *s; s++, n++) {
+        sqlite3_stmt *q;
+        if (sqlite3_prepare_v2(db, (*s)->text, -1, &q, NULL) != SQLITE_OK)
+            fail_msg("%s: %s", (*s)->name, sqlite3_errmsg(db));
+        assert_int_equal(sqlite3_bind_parameter_count(q), (*s)->n);
+        for (size_t i = 0; i < (*s)->n; i++)
+            assert_string_equal(sqlite3_bind_parameter_name(q, (int)i + 1) + 1, (*s)->parameter[i].name);
+        sqlite3_finalize(q);
+    }
+    assert_true(n > 30);
+}
+
 /* main takes the name of one test, or a pattern of names; without it, all are run. */
 int main(int argc, char **argv)
 {
@@ -823,6 +841,7 @@ int main(int argc, char **argv)
         ON_A_STORE(numbers_that_go_on_are_left_alone),
         ON_A_STORE(trimming_deletes_nothing_whose_number_began_again),
         ON_A_STORE(database_of_utf16_is_refused),
+        ON_A_STORE(every_statement_fits_the_schema_and_has_its_parameters_in_order),
         ON_A_STORE(what_is_claimed_is_on_the_disk_whatever_its_producer_has_set),
         ON_A_STORE(without_a_log_what_is_claimed_is_on_the_disk_as_well),
         ON_A_STORE(settings_of_the_callers_connection_change_nothing),

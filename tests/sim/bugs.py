@@ -127,7 +127,8 @@ class Tree:
             made = next((file for file in files.values() if file in sources), None)
             if made is None or ROOT / path not in files.values(): continue
             (folder / made.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-            copies = {word: folder / file.relative_to(ROOT) for word, file in files.items() if file in (made, ROOT / path)}
+            ours = {file for file in files.values() if file == ROOT / path or file.parent == made.parent and file.is_file()}
+            copies = {word: folder / file.relative_to(ROOT) for word, file in files.items() if file in ours}
             self.run([str(copies.get(word, word)) for word in command])
             return str(made.relative_to(ROOT))
         return path

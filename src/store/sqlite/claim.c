@@ -1,6 +1,8 @@
-/* claim.c: handing out work. turn is one transaction: settle, take over what expired, claim what comes next. */
+/* claim.c: handing out work. A turn is one transaction: it takes over what expired, settles, and claims what comes next. The
+ * statements are in sql/sqlite/statements. */
 #include <stdio.h>
 
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 #define PULL_EVERY (10000 * MS_NS)
@@ -65,17 +67,14 @@ static int read_fresh(struct claiming *k, int lane, int64_t from, struct chunk *
 {
     size_t scan = k->req->max_events > SCAN_MIN ? k->req->max_events : SCAN_MIN;
     *c = (struct chunk){.from = from, .to = from};
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT ?",
-                                   "ii", from, (int64_t)scan);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(fresh_events, .position = from, .max = (int64_t)scan));
     return q ? read_rows(k, q, lane, k->req->max_events, c, err) : -1;
 }
 
 static int lane_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
 {
     *ret = -1;
-    return sqlite_number(k->st, err, ret, "SELECT position FROM outbox_lane WHERE consumer = ? AND lane = ?", "si",
-                         k->req->consumer, (int64_t)lane);
+    return sqlite_value(k->st, err, ret, SQL(lane_position, .consumer = k->req->consumer, .lane = lane));
 }
 
 /* prefetch reads before the write lock is taken, so that producers don't wait for it. Events never change and seq is
@@ -99,15 +98,20 @@ static int64_t next_epoch(struct sqlite_store *st, int64_t last)
 static int record_claim(struct claiming *k, struct error *err)
 {
     k->b->epoch = k->epoch;
-    if (sqlite_exec(k->st, err, "UPDATE outbox_consumer SET epoch = ? WHERE name = ?", "is", k->epoch,
-                    k->req->consumer) != 0)
-        return -1;
-    return sqlite_exec(
-        k->st, err,
-        "INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until, "
-        "lease, knows) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 + ?9, ?9, ?10)",
-        "siiiiisiii", k->req->consumer, k->epoch, (int64_t)k->b->lane, (int64_t)k->b->parked, k->b->from, k->b->to,
-        k->req->owner, k->now, k->req->lease_ms, (int64_t)SQLITE_SCHEMA_VERSION);
+    if (sqlite_run(k->st, err, SQL(set_epoch, .consumer = k->req->consumer, .epoch = k->epoch)) != 0) return -1;
+    struct sql_put_claim claim = {
+        .consumer = k->req->consumer,
+        .epoch = k->epoch,
+        .lane = k->b->lane,
+        .parked = k->b->parked,
+        .from_seq = k->b->from,
+        .to_seq = k->b->to,
+        .owner = k->req->owner,
+        .now = k->now,
+        .lease = k->req->lease_ms,
+        .knows = SQLITE_SCHEMA_VERSION,
+    };
+    return sqlite_run(k->st, err, &sql_put_claim, &claim);
 }
 
 static void hint_wait(struct claiming *k, int64_t at)
@@ -131,9 +135,7 @@ static int park_range(struct claiming *k, int lane, int64_t from, int64_t to, st
     sub.req = &req;
     while (r == 0 && from < to) {
         struct chunk c = {.from = from, .to = from};
-        sqlite3_stmt *q = sqlite_query(
-            k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ? AND seq <= ? ORDER BY seq", "ii",
-            from, to);
+        sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(range_events, .from_seq = from, .to_seq = to));
         r = q ? read_rows(&sub, q, lane, 256, &c, err) : -1;
         for (size_t i = 0; r == 0 && i < c.n; i++, k->hint->crashed++)
             r = sqlite_park(k->st,
@@ -155,10 +157,8 @@ static int park_range(struct claiming *k, int lane, int64_t from, int64_t to, st
 static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 {
     int64_t seq = 0, attempts = 0, key = 0;
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT seq, attempts, key FROM outbox_parked WHERE consumer = ? AND claim = ? AND "
-                                   "careful = 1 AND attempts >= ? LIMIT 1",
-                                   "sii", k->req->consumer, epoch, (int64_t)k->req->max_attempts);
+    sqlite3_stmt *q = sqlite_rows(
+        k->st, err, SQL(poison_of, .consumer = k->req->consumer, .epoch = epoch, .max_attempts = k->req->max_attempts));
     if (!q) return -1;
     int r = sqlite_step(k->st, q, err);
     if (r <= 0) return r;
@@ -176,9 +176,7 @@ static int bury_poison(struct claiming *k, int64_t epoch, struct error *err)
 static int unpark_claim(struct claiming *k, int64_t epoch, struct error *err)
 {
     if (bury_poison(k, epoch, err) != 0) return -1;
-    if (sqlite_exec(k->st, err, "UPDATE outbox_parked SET claim = NULL, careful = 1 WHERE consumer = ? AND claim = ?",
-                    "si", k->req->consumer, epoch) != 0)
-        return -1;
+    if (sqlite_run(k->st, err, SQL(unpark_claim, .consumer = k->req->consumer, .epoch = epoch)) != 0) return -1;
     k->hint->crashed += (size_t)sqlite3_changes(k->st->db);
     return 0;
 }
@@ -201,20 +199,12 @@ static int take_over(struct claiming *k, struct error *err)
 {
     char known[KNOWN_TEXT];
     known_list(k->req, known);
-    /* A clock that was ahead when the lease was taken must not make it last for ever. */
-    if (sqlite_exec(
-            k->st, err,
-            "UPDATE outbox_claim SET locked_until = ?2 + lease WHERE consumer = ?1 AND locked_until > ?2 + lease", "si",
-            k->req->consumer, k->now) != 0)
-        return -1;
+    bool unordered = k->req->order == ORDER_NONE;
+    if (sqlite_run(k->st, err, SQL(shorten_leases, .consumer = k->req->consumer, .now = k->now)) != 0) return -1;
     for (;;) {
-        sqlite3_stmt *q = sqlite_query(
+        sqlite3_stmt *q = sqlite_rows(
             k->st, err,
-            "SELECT epoch, lane, parked, from_seq, to_seq FROM outbox_claim c WHERE consumer = ?1 AND "
-            "locked_until <= ?2 AND epoch NOT IN (SELECT value FROM json_each(?4)) AND (parked OR ?3 OR NOT EXISTS "
-            "(SELECT 1 FROM outbox_claim e WHERE e.consumer = ?1 AND e.lane = c.lane AND NOT e.parked AND e.epoch < "
-            "c.epoch AND (e.locked_until > ?2 OR e.epoch IN (SELECT value FROM json_each(?4))))) ORDER BY epoch LIMIT 1",
-            "siis", k->req->consumer, k->now, (int64_t)(k->req->order == ORDER_NONE), known);
+            SQL(expired_claim, .consumer = k->req->consumer, .now = k->now, .unordered = unordered, .known = known));
         if (!q) return -1;
         int r = sqlite_step(k->st, q, err);
         if (r <= 0) return r;
@@ -231,9 +221,7 @@ static int take_over(struct claiming *k, struct error *err)
                                .lanes = k->req->lanes,
                                .filter = k->req->filter};
         if (!parked && sqlite_former_taken_over(k->st, &t, err) != 0) return -1;
-        if (sqlite_exec(k->st, err, "DELETE FROM outbox_claim WHERE consumer = ? AND epoch = ?", "si", k->req->consumer,
-                        epoch) != 0)
-            return -1;
+        if (sqlite_run(k->st, err, SQL(drop_claim, .consumer = k->req->consumer, .epoch = epoch)) != 0) return -1;
     }
 }
 
@@ -244,24 +232,20 @@ struct parked_row {
     int attempts;
     bool careful, proven;
 };
-#define PARKED_COLUMNS "failing_since, proven, attempts, key, seq" /* and then whether it is careful */
 
 /* take_parked reads the event of a row and marks it with the coming epoch. */
 static int take_parked(struct claiming *k, const struct parked_row *p, size_t *bytes, struct error *err)
 {
     struct event *ev = &k->b->ev[k->b->n];
-    sqlite3_stmt *q = sqlite_query(k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq = ?", "i", p->seq);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(one_event, .seq = p->seq));
     int r = q ? sqlite_step(k->st, q, err) : -1;
     if (r == 0) { /* trimmed: it was a dead letter, which is kept whole */
-        q = sqlite_query(k->st, err, "SELECT " EVENT_COLUMNS " FROM outbox_dead WHERE consumer = ? AND seq = ?", "si",
-                         k->req->consumer, p->seq);
+        q = sqlite_rows(k->st, err, SQL(one_letter, .consumer = k->req->consumer, .seq = p->seq));
         r = q ? sqlite_step(k->st, q, err) : -1;
     }
     if (r < 0) return -1;
     if (r == 0) { /* someone deleted it by hand */
-        if (sqlite_exec(k->st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si", k->req->consumer,
-                        p->seq) != 0)
-            return -1;
+        if (sqlite_run(k->st, err, SQL(unpark, .consumer = k->req->consumer, .seq = p->seq)) != 0) return -1;
         return sqlite_promote(k->st, k->req->consumer, p->key, err);
     }
     bool ok = sqlite_event_row(q, k->a, ev);
@@ -273,12 +257,10 @@ static int take_parked(struct claiming *k, const struct parked_row *p, size_t *b
     ev->delayed = ev->not_before > k->now; /* it waited behind another, and now for its time */
     *bytes += event_bytes(ev);
     k->b->n++;
-    return sqlite_exec(k->st, err,
-                       "UPDATE outbox_parked SET claim = ?3, attempts = attempts + careful WHERE consumer = ?1 AND "
-                       "seq = ?2",
-                       "sii", k->req->consumer, p->seq, k->epoch);
+    return sqlite_run(k->st, err, SQL(take_parked, .consumer = k->req->consumer, .seq = p->seq, .epoch = k->epoch));
 }
 
+/* list_parked reads rows of PARKED_COLUMNS, and then whether one is careful. */
 static size_t list_parked(sqlite3_stmt *q, struct sqlite_store *st, struct parked_row *rows, size_t max, int *r,
                           struct error *err)
 {
@@ -303,10 +285,9 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     int r;
     size_t room = k->req->max_events - k->b->n;
     if (head->key == 0 || room == 0) return 0;
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT " PARKED_COLUMNS ", careful OR claim IS NOT NULL OR due_at IS NOT NULL "
-                                   "FROM outbox_parked WHERE consumer = ? AND key = ? AND seq > ? ORDER BY seq LIMIT ?",
-                                   "siii", k->req->consumer, head->key, head->seq, (int64_t)room);
+    sqlite3_stmt *q = sqlite_rows(
+        k->st, err,
+        SQL(followers, .consumer = k->req->consumer, .key = head->key, .seq = head->seq, .max = (int64_t)room));
     size_t n = list_parked(q, k->st, rows, room, &r, err);
     for (size_t i = 0; r == 0 && i < n && !rows[i].careful && *bytes < k->req->max_bytes; i++)
         r = take_parked(k, &rows[i], bytes, err);
@@ -323,12 +304,7 @@ static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
         return 0;
     }
     k->st->pull_at = mono + PULL_EVERY;
-    if (sqlite_exec(
-            k->st, err,
-            "UPDATE outbox_parked SET due_at = ?2 + wait WHERE consumer = ?1 AND claim IS NULL AND delayed = 0 AND "
-            "due_at > ?2 + wait",
-            "si", k->req->consumer, k->now) != 0)
-        return -1;
+    if (sqlite_run(k->st, err, SQL(pull_in, .consumer = k->req->consumer, .now = k->now)) != 0) return -1;
     *ret_any = sqlite3_changes(k->st->db) > 0;
     return 0;
 }
@@ -336,15 +312,11 @@ static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 /* next_due: when the next parked event may go; 0: none waits for a time. */
 static int next_due(struct claiming *k, int64_t *ret, struct error *err)
 {
-    bool again;
+    bool again, careful = k->req->careful != CAREFUL_SKIP;
     do {
         again = false;
         *ret = 0;
-        if (sqlite_number(
-                k->st, err, ret,
-                "SELECT due_at FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at IS NOT NULL "
-                "AND careful <= ? ORDER BY due_at LIMIT 1",
-                "si", k->req->consumer, (int64_t)(k->req->careful != CAREFUL_SKIP)) != 0)
+        if (sqlite_value(k->st, err, ret, SQL(next_due, .consumer = k->req->consumer, .careful = careful)) != 0)
             return -1;
         if (*ret > k->now && pull_in(k, &again, err) != 0) return -1;
     } while (again);
@@ -355,12 +327,7 @@ static int next_due(struct claiming *k, int64_t *ret, struct error *err)
 static int careful_due(struct claiming *k, struct error *err)
 {
     int64_t due = 0;
-    if (sqlite_number(
-            k->st, err, &due,
-            "SELECT 1 FROM outbox_parked WHERE consumer = ? AND claim IS NULL AND due_at <= ? AND careful = 1 "
-            "LIMIT 1",
-            "si", k->req->consumer, k->now) != 0)
-        return -1;
+    if (sqlite_value(k->st, err, &due, SQL(careful_due, .consumer = k->req->consumer, .now = k->now)) != 0) return -1;
     k->hint->careful = due != 0;
     return 0;
 }
@@ -370,18 +337,16 @@ static int careful_due(struct claiming *k, struct error *err)
 static int list_heads(struct claiming *k, struct parked_row *heads, size_t max, size_t *ret_n, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT " PARKED_COLUMNS ", careful FROM outbox_parked WHERE consumer = ? AND claim "
-                                   "IS NULL AND due_at <= ? AND careful <= ? ORDER BY due_at, seq LIMIT ?",
-                                   "siii", k->req->consumer, k->now, (int64_t)(k->req->careful != CAREFUL_SKIP),
-                                   (int64_t)max);
+    bool careful = k->req->careful != CAREFUL_SKIP;
+    sqlite3_stmt *q = sqlite_rows(
+        k->st, err,
+        SQL(due_heads, .consumer = k->req->consumer, .now = k->now, .careful = careful, .max = (int64_t)max));
     size_t n = list_parked(q, k->st, heads, max, &r, err), kept = 0;
     for (size_t i = 0; r == 0 && i < n; i++) {
         bool before = false;
         r = sqlite_waits_behind(k->st, k->req->consumer, heads[i].key, heads[i].seq, &before, err);
         if (r == 0 && before)
-            r = sqlite_exec(k->st, err, "UPDATE outbox_parked SET due_at = NULL WHERE consumer = ? AND seq = ?", "si",
-                            k->req->consumer, heads[i].seq);
+            r = sqlite_run(k->st, err, SQL(go_behind, .consumer = k->req->consumer, .seq = heads[i].seq));
         else heads[kept++] = heads[i];
     }
     *ret_n = kept;
@@ -426,14 +391,10 @@ static int mark_held(struct claiming *k, struct error *err)
     int64_t any = 0;
     for (size_t i = 0; i < k->b->n; i++) k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
     if (k->req->order != ORDER_KEY) return 0;
-    if (sqlite_number(k->st, err, &any, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
-                      k->req->consumer) != 0)
-        return -1;
+    if (sqlite_value(k->st, err, &any, SQL(any_parked, .consumer = k->req->consumer)) != 0) return -1;
     for (size_t i = 0; any && i < k->b->n; i++) {
-        int64_t held = 0;
-        if (k->b->ev[i].key &&
-            sqlite_number(k->st, err, &held, "SELECT 1 FROM outbox_parked WHERE consumer = ? AND key = ? LIMIT 1", "si",
-                          k->req->consumer, (int64_t)k->b->ev[i].key) != 0)
+        int64_t held = 0, key = (int64_t)k->b->ev[i].key;
+        if (key && sqlite_value(k->st, err, &held, SQL(key_parked, .consumer = k->req->consumer, .key = key)) != 0)
             return -1;
         k->b->ev[i].behind = held != 0;
     }
@@ -456,9 +417,7 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     int r;
     *ret = true;
     if (k->req->order == ORDER_NONE) return 0;
-    sqlite3_stmt *q = sqlite_query(
-        k->st, err, "SELECT epoch, locked_until FROM outbox_claim WHERE consumer = ? AND lane = ? AND parked = 0", "si",
-        k->req->consumer, (int64_t)lane);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(lane_claims, .consumer = k->req->consumer, .lane = lane));
     if (!q) return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         int64_t until = sqlite3_column_int64(q, 1);
@@ -469,9 +428,7 @@ static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
     }
     if (r < 0) return -1;
     if (k->req->order != ORDER_GLOBAL) return 0;
-    if (sqlite_number(k->st, err, &parked, "SELECT 1 FROM outbox_parked WHERE consumer = ? LIMIT 1", "s",
-                      k->req->consumer) != 0)
-        return -1;
+    if (sqlite_value(k->st, err, &parked, SQL(any_parked, .consumer = k->req->consumer)) != 0) return -1;
     if (parked) *ret = false;
     return 0;
 }
@@ -493,10 +450,7 @@ static int claim_lane(struct claiming *k, int lane, struct chunk *ahead, struct 
     if (ahead && ahead->scanned && ahead->from == position) c = *ahead;
     else if (read_fresh(k, lane, position, &c, err) != 0) return -1;
     if (c.scanned == 0) return 0;
-    if (sqlite_exec(
-            k->st, err,
-            "UPDATE outbox_lane SET position = ?1, high = max(high, ?1), high_id = CASE WHEN ?1 > high THEN (SELECT id FROM outbox_event WHERE seq = ?1) ELSE high_id END WHERE consumer = ?2 AND lane = ?3",
-            "isi", c.to, k->req->consumer, (int64_t)lane) != 0)
+    if (sqlite_run(k->st, err, SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) != 0)
         return -1;
     k->hint->skipped += c.scanned - c.n;
     if (c.n == 0) return 0;
@@ -519,9 +473,7 @@ static int claim_fresh(struct claiming *k, struct chunk *ahead, struct error *er
 static int await_claims(struct claiming *k, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT epoch, locked_until, owner <> ?2 FROM outbox_claim WHERE consumer = ?1",
-                                   "ss", k->req->consumer, k->req->owner);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(list_claims, .consumer = k->req->consumer, .owner = k->req->owner));
     if (!q) return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         int64_t until = sqlite3_column_int64(q, 1);
@@ -535,11 +487,7 @@ static int await_claims(struct claiming *k, struct error *err)
 static int look_through(struct claiming *k, struct error *err)
 {
     int64_t left = 0;
-    if (sqlite_number(
-            k->st, err, &left,
-            "SELECT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1) OR EXISTS (SELECT 1 FROM "
-            "outbox_parked WHERE consumer = ?1 AND claim IS NULL AND due_at IS NOT NULL AND (delayed = 0 OR due_at <= ?2))",
-            "si", k->req->consumer, k->now) != 0)
+    if (sqlite_value(k->st, err, &left, SQL(anything_left, .consumer = k->req->consumer, .now = k->now)) != 0)
         return -1;
     k->hint->through = !left && k->hint->skipped == 0;
     return await_claims(k, err);
@@ -550,9 +498,7 @@ static int look_through(struct claiming *k, struct error *err)
 static int check_version(struct claiming *k, bool settling, bool *ret_other, struct error *err)
 {
     int64_t there = 0;
-    if (sqlite_number(k->st, err, &there,
-                      "SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'", "") != 0)
-        return -1;
+    if (sqlite_value(k->st, err, &there, SQL(schema_version)) != 0) return -1;
     *ret_other = there != SQLITE_SCHEMA_VERSION;
     if (!*ret_other || settling) return 0;
     if (there > SQLITE_SCHEMA_VERSION)
@@ -573,7 +519,7 @@ static bool is_registered(const struct claiming *k)
 /* note_identity: a restore into the same file can put another outbox in the place of the one we knew. */
 static int note_identity(struct sqlite_store *st, struct error *err)
 {
-    sqlite3_stmt *q = sqlite_query(st, err, "SELECT value FROM outbox_meta WHERE name = 'identity'", "");
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(identity));
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r < 0) return -1;
     snprintf(st->identity, sizeof st->identity, "%s", r == 1 ? (const char *)sqlite3_column_text(q, 0) : "");
@@ -600,7 +546,7 @@ static int say_set_back(struct sqlite_store *st, struct error *err)
 static int not_registered(struct claiming *k, struct error *err)
 {
     bool ours;
-    sqlite3_stmt *q = sqlite_query(k->st, err, "SELECT value FROM outbox_meta WHERE name = 'identity'", "");
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(identity));
     int r = q ? sqlite_step(k->st, q, err) : -1;
     if (r < 0) return -1;
     ours = r == 0 || !k->st->identity[0] || str_is(sqlite_text(q, 0), k->st->identity);
@@ -613,11 +559,7 @@ static int not_registered(struct claiming *k, struct error *err)
  * than those registered nothing may be claimed or taken over: what their filter passes over would be lost. */
 static int check_consumer(struct claiming *k, struct error *err)
 {
-    sqlite3_stmt *q = sqlite_query(
-        k->st, err,
-        "SELECT paused, epoch, ordering, lanes, events, predicate, (SELECT value FROM outbox_meta WHERE name = "
-        "'identity') FROM outbox_consumer WHERE name = ?",
-        "s", k->req->consumer);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(consumer_state, .consumer = k->req->consumer));
     int r = q ? sqlite_step(k->st, q, err) : -1;
     if (r < 0) return -1;
     if (r == 0) return not_registered(k, err);
@@ -709,10 +651,9 @@ int sqlite_extend(struct store *base, const char *consumer, const char *owner, c
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t now = sqlite_now(st);
-    if (sqlite_exec(st, err,
-                    "UPDATE outbox_claim SET locked_until = ?1 + ?2, lease = ?2 WHERE consumer = ?3 AND epoch = ?4 AND "
-                    "owner = ?5",
-                    "iisis", now, lease_ms, consumer, b->epoch, owner) != 0)
+    if (sqlite_run(st, err,
+                   SQL(extend_claim, .consumer = consumer, .epoch = b->epoch, .owner = owner, .now = now,
+                       .lease = lease_ms)) != 0)
         return -1;
     *ret_lost = sqlite3_changes(st->db) == 0;
     return 0;

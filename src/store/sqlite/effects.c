@@ -1,5 +1,6 @@
 /* effects.c: a transaction in which the application's handlers work, and which settles their claim as well. */
 #include "base/hash.h"
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 /* refuse_commit: a transaction that we opened is ended by us alone. Somebody else's COMMIT becomes a rollback, so that no
@@ -60,8 +61,7 @@ int sqlite_handled(struct store *base, const struct inbox_key *k, size_t n, bool
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < n; i++) {
-        sqlite3_stmt *q = sqlite_query(st, err, "SELECT 1 FROM outbox_handled WHERE handler = ? AND key = ?", "tt",
-                                       k[i].handler, k[i].key);
+        sqlite3_stmt *q = sqlite_rows(st, err, SQL(is_handled, .handler = k[i].handler, .key = k[i].key));
         int r = q ? sqlite_step(st, q, err) : -1;
         if (r < 0) return -1;
         ret[i] = r == 1;
@@ -78,10 +78,9 @@ int sqlite_handled_put(struct store *base, const struct inbox_key *k, const bool
     *ret_all = true;
     for (size_t i = 0; i < n; i++) {
         if (skip[i]) continue;
-        if (sqlite_exec(
+        if (sqlite_run(
                 st, err,
-                "INSERT INTO outbox_handled (handler, key, hash, at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                "ttii", k[i].handler, k[i].key, hash, sqlite_now(st)) != 0)
+                SQL(put_handled, .handler = k[i].handler, .key = k[i].key, .hash = hash, .now = sqlite_now(st))) != 0)
             return -1;
         if (sqlite3_changes(st->db) == 0) *ret_all = false;
     }

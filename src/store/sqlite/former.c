@@ -1,4 +1,5 @@
 /* former.c: filters that a consumer had. What was handed out while one was in force was judged by it, and is shown so. */
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 int sqlite_former_keep(struct sqlite_store *st, const char *name, struct error *err)

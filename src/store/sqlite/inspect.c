@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 int sqlite_info(struct store *base, struct store_info *ret, struct error *err)

@@ -1,5 +1,6 @@
 /* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn opened. */
 #include "base/text.h"
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 int64_t sqlite_order_key(enum order order, const struct event *ev)
@@ -12,9 +13,7 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
                         struct error *err)
 {
     int64_t found = 0;
-    if (key &&
-        sqlite_number(st, err, &found, "SELECT 1 FROM outbox_parked WHERE consumer = ? AND key = ? AND seq < ? LIMIT 1",
-                      "sii", consumer, key, seq) != 0)
+    if (key && sqlite_value(st, err, &found, SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
         return -1;
     *ret = found != 0;
     return 0;
@@ -28,17 +27,20 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(p->error, kept);
     if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
-    return sqlite_exec(
-        st, err,
-        "INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, "
-        "failed_at, failing_since, wait, proven) VALUES (?1, ?2, ?3, ?4, CASE ?5 WHEN 0 THEN NULL ELSE ?5 END, ?6, ?7, ?8, "
-        "CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, CASE WHEN ?8 IS NULL THEN NULL ELSE ?9 END, ?10, ?11) "
-        "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = excluded.attempts, due_at = "
-        "excluded.due_at, wait = excluded.wait, careful = excluded.careful, delayed = excluded.delayed, claim = NULL, "
-        "error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at), "
-        "failing_since = coalesce(failing_since, excluded.failing_since), proven = max(proven, excluded.proven)",
-        "siiiiiisiii", p->consumer, p->ev->seq, key, (int64_t)p->attempts, behind ? (int64_t)0 : due,
-        (int64_t)p->careful, (int64_t)p->delayed, why, now, p->wait_ms, (int64_t)p->proven);
+    struct sql_park row = {
+        .consumer = p->consumer,
+        .seq = p->ev->seq,
+        .key = key,
+        .attempts = p->attempts,
+        .due_at = behind ? 0 : due,
+        .careful = p->careful,
+        .delayed = p->delayed,
+        .error = why,
+        .now = now,
+        .wait = p->wait_ms,
+        .proven = p->proven,
+    };
+    return sqlite_run(st, err, &sql_park, &row);
 }
 
 int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
@@ -46,37 +48,27 @@ int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int 
 {
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(error, kept);
-    if (sqlite_exec(st, err,
-                    "INSERT INTO outbox_dead (consumer, " EVENT_COLUMNS ", attempts, error, dead_at) "
-                    "SELECT ?1, " EVENT_COLUMNS ", ?3, ?4, ?5 FROM outbox_event WHERE seq = ?2 "
-                    "ON CONFLICT (consumer, seq) DO UPDATE SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0",
-                    "siisi", consumer, seq, (int64_t)attempts, why, sqlite_now(st)) != 0)
+    int64_t now = sqlite_now(st);
+    if (sqlite_run(st, err,
+                   SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why, .now = now)) != 0)
         return -1;
-    /* A letter sent back after its event was trimmed has only its own row. */
-    if (sqlite_exec(st, err,
-                    "UPDATE outbox_dead SET attempts = ?3, error = ?4, dead_at = ?5, retrying = 0 "
-                    "WHERE consumer = ?1 AND seq = ?2 AND retrying = 1",
-                    "siisi", consumer, seq, (int64_t)attempts, why, sqlite_now(st)) != 0)
+    if (sqlite_run(st, err,
+                   SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why, .now = now)) !=
+        0)
         return -1;
-    return sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND seq = ?", "si", consumer, seq);
+    return sqlite_run(st, err, SQL(unpark, .consumer = consumer, .seq = seq));
 }
 
-/* One that failed while it was behind another has not waited for its own time yet. */
 int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err)
 {
     if (!key) return 0;
-    return sqlite_exec(st, err,
-                       "UPDATE outbox_parked SET due_at = max(?3, coalesce(failed_at + wait, 0)) WHERE consumer = ?1 "
-                       "AND claim IS NULL AND due_at IS NULL "
-                       "AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = ?1 AND key = ?2)",
-                       "sii", consumer, key, sqlite_now(st));
+    return sqlite_run(st, err, SQL(promote, .consumer = consumer, .key = key, .now = sqlite_now(st)));
 }
 
 /* put_back returns an event of a parked claim to where it was: it was not tried. */
 static int put_back(struct sqlite_store *st, const struct settlement *s, const struct outcome *o, struct error *err)
 {
-    return sqlite_exec(st, err, "UPDATE outbox_parked SET claim = NULL, attempts = ?3 WHERE consumer = ?1 AND seq = ?2",
-                       "sii", s->consumer, o->ev->seq, (int64_t)o->attempts);
+    return sqlite_run(st, err, SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
 }
 
 static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o, struct error *err)
@@ -84,11 +76,9 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     struct parking p = {.consumer = s->consumer, .order = s->order, .ev = o->ev, .attempts = o->attempts};
     switch (o->kind) {
     case OUTCOME_DELIVERED:
-        return sqlite_exec(
-            st, err,
-            "INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at) VALUES (?1, ?2, ?3, ?4, ?5) "
-            "ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = ?4, at = ?5",
-            "sitsi", s->consumer, o->ev->seq, o->ev->id, o->receipt, sqlite_now(st));
+        return sqlite_run(st, err,
+                          SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq, .event_id = o->ev->id,
+                              .sink_id = o->receipt, .now = sqlite_now(st)));
     case OUTCOME_RETRY:
         p.wait_ms = o->delay_ms > 0 ? o->delay_ms : 1;
         p.due_at = sqlite_now(st) + p.wait_ms;
@@ -105,16 +95,13 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
-/* is_last says whether nothing was handed out behind this range. The position may be further, over events that were only
- * passed over: with an order to keep, nobody else has had any of the lane meanwhile. */
 static int is_last(struct sqlite_store *st, const struct settlement *s, bool *ret, struct error *err)
 {
     int64_t last = 0;
-    if (sqlite_number(
+    bool ordered = s->order != ORDER_NONE;
+    if (sqlite_value(
             st, err, &last,
-            "SELECT position = ?3 OR (?4 AND NOT EXISTS (SELECT 1 FROM outbox_claim WHERE consumer = ?1 AND lane "
-            "= ?2 AND parked = 0 AND from_seq >= ?3)) FROM outbox_lane WHERE consumer = ?1 AND lane = ?2",
-            "siii", s->consumer, (int64_t)s->b->lane, s->b->to, (int64_t)(s->order != ORDER_NONE)) != 0)
+            SQL(is_last, .consumer = s->consumer, .lane = s->b->lane, .to_seq = s->b->to, .ordered = ordered)) != 0)
         return -1;
     *ret = last != 0;
     return 0;
@@ -135,21 +122,16 @@ static int release(struct sqlite_store *st, const struct settlement *s, int64_t 
         ++*ret_n;
     }
     if (!last) return 0;
-    return sqlite_exec(st, err, "UPDATE outbox_lane SET position = ? WHERE consumer = ? AND lane = ?", "isi",
-                       s->release_from - 1, s->consumer, (int64_t)s->b->lane);
+    return sqlite_run(st, err,
+                      SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
 }
 
 /* finish_parked forgets what was delivered from a parked claim and lets the next of each key step forward. */
 static int finish_parked(struct sqlite_store *st, const struct settlement *s, struct error *err)
 {
-    if (sqlite_exec(st, err,
-                    "DELETE FROM outbox_dead WHERE consumer = ?1 AND retrying = 1 AND seq IN "
-                    "(SELECT seq FROM outbox_parked WHERE consumer = ?1 AND claim = ?2)",
-                    "si", s->consumer, s->b->epoch) != 0)
-        return -1;
-    if (sqlite_exec(st, err, "DELETE FROM outbox_parked WHERE consumer = ? AND claim = ?", "si", s->consumer,
-                    s->b->epoch) != 0)
-        return -1;
+    int64_t epoch = s->b->epoch;
+    if (sqlite_run(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
+    if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
     for (size_t i = 0; i < s->b->n; i++)
         if (sqlite_promote(st, s->consumer, sqlite_order_key(s->order, &s->b->ev[i]), err) != 0) return -1;
     return 0;
@@ -159,11 +141,9 @@ static int keep_marks(struct sqlite_store *st, const struct settlement *s, struc
 {
     for (size_t i = 0; i < s->n_marks; i++) {
         const struct hwm *m = &s->marks[i];
-        if (sqlite_exec(
-                st, err,
-                "INSERT INTO outbox_mark (stream, consumer, hi, lo, at) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT "
-                "(stream, consumer) DO UPDATE SET hi = ?3, lo = ?4, at = ?5 WHERE (?3, ?4) > (hi, lo)",
-                "tsiii", m->stream, s->consumer, m->hi, m->lo, sqlite_now(st)) != 0)
+        if (sqlite_run(st, err,
+                       SQL(put_mark, .stream = m->stream, .consumer = s->consumer, .hi = m->hi, .lo = m->lo,
+                           .now = sqlite_now(st))) != 0)
             return -1;
     }
     return 0;
@@ -171,10 +151,9 @@ static int keep_marks(struct sqlite_store *st, const struct settlement *s, struc
 
 int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost, struct error *err)
 {
-    int64_t alive = 0, released, failed = 0; /* alive: nobody has taken it over, however late this is */
+    int64_t alive = 0, released, failed = 0, epoch = s->b->epoch;
     if (keep_marks(st, s, err) != 0) return -1;
-    if (sqlite_number(st, err, &alive, "SELECT 1 FROM outbox_claim WHERE consumer = ? AND epoch = ? AND owner = ?",
-                      "sis", s->consumer, s->b->epoch, s->owner) != 0)
+    if (sqlite_value(st, err, &alive, SQL(is_claimed, .consumer = s->consumer, .epoch = epoch, .owner = s->owner)) != 0)
         return -1;
     *ret_lost = !alive;
     if (!alive) return 0;
@@ -184,12 +163,9 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
     }
     if (release(st, s, &released, err) != 0) return -1;
     if (s->b->parked && finish_parked(st, s, err) != 0) return -1;
-    if (sqlite_exec(st, err, "DELETE FROM outbox_claim WHERE consumer = ? AND epoch = ?", "si", s->consumer,
-                    s->b->epoch) != 0)
-        return -1;
+    if (sqlite_run(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
     int64_t delivered = (int64_t)s->b->n - failed - released;
     if (delivered == 0) return 0;
     if (sqlite_adopt_mark(st, s, err) != 0) return -1;
-    return sqlite_exec(st, err, "UPDATE outbox_consumer SET delivered = delivered + ? WHERE name = ?", "is", delivered,
-                       s->consumer);
+    return sqlite_run(st, err, SQL(count_delivered, .consumer = s->consumer, .n = delivered));
 }

@@ -32,8 +32,8 @@ struct sqlite_home {
     bool unknown;        /* another outbox was found in it: our consumer may have to be registered there */
 };
 
-/* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is a string literal: it is compared
- * by address, so each call site has its own statement. */
+/* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is the text of a struct sql, or a string
+ * literal: it is compared by address. */
 struct sqlite_store {
     struct store base;
     sqlite3 *db;
@@ -77,6 +77,36 @@ static inline int64_t sqlite_now(const struct sqlite_store *st)
 /* sqlite_fail turns a result code into our error; returns -1. */
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err);
 
+/* A statement of sql/sqlite/statements, as scripts/statements makes it: sqlite_sql.h has them all. Its parameters are in the order
+ * in which SQLite numbers them. type is a letter as below; at is the offset in the struct of its arguments. */
+struct sql_parameter {
+    const char *name;
+    char type;
+    size_t at;
+};
+struct sql {
+    const char *name, *text;
+    const struct sql_parameter *parameter;
+    size_t n;
+};
+extern const struct sql *const sql_all[]; /* the last is NULL */
+
+/* SQL names a statement and gives its arguments, as two arguments of one of the three calls below:
+ *     sqlite_run(st, err, SQL(drop_claim, .consumer = name, .epoch = epoch))
+ * What is not given is 0 or NULL. Strings are borrowed until the statement is done. */
+#define SQL(name, ...) \
+    &sql_##name, &(struct sql_##name) \
+    { \
+        __VA_ARGS__ \
+    }
+
+/* sqlite_rows gives the statement, ready to be stepped; NULL on failure. There is one of each: to ask again begins anew. */
+sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args);
+/* sqlite_run is sqlite_rows and steps to the end; returns 0 or -1. */
+int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args);
+/* sqlite_value asks for one number; *ret keeps its value when there is no row or a NULL. */
+int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql, const void *args);
+
 /* sqlite_query gives the cached statement for a string literal with its parameters bound, ready to be stepped; NULL on
  * failure. fmt has one letter per parameter: s const char * (NULL is fine), t struct str (p == NULL is SQL NULL),
  * i int64_t. Bound strings are borrowed until the statement is done. */
@@ -105,13 +135,9 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 /* sqlite_copy is sqlite_text in the arena; *ok becomes false when there is no room. */
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
 
-/* The columns every reader of whole events selects, in the order sqlite_event_row takes them. */
-#define EVENT_COLUMNS \
-    "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before, " \
-    "idempotency_key"
 #define EVENT_COLUMN_COUNT 12
 
-/* sqlite_event_row copies the current row into *ev; false when there is no room. */
+/* sqlite_event_row copies the current row, which begins with EVENT_COLUMNS, into *ev; false when there is no room. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
 
 /* home.c: sqlite_home_settle notes which file was opened. sqlite_home_check looks, outside of a transaction, whether it is

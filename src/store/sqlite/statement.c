@@ -65,6 +65,12 @@ static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct er
     return q;
 }
 
+static void bind_str(sqlite3_stmt *q, int i, struct str s)
+{
+    if (s.p) sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
+    else sqlite3_bind_null(q, i);
+}
+
 void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
 {
     for (int i = 1; *fmt; fmt++, i++) {
@@ -73,20 +79,24 @@ void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
         } else if (*fmt == 's') {
             sqlite3_bind_text(q, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
         } else {
-            struct str s = va_arg(ap, struct str);
-            if (s.p) sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
-            else sqlite3_bind_null(q, i);
+            bind_str(q, i, va_arg(ap, struct str));
         }
     }
 }
 
-static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, va_list ap)
+/* ready gives a statement that nobody is at, on a connection where it may be run. */
+static sqlite3_stmt *ready(struct sqlite_store *st, const char *sql, struct error *err)
 {
     if (sqlite_unstick(st, err) != 0 || sqlite_home_check(st, err) != 0) return NULL;
     sqlite3_stmt *q = prepare(st, sql, err);
-    if (!q) return NULL;
-    sqlite3_reset(q);
-    sqlite_bind(q, fmt, ap);
+    if (q) sqlite3_reset(q);
+    return q;
+}
+
+static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, va_list ap)
+{
+    sqlite3_stmt *q = ready(st, sql, err);
+    if (q) sqlite_bind(q, fmt, ap);
     return q;
 }
 
@@ -124,12 +134,8 @@ int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, con
     return finish(st, q, err);
 }
 
-int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...)
+static int number(struct sqlite_store *st, sqlite3_stmt *q, int64_t *ret, struct error *err)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    sqlite3_stmt *q = query(st, err, sql, fmt, ap);
-    va_end(ap);
     if (!q) return -1;
     int r = sqlite_step(st, q, err);
     if (r < 0) return -1;
@@ -138,6 +144,44 @@ int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, cons
         sqlite3_reset(q);
     }
     return 0;
+}
+
+int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite3_stmt *q = query(st, err, sql, fmt, ap);
+    va_end(ap);
+    return number(st, q, ret, err);
+}
+
+static void bind_member(sqlite3_stmt *q, int i, char type, const void *member)
+{
+    switch (type) {
+    case 'i': sqlite3_bind_int64(q, i, *(const int64_t *)member); break;
+    case 's': sqlite3_bind_text(q, i, *(const char *const *)member, -1, SQLITE_STATIC); break;
+    case 't': bind_str(q, i, *(const struct str *)member); break;
+    }
+}
+
+sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args)
+{
+    sqlite3_stmt *q = ready(st, sql->text, err);
+    for (size_t i = 0; q && i < sql->n; i++) {
+        const struct sql_parameter *p = &sql->parameter[i];
+        bind_member(q, (int)i + 1, p->type, (const char *)args + p->at);
+    }
+    return q;
+}
+
+int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args)
+{
+    return finish(st, sqlite_rows(st, err, sql, args), err);
+}
+
+int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql, const void *args)
+{
+    return number(st, sqlite_rows(st, err, sql, args), ret, err);
 }
 
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)

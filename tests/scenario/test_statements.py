@@ -1,0 +1,47 @@
+"""scripts/statements, which makes C of SQLite's statements, refuses what would go wrong when it is run."""
+# build: plain
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from support import ROOT
+
+DROP = "-- drop_claim (consumer text, epoch int): it is over.\nDELETE FROM c WHERE consumer = :consumer AND epoch = :epoch;\n"
+
+
+class Statements(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.header, self.source, self.sql = (pathlib.Path(folder.name, name) for name in ("a.h", "a.c", "a.sql"))
+
+    def make(self, text):
+        self.sql.write_text(text)
+        return subprocess.run([ROOT / "scripts" / "statements", self.header, self.source, self.sql], capture_output=True, text=True)
+
+    def test_a_statement_becomes_a_struct_with_its_parameters_in_the_order_of_their_use(self):
+        self.assertEqual(self.make("-- About the file.\n\n" + DROP).returncode, 0)
+        self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
+        self.assertIn('"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
+
+    def test_what_several_have_in_common_is_put_in(self):
+        self.assertEqual(self.make("-- @pair@: two.\na, b;\n\n-- both (): all.\nSELECT @pair@ FROM t WHERE c = ':no';\n").returncode, 0)
+        self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
+        self.assertIn('#define PAIR "a, b"', self.header.read_text())
+
+    def test_what_does_not_fit_together_is_refused_with_the_name_of_the_file(self):
+        for text, why in ((DROP.replace(", epoch int", ""), "drop_claim: declared are ['consumer'], used are ['consumer', 'epoch']"),
+                          (DROP.replace("epoch int", "epoch int, lane int"), "'lane'"), (DROP.replace("int)", "number)"), "no such type: number"),
+                          (DROP.replace("-- drop_claim (", "-- ("), "does not open with"), (DROP.replace(";", ""), "a semicolon at its end"),
+                          (DROP.replace("epoch;", "epoch; SELECT 1;"), "one statement"), (DROP.replace("FROM c", "FROM @c@"), "@c@ is not known"),
+                          (DROP + "\n" + DROP, "more than one statement is called drop_claim")):
+            with self.subTest(why):
+                done = self.make(text)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(why, done.stderr)
+                self.assertFalse(self.header.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
