@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 static const char silent[] = "a statement of the handler failed, and it did not say so";
@@ -228,7 +227,6 @@ static enum sink_status lost_connection(struct effects *e, size_t at)
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
-    if (BUG(EFFECT_NOT_RECORDED)) return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
     if (record(e, at, &first, err) != 0) return -1;
     if (first) return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
 
@@ -238,7 +236,6 @@ static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *
 
 static int undo_call(struct effects *e, struct error *err)
 {
-    if (BUG(FAILED_EFFECT_KEPT)) return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
     return e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err);
 }
 

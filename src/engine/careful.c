@@ -1,7 +1,5 @@
 #include "engine/careful.h"
 
-#include "base/bug.h"
-
 void careful_init(struct careful_token *t, atomic_flag *shared)
 {
     *t = (struct careful_token){.shared = shared};
@@ -25,7 +23,6 @@ enum careful careful_mode(struct careful_token *t, size_t others)
 
 void careful_leave(struct careful_token *t)
 {
-    if (BUG(CAREFUL_KEPT)) return;
     if (!t->held) return;
     atomic_flag_clear(t->shared);
     t->held = false;

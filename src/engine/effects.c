@@ -2,7 +2,6 @@
 
 #include <assert.h>
 
-#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
@@ -161,8 +160,6 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
     if (live_outcomes(l) != 0) return err_nomem(err);
     struct settlement s = turn_settlement(p, l);
     if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0) return -1;
-    *ret_lost = false;
-    if (BUG(EFFECTS_WITHOUT_SETTLEMENT)) return 0;
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
@@ -212,7 +209,6 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     struct effects *e = &p->effects;
     struct error err = {0};
     bool keep = !lost;
-    if (BUG(LOST_EFFECTS_KEPT)) keep = true;
 
     int r = 0;
     if (keep) r = e->st->ops->commit(e->st, &err);

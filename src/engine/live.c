@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/bug.h"
-
 int keymap_init(struct keymap *m, size_t items)
 {
     m->n = 64;
@@ -77,7 +75,7 @@ struct item *ready_pop(struct ready *q)
  * is settled: were its burial lost in a crash, it would be tried again, after them. */
 static bool holds(const struct item *it)
 {
-    return !BUG(FOLLOWER_AFTER_FAILURE) && (it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED));
+    return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
 }
 
 void item_hold(struct item *it, struct ready *q)
@@ -211,7 +209,7 @@ void item_end(struct item *it, const struct outcome *out, bool exceptional, stru
         if (it->state == ITEM_FLYING) it->live->flying--;
         it->state = ITEM_ENDED;
         it->live->open--;
-        it->exceptional = exceptional && !BUG(FAILURE_NOT_RECORDED);
+        it->exceptional = exceptional;
         it->out = o;
         it->out.ev = it->d.ev;
         it->out.error = keep(&it->live->a, o.error);

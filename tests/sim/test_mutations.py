@@ -22,22 +22,15 @@ SEEDS = 1000
 SIMULATOR = {
     # taking over
     "CAREFUL_NOT_ALONE": "others are delivered beside a careful event",
-    "CAREFUL_KEPT": "one consumer keeps the process's permission for careful events",
     # the engine
     "WALL_CLOCK": "deadlines are made of the wall clock",
     "SUBMITTED_PAST_LEASE": "a worker goes on submitting after its lease",
     "LOST_CLAIM_GOES_ON": "a worker goes on after it was told that its claim is lost",
     "ATTEMPTS_NOT_COUNTED": "a failure is not counted",
     "OUTAGE_COUNTS": "a failure is counted although nothing gets through",
-    "FAILURE_NOT_RECORDED": "a failure is settled as a delivery",
-    "FOLLOWER_AFTER_FAILURE": "the next of a key goes although the one before failed",
     "SETTLED_OUT_OF_ORDER": "a later batch is settled before an earlier one",
     # effects
-    "EFFECT_NOT_RECORDED": "what a handler did is not in the inbox",
-    "FAILED_EFFECT_KEPT": "what a handler did before it failed is kept",
-    "EFFECTS_WITHOUT_SETTLEMENT": "effects are committed without their settlement",
     "UNSURE_IS_SETTLED": "a batch is settled though its effects may not have been committed",
-    "LOST_EFFECTS_KEPT": "effects are committed although the claim was lost",
 }
 
 
