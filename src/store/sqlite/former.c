@@ -5,30 +5,10 @@
 int sqlite_former_keep(struct sqlite_store *st, const char *name, struct error *err)
 {
     int64_t n = 0, moved = 0;
-    if (sqlite_number(st, err, &n, "SELECT max(n) FROM outbox_former_filter WHERE consumer = ?", "s", name) != 0)
-        return -1;
-    if (sqlite_number(st, err, &moved,
-                      "SELECT EXISTS (SELECT 1 FROM outbox_lane l JOIN outbox_consumer c ON c.name = l.consumer WHERE "
-                      "l.consumer = ?1 AND NOT EXISTS (SELECT 1 FROM outbox_former_filter f WHERE f.consumer = ?1 AND "
-                      "f.n = ?2 AND f.lane = l.lane AND f.lanes = c.lanes AND f.position = l.position))",
-                      "si", name, n) != 0)
-        return -1;
+    if (sqlite_value(st, err, &n, SQL(last_former, .consumer = name)) != 0) return -1;
+    if (sqlite_value(st, err, &moved, SQL(moved_since_former, .consumer = name, .n = n)) != 0) return -1;
     if (!moved) return 0;
-    return sqlite_exec(
-        st, err,
-        "INSERT INTO outbox_former_filter (consumer, n, lane, lanes, position, low, high, epoch, events, "
-        "predicate) SELECT c.name, ?2 + 1, l.lane, c.lanes, l.position, (SELECT min(position) FROM "
-        "outbox_lane WHERE consumer = ?1), (SELECT max(position) FROM outbox_lane WHERE consumer = ?1), "
-        "c.epoch, c.events, c.predicate FROM outbox_consumer c JOIN outbox_lane l ON l.consumer = c.name "
-        "WHERE c.name = ?1",
-        "si", name, n);
-}
-
-/* note keeps how an event ends that the former filter would tell wrongly. */
-static int note(struct sqlite_store *st, const char *consumer, int64_t seq, const char *state, struct error *err)
-{
-    return sqlite_exec(st, err, "INSERT OR IGNORE INTO outbox_ended (seq, consumer, state) VALUES (?, ?, ?)", "iss",
-                       seq, consumer, state);
+    return sqlite_run(st, err, SQL(put_former, .consumer = name, .n = n));
 }
 
 static bool wants(const struct filter *f, sqlite3_stmt *q)
@@ -41,9 +21,7 @@ static int note_range(struct sqlite_store *st, const struct taken_over *t, const
                       struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_query(st, err,
-                                   "SELECT " EVENT_COLUMNS " FROM outbox_event WHERE seq > ? AND seq <= ? ORDER BY seq",
-                                   "ii", t->from, t->to);
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(taken_over_events, .from_seq = t->from, .to_seq = t->to));
     if (!q) return -1;
     while ((r = sqlite_step(st, q, err)) == 1) {
         int64_t seq = sqlite3_column_int64(q, 0);
@@ -51,7 +29,7 @@ static int note_range(struct sqlite_store *st, const struct taken_over *t, const
         if (event_lane(event_key(sqlite_text(q, 3), sqlite_text(q, 4)), seq, t->lanes) != t->lane) continue;
         if (wants(t->filter, q)) state = "delivered";
         else if (wants(former, q)) state = "skipped";
-        if (state && note(st, t->consumer, seq, state, err) != 0) {
+        if (state && sqlite_run(st, err, SQL(put_ended, .consumer = t->consumer, .seq = seq, .state = state)) != 0) {
             sqlite3_reset(q);
             return -1;
         }
@@ -62,11 +40,7 @@ static int note_range(struct sqlite_store *st, const struct taken_over *t, const
 int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t, struct error *err)
 {
     struct filter *former = NULL;
-    sqlite3_stmt *q = sqlite_query(
-        st, err,
-        "SELECT events, predicate FROM outbox_former_filter WHERE consumer = ? AND epoch >= ? "
-        "ORDER BY n, lane LIMIT 1",
-        "si", t->consumer, t->epoch);
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(former_of_claim, .consumer = t->consumer, .epoch = t->epoch));
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r <= 0) return r;
     r = filter_new(sqlite_text(q, 0).p, sqlite_text(q, 1).p, &former, err);

@@ -1,6 +1,7 @@
 /* trim.c: deleting what is old and needed by nobody, a little at a time. */
 #include <stdio.h>
 
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 #define TRIM_ROWS 1000
@@ -17,39 +18,24 @@ struct old {
 
 /* ---- how far everybody is, and was ---- */
 
-/* note_passed takes a sample of how far a consumer has got, if the last one is old enough. Samples that have become untrue go:
- * those ahead of where it is (its place went back). One from the future, by a clock that was wrong, says no more than that it
- * was so by now. Of those at or before the cutoff the last one tells all. */
+/* note_passed takes a sample of how far a consumer has got, and drops samples that have become untrue, or say nothing more. */
 static int note_passed(struct sqlite_store *st, const struct consumer_info *c, const struct old *o, struct error *err)
 {
     const char *name = c->spec.name;
     int64_t every = (o->now - o->cutoff) / SAMPLES;
-    if (sqlite_exec(st, err, "UPDATE outbox_passed SET at = ?2 WHERE consumer = ?1 AND at > ?2", "si", name, o->now) !=
-            0 ||
-        sqlite_exec(st, err, "DELETE FROM outbox_passed WHERE consumer = ? AND seq > ?", "si", name, c->floor) != 0)
-        return -1;
+    if (sqlite_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0) return -1;
+    if (sqlite_run(st, err, SQL(passed_too_far, .consumer = name, .floor = c->floor)) != 0) return -1;
     if (c->floor > 0 &&
-        sqlite_exec(st, err,
-                    "INSERT INTO outbox_passed (consumer, seq, at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM "
-                    "outbox_passed WHERE consumer = ?1 AND (seq = ?2 OR at > ?3 - ?4))",
-                    "siii", name, c->floor, o->now, every) != 0)
+        sqlite_run(st, err, SQL(put_passed, .consumer = name, .floor = c->floor, .now = o->now, .every = every)) != 0)
         return -1;
-    return sqlite_exec(
-        st, err,
-        "DELETE FROM outbox_passed WHERE consumer = ?1 AND seq < (SELECT max(seq) FROM outbox_passed WHERE "
-        "consumer = ?1 AND at <= ?2)",
-        "si", name, o->cutoff);
+    return sqlite_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* passed_by: up to where a consumer was at the time of the cutoff. What was before its start never was anything to it. */
 static int passed_by(struct sqlite_store *st, const struct consumer_info *c, const struct old *o, int64_t *ret,
                      struct error *err)
 {
     *ret = 0;
-    return sqlite_number(st, err, ret,
-                         "SELECT max(coalesce(start, 0), coalesce((SELECT max(seq) FROM outbox_passed WHERE consumer = "
-                         "?1 AND at <= ?2 AND seq <= ?3), 0)) FROM outbox_consumer WHERE name = ?1",
-                         "sii", c->spec.name, o->cutoff, c->floor);
+    return sqlite_value(st, err, ret, SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor));
 }
 
 /* find_consumer_past lowers floor and past to where this consumer is and was; pin says who holds the floor. */
@@ -92,9 +78,8 @@ static int find_past(struct sqlite_store *st, bool note, struct old *o, char pin
 static int find_old(struct sqlite_store *st, struct old *o, int64_t max, struct error *err)
 {
     int r = 0;
-    sqlite3_stmt *q = sqlite_query(st, err,
-                                   "SELECT seq, created_at FROM outbox_event WHERE seq <= ? ORDER BY seq LIMIT ?", "ii",
-                                   o->past, max ? (int64_t)LOOK_AT : INT64_MAX);
+    int64_t look_at = max ? LOOK_AT : INT64_MAX;
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(passed_events, .past = o->past, .max = look_at));
     if (!q) return -1;
     o->last = o->n = 0;
     while ((max == 0 || o->n < max) && (r = sqlite_step(st, q, err)) == 1) {
@@ -111,11 +96,8 @@ static int count_kept(struct sqlite_store *st, const struct old *o, int64_t most
                       struct error *err)
 {
     t->kept_for_pin = 0;
-    if (sqlite_number(
-            st, err, &t->kept_for_pin,
-            "SELECT count(*) FROM (SELECT created_at FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT ?) WHERE "
-            "created_at < ?",
-            "iii", o->floor, most, o->cutoff) != 0)
+    if (sqlite_value(st, err, &t->kept_for_pin,
+                     SQL(count_kept, .floor = o->floor, .most = most, .cutoff = o->cutoff)) != 0)
         return -1;
     t->kept_more = t->kept_for_pin >= most;
     if (t->kept_for_pin == 0) t->pin[0] = '\0';
@@ -127,82 +109,50 @@ static int64_t inbox_end(const struct sqlite_store *st, const struct trim_reques
     return sqlite_now(st) - (req->inbox_ms ? req->inbox_ms : req->older_than_ms);
 }
 
-/* An idempotency key goes with its event, and so does what is recorded of it. */
-#define GOING "seq <= ?1 AND (created_at < ?2 OR created_at > ?3)"
-#define KEYS_OF_GOING " FROM outbox_event WHERE " GOING " AND +idempotency_key IS NOT NULL"
-/* What is left, of events that somebody deleted or that are from before version 4. Keys older than the oldest event are looked at:
- * of the others hardly one can go. */
-#define LEFT_OVER \
-    " FROM outbox_idempotency WHERE at < min(?1, coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), ?1)) AND " \
-    "NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id)"
-
 static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cutoff, int64_t max, struct trim_result *t,
                      struct error *err)
 {
-    if (sqlite_exec(st, err,
-                    "DELETE FROM outbox_idempotency WHERE key IN (SELECT key" LEFT_OVER " ORDER BY at LIMIT ?2)", "ii",
-                    cutoff, max) != 0)
-        return -1;
+    if (sqlite_run(st, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0) return -1;
     t->keys += sqlite3_changes(st->db);
-    if (sqlite_exec(
-            st, err,
-            "DELETE FROM outbox_handled WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at "
-            "< ? ORDER BY at LIMIT ?)",
-            "ii", inbox_cutoff, max) != 0)
-        return -1;
+    if (sqlite_run(st, err, SQL(drop_old_inbox, .cutoff = inbox_cutoff, .max = max)) != 0) return -1;
     t->inbox = sqlite3_changes(st->db);
-    if (sqlite_exec(
-            st, err,
-            "DELETE FROM outbox_receipt WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt WHERE "
-            "at < ? ORDER BY at LIMIT ?)",
-            "ii", cutoff, max) != 0)
-        return -1;
+    if (sqlite_run(st, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max)) != 0) return -1;
     t->receipts = sqlite3_changes(st->db);
     return 0;
+}
+
+static int count_going_keys(struct sqlite_store *st, const struct old *o, int64_t *ret, struct error *err)
+{
+    return sqlite_value(st, err, ret, SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
 static int dry_run(struct sqlite_store *st, const struct trim_request *req, struct old *o, struct trim_result *t,
                    struct error *err)
 {
     if (find_old(st, o, 0, err) != 0) return -1;
-    if (sqlite_number(st, err, &t->events, "SELECT count(*) FROM outbox_event WHERE " GOING, "iii", o->last, o->cutoff,
-                      o->now) != 0)
+    if (sqlite_value(st, err, &t->events, SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
     if (count_kept(st, o, INT64_MAX, t, err) != 0) return -1;
     int64_t left_over = 0;
-    if (sqlite_number(st, err, &t->keys, "SELECT count(*)" KEYS_OF_GOING, "iii", o->last, o->cutoff, o->now) != 0 ||
-        sqlite_number(st, err, &left_over, "SELECT count(*)" LEFT_OVER, "i", o->cutoff) != 0)
-        return -1;
+    if (count_going_keys(st, o, &t->keys, err) != 0) return -1;
+    if (sqlite_value(st, err, &left_over, SQL(count_left_over_keys, .cutoff = o->cutoff)) != 0) return -1;
     t->keys += left_over;
-    return sqlite_number(st, err, &t->inbox, "SELECT count(*) FROM outbox_handled WHERE at < ?", "i",
-                         inbox_end(st, req)) ||
-                   sqlite_number(st, err, &t->receipts, "SELECT count(*) FROM outbox_receipt WHERE at < ?", "i",
-                                 o->cutoff)
-               ? -1
-               : 0;
+    if (sqlite_value(st, err, &t->inbox, SQL(count_old_inbox, .cutoff = inbox_end(st, req))) != 0) return -1;
+    return sqlite_value(st, err, &t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff));
 }
 
 /* trim_told: what is told of single events, and of filters that judged them, goes with them. */
 static int trim_told(struct sqlite_store *st, int64_t last, struct error *err)
 {
-    if (sqlite_exec(
-            st, err,
-            "DELETE FROM outbox_ended WHERE seq <= ? AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = "
-            "outbox_ended.seq)",
-            "i", last) != 0)
-        return -1;
-    return sqlite_exec(
-        st, err, "DELETE FROM outbox_former_filter WHERE high < coalesce((SELECT min(seq) FROM outbox_event), ? + 1)",
-        "i", last);
+    if (sqlite_run(st, err, SQL(drop_ended, .last = last)) != 0) return -1;
+    return sqlite_run(st, err, SQL(drop_former_filters, .last = last));
 }
 
 static int trim_going_keys(struct sqlite_store *st, const struct old *o, struct trim_result *t, struct error *err)
 {
-    if (sqlite_number(st, err, &t->keys, "SELECT count(*)" KEYS_OF_GOING, "iii", o->last, o->cutoff, o->now) != 0)
-        return -1;
+    if (count_going_keys(st, o, &t->keys, err) != 0) return -1;
     if (t->keys == 0) return 0;
-    return sqlite_exec(st, err, "DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key" KEYS_OF_GOING ")",
-                       "iii", o->last, o->cutoff, o->now);
+    return sqlite_run(st, err, SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
 static int trim_some(struct sqlite_store *st, const struct trim_request *req, struct old *o, struct trim_result *t,
@@ -212,8 +162,7 @@ static int trim_some(struct sqlite_store *st, const struct trim_request *req, st
     if (find_old(st, o, max, err) != 0) return -1;
     if (o->n > 0) {
         if (trim_going_keys(st, o, t, err) != 0) return -1;
-        if (sqlite_exec(st, err, "DELETE FROM outbox_event WHERE " GOING, "iii", o->last, o->cutoff, o->now) != 0)
-            return -1;
+        if (sqlite_run(st, err, SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0) return -1;
         t->events = sqlite3_changes(st->db);
         if (trim_told(st, o->last, err) != 0) return -1;
     }

@@ -1,0 +1,82 @@
+-- trim.sql: deleting what is old and needed by nobody. PostgreSQL: trim.sql, floors.sql.
+
+-- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong, says no more than that it was so by
+-- now.
+UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
+
+-- passed_too_far (consumer text, floor int): samples ahead of where a consumer is are untrue: its place went back.
+DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
+
+-- put_passed (consumer text, floor int, now int, every int): a sample of how far a consumer has got, if the last one is old enough.
+INSERT INTO outbox_passed (consumer, seq, at)
+SELECT :consumer, :floor, :now
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_passed WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
+
+-- passed_long_ago (consumer text, cutoff int): of the samples at or before the cutoff the last one tells all.
+DELETE FROM outbox_passed
+ WHERE consumer = :consumer AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
+
+-- passed_by (consumer text, cutoff int, floor int): up to where a consumer was at the time of the cutoff. What was before its start
+-- never was anything to it.
+SELECT max(coalesce(start, 0),
+           coalesce((SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor), 0))
+  FROM outbox_consumer
+ WHERE name = :consumer;
+
+-- passed_events (past int, max int): events that every consumer was done with, the oldest first.
+SELECT seq, created_at FROM outbox_event WHERE seq <= :past ORDER BY seq LIMIT :max;
+
+-- count_kept (floor int, most int, cutoff int): how many are old enough among the next ones past the floor.
+SELECT count(*) FROM (SELECT created_at FROM outbox_event WHERE seq > :floor ORDER BY seq LIMIT :most)
+ WHERE created_at < :cutoff;
+
+-- @going@: the events that go. One whose created_at is ahead of the clock is as old as the next after it that is not.
+seq <= :last AND (created_at < :cutoff OR created_at > :now);
+
+-- count_going (last int, cutoff int, now int): how many go.
+SELECT count(*) FROM outbox_event WHERE @going@;
+
+-- drop_going (last int, cutoff int, now int): they go.
+DELETE FROM outbox_event WHERE @going@;
+
+-- @keys_of_going@: an idempotency key goes with its event, and so does what is recorded of it.
+FROM outbox_event WHERE @going@ AND +idempotency_key IS NOT NULL;
+
+-- count_going_keys (last int, cutoff int, now int): how many keys go with them.
+SELECT count(*) @keys_of_going@;
+
+-- drop_going_keys (last int, cutoff int, now int): they go.
+DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
+
+-- @left_over_keys@: keys of events that somebody deleted, or that are from before version 4. Keys older than the oldest event are
+-- looked at: of the others hardly one can go.
+FROM outbox_idempotency
+ WHERE at < min(:cutoff, coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
+   AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id);
+
+-- count_left_over_keys (cutoff int): how many there are.
+SELECT count(*) @left_over_keys@;
+
+-- drop_left_over_keys (cutoff int, max int): the oldest of them go.
+DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
+
+-- count_old_inbox (cutoff int): what handlers did longer ago than the inbox is kept.
+SELECT count(*) FROM outbox_handled WHERE at < :cutoff;
+
+-- drop_old_inbox (cutoff int, max int): the oldest of it goes.
+DELETE FROM outbox_handled
+ WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max);
+
+-- count_old_receipts (cutoff int): receipts of deliveries before the cutoff.
+SELECT count(*) FROM outbox_receipt WHERE at < :cutoff;
+
+-- drop_old_receipts (cutoff int, max int): the oldest of them go.
+DELETE FROM outbox_receipt
+ WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max);
+
+-- drop_ended (last int): what is told of a single event goes with it.
+DELETE FROM outbox_ended
+ WHERE seq <= :last AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
+
+-- drop_former_filters (last int): so does a filter that judged only events that are gone.
+DELETE FROM outbox_former_filter WHERE high < coalesce((SELECT min(seq) FROM outbox_event), :last + 1);
