@@ -45,7 +45,7 @@ static int add_row(struct libscols_table *tb, const struct consumer_info *c, str
         output_consumer_state(c),
         s->events && *s->events ? s->events : "*",
         s->where,
-        order_names[s->order],
+        store_order_names[s->order],
         output_int(s->lanes, lanes),
         s->retry,
         output_int(c->position, position),
@@ -110,7 +110,7 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
         {"state", output_consumer_state(c)},
         {"events", c->spec.events && *c->spec.events ? c->spec.events : "*"},
         {"where", c->spec.where},
-        {"order", order_names[c->spec.order]},
+        {"order", store_order_names[c->spec.order]},
         {"lanes", output_int(c->spec.lanes, n[0])},
         {"retry", c->spec.retry},
         {"created", output_time(c->created_at, created)},
@@ -280,14 +280,9 @@ static int remove_(struct cli *cli, struct error *err)
 static int add_generation(struct libscols_table *tb, const struct consumer_settings *s, bool counts, struct error *err)
 {
     char generation[OUTPUT_INT], lanes[OUTPUT_INT], since[CLOCK_RFC3339_SIZE];
-    const char *cells[] = {output_int(s->generation, generation),
-                           counts ? "counts" : "replaced",
-                           *s->events ? s->events : "*",
-                           s->where,
-                           order_names[s->order],
-                           output_int(s->lanes, lanes),
-                           output_time(s->since, since),
-                           s->by};
+    const char *cells[] = {
+        output_int(s->generation, generation), counts ? "counts" : "replaced", *s->events ? s->events : "*", s->where,
+        store_order_names[s->order],           output_int(s->lanes, lanes),    output_time(s->since, since), s->by};
     return output_row(tb, cells, err);
 }
 
@@ -319,7 +314,7 @@ static int history_json(const struct consumer_settings *s, size_t n, struct erro
         output_bool(&b, "counts", i == 0);
         output_string(&b, "events", s[i].events);
         output_string(&b, "where", s[i].where);
-        output_string(&b, "order", order_names[s[i].order]);
+        output_string(&b, "order", store_order_names[s[i].order]);
         output_number(&b, "lanes", s[i].lanes);
         output_stamp(&b, "since", s[i].since);
         output_string(&b, "by", s[i].by);
@@ -379,7 +374,7 @@ static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, s
     if (st->ops->consumer_put(st, spec, NULL, err) != 0) return -1;
     snprintf(what, sizeof(what),
              "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by",
-             *spec->events ? spec->events : "*", spec->where, order_names[spec->order], spec->lanes);
+             *spec->events ? spec->events : "*", spec->where, store_order_names[spec->order], spec->lanes);
     return report(cli, what, err);
 }
 
@@ -392,7 +387,7 @@ static int check_settings(const struct cli *cli, struct consumer *c, const struc
     const char *const given[][2] = {
         {"events", s->events ? s->events : spec->events},
         {"where", s->where ? s->where : spec->where},
-        {"order", s->order ? s->order : order_names[spec->order]},
+        {"order", s->order ? s->order : store_order_names[spec->order]},
         {"lanes", s->lanes ? s->lanes : output_int(spec->lanes, lanes)},
     };
     for (size_t i = 0; i < sizeof(given) / sizeof(*given); i++) {

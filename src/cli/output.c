@@ -332,7 +332,7 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_bool(b, "paused", c->paused);
     output_string(b, "events", c->spec.events);
     output_string(b, "where", c->spec.where);
-    output_string(b, "order", order_names[c->spec.order]);
+    output_string(b, "order", store_order_names[c->spec.order]);
     output_number(b, "lanes", c->spec.lanes);
     output_string(b, "retry", c->spec.retry);
     output_number(b, "position", c->position);

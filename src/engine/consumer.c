@@ -30,8 +30,6 @@ static const struct preset {
                                             {NULL, NULL}}},
 };
 
-const char *const order_names[] = {"none", "key", "global", NULL};
-
 static const struct preset *preset_find(const char *name)
 {
     for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
@@ -181,7 +179,7 @@ const struct option_def consumer_options[] = {
     {"where", "EXPR", NULL, "predicate on the payload, such as authorType = \"user\" and not (draft exists)", set_where,
      AT(where)},
     {"order", "none|key|global", "key", "which events stay in order: none, those with the same key, or all",
-     option_choice, AT(order), .names = order_names},
+     option_choice, AT(order), .names = store_order_names},
     {"lanes", "N", "1", "number of lanes that keys are divided into, to deliver in parallel, 1 to 64", option_int,
      AT(lanes), .min = 1, .max = STORE_LANES_MAX},
     {"from", "beginning|end|SEQ", "beginning", "where a new consumer starts; SEQ is the first event it gets", set_from,

@@ -53,6 +53,4 @@ struct sink_config;
 /* consumer_sink_config is what the consumer's sink is opened with, but for clock and done; borrows from c. */
 struct sink_config consumer_sink_config(const struct consumer *c);
 
-extern const char *const order_names[]; /* by enum order; ends with NULL */
-
 #endif

@@ -83,12 +83,6 @@ void item_hold(struct item *it, struct ready *q)
     item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, q);
 }
 
-static uint64_t order_key(enum order order, const struct event *ev)
-{
-    if (order == ORDER_NONE) return 0;
-    return order == ORDER_GLOBAL ? 1 : ev->key;
-}
-
 static void place(struct item *it, struct item *before, struct ready *q)
 {
     const struct event *ev = it->d.ev;
@@ -134,7 +128,7 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
         struct item *it = &l->items[i];
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
-        it->key = chain ? order_key(order, it->d.ev) : 0;
+        if (chain) it->key = store_order_key(order, it->d.ev->key);
         place(it, it->key ? keymap_put(m, it) : NULL, q);
     }
 }

@@ -61,11 +61,23 @@ int store_name_check(const char *name, struct error *err)
     return 0;
 }
 
-const char *const store_order_names[] = {"none", "key", "global"};
+const char *const store_order_names[] = {"none", "key", "global", NULL};
 
 enum order store_order_of(struct str name)
 {
-    return str_is(name, "none") ? ORDER_NONE : str_is(name, "global") ? ORDER_GLOBAL : ORDER_KEY;
+    if (str_is(name, "none")) return ORDER_NONE;
+    if (str_is(name, "global")) return ORDER_GLOBAL;
+    return ORDER_KEY;
+}
+
+uint64_t store_order_key(enum order order, uint64_t key)
+{
+    switch (order) {
+    case ORDER_NONE: return 0;
+    case ORDER_GLOBAL: return 1;
+    case ORDER_KEY: break;
+    }
+    return key;
 }
 
 int64_t store_seq_of(const char *id)

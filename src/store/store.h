@@ -546,11 +546,13 @@ void store_close(struct store *st); /* NULL is fine */
 /* store_kind finds the kind by the URL's scheme; NULL: unknown. */
 const struct store_ops *store_kind(const char *url);
 
-/* What stores have in common. store_order_names: how an enum order is written in a table, and store_order_of what is read
- * there. store_seq_of: an event's id may be given as its seq; 0: it is none. store_no_consumer: ERR_NOTFOUND.
+/* What stores have in common. store_order_names: how an enum order is written in a table and by people, ending with NULL.
+ * store_order_of reads what a table has. store_order_key is what an event with this key is ordered by: events with the same one
+ * go one after the other; 0: it waits for no other. store_seq_of: an event's id may be given as its seq; 0: it is none. store_no_consumer: ERR_NOTFOUND.
  * store_removable refuses (ERR_CONFLICT) to remove a consumer that has something to lose. */
 extern const char *const store_order_names[];
 enum order store_order_of(struct str name);
+uint64_t store_order_key(enum order order, uint64_t key);
 int64_t store_seq_of(const char *id);
 int store_no_consumer(const char *name, struct error *err);
 /* store_replaced says (ERR_CONFLICT) that settings of the generation old.generation were replaced by those that count. */

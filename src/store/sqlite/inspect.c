@@ -417,8 +417,7 @@ static int retry_one(struct sqlite_store *st, const struct dead_pick *k, struct 
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r < 0) return -1;
     if (r == 1) {
-        if (str_is(sqlite_text(q, 0), "key")) order_key = (int64_t)k->key;
-        if (str_is(sqlite_text(q, 0), "global")) order_key = 1;
+        order_key = (int64_t)store_order_key(store_order_of(sqlite_text(q, 0)), k->key);
         sqlite3_reset(q);
     }
     if (sqlite_exec(

@@ -3,12 +3,6 @@
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-int64_t sqlite_order_key(enum order order, const struct event *ev)
-{
-    if (order == ORDER_NONE) return 0;
-    return order == ORDER_GLOBAL ? 1 : (int64_t)ev->key;
-}
-
 int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
                         struct error *err)
 {
@@ -22,7 +16,8 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
 /* Whatever the reason for parking: behind an event of its key that is parked already, it has no time of its own. */
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err)
 {
-    int64_t key = sqlite_order_key(p->order, p->ev), now = sqlite_now(st), due = p->due_at ? p->due_at : now;
+    int64_t key = (int64_t)store_order_key(p->order, p->ev->key);
+    int64_t now = sqlite_now(st), due = p->due_at ? p->due_at : now;
     bool behind = false;
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(p->error, kept);
@@ -132,8 +127,10 @@ static int finish_parked(struct sqlite_store *st, const struct settlement *s, st
     int64_t epoch = s->b->epoch;
     if (sqlite_run(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
     if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
-    for (size_t i = 0; i < s->b->n; i++)
-        if (sqlite_promote(st, s->consumer, sqlite_order_key(s->order, &s->b->ev[i]), err) != 0) return -1;
+    for (size_t i = 0; i < s->b->n; i++) {
+        int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
+        if (sqlite_promote(st, s->consumer, key, err) != 0) return -1;
+    }
     return 0;
 }
 

@@ -219,8 +219,6 @@ int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, s
 /* sqlite_waits_behind says whether an event of the same key is parked before this one; never for key 0. */
 int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
                         struct error *err);
-/* sqlite_order_key is what order goes by for this event: 0 nothing, 1 for all alike, or its own key. */
-int64_t sqlite_order_key(enum order order, const struct event *ev);
 
 /* backlog.c: counts what waits for a consumer and what is in flight, and tells of each that waits. */
 struct backlog {
