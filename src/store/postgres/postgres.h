@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "base/uuid7.h"
+#include "store/pull.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 4
@@ -119,7 +120,7 @@ struct pg_store {
     int64_t found_at;   /* monotonic: when events were last found */
     char squatter[200]; /* who has a lock of the bell, and no business with it; "": nobody */
     int64_t nap_ms;     /* how long to wait while somebody is about to commit */
-    int64_t pull_at;    /* monotonic: when to look again for events that a wrong clock parked */
+    struct pull pull;
     struct pg_ahead ahead;
     size_t row_bytes; /* what an event takes, on average of late */
 };

@@ -8,7 +8,6 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
-#define PULL_EVERY (10000 * MS_NS)
 #define STANDBY_WAIT 1000       /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 
@@ -113,14 +112,17 @@ enum {
 /* Effects of the application's are settled in their own transaction: every name has its schema. */
 static const char turn_sql[] = PG_NAMED TURN_SQL;
 
-/* pull_next: what is parked was just looked at for times that a wrong clock made; or that was a moment ago, and a time that is
- * far off may be one: then once more, soon. */
+/* pull_next: the turn has pulled in what a wrong clock parked, if that was due. Else whoever waits comes back when it is. */
 static void pull_next(struct pg_store *st, int64_t *wait_ms)
 {
-    int64_t mono = clock_mono(st->opt.clock), left = (st->pull_at - mono) / MS_NS + 1;
+    int64_t mono = clock_mono(st->opt.clock);
     if (*wait_ms <= 0) return;
-    if (mono >= st->pull_at) st->pull_at = mono + PULL_EVERY;
-    else if (left < *wait_ms) *wait_ms = left;
+    if (pull_due(&st->pull, mono)) {
+        pull_done(&st->pull, mono);
+        return;
+    }
+    int64_t left = pull_left_ms(&st->pull, mono);
+    if (left < *wait_ms) *wait_ms = left;
 }
 
 /* tried counts the events that were not given back. The server cannot: what the predicate excludes it does not know. */
@@ -148,7 +150,7 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
         bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0, tried(s), out.p,
                        s ? s->release_from : 0, (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                       (int64_t)q->careful, q->parked_first, clock_mono(st->opt.clock) >= st->pull_at,
+                       (int64_t)q->careful, q->parked_first, pull_due(&st->pull, clock_mono(st->opt.clock)),
                        (int64_t)q->lane_hint, known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
                        q->events ? q->events : "", q->where ? q->where : "",
                        use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,

@@ -5,7 +5,6 @@
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-#define PULL_EVERY (10000 * MS_NS)
 #define EPOCH_RANDOM 20 /* bits */
 #define SCAN_MIN 10000  /* events looked at per claim, so that a filter that matches rarely still gets on */
 
@@ -294,16 +293,16 @@ static int take_followers(struct claiming *k, const struct parked_row *head, str
     return r;
 }
 
-/* pull_in: a clock that was ahead when events were parked must not make them wait for longer than they were told to. It
- * looks at all of them, so not at every turn. */
+/* pull_in: a clock that was ahead when events were parked must not make them wait for longer than they were told to. */
 static int pull_in(struct claiming *k, bool *ret_any, struct error *err)
 {
-    int64_t mono = clock_mono(k->st->opt.clock), left = k->st->pull_at - mono;
-    if (left > 0) { /* a time that is far off may be a wrong clock's: once more, soon */
-        hint_wait(k, k->now + left / MS_NS + 1);
+    struct pull *p = &k->st->pull;
+    int64_t mono = clock_mono(k->st->opt.clock);
+    if (!pull_due(p, mono)) {
+        hint_wait(k, k->now + pull_left_ms(p, mono));
         return 0;
     }
-    k->st->pull_at = mono + PULL_EVERY;
+    pull_done(p, mono);
     if (sqlite_run(k->st, err, SQL(pull_in, .consumer = k->req->consumer, .now = k->now)) != 0) return -1;
     *ret_any = sqlite3_changes(k->st->db) > 0;
     return 0;

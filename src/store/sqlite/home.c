@@ -328,7 +328,8 @@ static int go_over(struct sqlite_store *st, struct error *err)
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
-    st->pull_at = st->epoch_seen = 0;
+    st->pull.at = 0;
+    st->epoch_seen = 0;
     st->synced = false;
     return 0;
 }

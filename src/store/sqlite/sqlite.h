@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "base/uuid7.h"
+#include "store/pull.h"
 #include "store/store.h"
 
 #define SQLITE_SCHEMA_VERSION 4
@@ -51,7 +52,7 @@ struct sqlite_store {
     bool stuck; /* a ROLLBACK failed for want of memory: its transaction is still open, and nothing may be done in it */
     bool committing; /* by us: see effects.c */
     struct store_options opt;
-    int64_t pull_at;  /* monotonic: when to look again for events that a wrong clock parked */
+    struct pull pull;
     int64_t turn_now; /* inside a turn: its one "now"; else 0 */
     int64_t began;    /* wall: when the open transaction got the write lock */
     struct uuid7 uuid;
