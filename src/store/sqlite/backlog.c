@@ -1,8 +1,6 @@
 /* backlog.c: what waits for a consumer, and what is in flight, counted at a price that has a bound. */
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
-
-/* seq, type, created_at, key, and the payload only where a predicate asks for it. */
-#define COUNT_COLUMNS "seq, type, created_at, aggregate_type, aggregate_id, CASE WHEN ?3 THEN payload END"
 
 struct counting {
     struct sqlite_store *st;
@@ -38,8 +36,7 @@ static int found(struct counting *k, sqlite3_stmt *q, struct error *err)
 static int read_lanes(struct counting *k, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_query(k->st, err, "SELECT lane, position FROM outbox_lane WHERE consumer = ?", "s",
-                                   k->b->spec->name);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
     if (!q) return -1;
     k->low = INT64_MAX;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
@@ -56,9 +53,9 @@ static int count_fresh(struct counting *k, struct error *err)
 {
     int64_t first = 0, last = 0, head = 0;
     int r;
-    sqlite3_stmt *q = sqlite_query(k->st, err,
-                                   "SELECT " COUNT_COLUMNS " FROM outbox_event WHERE seq > ?1 ORDER BY seq LIMIT ?2",
-                                   "iii", k->low, k->b->max, (int64_t)filter_has_where(k->filter));
+    bool payload = filter_has_where(k->filter);
+    sqlite3_stmt *q = sqlite_rows(k->st, err,
+                                  SQL(waiting_events, .position = k->low, .max = k->b->max, .payload = payload));
     if (!q) return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         last = sqlite3_column_int64(q, 0);
@@ -72,7 +69,7 @@ static int count_fresh(struct counting *k, struct error *err)
     }
     if (r < 0) return -1;
     if (k->b->scanned < k->b->max) return 0;
-    if (sqlite_number(k->st, err, &head, "SELECT max(seq) FROM outbox_event", "") != 0) return -1;
+    if (sqlite_value(k->st, err, &head, SQL(last_event)) != 0) return -1;
     if (head > last)
         k->b->behind = (int64_t)((double)k->b->behind * (double)(head - first + 1) / (double)(last - first + 1));
     return 0;
@@ -82,9 +79,8 @@ static int count_fresh(struct counting *k, struct error *err)
 static int count_range(struct counting *k, int lane, int64_t from, int64_t to, bool live, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_query(
-        k->st, err, "SELECT " COUNT_COLUMNS " FROM outbox_event WHERE seq > ?1 AND seq <= ?2 ORDER BY seq", "iii", from,
-        to, (int64_t)filter_has_where(k->filter));
+    bool payload = filter_has_where(k->filter);
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(claimed_events, .from_seq = from, .to_seq = to, .payload = payload));
     if (!q) return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         if (lane_of(k, q) != lane || !wants(k, q)) continue;
@@ -101,11 +97,8 @@ static int count_claims(struct counting *k, struct error *err)
 {
     int64_t after = -1, parked = 0;
     for (;;) {
-        sqlite3_stmt *q = sqlite_query(
-            k->st, err,
-            "SELECT epoch, lane, from_seq, to_seq, locked_until > ?3 FROM outbox_claim WHERE "
-            "consumer = ?1 AND epoch > ?2 AND parked = 0 ORDER BY epoch LIMIT 1",
-            "sii", k->b->spec->name, after, k->now);
+        sqlite3_stmt *q = sqlite_rows(k->st, err,
+                                      SQL(next_claim, .consumer = k->b->spec->name, .epoch = after, .now = k->now));
         int r = q ? sqlite_step(k->st, q, err) : -1;
         if (r < 0) return -1;
         if (r == 0) break;
@@ -116,11 +109,8 @@ static int count_claims(struct counting *k, struct error *err)
         sqlite3_reset(q);
         if (count_range(k, lane, from, to, live, err) != 0) return -1;
     }
-    if (sqlite_number(
-            k->st, err, &parked,
-            "SELECT count(*) FROM outbox_parked p JOIN outbox_claim c ON c.consumer = p.consumer AND c.epoch = "
-            "p.claim WHERE p.consumer = ? AND c.locked_until > ?",
-            "si", k->b->spec->name, k->now) != 0)
+    if (sqlite_value(k->st, err, &parked, SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) !=
+        0)
         return -1;
     k->b->inflight += parked;
     return 0;

@@ -1,6 +1,7 @@
 /* gauge.c: how a consumer is, at a price that does not grow with the backlog. */
 #include <stdlib.h>
 
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 /* The types of what waits, as they are found. */
@@ -47,8 +48,7 @@ static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a
     bool ok = true;
     struct types t = {.a = a};
     struct consumer_spec spec = {.name = name, .where = ""};
-    sqlite3_stmt *q = sqlite_query(
-        st, err, "SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = ?", "s", name);
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(consumer_health, .consumer = name));
     int r = q ? sqlite_step(st, q, err) : -1;
     if (r == 0) return store_no_consumer(name, err);
     if (r < 0) return -1;
@@ -66,19 +66,10 @@ static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a
     g->n_types = t.n;
     g->behind = b.behind;
     g->probed = b.scanned;
-    return sqlite_number(
-               st, err, &g->parked,
-               "SELECT count(*) FROM (SELECT 1 FROM outbox_parked p WHERE p.consumer = ?1 AND NOT EXISTS (SELECT "
-               "1 FROM outbox_claim k WHERE k.consumer = ?1 AND k.epoch = p.claim AND k.locked_until > ?3) LIMIT "
-               "?2)",
-               "sii", name, (int64_t)STORE_PROBE_ROWS, g->now_ms) ||
-                   sqlite_number(
-                       st, err, &g->dead,
-                       "SELECT count(*) FROM (SELECT 1 FROM outbox_dead WHERE consumer = ? AND retrying = 0 LIMIT "
-                       "?)",
-                       "si", name, (int64_t)STORE_PROBE_ROWS)
-               ? -1
-               : 0;
+    if (sqlite_value(st, err, &g->parked,
+                     SQL(probe_parked, .consumer = name, .now = g->now_ms, .max = STORE_PROBE_ROWS)) != 0)
+        return -1;
+    return sqlite_value(st, err, &g->dead, SQL(probe_dead, .consumer = name, .max = STORE_PROBE_ROWS));
 }
 
 int sqlite_consumer_gauge(struct store *base, const char *name, struct arena *a, struct consumer_gauge *ret,
