@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "api/handle.h"
-#include "base/random.h"
+#include "base/rng.h"
 #include "base/text.h"
 
 #define WORKER_MAX 255

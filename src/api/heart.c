@@ -2,9 +2,10 @@
  * connection, which is made when it is needed first. */
 #include <time.h>
 
+#include "api/heart.h"
 #include "api/runner.h"
 
-/* given_up says, once, that a call is past its time limit: its claim runs out, and what it still does comes to nothing. */
+/* given_up says, once, that a call is past its time limit: its claim runs out, and once another worker has taken over, what it still does comes to nothing. */
 static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t now)
 {
     if (now - started < r->consumer->timeout_ms * MS_NS) return false;

@@ -5,34 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/log.h"
-#include "base/option.h"
+#include "api/crew.h"
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
-
-/* What the runners of one outbox share. (1) Everything below `lock` is protected by it. */
-struct crew {
-    struct store *st; /* the outbox; each runner dups it */
-    const struct log *log;
-    const struct clock *clock;
-    int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
-    atomic_flag careful; /* see pipeline_config */
-    atomic_bool stop;
-    int stop_fd; /* eventfd: readable once stop is set */
-
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint64_t round; /* see crew_run */
-    struct runner
-        *first;         /* at work; only the thread of crew_run changes the list, so it may read it without the lock */
-    bool reload_wanted; /* see crew_reload */
-
-    /* Called in the thread of crew_run, without the lock; may be NULL. Set before crew_run. started: all are at work. */
-    void (*started)(void *ctx), (*reload)(void *ctx);
-    void *hook_ctx;
-};
-
-extern const struct option_def crew_options[]; /* their target is a struct crew */
 
 /* What there is to see of a runner from outside. (1) held_oldest_at == 0 if and only if held == 0. */
 struct runner_view {
@@ -82,45 +57,21 @@ struct runner {
     struct runner_view view;
 };
 
+/* runner_open gets everything ready but does not register the consumer. stand_by: see pipeline_config. */
+int runner_open(struct runner *r, bool stand_by, struct error *err);
 void runner_close(struct runner *r); /* fine on one that is not open */
-
-/* crew_run runs all until stop, or until all are through; see outbox_run. */
-int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err);
-
-/* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has crew.reload called soon in
- * the thread of crew_run, where crew_add and crew_remove may be called: the one opens a runner and sets it to work, the
- * other lets it drain, waits for its end and closes it. The others go on undisturbed. With `strict` crew_add fails where the
- * consumer would stand by (ERR_CONFLICT). */
-void crew_reload(struct crew *w);
-int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err);
-void crew_remove(struct crew *w, struct runner *r);
-
-/* crew_views copies what there is to see of all; the caller frees *ret. Any thread. */
-int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err);
-
-/* crew_step is one synchronous turn of all; see outbox_step. */
-int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
-
-/* crew_mine: the calling thread is at work for w, so it is a handler that calls. */
-bool crew_mine(const struct crew *w);
-
-/* The heart keeps the claims of handlers alive that take long, up to their time limit, while the crew is at work. heart_start
- * does nothing where there are no handlers. */
-struct heart {
-    struct crew *crew;
-    struct runner *const *r;
-    size_t n;
-    struct store *st;
-    pthread_t thread;
-    bool beats;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool stop; /* under lock */
-};
-int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t n, struct error *err);
-void heart_stop(struct heart *h);
-
+/* runner_begin opens one as new, whatever a step has left open. */
+int runner_begin(struct runner *r, bool stand_by, struct error *err);
+/* runner_start starts the thread of one that is open and registered. */
+int runner_start(struct runner *r, struct error *err);
 /* runner_wake is safe from any thread. */
 void runner_wake(struct runner *r);
+/* runner_show puts down what others may see; under crew->lock. */
+void runner_show(struct runner *r);
+
+/* In the caller's thread: runner_finish delivers everything that is due now. runner_leave makes sure that nothing stays claimed while
+ * nobody is at work; what went wrong becomes *err, unless *result says that something else did before. */
+int runner_finish(struct runner *r, struct error *err);
+void runner_leave(struct runner *r, struct error *err, int *result);
 
 #endif

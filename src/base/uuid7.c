@@ -46,7 +46,7 @@ void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
     *p = '\0';
 }
 
-bool uuid_valid(struct str s)
+bool uuid7_valid(struct str s)
 {
     if (s.n != UUID_TEXT) return false;
     for (size_t i = 0; i < s.n; i++) {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/random.h"
+#include "base/rng.h"
 #include "base/str.h"
 
 #define UUID_TEXT 36
@@ -22,7 +22,7 @@ struct uuid7 {
  * one millisecond: hand in a number that grows with every event, one that others who make ids beside us go by as well. The
  * last 50 bits are random. */
 void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r, char out[UUID_TEXT + 1]);
-/* uuid_valid says whether s is a UUID in its 36-character form, any version, any case. */
-bool uuid_valid(struct str s);
+/* uuid7_valid says whether s is a UUID in its 36-character form, any version, any case. */
+bool uuid7_valid(struct str s);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/random.h"
+#include "base/rng.h"
 
 /* (1) until != 0 if and only if the circuit is open. (2) window is how many deliveries may be in flight; it is 1 while
  * probing (or what circuit_probes says), doubles with every success, and past CIRCUIT_FULL there is no limit. */

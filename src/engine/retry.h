@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/random.h"
+#include "base/rng.h"
 
 /* The n-th failed attempt is followed by a wait of base * 2^(n-1), at most cap; with jitter, a random time up to it. A failure
  * that may be the sink's uses up no attempt (see evidence.h); an event that has failed for outage_ms, and it is still not known

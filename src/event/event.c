@@ -181,7 +181,7 @@ int event_check_stored(const struct event *ev, struct error *err)
     static const struct rule type = {.what = "type"}, aggregate_type = {.what = "aggregate type"},
                              aggregate_id = {.what = "aggregate id"};
     struct json headers;
-    if (!uuid_valid(ev->id)) return err_set(err, ERR_INVALID, "malformed: id is no UUID");
+    if (!uuid7_valid(ev->id)) return err_set(err, ERR_INVALID, "malformed: id is no UUID");
     if (check_characters(&type, ev->type, err) != 0 ||
         check_characters(&aggregate_type, ev->aggregate_type, err) != 0 ||
         check_characters(&aggregate_id, ev->aggregate_id, err) != 0 ||

@@ -151,7 +151,7 @@ static void take_reply(void *ctx, redisReply *reply)
     case REQUEST_XADD: xadd_answered(r, q, reply); break;
     case REQUEST_WAIT: confirmed(r, reply); break;
     case REQUEST_EXTEND:
-    case REQUEST_TAKE: lease_answer(r, q->kind, reply); break;
+    case REQUEST_TAKE: redis_lease_answer(r, q->kind, reply); break;
     }
     forget_first(r);
     freeReplyObject(reply);
@@ -193,7 +193,7 @@ static void fail_all(struct redis_sink *r, enum sink_status status, const char *
     for (size_t i = first; i < next; i++) {
         struct request *q = at(r, i);
         if (q->d) answer(r, q, &(struct sink_result){.status = status, .text = why});
-        else if (q->kind == REQUEST_EXTEND || q->kind == REQUEST_TAKE) lease_answer(r, q->kind, NULL);
+        else if (q->kind == REQUEST_EXTEND || q->kind == REQUEST_TAKE) redis_lease_answer(r, q->kind, NULL);
     }
     if (status == SINK_DOWN) {
         r->suspect = suspect;
@@ -306,7 +306,7 @@ static bool is_large(const struct event *ev)
 static void send_one(struct redis_sink *r, struct delivery *d)
 {
     struct error err = {0};
-    if (!lease_held(r)) {
+    if (!redis_lease_held(r)) {
         err_set(&err, ERR_LOST, "the lease %s is not ours", r->set.lease);
         refuse(r, d, SINK_CANCELLED, &err);
         return;
@@ -354,7 +354,7 @@ static void redis_drive(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
     struct error err;
-    lease_drive(r);
+    redis_lease_drive(r);
     if (r->conn.state == REDIS_CLOSED) return;
     if (r->unwaited) add_wait(r);
     if (redis_conn_drive(&r->conn, take_reply, r, &err) != 0) connection_failed(r, &err);
@@ -376,7 +376,7 @@ static size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max)
 static int64_t redis_deadline(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
-    int64_t lease = lease_deadline(r), time = CLOCK_NEVER;
+    int64_t lease = redis_lease_deadline(r), time = CLOCK_NEVER;
     if (redis_inflight(r) > 0 && r->base.cfg.timeout_ms > 0)
         time = at(r, r->first)->since + r->base.cfg.timeout_ms * MS_NS;
     if (r->unwaited) time = 0;
@@ -396,7 +396,7 @@ static const struct sink_lease *redis_lease(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
     if (!r->set.lease) return NULL;
-    lease_held(r);
+    redis_lease_held(r);
     return &r->lease;
 }
 
@@ -421,7 +421,7 @@ static const char *redis_caution(struct sink *sk)
 static void redis_close(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
-    lease_release(r);
+    redis_lease_release(r);
     redis_conn_release(&r->conn);
     streams_release(&r->streams);
     template_free(r->name);
@@ -459,7 +459,7 @@ static int redis_open(const struct sink_config *cfg, struct sink **ret, struct e
         err_prefix(err, "redis sink: stream");
         goto fail;
     }
-    if (lease_init(r, err) != 0) goto fail;
+    if (redis_lease_init(r, err) != 0) goto fail;
     r->fixed = template_fixed(r->name);
     if (r->set.maxlen || r->set.maxage_ms)
         snprintf(r->caution, sizeof r->caution,

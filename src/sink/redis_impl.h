@@ -80,13 +80,13 @@ static inline int64_t redis_now(const struct redis_sink *r)
 /* redis_push takes the next place in the ring; there must be one. */
 struct request *redis_push(struct redis_sink *r, enum request_kind kind);
 
-/* lease_drive asks for the lease, or for more of it, when that is due. lease_answer takes the answer to such a request, a
- * lost connection being one, too (NULL). lease_held: it is ours now. lease_release gives it back. */
-int lease_init(struct redis_sink *r, struct error *err);
-void lease_drive(struct redis_sink *r);
-void lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);
-bool lease_held(struct redis_sink *r);
-int64_t lease_deadline(struct redis_sink *r);
-void lease_release(struct redis_sink *r);
+/* redis_lease_drive asks for the lease, or for more of it, when that is due. redis_lease_answer takes the answer to such a request, a
+ * lost connection being one, too (NULL). redis_lease_held: it is ours now. redis_lease_release gives it back. */
+int redis_lease_init(struct redis_sink *r, struct error *err);
+void redis_lease_drive(struct redis_sink *r);
+void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);
+bool redis_lease_held(struct redis_sink *r);
+int64_t redis_lease_deadline(struct redis_sink *r);
+void redis_lease_release(struct redis_sink *r);
 
 #endif

@@ -15,7 +15,7 @@
 #define EXTEND_SHA "53f2c61c14d7b92a6f44852b306cc8ed3636d4db"
 #define RELEASE "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
 
-int lease_init(struct redis_sink *r, struct error *err)
+int redis_lease_init(struct redis_sink *r, struct error *err)
 {
     unsigned char bytes[(sizeof r->token - 1) / 2];
     if (!r->set.lease) return 0;
@@ -25,7 +25,7 @@ int lease_init(struct redis_sink *r, struct error *err)
     return 0;
 }
 
-bool lease_held(struct redis_sink *r)
+bool redis_lease_held(struct redis_sink *r)
 {
     if (!r->set.lease) return true;
     bool held = redis_now(r) < r->lease_until;
@@ -53,7 +53,7 @@ static void queue_take(struct redis_sink *r)
     if (redis_conn_add(&r->conn, 6, argv, NULL) == 0) redis_push(r, REQUEST_TAKE);
 }
 
-void lease_drive(struct redis_sink *r)
+void redis_lease_drive(struct redis_sink *r)
 {
     struct error err;
     int64_t now = redis_now(r);
@@ -63,7 +63,7 @@ void lease_drive(struct redis_sink *r)
         return;
     }
     r->lease_asking = true;
-    r->lease_taking = !lease_held(r);
+    r->lease_taking = !redis_lease_held(r);
     r->lease_asked = now;
     /* Ours may be there although we do not know: the answer to an earlier request may have got lost. So extend, then take. */
     queue_extend(r);
@@ -72,27 +72,27 @@ void lease_drive(struct redis_sink *r)
 
 static void got_it(struct redis_sink *r)
 {
-    if (lease_held(r)) r->lease.renewed++;
+    if (redis_lease_held(r)) r->lease.renewed++;
     else r->lease.acquired++;
     r->lease_until = r->lease_asked + r->set.lease_ms * MS_NS;
     r->lease_at = r->lease_asked + r->set.lease_ms * MS_NS / 2;
     r->lease_asking = false;
-    lease_held(r);
+    redis_lease_held(r);
 }
 
 static void not_ours(struct redis_sink *r)
 {
-    if (lease_held(r)) r->lease_until = 0; /* someone else has it, or somebody deleted it */
-    lease_held(r);
+    if (redis_lease_held(r)) r->lease_until = 0; /* someone else has it, or somebody deleted it */
+    redis_lease_held(r);
     r->lease_at = redis_now(r) + AGAIN_MS * MS_NS;
     r->lease_asking = false;
 }
 
-void lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
+void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
 {
     if (!reply || (reply->type == REDIS_REPLY_ERROR && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT)) {
         /* Nothing is known: it is ours until its time is over. */
-        if (r->lease_asking && lease_held(r)) r->lease.unanswered++;
+        if (r->lease_asking && redis_lease_held(r)) r->lease.unanswered++;
         r->lease_asking = false;
         r->lease_at = redis_now(r) + AGAIN_MS * MS_NS;
         return;
@@ -115,17 +115,17 @@ void lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply
     else not_ours(r);
 }
 
-int64_t lease_deadline(struct redis_sink *r)
+int64_t redis_lease_deadline(struct redis_sink *r)
 {
     if (!r->set.lease || r->lease_asking) return CLOCK_NEVER;
     return r->lease_at ? r->lease_at : 0;
 }
 
-void lease_release(struct redis_sink *r)
+void redis_lease_release(struct redis_sink *r)
 {
     struct error err;
     redisReply *reply = NULL;
-    if (!r->set.lease || !lease_held(r) || redis_inflight(r) > 0 || r->conn.state != REDIS_READY) return;
+    if (!r->set.lease || !redis_lease_held(r) || redis_inflight(r) > 0 || r->conn.state != REDIS_READY) return;
     const char *argv[] = {"EVAL", RELEASE, "1", r->set.lease, r->token};
     if (redis_conn_call(&r->conn, 5, argv, NULL, RELEASE_MS, -1, &reply, &err) == 0) freeReplyObject(reply);
     r->lease_until = 0;

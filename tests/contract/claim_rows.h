@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "outbox.h"
-#include "store/rows.h"
+#include "outbox_rows.h"
+#include "rows/rows.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -1,7 +1,7 @@
 /* pg_random.c: writers that commit in any order against workers that claim through the store in every way it has (read ahead,
  * too little room, settle and claim in one, failures, crashes, giving back), checked against a model. A failure names its
  * seed; OUTBOX_SEED=N runs that one, OUTBOX_SOAK=1 many. */
-#include "base/random.h"
+#include "base/rng.h"
 #include "pg.h"
 #include "pg_tests.h"
 #include "store_impl.h"

@@ -60,7 +60,7 @@ void emit_with(struct store *st, const char *type, const char *key, const char *
     struct new_event ev = {.type = str_of(type), .payload = str_of(payload), .not_before = not_before};
     if (key) ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
     must(st->ops->emit(st, NULL, &ev, id, &dup, &err), &err);
-    assert_true(uuid_valid(str_of(id)));
+    assert_true(uuid7_valid(str_of(id)));
     assert_false(dup);
 }
 

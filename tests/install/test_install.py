@@ -48,7 +48,7 @@ class Installed(unittest.TestCase):
 
     def test_one_header_and_one_for_tests_and_no_other(self):
         headers = [path.name for path in self.dest.rglob("*.h*") if path.is_file()]
-        self.assertEqual(sorted(headers), ["outbox.h", "outbox_test.h"])
+        self.assertEqual(sorted(headers), ["outbox.h", "outbox_rows.h", "outbox_test.h"])
 
     def test_program_in_c_runs_against_it(self):
         self.runs("gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -70,7 +70,7 @@ class Installed(unittest.TestCase):
         rows = [line.split() for line in said("nm", "-D", "--defined-only", self.find("liboutbox.so.0")).splitlines()]
         # The name of the version itself is the only absolute symbol.
         exported = {name.split("@")[0] for _, kind, name in rows if kind != "A"}
-        text = "".join((ROOT / "include" / name).read_text() for name in ("outbox.h", "outbox_test.h"))
+        text = "".join((ROOT / "include" / name).read_text() for name in ("outbox.h", "outbox_rows.h", "outbox_test.h"))
         declared = set(re.findall(r"OUTBOX_API[^;]*?\b(outbox_\w+)\(", text))
         self.assertTrue(declared)
         self.assertEqual(exported, declared)

@@ -86,7 +86,7 @@ PATH = "trap, public, pg_catalog"
 
 def words():
     """words are all the names in our SQL and in the statements of the C code: what is called is among them."""
-    files = [*ROOT.glob("sql/postgres/**/*.sql"), *ROOT.glob("src/store/postgres/*.c"), *ROOT.glob("src/store/rows*.c")]
+    files = [*ROOT.glob("sql/postgres/**/*.sql"), *ROOT.glob("src/store/postgres/*.c"), *ROOT.glob("src/rows/*.c")]
     return sorted({w for f in files for w in re.findall(r"\w+", f.read_text())})
 
 

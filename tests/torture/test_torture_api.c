@@ -17,6 +17,7 @@
 #include "../share.h"
 #include "api/handle.h"
 #include "fail.h"
+#include "outbox_rows.h"
 #include "outbox_test.h"
 
 #define EVENTS_MAX 32

@@ -16,7 +16,7 @@ static void has_version_7_variant_2_and_the_time_in_front(void **state)
     char id[UUID_TEXT + 1];
     rng_seed(&r, 1);
     uuid7_next(&g, INT64_C(0x0123456789ab), 0xcdefff5, &r, id);
-    assert_true(uuid_valid(str_of(id)));
+    assert_true(uuid7_valid(str_of(id)));
     assert_memory_equal(id, "01234567-89ab-7def-", 19);
     assert_memory_equal(id + 19, "bfd", 3); /* 10, then 1111 1111 0101, then two random bits */
     assert_non_null(strchr("4567", id[22]));
@@ -83,11 +83,11 @@ static void a_full_counter_steps_the_time(void **state)
 static void uuid_valid_refuses_other_shapes(void **state)
 {
     (void)state;
-    assert_false(uuid_valid(STR("")));
-    assert_false(uuid_valid(STR("01234567-89ab-7def-8123-456789abcde")));
-    assert_false(uuid_valid(STR("01234567x89ab-7def-8123-456789abcdef")));
-    assert_false(uuid_valid(STR("0123456g-89ab-7def-8123-456789abcdef")));
-    assert_true(uuid_valid(STR("01234567-89AB-7def-8123-456789abcdef")));
+    assert_false(uuid7_valid(STR("")));
+    assert_false(uuid7_valid(STR("01234567-89ab-7def-8123-456789abcde")));
+    assert_false(uuid7_valid(STR("01234567x89ab-7def-8123-456789abcdef")));
+    assert_false(uuid7_valid(STR("0123456g-89ab-7def-8123-456789abcdef")));
+    assert_true(uuid7_valid(STR("01234567-89AB-7def-8123-456789abcdef")));
 }
 
 int main(void)

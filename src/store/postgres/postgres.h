@@ -8,7 +8,7 @@
 #include <libpq-fe.h>
 #include <stdarg.h>
 
-#include "base/random.h"
+#include "base/rng.h"
 #include "base/uuid7.h"
 #include "store/pull.h"
 #include "store/store.h"

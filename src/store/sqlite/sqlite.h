@@ -5,7 +5,7 @@
 #include <sqlite3.h>
 #include <sys/types.h>
 
-#include "base/random.h"
+#include "base/rng.h"
 #include "base/uuid7.h"
 #include "store/pull.h"
 #include "store/store.h"

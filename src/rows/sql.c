@@ -1,5 +1,5 @@
 /* rows_sql.c: what a claim of rows asks for, checked and as SQL. Values only ever become parameters, names are quoted. */
-#include "store/rows.h"
+#include "rows/rows.h"
 
 #define TEXT_MAX (1 << 20)
 

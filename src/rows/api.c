@@ -1,8 +1,8 @@
-/* claim_rows.c: the public claim of rows of any table, over store/rows.h. */
+/* api.c: the public claim of rows of any table, over rows/rows.h. */
 #include <stdlib.h>
 
-#include "outbox.h"
-#include "store/rows.h"
+#include "outbox_rows.h"
+#include "rows/rows.h"
 
 /* Fields that a caller compiled against an older header does not have are left at their defaults. */
 static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given, outbox_rows **ret,

@@ -2,7 +2,7 @@
  * its start is all it takes: between the candidates and their updates nothing can change. */
 #include <sqlite3.h>
 
-#include "store/rows.h"
+#include "rows/rows.h"
 #include "store/sqlite/sqlite.h"
 
 static int fail(sqlite3 *db, int rc, struct error *err)

@@ -1,4 +1,4 @@
-#include "base/random.h"
+#include "base/rng.h"
 
 #include <sys/random.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 /* rows.c: claims of rows of any table: which path, the portable path, and what comes back. */
-#include "store/rows.h"
+#include "rows/rows.h"
 
 #include <stdlib.h>
 

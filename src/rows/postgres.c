@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "store/rows.h"
+#include "rows/rows.h"
 
 /* code_of: by SQLSTATE, first match counts. */
 static enum err_code code_of(const char *state)

@@ -1,6 +1,6 @@
-/* random.h: randomness comes through here, seeded in a simulator and from the kernel otherwise. */
-#ifndef BASE_RANDOM_H
-#define BASE_RANDOM_H
+/* rng.h: randomness comes through here, seeded in a simulator and from the kernel otherwise. */
+#ifndef BASE_RNG_H
+#define BASE_RNG_H
 
 #include <stdint.h>
 

@@ -1,17 +1,17 @@
-/* rows.h: the claim of rows of any table, behind outbox_claim_rows_* (outbox.h says what it promises).
+/* rows.h: the claim of rows of any table, behind outbox_claim_rows_* (outbox_rows.h says what it promises).
  *
  *     rows_claim ── check ── path of the dialect: rows_postgres_claim  one statement
  *                                                 rows_sqlite_claim    one transaction
  *                                                 rows_portable_claim  every other: candidates, then guarded updates
  *
  * A new dialect fills in a struct rows_dialect and claims portably. A path of its own is a line in rows.c. */
-#ifndef STORE_ROWS_H
-#define STORE_ROWS_H
+#ifndef ROWS_ROWS_H
+#define ROWS_ROWS_H
 
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "outbox.h"
+#include "outbox_rows.h"
 
 #define ROWS_LIMIT_MAX 100000
 #define ROWS_PARAMS_MAX 256
@@ -87,7 +87,7 @@ int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_r
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
                       struct error *err);
 
-/* rows_sql.c. rows_check refuses a claim that could not mean what it says. */
+/* sql.c. rows_check refuses a claim that could not mean what it says. */
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);
 
 void rows_sql_init(struct rows_sql *sql, const struct rows_dialect *d);

@@ -1,0 +1,183 @@
+/*
+** outbox_rows.h: claim rows of any table, each by one caller only. A library of its own beside the outbox: it needs none in the
+** database.
+*/
+#ifndef OUTBOX_ROWS_H
+#define OUTBOX_ROWS_H
+
+#include "outbox.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+** CAPI: Claiming rows of any table
+**
+** What outboxes, job queues and sweeps have in common: take up to `limit` rows that match some criteria, mark them as
+** taken, and hand them out, each to one caller only, however many ask at once.
+**
+**     outbox_value open[] = {outbox_value_text("pending"), outbox_value_text("failed")};
+**     outbox_criterion criteria[] = {
+**         {"status", OUTBOX_IN, outbox_value_null(), open, 2, 1},
+**         {"status", OUTBOX_EQ, outbox_value_text("processing"), 0, 0, 2},
+**         {"locked_until", OUTBOX_LT, outbox_value_now(0), 0, 0, 2}};
+**     outbox_claim_field set[] = {{"status", outbox_value_text("processing")},
+**                                 {"locked_until", outbox_value_now(30000)},
+**                                 {"attempts", outbox_value_plus(1)}};
+**     outbox_claim_order order[] = {{"priority", 1}, {"id", 0}};
+**     const char *columns[] = {"id", "payload", "attempts"};
+**     outbox_row_claim c = OUTBOX_ROW_CLAIM_INIT;
+**     c.table = "jobs"; c.key = "id"; c.limit = 100;
+**     c.criteria = criteria; c.n_criteria = 3;
+**     ... and so on
+**     if (outbox_claim_rows_pg(conn, &c, &rows, &err) != 0) die(err.text);
+**     for (size_t i = 0; i < outbox_rows_count(rows); i++) work(outbox_rows_text(rows, i, 1, NULL));
+**     outbox_rows_free(rows);
+**
+** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease), or the next caller
+** gets them again. Nothing watches over a lease: whoever finishes a row later than its lease should say so in the WHERE
+** of the UPDATE, by a column that each claim changes (attempts, an owner).
+*/
+
+/* A value. NOW is the database's time plus `number` milliseconds: a timestamptz in PostgreSQL, the text
+** 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same as milliseconds since 1970, an integer. PLUS, for a
+** claim field only, is what the column has (0 if NULL) plus `number`. The rest is sent as a parameter and takes the
+** type of its column, so that a text can be a uuid or an enum, too. outbox_value_null(), outbox_value_text(text),
+** outbox_value_int(number), outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
+** outbox_value_plus(number) make them. */
+enum outbox_value_kind {
+    OUTBOX_VALUE_NULL = 0,
+    OUTBOX_VALUE_TEXT = 1,
+    OUTBOX_VALUE_INT = 2,
+    OUTBOX_VALUE_REAL = 3,
+    OUTBOX_VALUE_NOW = 4,
+    OUTBOX_VALUE_NOW_MS = 5,
+    OUTBOX_VALUE_PLUS = 6
+};
+
+typedef struct outbox_value {
+    int kind; /* enum outbox_value_kind */
+    int64_t number;
+    double real;
+    const char *text;
+} outbox_value;
+
+#define OUTBOX_VALUE_OF(name, param, kind, number, real, text) \
+    static inline outbox_value outbox_value_##name(param) \
+    { \
+        outbox_value v = {kind, number, real, text}; \
+        return v; \
+    }
+OUTBOX_VALUE_OF(null, void, OUTBOX_VALUE_NULL, 0, 0, 0)
+OUTBOX_VALUE_OF(text, const char *text, OUTBOX_VALUE_TEXT, 0, 0, text)
+OUTBOX_VALUE_OF(int, int64_t number, OUTBOX_VALUE_INT, number, 0, 0)
+OUTBOX_VALUE_OF(real, double real, OUTBOX_VALUE_REAL, 0, real, 0)
+OUTBOX_VALUE_OF(now, int64_t plus_ms, OUTBOX_VALUE_NOW, plus_ms, 0, 0)
+OUTBOX_VALUE_OF(now_ms, int64_t plus_ms, OUTBOX_VALUE_NOW_MS, plus_ms, 0, 0)
+OUTBOX_VALUE_OF(plus, int64_t number, OUTBOX_VALUE_PLUS, number, 0, 0)
+#undef OUTBOX_VALUE_OF
+
+/* A NULL in a column matches OUTBOX_IS_NULL only, and a NULL value is refused with every operator. */
+enum outbox_op {
+    OUTBOX_EQ = 0,         /* = */
+    OUTBOX_NE = 1,         /* <> */
+    OUTBOX_LT = 2,         /* < */
+    OUTBOX_LE = 3,         /* <= */
+    OUTBOX_GT = 4,         /* > */
+    OUTBOX_GE = 5,         /* >= */
+    OUTBOX_IN = 6,         /* one of values */
+    OUTBOX_IS_NULL = 7,    /* takes no value */
+    OUTBOX_IS_NOT_NULL = 8 /* takes no value */
+};
+
+/* Criteria with the same number as alternative must all hold; of the alternatives one is enough. */
+typedef struct outbox_criterion {
+    const char *column;
+    int op; /* enum outbox_op */
+    outbox_value value;
+    const outbox_value *values; /* for OUTBOX_IN */
+    size_t n_values;
+    int alternative;
+} outbox_criterion;
+
+typedef struct outbox_claim_field {
+    const char *column;
+    outbox_value value;
+} outbox_claim_field;
+
+typedef struct outbox_claim_order {
+    const char *column;
+    int descending;
+} outbox_claim_order;
+
+/*
+** The claim. Names are 1 to 63 bytes, taken literally (quoted for you). Needed are table, key (but see below), criteria,
+** fields and limit.
+**
+**   schema, table    schema may be NULL
+**   key              a column that is unique and not null; NULL means rowid, in SQLite only. It must not be a claim field
+**   criteria         which rows
+**   fields           what to set in them
+**   order_by         which first; among equals, and without it, in any order. NULLs stand where the database puts them
+**   columns          what to return of each row; none means the key alone
+**   limit            1 to 100000: never are more rows claimed
+**   flags            OUTBOX_CLAIM_PORTABLE: do without what only this database can do. Slower; for tests
+*/
+typedef struct outbox_row_claim {
+    size_t size; /* sizeof(outbox_row_claim): set by OUTBOX_ROW_CLAIM_INIT */
+    const char *schema;
+    const char *table;
+    const char *key;
+    const outbox_criterion *criteria;
+    size_t n_criteria;
+    const outbox_claim_field *fields;
+    size_t n_fields;
+    const outbox_claim_order *order_by;
+    size_t n_order_by;
+    const char *const *columns;
+    size_t n_columns;
+    size_t limit;
+    int flags;
+} outbox_row_claim;
+
+#define OUTBOX_CLAIM_PORTABLE 1
+
+#define OUTBOX_ROW_CLAIM_INIT \
+    { \
+        sizeof(outbox_row_claim), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
+
+typedef struct outbox_rows outbox_rows;
+
+/*
+** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and commit: when they return
+** 0, the claim is as durable as a commit on that connection is. So they fail with OUTBOX_MISUSE inside an open
+** transaction. The connection is used from one thread at a time; nothing is kept on it. On success the caller owns *ret
+** and releases it with outbox_rows_free.
+**
+** The rows are as the claim left them, in the order of order_by as it was before the claim. No rows is success: nothing
+** matches, apart from what others are claiming just now. After a failure nothing was claimed, with two exceptions: when
+** connection or memory are lost, the claim may have committed; and the portable way commits row by row: if a row fails
+** after others were claimed, it returns those (the next call meets the failure again). OUTBOX_BUSY means try again.
+**
+** PostgreSQL claims in one statement and one round trip, and steps over rows that are locked; SQLite inside one
+** transaction. The portable way looks for candidates, then updates one after the other as long as it still matches.
+*/
+OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim, outbox_rows **ret,
+                                        outbox_error *err);
+OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim, outbox_rows **ret,
+                                    outbox_error *err);
+
+/* Rows and columns count from 0. outbox_rows_text gives a value as the database writes it, with a NUL behind it, until
+** outbox_rows_free; NULL for a NULL, and where there is no such row or column. ret_size may be NULL. outbox_rows_int
+** gives it as a number, 0 if it is none. */
+OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows);
+OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column, size_t *ret_size);
+OUTBOX_API int64_t outbox_rows_int(const outbox_rows *rows, size_t row, size_t column);
+OUTBOX_API void outbox_rows_free(outbox_rows *rows);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
