@@ -320,7 +320,25 @@ class Impatient(Faults):
         self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
         self.assertEqual(self.got(), [0])
 
+    def wait_until_it_waits(self, condition, *params):
+        """wait_until_it_waits: the sessions of which this is true wait for a lock."""
+        wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+                                    f"AND {condition}", *params), what=lambda: self.sql("SELECT * FROM pg_stat_activity"))
+
+    # PostgreSQL looks for a deadlock once, when a wait has lasted for deadlock_timeout. So that the victim finds it however
+    # slow everybody is, the others close the cycle while the victim waits for a third one, u, who then lets go.
+
+    @contextlib.contextmanager
+    def asking(self, t, statement, *params):
+        """asking has t ask for something that it has to wait for, and goes on when it waits; in the end it has got it."""
+        asker = threading.Thread(target=t.execute, args=(statement, params))
+        asker.start()
+        self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())
+        yield
+        asker.join()
+
     def test_a_relay_chosen_as_the_victim_of_a_deadlock_tries_again(self):
+        """A settlement locks the consumer, then its claim, then its lane."""
         self.set_for_all(deadlock_timeout="20ms")
         hold = self.path("hold")
         hold.touch()
@@ -328,33 +346,32 @@ class Impatient(Faults):
         with self.relay("--consumer", "mail", "--sink", sink) as relay:
             self.emit_numbers(1)
             wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
-            with self.transaction(deadlock_timeout="60s") as t:
-                t.execute("SELECT epoch FROM outbox.claim FOR UPDATE")
+            with self.transaction() as u, self.transaction(deadlock_timeout="60s") as t:
+                u.execute("SELECT FROM outbox.claim FOR UPDATE")
+                t.execute("SELECT FROM outbox.lane FOR UPDATE")
                 hold.unlink()
-                wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
-                                            "wait_event_type = 'Lock'"))
-                t.execute("SELECT outbox.lock_consumer('mail')")  # granted once the relay was made to let go
-                wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
+                self.wait_until_it_waits("application_name = 'outbox'")
+                with self.asking(t, "SELECT FROM outbox.consumer FOR NO KEY UPDATE"):  # granted once the relay was made to let go
+                    u.connection.rollback()
+                    wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"), what=relay.output)
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
     def test_an_emit_chosen_as_the_victim_of_a_deadlock_says_so_and_emits_nothing(self):
         self.set_for_all(deadlock_timeout="20ms")
-        lines = "".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xy")
-        with self.transaction(deadlock_timeout="60s") as t:
-            once = "SELECT outbox.emit('a', NULL, NULL, 'null', idempotency_key => %s)"
+        lines = self.path("lines")
+        lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
+        once = "SELECT outbox.emit('a', NULL, NULL, 'null', idempotency_key => %s)"
+        with self.transaction() as u, self.transaction(deadlock_timeout="60s") as t, open(lines) as source:
+            u.execute(once, ("z",))
             t.execute(once, ("y",))
-            result = []
-            emitter = threading.Thread(target=lambda: result.append(self.outbox("emit", "--ndjson", "-", input=lines,
-                                                                                status=AGAIN)))
-            emitter.start()
-            wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
-                                        "wait_event_type = 'Lock'"))
-            t.execute(once, ("x",))
-            emitter.join()
-            self.assertIn("deadlock detected", result[0].stderr)
-            t.connection.rollback()
+            emitter = self.spawn(BIN, "emit", "--ndjson", "-", stdin=source)
+            self.wait_until_it_waits("application_name = 'outbox'")
+            with self.asking(t, once, "x"):
+                u.connection.rollback()
+                emitter.wait(expect=AGAIN)
+            self.assertIn("deadlock detected", emitter.output())
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
 
 
