@@ -86,7 +86,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              handle_once, handle, handle_all, handled_before, claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, backlog, waiting, floors, needed, surely_done, lanes,
              key_cutoff, passed_by, passed_since, common_snapshot, all_but_running,
-             lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
+             lane_of, key, type_like, handed_out, reached, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
              refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, name_like, caller}'::text[]
 $outbox$;
 COMMENT ON FUNCTION @schema@.open_to_all() IS 'functions that everyone may call';
