@@ -850,13 +850,13 @@ static void *run(void *arg)
 
 static void await(atomic_int *what)
 {
-    for (int i = 0; i < 5000 && !*what; i++) nap(2);
+    for (int i = 0; i < 30000 && !*what; i++) nap(2);
     assert_true(*what);
 }
 
 static void await_number(const char *sql, long n)
 {
-    for (int i = 0; i < 500 && db_number(sql) != n; i++) nap(10);
+    for (int i = 0; i < 6000 && db_number(sql) != n; i++) nap(10);
     assert_int_equal(db_number(sql), n);
 }
 
@@ -871,8 +871,8 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
         outbox_options o = logging();
         r[i].ob = db_open(&o);
         c[i] = consumer(r[i].ob, "c");
-        OK(outbox_consumer_set(c[i], "lease", "200ms", &err));
-        OK(outbox_consumer_set(c[i], "timeout", "300ms", &err));
+        OK(outbox_consumer_set(c[i], "lease", i == 0 ? "200ms" : "30s", &err));
+        OK(outbox_consumer_set(c[i], "timeout", i == 0 ? "300ms" : "30s", &err));
         OK(outbox_add_handler(c[i], "slow", "e", hang_once, &s, db_one_writer ? OUTBOX_EXTERNAL : 0, &err));
         if (i == 0) emit(r[i].ob, 1);
         assert_int_equal(pthread_create(&r[i].thread, NULL, run, &r[i]), 0);
