@@ -143,10 +143,10 @@ static int set_tool(void *target, const char *value, struct error *err)
 }
 
 /* set_service: the name becomes part of a schema's, which is quoted, and the name of a consumer. What could not be one is refused,
- * with one that could. */
+ * with one that could, also with _outbox_dlq behind it, in PostgreSQL. */
 static int set_service(void *target, const char *value, struct error *err)
 {
-    char other[STORE_NAME_MAX + 1];
+    char other[STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1)];
     size_t n = 0;
     ((struct args *)target)->service = value;
     if (store_name_check(value, NULL) == 0) return 0;
