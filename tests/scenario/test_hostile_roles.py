@@ -94,6 +94,7 @@ class Lair:
                     "ended (consumer, seq, state) SELECT name, 1, 'dropped'",
                     "receipt (consumer, seq, event_id, at) SELECT name, 1, gen_random_uuid(), now()",
                     "mark (consumer, stream, hi, lo, at) SELECT name, 'stream', 1, 1, now()",
+                    "marking (consumer, tab, col, keys) SELECT name, (900000 + row_number() OVER ())::int::oid, 'done', '{id}'",
                     "former_filter (consumer, n, lane, lanes, events, predicate, epoch, seen, floor, pos, head) "
                     "SELECT name, 1, 0, 1, '', '', 0, '1:1:', 0, 0, 0"):
             self.do(f"INSERT INTO outbox.{row} FROM outbox.consumer ON CONFLICT DO NOTHING")

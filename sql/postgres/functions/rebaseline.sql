@@ -120,6 +120,7 @@ BEGIN
             END IF;
             UPDATE @schema@.event x SET seq = DEFAULT WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
             renumbered := renumbered + 1;
+            UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
             CONTINUE WHEN t.moved IS NOT NULL; -- nobody was handed any of those
             UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
             UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
