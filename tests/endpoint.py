@@ -14,6 +14,8 @@ import subprocess
 import threading
 import time
 
+import servers
+
 
 def answer(status=204, headers=None, body=b"", close=False):
     lines = [f"HTTP/1.1 {status} Whatever"]
@@ -48,11 +50,11 @@ class Endpoint:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/hook"
 
     def start(self):
+        self.port = self.port or servers.free_port()
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind(("127.0.0.1", self.port))
         self.listener.listen(256)
-        self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
         return self
 

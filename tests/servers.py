@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -43,10 +44,15 @@ def clean_env():
     return {**env, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
+PORTS = range(10000, 32000)  # below those that the kernel gives to whoever connects: nobody gets one of them by chance
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def children(parent):
@@ -294,6 +300,15 @@ def newest_postgres():
 def _url(dbname, folder, port):
     where = urllib.parse.urlencode({"host": folder, "user": USER, **({"port": port} if port != 5432 else {})}, safe="/")
     return f"postgres:///{urllib.parse.quote(dbname, safe='')}?{where}"
+
+
+UNLIMITED = " ".join(f"-c {name}=0" for name in ("statement_timeout", "lock_timeout", "idle_session_timeout",
+                                                 "idle_in_transaction_session_timeout"))
+
+
+def patient(url):
+    """patient is the address for a session that no limit of time binds, whatever is set for the database. A pooler would refuse it."""
+    return url if "options=" in url else f"{url}&options={urllib.parse.quote(UNLIMITED)}"
 
 
 _kept = threading.local()

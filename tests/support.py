@@ -357,8 +357,9 @@ class PgCase(Case):
         self._store = url
 
     def sql(self, statement, *params):
-        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
-        return servers.execute(self.store, statement, *params)
+        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s. Limits of time that
+        a test sets for its database are not for the test itself."""
+        return servers.execute(servers.patient(self.store), statement, *params)
 
     def ask(self, statement, *params):
         return self.sql(re.sub(r"@(\w+)", r"outbox.\1", statement).replace("?", "%s"), *params)

@@ -62,4 +62,34 @@ COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a key that i
 ALTER TABLE @schema@.event ALTER id SET DEFAULT overlay(gen_random_uuid()::text, overlay(
     lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint), 15, '0'), '7', 13, 0), 1, 18)::uuid;
 
+-- ---- adopted tables whose rows are marked (C4.9) ----
+
+-- A table of the application's own whose rows are marked as processed once `consumer` has had them: its column col is set. keys tell
+-- rows apart. The id is what rows and triggers call it by, since a name changes, and an oid in a restore. error: why its
+-- rows could not be marked the last time, since error_at.
+CREATE TABLE @schema@.marking (
+    id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tab      regclass NOT NULL UNIQUE,
+    consumer text NOT NULL,
+    col      name NOT NULL,
+    keys     name[] NOT NULL,
+    error    text,
+    error_at timestamptz
+);
+COMMENT ON TABLE @schema@.marking IS 'adopted tables whose rows are marked when a consumer has had them';
+ALTER TABLE @schema@.marking ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.marking USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+
+-- Which row of such a table became which event, until it is marked: never many more than wait for delivery.
+CREATE TABLE @schema@.adopted_row (
+    marking int NOT NULL,
+    seq     bigint NOT NULL,
+    key     text[] NOT NULL,                  -- its keys, as text
+    PRIMARY KEY (marking, seq)
+);
+COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
+
+-- Whether rows are marked when it has had them: a worker's turn looks at no more than this.
+ALTER TABLE @schema@.consumer ADD COLUMN marks boolean NOT NULL DEFAULT false;
+
 UPDATE @schema@.meta SET value = '4' WHERE name = 'schema_version';

@@ -23,7 +23,7 @@ bool gate_host_parse(struct str text, struct gate_host *ret);
 /* gate_hosts_check checks a list of names and addresses, with commas or blanks between; "*" stands for all. */
 int gate_hosts_check(const char *list, struct error *err);
 
-/* What a request says of itself. p == NULL: nothing. `more` counts headers that may stand there once and came again. */
+/* What a request says of itself. p == NULL: nothing. `more` counts headers that may stand there once and came again, or folded. */
 struct gate_request {
     struct str method, host, origin, authorization;
     size_t more;

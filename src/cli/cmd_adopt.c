@@ -45,9 +45,11 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-static const char *rows(int64_t n)
+static void say_mark(struct buf *b, const struct args *a)
 {
-    return n == 1 ? "row that is not processed" : "rows that are not processed";
+    const char *next = a->dry_run ? "would be" : "are";
+    buf_addf(b, "%s: its rows %s marked in %s once consumer \"%s\" has had them\n", a->pos[0], next, a->adopt.mark,
+             a->adopt.consumer);
 }
 
 static void say_dry_run(struct buf *b, const struct args *args, const struct adopt_result *res)
@@ -64,7 +66,9 @@ static void say_dry_run(struct buf *b, const struct args *args, const struct ado
     }
     if (!res->changed) buf_addf(b, "%s: is adopted, with these columns; nothing would be done\n", table);
     else if (res->other_columns) buf_addf(b, "%s: is adopted; its next rows would be read with these columns\n", table);
-    else buf_addf(b, "%s: would be adopted, and %lld %s made events\n", table, n, rows(res->copied));
+    else if (n == 1) buf_addf(b, "%s: would be adopted, and 1 row that is not processed made an event\n", table);
+    else buf_addf(b, "%s: would be adopted, and %lld rows that are not processed made events\n", table, n);
+    if (a->mark && res->changed) say_mark(b, args);
     buf_addf(b, "columns: %s\n", res->mapping);
 }
 
@@ -81,10 +85,10 @@ static void say(struct buf *b, const struct args *args, const struct adopt_resul
     else if (a->undo) buf_addf(b, "%s: was not adopted; nothing to do\n", table);
     else if (res->other_columns)
         buf_addf(b, "%s: was adopted before; its next rows are read with these columns, its events stay\n", table);
-    else if (res->changed)
-        buf_addf(b, "%s: adopted; %lld row%s that %s not processed became events\n", table, n, n == 1 ? "" : "s",
-                 n == 1 ? "was" : "were");
+    else if (res->changed && n == 1) buf_addf(b, "%s: adopted; 1 row that was not processed became an event\n", table);
+    else if (res->changed) buf_addf(b, "%s: adopted; %lld rows that were not processed became events\n", table, n);
     else buf_addf(b, "%s: was adopted before; nothing to do\n", table);
+    if (a->mark && res->changed) say_mark(b, args);
 }
 
 static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)

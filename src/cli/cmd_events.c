@@ -16,10 +16,11 @@ static const struct {
     {"unprocessed", STATE_PENDING, true}, {"processing", STATE_INFLIGHT, false}, {"failed", STATE_FAILED, false},
     {"abandoned", STATE_EXPIRED, false},  {"published", STATE_DELIVERED, false},
 };
+#define N_INSPECTIONS ((int)(sizeof inspections / sizeof *inspections))
 
 static bool inspection(struct events_args *a, const char *name)
 {
-    for (size_t i = 0; i < sizeof inspections / sizeof *inspections; i++) {
+    for (int i = 0; i < N_INSPECTIONS; i++) {
         if (strcmp(inspections[i].name, name) != 0) continue;
         a->unprocessed = inspections[i].unprocessed;
         a->state = a->unprocessed ? 0 : (int)inspections[i].state + 1;
@@ -31,11 +32,17 @@ static bool inspection(struct events_args *a, const char *name)
 static int set_state(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct events_args *a = field;
+    const char *names[STATE_COUNT + N_INSPECTIONS + 1];
+    int i, n = 0;
     (void)o;
-    int i;
     if (inspection(a, value)) return 0;
-    if (option_index(value, delivery_state_names, &i, err) != 0) return -1;
-    a->state = i + 1;
+    for (i = 0; i < STATE_COUNT; i++) names[n++] = delivery_state_names[i];
+    for (i = 0; i < N_INSPECTIONS; i++)
+        if (strcmp(inspections[i].name, delivery_state_names[inspections[i].state]) != 0)
+            names[n++] = inspections[i].name;
+    names[n] = NULL;
+    if (option_index(value, names, &i, err) != 0) return -1;
+    a->state = i + 1; /* a state: the names of inspections were taken above */
     a->unprocessed = false;
     return 0;
 }

@@ -138,10 +138,10 @@ static int validate(struct cli *cli, struct error *err)
 /* ---- gen ---- */
 
 /* set_service: the name becomes part of a schema's, which is quoted, and the name of a consumer. What could not be one is refused,
- * with one that could. */
+ * with one that could, also with _outbox_dlq behind it, in PostgreSQL. */
 static int set_service(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    char other[STORE_NAME_MAX + 1];
+    char other[STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1)];
     size_t n = 0;
     if (store_name_check(value, NULL) == 0) return option_text(field, value, o, err);
     if (!*value) return err_set(err, ERR_CONFIG, "the service's name is empty");

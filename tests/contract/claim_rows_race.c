@@ -45,7 +45,10 @@ static void *claim_all(void *arg)
 {
     struct claimer *me = arg;
     if (me->race->line) pthread_barrier_wait(me->race->line);
-    while (claim_batch(me) > 0) continue;
+    int n = claim_batch(me);
+    if (me->race->line)
+        pthread_barrier_wait(me->race->line); /* nobody takes all before others have come to their first */
+    while (n > 0) n = claim_batch(me);
     return NULL;
 }
 

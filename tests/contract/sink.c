@@ -58,7 +58,14 @@ void sink_arrivals_release(struct sink_arrivals *got)
 
 static int64_t rig_mono(void *ctx)
 {
-    return clock_mono(&clock_system) + ((struct sink_rig *)ctx)->ahead_ns;
+    const struct sink_rig *rig = ctx;
+    int64_t now = rig->frozen_ns ? rig->frozen_ns : clock_mono(&clock_system);
+    return now + rig->ahead_ns;
+}
+
+void sink_rig_freeze(struct sink_rig *rig)
+{
+    rig->frozen_ns = clock_mono(&clock_system);
 }
 
 static int64_t rig_wall(void *ctx)

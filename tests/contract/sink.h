@@ -79,8 +79,8 @@ struct sink_item {
  * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;
-    struct clock clock; /* the system's, plus ahead_ns */
-    int64_t ahead_ns;
+    struct clock clock; /* the system's, or frozen_ns where that is set, plus ahead_ns */
+    int64_t ahead_ns, frozen_ns;
     struct sink_item **items;
     size_t n, cap, accepted, answered;
 };
@@ -88,6 +88,8 @@ struct sink_rig {
 void sink_rig_init(struct sink_rig *rig);
 /* sink_rig_open opens by URL; cfg's clock, consumer and done are filled in. */
 void sink_rig_open(struct sink_rig *rig, struct sink_config cfg);
+/* sink_rig_freeze stops the clock, so that only ahead_ns moves it: for deadlines that are looked at, however slow the machine is. */
+void sink_rig_freeze(struct sink_rig *rig);
 /* sink_rig_add queues an event with this payload; n == 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
 void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);

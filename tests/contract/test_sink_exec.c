@@ -509,6 +509,7 @@ static void command_that_ignores_sigterm_is_killed_two_seconds_later(void **stat
     struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
     sink_rig_submit(&p->rig);
     long grandchild = read_fifo(p);
+    sink_rig_freeze(&p->rig);
     p->rig.ahead_ns = 30001 * MS_NS;
     sk->ops->drive(sk);
     int64_t left = sk->ops->deadline(sk) - clock_mono(&p->rig.clock);

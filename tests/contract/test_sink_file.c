@@ -262,6 +262,7 @@ static void lock_of_another_process_is_down_and_never_a_hang(void **state)
     struct peer *p = *state;
     struct sink *sk = p->rig.sk;
     int fd = lock_file(p);
+    sink_rig_freeze(&p->rig);
     sink_rig_add_many(&p->rig, 3, 64);
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);

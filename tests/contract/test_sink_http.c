@@ -358,13 +358,14 @@ static void rate_is_kept(void **state)
     sink_rig_run(&f->rig);
     int64_t took = (clock_mono(&clock_system) - start) / MS_NS;
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
-    assert_in_range(took, 290, 5000); /* ten at once, then one every 10 ms */
+    assert_in_range(took, 290, 60000); /* ten at once, then one every 10 ms */
 }
 
 static void event_alone_waits_for_its_turn(void **state)
 {
     struct fixture *f = *state;
     f->o.rate = 1;
+    sink_rig_freeze(&f->rig);
     open_here(f);
     assert_int_equal(deliver(f, "1")->status, SINK_DELIVERED);
     struct sink_item *it = sink_rig_add(&f->rig, "2", 0);

@@ -252,6 +252,7 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     sink_rig_release(&p->rig);
     sink_rig_open(&p->rig, (struct sink_config){.url = "stdout:", .timeout_ms = 30000});
     struct sink *sk = p->rig.sk;
+    sink_rig_freeze(&p->rig);
     sink_rig_add_many(&p->rig, 100, 4000);
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);

@@ -76,6 +76,51 @@ class Astray(Exact):
         new += self.emit(1)
         self.assertEqual(self.taken(), new)
 
+    def test_one_that_starts_far_ahead_moves_no_number_of_others(self):
+        """It claims in a transaction that has a number, so that nobody could look how far event numbers were before it: where the
+        consumer stands, it was told, and no event number has been there."""
+        self.register("c")
+        late = self.session()
+        late.do("BEGIN")
+        late.emit("a/9")
+        self.reader.do("SELECT @.register('ahead', start_at => '999999999999999999')")
+        self.reader.do("SELECT @.register('ahead', lanes => 2)")  # what runs now is named in its lanes
+        late.do("COMMIT")
+        claim = self.session()
+        claim.do("BEGIN")
+        claim.do("SELECT pg_current_xact_id()")
+        for lane in (0, 1):
+            claim.do("SELECT @.turn('ahead', 'w', 0, 0, '[]', 0, 10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL, -1, NULL, "
+                     "0, 0, 0, (SELECT value::int FROM @.meta WHERE name = 'schema_version'))", lane)
+        claim.do("COMMIT")
+        self.assertLess(self.reader.do("SELECT max(next_floor) FROM @.lane")[0][0], 100)
+        self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
+        self.emit(3)
+        self.taken()
+        self.app.do("SELECT setval('@.event_seq_seq', 1); DELETE FROM @.event")
+        new = self.emit(3)
+        self.assertEqual(self.taken(), new)
+        self.assertLess(self.reader.do("SELECT pg_sequence_last_value('@.event_seq_seq')")[0][0], 100)
+        self.in_order()
+
+    def test_one_that_starts_far_ahead_is_no_witness_that_numbers_began_again(self):
+        """Where it stands, it was told; it has not seen how far event numbers are. So many transactions run that its lanes cannot name
+        them, and one of them has emitted: that is not new at a place where it was before, and stops no relay of others."""
+        self.register("c")
+        self.register("ahead", start_at="999999999999999999")
+        late = self.session()
+        late.do("BEGIN")
+        late.emit("a/9")
+        many = self.session()
+        many.do("BEGIN; CREATE TEMP TABLE t (x int)")
+        many.do("DO $$BEGIN FOR i IN 1 .. 1100 LOOP BEGIN INSERT INTO t VALUES (i); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$")
+        self.register("ahead", lanes=2)
+        late.do("COMMIT")
+        many.do("COMMIT")
+        self.in_order()
+        self.assertEqual(self.reader.do("SELECT @.rebaseline()"), [(False,)])
+        self.assertEqual(self.take("c"), [1])
+
     def test_numbers_of_another_type_are_put_right(self):
         self.register("c")
         self.emit(2)

@@ -89,7 +89,7 @@ class Plans(Exact):
         self.register("some", "t.*", lanes=2, start_at=str(start))
         late = self.session(self.base, schema)
         self.addCleanup(late.close)
-        late.do("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '15s'")
+        late.do("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5min'")
         self.fill(late, 5000)
         found = self.plans(self.relays)  # fresh ones, with one in the way
         self.assertIn("event_pkey", self.check(found))

@@ -65,7 +65,7 @@ class Settings(PgCase):
         out = self.path("out.ndjson")
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '150ms'; ALTER DATABASE {self.dbname} SET lock_timeout = '10ms'")
         with self.relay("--consumer", "c", "--sink", f"file:{out}") as relay:
-            db = psycopg2.connect(self.store, options="-c statement_timeout=0")
+            db = psycopg2.connect(servers.patient(self.store))
             self.addCleanup(db.close)
             cursor = db.cursor()
             cursor.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")

@@ -19,7 +19,8 @@ from support import BIN, TIMEOUT, PgCase, wait_until
 
 UNAVAILABLE, AGAIN, CONFIG, DATA = 69, 75, 78, 65
 LEASE = "250ms"
-SOON = 5  # seconds: far below the sweep, which would find everything in the end
+SOON = 20  # seconds: on a busy machine; far below the sweep, which would find everything in the end
+SWEEP = ("--sweep", "10m")
 
 
 class Faults(PgCase):
@@ -33,7 +34,7 @@ class Faults(PgCase):
         self.count = 0
 
     def mail(self, *more, **kw):
-        return self.relay("--consumer", "mail", "--sink", f"file:{self.out}", "--lease", LEASE, *more, **kw)
+        return self.relay("--consumer", "mail", "--sink", f"file:{self.out}", "--lease", LEASE, *SWEEP, *more, **kw)
 
     def emit_numbers(self, n):
         first, self.count = self.count, self.count + n
@@ -83,11 +84,11 @@ class Faults(PgCase):
 
     @contextlib.contextmanager
     def transaction(self, **settings):
-        db = psycopg2.connect(self.store)
+        """transaction is one that no limit of time binds."""
+        options = " ".join([servers.UNLIMITED, *(f"-c {name}={value}" for name, value in settings.items())])
+        db = psycopg2.connect(self.store, options=options)
         try:
-            cursor = db.cursor()
-            for name, value in settings.items(): cursor.execute(f"SET {name} = %s", (value,))
-            yield cursor
+            yield db.cursor()
         finally:
             db.close()
 
@@ -192,7 +193,7 @@ class Asleep(Faults):
         """Consumers of their own in relays of their own, so that each must wake. The backend that holds the lock is the
         one for which producers ring."""
         names = ("a", "b", "c")
-        relays = [self.relay("--consumer", name, "--sink", f"file:{self.path(name)}") for name in names]
+        relays = [self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", *SWEEP) for name in names]
         count = 0
         for _ in range(3):
             self.wait_asleep(len(names), *relays)
@@ -233,7 +234,7 @@ class Asleep(Faults):
         hold.touch()
         sink = (f"exec:while [ -e {hold} ]; do sleep 0.02; done; [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; "
                 f"exec 9>>{self.out}; flock 9; cat >&9")
-        with self.relay("--consumer", "mail", "--sink", sink, "--retry", "base=50ms,cap=50ms,outage=0s") as relay:
+        with self.relay("--consumer", "mail", "--sink", sink, "--retry", "base=50ms,cap=50ms,outage=0s", *SWEEP) as relay:
             self.emit_numbers(1)
             wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
             self.wait_asleep(1, relay)
@@ -243,13 +244,17 @@ class Asleep(Faults):
     def test_an_idle_relay_asks_at_most_once_in_five_seconds_and_wakes_at_once(self):
         window = 6
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
+            def looked_once_more():
+                return any("bell_sleep" in link.request.before and claiming(link.request) for link in proxy.links)
             self.emit_numbers(5)
             self.wait_for_all(relay)
             self.wait_asleep(1, relay)
+            wait_until(looked_once_more, what=lambda: [(link.request.before, link.request.text) for link in proxy.links])
             before = proxy.asked
             time.sleep(window)  # the time in which nothing may happen
             self.assertLessEqual(proxy.asked - before, window // 5)
-            self.assertLess(self.emit_and_time(relay), 1)
+            # A machine that is busy may be late, but not each time.
+            self.assertTrue(any(self.emit_and_time(relay) < 1 for _ in range(5)))
 
 
 class Impatient(Faults):
@@ -265,8 +270,7 @@ class Impatient(Faults):
         with self.mail() as relay:
             self.emit_numbers(10)
             self.wait_for_all(relay)
-            patient = {"statement_timeout": "0", "lock_timeout": "0", "idle_in_transaction_session_timeout": "0"}
-            with self.transaction(**patient) as t:
+            with self.transaction() as t:
                 t.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
                 self.emit_numbers(10)
                 self.wait_for_a_waiter()
@@ -284,7 +288,7 @@ class Impatient(Faults):
 
     def test_an_emit_waits_for_a_lock_whatever_the_limits_of_the_database(self):
         self.set_for_all(lock_timeout="100ms")
-        with self.transaction(lock_timeout="0") as t:
+        with self.transaction() as t:
             t.execute("LOCK TABLE outbox.event IN ACCESS EXCLUSIVE MODE")
             emit = self.spawn(BIN, "emit", "a")
             self.wait_for_a_waiter()
@@ -320,7 +324,25 @@ class Impatient(Faults):
         self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
         self.assertEqual(self.got(), [0])
 
+    def wait_until_it_waits(self, condition, *params):
+        """wait_until_it_waits: the sessions of which this is true wait for a lock."""
+        wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+                                    f"AND {condition}", *params), what=lambda: self.sql("SELECT * FROM pg_stat_activity"))
+
+    # PostgreSQL looks for a deadlock once, when a wait has lasted for deadlock_timeout. So that the victim finds it however
+    # slow everybody is, the others close the cycle while the victim waits for a third one, u, who then lets go.
+
+    @contextlib.contextmanager
+    def asking(self, t, statement, *params):
+        """asking has t ask for something that it has to wait for, and goes on when it waits; in the end it has got it."""
+        asker = threading.Thread(target=t.execute, args=(statement, params))
+        asker.start()
+        self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())
+        yield
+        asker.join()
+
     def test_a_relay_chosen_as_the_victim_of_a_deadlock_tries_again(self):
+        """A settlement locks the consumer, then its claim, then its lane."""
         self.set_for_all(deadlock_timeout="20ms")
         hold = self.path("hold")
         hold.touch()
@@ -328,33 +350,32 @@ class Impatient(Faults):
         with self.relay("--consumer", "mail", "--sink", sink) as relay:
             self.emit_numbers(1)
             wait_until(lambda: self.sql("SELECT 1 FROM outbox.claim"))
-            with self.transaction(deadlock_timeout="60s") as t:
-                t.execute("SELECT epoch FROM outbox.claim FOR UPDATE")
+            with self.transaction() as u, self.transaction(deadlock_timeout="60s") as t:
+                u.execute("SELECT FROM outbox.claim FOR UPDATE")
+                t.execute("SELECT FROM outbox.lane FOR UPDATE")
                 hold.unlink()
-                wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
-                                            "wait_event_type = 'Lock'"))
-                t.execute("SELECT outbox.lock_consumer('mail')")  # granted once the relay was made to let go
-                wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
+                self.wait_until_it_waits("application_name = 'outbox'")
+                with self.asking(t, "SELECT FROM outbox.consumer FOR NO KEY UPDATE"):  # granted once the relay was made to let go
+                    u.connection.rollback()
+                    wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"), what=relay.output)
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
     def test_an_emit_chosen_as_the_victim_of_a_deadlock_says_so_and_emits_nothing(self):
         self.set_for_all(deadlock_timeout="20ms")
-        lines = "".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xy")
-        with self.transaction(deadlock_timeout="60s") as t:
-            once = "SELECT outbox.emit('a', NULL, NULL, 'null', idempotency_key => %s)"
+        lines = self.path("lines")
+        lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
+        once = "SELECT outbox.emit('a', NULL, NULL, 'null', idempotency_key => %s)"
+        with self.transaction() as u, self.transaction(deadlock_timeout="60s") as t, open(lines) as source:
+            u.execute(once, ("z",))
             t.execute(once, ("y",))
-            result = []
-            emitter = threading.Thread(target=lambda: result.append(self.outbox("emit", "--ndjson", "-", input=lines,
-                                                                                status=AGAIN)))
-            emitter.start()
-            wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND "
-                                        "wait_event_type = 'Lock'"))
-            t.execute(once, ("x",))
-            emitter.join()
-            self.assertIn("deadlock detected", result[0].stderr)
-            t.connection.rollback()
+            emitter = self.spawn(BIN, "emit", "--ndjson", "-", stdin=source)
+            self.wait_until_it_waits("application_name = 'outbox'")
+            with self.asking(t, once, "x"):
+                u.connection.rollback()
+                emitter.wait(expect=AGAIN)
+            self.assertIn("deadlock detected", emitter.output())
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
 
 
@@ -434,7 +455,7 @@ class Refused(Faults):
                 out.unlink(missing_ok=True)
                 self.outbox("init", "--store", url)
                 self.outbox("emit", "a", "--key", "k/1", "--idempotency-key", "1", "--store", url)
-                with self.relay("--store", url, "--consumer", "m", "--sink", f"file:{out}") as relay:
+                with self.relay("--store", url, "--consumer", "m", "--sink", f"file:{out}", *SWEEP) as relay:
                     wait_until(lambda: len(self.ndjson(out)) == 1, what=relay.output)
                     self.wait_asleep(1, relay)
                     self.outbox("emit", "a", "--store", url)

@@ -198,6 +198,9 @@ class Names(AdminCase):
             for origin in ("http://evil.example", "null", "http://localhost:1", "", "file://"):
                 self.assertEqual(self.status(relay, "/metrics", f"Origin: {origin}", host="localhost:80"), 403, origin)
                 self.assertEqual(self.status(relay, "/livez", f"Origin: {origin}", host="localhost:80"), 403, origin)
+            for folded in ("Origin: http://evil.example\r\n more", "Origin: http://evil.example\r\n\t-x",
+                           "Host: localhost:80\r\n x", "Authorization: Bearer a\r\n b"):
+                self.assertEqual(self.status(relay, "/metrics", folded, host="localhost:80"), 400, folded)
             self.assertEqual(self.status(relay, "/metrics", "Origin: http://localhost:80", host="localhost:80"), 200)
             answer = self.ask(relay, "/metrics", "Origin: http://evil.example")
             self.assertFalse([name for name in answer.headers if name.startswith("access-control")])

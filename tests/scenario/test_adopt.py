@@ -7,18 +7,11 @@ import unittest
 import uuid
 
 import psycopg2
+from adopting import POSTGRES as FLAGGED, Rows
 from support import BIN, PgCase, wait_until
 
 DATA, USAGE, AGAIN, CONFIG, UNAVAILABLE = 65, 64, 75, 78, 69
 
-# The table of a service that delivered by a single flag, word for word.
-FLAGGED = """CREATE TABLE outbox (
-    id BIGSERIAL PRIMARY KEY,
-    event_type TEXT NOT NULL,
-    payload JSONB NOT NULL,
-    created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
-    processed_at TIMESTAMPTZ
-)"""
 DEBEZIUM = """CREATE TABLE "Shop"."Out""box" (
     id UUID PRIMARY KEY,
     aggregatetype VARCHAR(255) NOT NULL,
@@ -28,27 +21,7 @@ DEBEZIUM = """CREATE TABLE "Shop"."Out""box" (
 )"""
 
 
-class Adoption(PgCase):
-    def setUp(self):
-        super().setUp()
-        self.init()
-
-    def drained(self, name="mail"):
-        out = self.path(f"{name}.ndjson")
-        self.drain("--consumer", name, "--sink", f"file:{out}")
-        return self.ndjson(out)
-
-    def old_rows(self, n):
-        """old_rows fills the flagged table, newest times first so that order by id shows; every third is processed."""
-        self.sql(FLAGGED)
-        self.sql("INSERT INTO outbox (event_type, payload, created_at, processed_at) SELECT 'message:created', "
-                 "jsonb_build_object('n', i), timestamptz '2024-05-01' - i * interval '1 day', "
-                 "CASE WHEN i %% 3 = 0 THEN now() END FROM generate_series(1, %s) AS i", n)
-
-    def insert(self, *numbers):
-        for n in numbers:
-            self.sql("INSERT INTO outbox (event_type, payload) VALUES ('message:created', jsonb_build_object('n', %s))", n)
-
+class Adoption(Rows, PgCase):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout
@@ -60,7 +33,7 @@ class Adoption(PgCase):
         self.assertEqual({e["type"] for e in events}, {"message:created"})
         self.assertEqual([e["created_at"] for e in events][:2], ["2024-04-30T00:00:00.000Z", "2024-04-29T00:00:00.000Z"])
         self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
-        self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE processed_at IS NULL"), [(9,)])
+        self.assertEqual(self.processed(), [3, 6, 9], "nothing marks them unless it is said")
 
     def test_a_new_row_is_an_event_if_and_only_if_its_transaction_commits(self):
         self.sql(FLAGGED)
@@ -325,7 +298,6 @@ class Adoption(PgCase):
                 (["seen"], CONFIG, "seen is no table that can be adopted"),
                 (["outbox.event"], CONFIG, "outbox.event is no table that can be adopted"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
-                (["odd", "--mark", "done", "--consumer", "x"], CONFIG, "is for SQLite"),
                 (["odd", "--store", self.role("operator")], UNAVAILABLE, "permission denied")):
             with self.subTest(args=args):
                 self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
@@ -466,6 +438,36 @@ class Hostile(PgCase):
         adopt("--existing", "copy")
         self.assertEqual(self.sql("SELECT type FROM second.event"), [("a",)])
         self.assertEqual(self.sql(f"SELECT has_schema_privilege('{self.name}', 'second', 'CREATE')"), [(False,)])
+
+    def test_no_row_is_marked_where_that_would_run_code_of_a_stranger(self):
+        """An UPDATE runs what is on the table; so it is made for those alone who may act as the outbox's owner anyhow."""
+        mark = ("--mark", "processed_at", "--consumer", "mail")
+        self.table(nr="int PRIMARY KEY DEFAULT 1")
+        said = self.outbox("adopt", "mallory.old", *mark, status=CONFIG).stderr
+        self.assertIn(f'belongs to role "{self.name}", who could have what is his run with the rights of', said)
+        self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mallory.old'::regclass"), [(0,)])
+        # A table of ours that he may put triggers on, or that becomes his later.
+        self.sql(f"CREATE TABLE ours (LIKE mallory.old INCLUDING ALL); GRANT TRIGGER ON ours TO {self.name}")
+        self.outbox("adopt", "ours", *mark)
+        self.act("CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.note(''trigger''); RETURN NEW; END'",
+                 "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON ours DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+                 "EXECUTE FUNCTION mallory.tell()")
+        deliver = lambda n: (self.sql("INSERT INTO ours (nr, event_type, payload) VALUES (%s, 'a', '1')", n),
+                             self.drain("--consumer", "mail", "--sink", "exec:true"))
+        why = lambda: self.sql("SELECT error FROM outbox.marking")[0][0]
+        deliver(1)
+        self.assertIn(f'trigger "late" of table public.ours calls a function of role "{self.name}"', why())
+        self.sql(f"DROP TRIGGER late ON ours; ALTER TABLE ours OWNER TO {self.name}")
+        deliver(2)
+        self.assertIn("table public.ours belongs to role", why())
+        self.assertEqual(self.sql("SELECT count(*) FROM ours WHERE processed_at IS NULL"), [(2,)])
+        self.assertEqual(self.sql("SELECT count(*) FROM mallory.ran"), [(0,)])
+        self.sql("ALTER TABLE ours OWNER TO CURRENT_USER")
+        deliver(3)
+        self.assertEqual(self.sql("SELECT count(*) FROM ours WHERE processed_at IS NULL"), [(0,)])
+        self.assertIsNone(why())
+        self.sql("DROP TABLE ours")
 
     def test_a_trigger_of_an_earlier_version_is_brought_up_or_told(self):
         self.table()

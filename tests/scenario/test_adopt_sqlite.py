@@ -3,44 +3,10 @@ import json
 import sqlite3
 import uuid
 
+from adopting import SQLITE as FLAGGED, Rows
 from support import Case
 
 DATA, USAGE, CONFIG = 65, 64, 78
-
-# The table of a service that delivered by a single flag, as SQLite has it.
-FLAGGED = """CREATE TABLE outbox (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    event_type TEXT NOT NULL,
-    payload TEXT NOT NULL,
-    created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    processed_at TEXT
-)"""
-
-
-class Rows:
-    def setUp(self):
-        super().setUp()
-        self.init()
-
-    def drained(self, name="mail", *more):
-        out = self.path(f"{name}.ndjson")
-        self.drain("--consumer", name, "--sink", f"file:{out}", *more)
-        return self.ndjson(out)
-
-    def old_rows(self, n):
-        """old_rows fills the flagged table, newest times first so that order by id shows; every third is processed."""
-        self.sql(FLAGGED)
-        for i in range(1, n + 1):
-            self.sql("INSERT INTO outbox (event_type, payload, created_at, processed_at) VALUES ('message:created', "
-                     "json_object('n', ?1), date('2024-05-01', -?1 || ' days'), ?2)", i, "2024-05-02 03:04:05" if i % 3 == 0 else None)
-
-    def insert(self, *numbers):
-        for n in numbers:
-            self.sql("INSERT INTO outbox (event_type, payload) VALUES ('message:created', json_object('n', ?))", n)
-
-    def processed(self):
-        return [n for n, in self.sql("SELECT json_extract(payload, '$.n') FROM outbox WHERE processed_at IS NOT NULL ORDER BY id")]
-
 
 class Adoption(Rows, Case):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
@@ -146,86 +112,3 @@ class Adoption(Rows, Case):
         self.assertIn("column id=NAME", self.outbox("adopt", "odd", *columns, "--mark", "done", "--column", "id=", status=CONFIG)
                       .stderr.replace("--column", "column"))
         self.assertEqual(self.sql("SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'odd'"), [(0,)])
-
-
-class Marked(Rows, Case):
-    """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
-
-    def poll(self):
-        """poll is the old deliverer: it sends what is not processed, and marks it."""
-        found = [n for n, in self.sql("SELECT json_extract(payload, '$.n') FROM outbox WHERE processed_at IS NULL ORDER BY id")]
-        self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP WHERE processed_at IS NULL")
-        return found
-
-    def adopt(self, *more):
-        self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", *more)
-
-    def test_what_a_named_consumer_has_had_is_marked_in_the_transaction_that_settles_it(self):
-        self.old_rows(6)
-        self.adopt()
-        self.insert(7, 8)
-        self.drained("search")
-        self.assertEqual(self.processed(), [3, 6], "another consumer's deliveries do not count")
-        self.sql("CREATE TABLE saw (n)")
-        self.sql("CREATE TRIGGER seen AFTER UPDATE ON outbox BEGIN INSERT INTO saw SELECT count(*) FROM outbox_claim; END")
-        self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 4, 5, 7, 8])
-        self.assertEqual(self.processed(), list(range(1, 9)))
-        self.assertEqual(self.sql("SELECT processed_at FROM outbox WHERE id = 3"), [("2024-05-02 03:04:05",)])
-        self.assertRegex(self.sql("SELECT processed_at FROM outbox WHERE id = 1")[0][0], r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
-        self.assertEqual(self.sql("SELECT count(*) FROM outbox_adopted_row"), [(0,)])
-        self.assertEqual(self.poll(), [])
-        self.insert(9)
-        self.assertEqual(self.poll(), [9], "the old one is first here; the outbox delivers it, too")
-        self.assertEqual([e["payload"]["n"] for e in self.drained()][-1], 9)
-
-    def test_what_fails_is_left_to_the_old_one_and_what_is_retried_is_marked(self):
-        self.old_rows(2)
-        self.adopt()
-        sink = "exec:case $OUTBOX_SEQ in 1) exit 65;; esac"
-        self.drain("--consumer", "mail", "--sink", sink)
-        self.assertEqual(self.processed(), [2])
-        self.outbox("dead", "retry", "--all", "--consumer", "mail")
-        self.drain("--consumer", "mail", "--sink", "exec:true")
-        self.assertEqual(self.processed(), [1, 2])
-
-    def test_the_mark_is_dropped_and_so_is_the_column(self):
-        self.old_rows(1)
-        self.adopt()
-        self.assertIn("are marked no longer", self.outbox("adopt", "outbox", "--drop-mark").stdout)
-        self.assertIn("were not marked", self.outbox("adopt", "outbox", "--drop-mark").stdout)
-        self.insert(2)
-        self.assertEqual(len(self.drained()), 2)
-        self.assertEqual(self.processed(), [])
-        self.adopt()
-        self.insert(3)
-        self.drained()
-        self.assertEqual(self.processed(), [3])
-        self.outbox("adopt", "outbox", "--undo", "--yes")
-        self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
-
-    def test_a_flag_is_set_in_the_way_it_has_been(self):
-        for kind, old, wanted in (("BOOLEAN", None, 1), ("INTEGER", None, r"\d{10}"), ("INTEGER", 1714521600000, r"\d{13}"),
-                                  ("TEXT", "2024-05-01T00:00:00Z", r"\d{4}-\d\d-\d\dT.*Z"), ("INTEGER", 1, 1)):
-            with self.subTest(kind=kind, old=old):
-                self.sql("DROP TABLE IF EXISTS old")
-                self.sql(f"CREATE TABLE old (id INTEGER PRIMARY KEY, event_type, payload, processed_at {kind})")
-                if old: self.sql("INSERT INTO old VALUES (1, 'a', '1', ?)", old)
-                self.outbox("adopt", "old", "--existing", "copy", "--mark", "processed_at", "--consumer", "mail")
-                self.sql("INSERT INTO old (id, event_type, payload) VALUES (2, 'a', '1')")
-                self.drained()
-                self.assertRegex(str(self.sql("SELECT processed_at FROM old WHERE id = 2")[0][0]), f"^{wanted}$")
-
-    def test_a_table_that_is_gone_holds_up_nobody(self):
-        self.old_rows(2)
-        self.adopt()
-        self.sql("DROP TABLE outbox")
-        self.assertEqual(len(self.drained()), 2)
-
-    def test_a_listener_is_seeded_at_the_highest_id(self):
-        """A consumer that begins where the old one is: what it had is not delivered again."""
-        self.old_rows(6)
-        self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP")
-        self.outbox("adopt", "outbox")
-        self.drained("broadcast", "--from", "end")
-        self.insert(7, 8)
-        self.assertEqual([e["payload"]["n"] for e in self.drained("broadcast")], [7, 8])

@@ -271,7 +271,8 @@ class Examples:
             if not self.runs(language, text): continue
             script.append(self.SHELL[language].format(text))
             script.append("echo '-- end of block --'")
-            shown.append((text, found[i + 1][1] if found[i + 1][0] == "text" else ""))
+            behind = found[i + 1] if i + 1 < len(found) else ("", "")
+            shown.append((text, behind[1] if behind[0] == "text" else ""))
         return "\n".join(script) + "\n", shown
 
     def runs(self, language, text):

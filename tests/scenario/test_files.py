@@ -74,6 +74,12 @@ class Made(Case):
             wait_until(lambda: self.ndjson(self.path("b")), what=relay.output)
         self.assertEqual(victim.read_text(), "mine\n")
 
+    def test_a_tenant_or_schema_is_not_taken_for_part_of_a_files_name(self):
+        for more in "?tenant=acme", "?schema=shop":
+            said = self.outbox("init", "--store", f"sqlite:{self.path('new.db')}{more}", status=78).stderr
+            self.assertIn(f"{more[1:8]} is for PostgreSQL", said)
+        self.assertEqual(list(self.path("new.db").parent.glob("new.db*")), [])
+
     def test_init_makes_no_database_through_a_link(self):
         self.db.symlink_to(self.path("elsewhere"))
         self.assertIn("is a symbolic link", self.outbox("init", status=69).stderr)

@@ -94,6 +94,7 @@ class Lair:
                     "ended (consumer, seq, state) SELECT name, 1, 'dropped'",
                     "receipt (consumer, seq, event_id, at) SELECT name, 1, gen_random_uuid(), now()",
                     "mark (consumer, stream, hi, lo, at) SELECT name, 'stream', 1, 1, now()",
+                    "marking (consumer, tab, col, keys) SELECT name, (900000 + row_number() OVER ())::int::oid, 'done', '{id}'",
                     "former_filter (consumer, n, lane, lanes, events, predicate, epoch, seen, floor, pos, head) "
                     "SELECT name, 1, 0, 1, '', '', 0, '1:1:', 0, 0, 0"):
             self.do(f"INSERT INTO outbox.{row} FROM outbox.consumer ON CONFLICT DO NOTHING")
@@ -680,6 +681,30 @@ class Tenants(Hostile):
             self.run_on(db, "ROLLBACK")
             self.refused(db, "SELECT * FROM outbox.handled")
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
+
+    def test_learns_nothing_of_what_others_were_given(self):
+        """Who is held to which tenant, and works on which consumer, is for those it was given to, and for operators. A function of
+        the reader's own, cheap enough to be run first, is shown no row of others either."""
+        other = lair.role("consumer {} --consumer b.mail --tenant b")
+        leak = "CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$BEGIN RAISE NOTICE '%', $1; RETURN true; END$$"
+        for role, own in ((self.consumer, ["a", "*"]), (self.producer, ["a"]), (lair.role("consumer {} --consumer audit"), ["audit"]),
+                          (lair.role("producer {}"), [])):
+            db = self.as_role(role)
+            for function in ("acting_for", "sees"): self.refused(db, f"SELECT outbox.{function}(%s)", other)
+            self.run_on(db, leak)
+            self.run_on(db, "SELECT 1 FROM outbox.held_here WHERE pg_temp.leak(tenant)")
+            self.run_on(db, "SELECT 1 FROM outbox.works_here WHERE pg_temp.leak(consumer)")
+            self.assertEqual([said.split()[-1] for said in db.notices], own)
+
+    def test_is_who_it_is_in_a_function_of_somebody_elses(self):
+        """An application's function that runs as its owner emits for its owner's tenant, whoever calls it."""
+        schema = f"s{uuid.uuid4().hex[:8]}"
+        lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
+        self.run_on(self.as_role(self.producer), f"CREATE FUNCTION {schema}.order_paid() RETURNS uuid LANGUAGE sql SECURITY DEFINER "
+                                                 "AS $$ SELECT outbox.emit('order.paid', 'k', '1', '1') $$")
+        for caller in (lair.role(), lair.role("producer {} --tenant b")):
+            event = self.run_on(self.as_role(caller), f"SELECT {schema}.order_paid()")[0][0]
+            self.assertEqual(lair.do("SELECT tenant FROM outbox.event WHERE id = %s", event), [("a",)])
 
 
 def write():

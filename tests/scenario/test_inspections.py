@@ -65,6 +65,11 @@ class Inspections:
             self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
             self.hold.unlink()
 
+    def test_a_state_that_is_none_is_answered_with_all_that_there_are(self):
+        said = self.outbox("events", "list", "--state", "unprocesed", status=64).stderr
+        for name in (*NAMES, "pending", "in-flight", "before-start"): self.assertIn(f" {name}", said)
+        self.assertIn("did you mean unprocessed?", said)
+
     def test_they_take_the_filters_of_a_listing(self):
         for name in "mail", "other": self.drain("--consumer", name, "--sink", "stdout:")
         self.emit("good", "good")

@@ -75,10 +75,13 @@ class Outside:
         wait_until(lambda: self.metrics(relay).get(name, **labels) == number,
                    what=lambda: f"{name}{labels}: {self.metrics(relay).get(name, **labels)}\n{relay.output()}")
 
-    def wait_ready(self, relay, status):
-        wait_until(lambda: self.fetch(relay, "/readyz")[0] == status,
-                   what=lambda: f"{self.fetch(relay, '/readyz?verbose')}\n{relay.output()}")
-        return self.fetch(relay, "/readyz?verbose")[1]
+    def wait_ready(self, relay, status, *patterns):
+        """wait_ready waits for this status, with a text in which all these patterns are found."""
+        def so():
+            found, text = self.fetch(relay, "/readyz?verbose")
+            return found == status and all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
+        wait_until(so, what=lambda: f"{self.fetch(relay, '/readyz?verbose')}\n{relay.output()}")
+        self.assertEqual(self.fetch(relay, "/readyz")[0], status)
 
     def file_sink(self, name="mail", *more):
         return ["--consumer", name, "--sink", f"file:{self.path(name)}", *more]
@@ -258,18 +261,17 @@ class Waiting(OutsideCase):
         fill = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
                   INSERT INTO outbox_event (type, payload) SELECT CASE i % 4 WHEN 0 THEN 'a' ELSE 'b' END, '1' FROM n"""
         with self.serve(*self.file_sink()) as relay:
-            times = []
-            for count in (2000, 150000):
-                self.sql(fill, count)
-                tries = []
-                for _ in range(5):
-                    since = time.monotonic()
-                    page = self.metrics(relay)
-                    tries.append(time.monotonic() - since)
-                times.append(min(tries))
+            def scrape():
+                since = time.monotonic()
+                self.metrics(relay)
+                return time.monotonic() - since
+            self.sql(fill, 2000)
+            least = min(scrape() for _ in range(5))
+            self.sql(fill, 150000)
+            page = self.metrics(relay)
             self.assertEqual(page.get("outbox_depth"), 152000)
             self.assertEqual(page.get("outbox_depth", topic="a"), 38000)
-            self.assertLess(times[1], 3 * times[0] + 0.02, times)
+            wait_until(lambda: scrape() < 3 * least + 0.02, what=f"{least} s when there was little")  # any, since others are at work, too
 
 
 class Ready(OutsideCase):
@@ -278,17 +280,15 @@ class Ready(OutsideCase):
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
                         f"file:{folder}/out") as relay:
-            text = self.wait_ready(relay, 503)
-            self.assertRegex(text, r"(?m)^\[\+\] mail: idle$")
-            self.assertRegex(text, r"(?m)^\[-\] stuck: no progress for \d+ s: sink is down: could not open .*$")
-            self.assertRegex(text, r"(?m)^not ready$")
+            self.wait_ready(relay, 503, r"^\[\+\] mail: idle$", r"^\[-\] stuck: no progress for \d+ s: sink is down: could not open .*$",
+                            r"^not ready$")
             page = self.metrics(relay)
             self.assertEqual((page.get("outbox_ready"), page.get("outbox_circuit_open", consumer="stuck")), (0, 1))
             self.assertGreater(page.get("outbox_consumer_stalled_seconds", consumer="stuck"), 0.3)
             self.assertEqual(page.get("outbox_consumer_stalled_seconds", consumer="mail"), 0)
             self.assertEqual(self.fetch(relay, "/livez"), (200, "ok\n"), "waiting for a sink is no reason to be restarted")
             folder.mkdir()
-            self.assertRegex(self.wait_ready(relay, 200), r"(?m)^\[\+\] stuck: idle$")
+            self.wait_ready(relay, 200, r"^\[\+\] stuck: idle$")
             self.assertEqual(self.metrics(relay).get("outbox_ready"), 1)
 
     def test_a_paused_consumer_stays_ready(self):
@@ -313,7 +313,7 @@ class Ready(OutsideCase):
         self.emit("a", payload=1)
         sink = f"exec:while [ -e {hold} ]; do sleep 0.02; done"
         with self.serve("--stuck-after", "200ms", "--timeout", "1h", "--consumer", "mail", "--sink", sink) as relay:
-            self.assertIn("no answer from the sink", self.wait_ready(relay, 503))
+            self.wait_ready(relay, 503, "no answer from the sink")
             self.assertEqual(self.fetch(relay, "/livez")[0], 200, "a delivery may take as long as its timeout")
             hold.unlink()
             self.wait_ready(relay, 200)
@@ -375,7 +375,7 @@ class Served(OutsideCase):
                     return self.fetch(relay, "/livez")[0] == 200
                 except (OSError, http.client.HTTPException):
                     return False
-            wait_until(answers, timeout=20)  # those that say nothing for five seconds are shown the door
+            wait_until(answers)  # those that say nothing for five seconds are shown the door
 
     def test_an_address_that_others_reach_is_warned_of(self):
         warning = "warning --listen 0.0.0.0:0: other machines may reach it, and there is no token"
@@ -409,7 +409,9 @@ class OfPostgres(Outside, PgCase):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
-            wait_until(lambda: self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
+            # It sleeps once it holds the bell's lock, and has looked once more.
+            wait_until(lambda: any("bell_sleep" in link.request.before and "turn(" in link.request.text for link in proxy.links),
+                       what=lambda: [(link.request.before, link.request.text) for link in proxy.links])
             for path in ("/livez", "/readyz", "/readyz?verbose"): self.assertEqual(self.fetch(relay, path)[0], 200)
             before = proxy.asked
             time.sleep(5)  # the time in which nothing may happen
@@ -442,7 +444,7 @@ class OfPostgres(Outside, PgCase):
                 seen = [self.fetch(relay, path)[1] for path in ("/", "/metrics", "/livez?verbose", "/readyz?verbose")]
                 self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
                          "datname = current_database()")
-                wait_until(lambda: "store:" in relay.output() or "could not" in relay.output(), timeout=10)
+                wait_until(lambda: "store:" in relay.output() or "could not" in relay.output(), what=relay.output)
                 seen += [self.fetch(relay, path)[1] for path in ("/metrics", "/readyz?verbose")]
             self.assertNotIn(secret, "".join(seen))
             self.assertNotIn(secret, relay.output())

@@ -8,7 +8,7 @@ import servers
 from support import TIMEOUT, Case, wait_until
 
 POLL = 0.5  # seconds
-SOON = 5
+SOON = 30
 CONFIG = 78
 
 

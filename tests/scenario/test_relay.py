@@ -130,9 +130,15 @@ class Order(RelayCase):
         args = self.exec_sink(script, "--lanes", 4, "--batch", 5, "--concurrency", 2)
         with self.relay(*args) as a, self.relay(*args) as b:
             wait_until(lambda: len(self.got()) >= 200, what=lambda: a.output() + b.output())
-        self.assert_key_order(range(200))
+            total = 200
+            while len(set(who.read_text().split())) == 1 and total < 2000:  # the other may have come too late to get anything
+                self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 16), "payload": n}
+                                for n in range(total, total + 100)])
+                total += 100
+                wait_until(lambda: len(self.got()) >= total, what=lambda: a.output() + b.output())
+        self.assert_key_order(range(total))
         self.assertEqual(set(who.read_text().split()), {str(a.pid), str(b.pid)}, "only one of them did all the work")
-        self.assert_settled(200)
+        self.assert_settled(total)
 
     def test_several_relays_on_one_consumer_deliver_each_event_once(self):
         with self.relay(*self.file_sink()), self.relay(*self.file_sink()), self.relay(*self.file_sink()):
@@ -153,7 +159,7 @@ class Failing(RelayCase):
         self.assertEqual(len(at), 5)
         for gap, least in zip((b - a for a, b in zip(at, at[1:])), (100, 200, 200, 200)):
             self.assertGreaterEqual(gap, least - 1)
-            self.assertLess(gap, least + 5000)
+            self.assertLess(gap, least + 30000)
         letter, = self.json("dead", "list")
         self.assertEqual((letter["seq"], letter["attempts"], letter["error"]), (1, 5, "exit status 1: no stock"))
         self.assertEqual(self.state(1), ("expired", 5))
@@ -437,7 +443,7 @@ class Operating(RelayCase):
 
 
 class OfSqlite(RelayCase, Case):
-    def test_a_database_locked_for_a_second_loses_and_repeats_nothing(self):
+    def test_a_database_locked_for_a_while_loses_and_repeats_nothing(self):
         with self.relay(*self.file_sink(), "--sweep", "50ms", "--busy-timeout", "200ms") as relay:
             self.number(*range(50))
             self.wait_got([*range(50)], relay=relay)
@@ -445,7 +451,7 @@ class OfSqlite(RelayCase, Case):
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES "
                        "('a', 'k', '1', '50')")
-            time.sleep(1)  # the fault itself
+            wait_until(lambda: "trying again" in relay.output(), what=relay.output)
             db.execute("COMMIT")
             db.close()
             self.number(*range(51, 100))

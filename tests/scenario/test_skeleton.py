@@ -111,7 +111,7 @@ class OnSqlite(Skeleton, Case):
 
     def test_names_that_could_not_be_one_are_refused_with_one_that_could(self):
         for name, advice in (("größe x", "gr-e-x"), ("a'b", "a-b"), ('a"b;--', "a-b---"[:5]), ("a/b", "a-b"), ("", None),
-                             ("a\nb", "a-b"), ("é", None)):
+                             ("a\nb", "a-b"), ("é", None), ("s" * 70, "s" * 52 + '"')):
             said = self.gen(name, status=USAGE).stderr
             if advice: self.assertIn(f'take "{advice}', said)
             else: self.assertIn("name", said)

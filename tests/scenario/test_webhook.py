@@ -265,6 +265,7 @@ class Encrypted(WebhookCase):
         self.emit_many([{"type": "a", "payload": n} for n in range(100)])
         self.drain("--consumer", "hook", "--sink", f"https://localhost:{port}/hook", "--webhook-ca-file", authority,
                    "--concurrency", "50", "--order", "none")
+        wait_until(lambda: peer.output().count("ce-type: a") >= 100, what=peer.output)
         self.assertEqual(peer.output().count("ce-type: a"), 100)
         self.assertEqual(len(set(re.findall(r"\[id=(\d+)\]", peer.output()))), 1)
 
@@ -329,11 +330,11 @@ class Listening(WebhookCase):
         wait_until(lambda: "genuine" in child.output(), what=child.output)
         self.assertRegex(child.output(), rf"POST /hook order.paid order/42 {id} -> 204, genuine\n  {{\"total\": 99}}")
         self.drain("--consumer", "unsigned", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s")
-        self.assertIn("-> 401, no webhook-signature", child.output())
+        wait_until(lambda: "-> 401, no webhook-signature" in child.output(), what=child.output)
         self.path("other").write_text(OTHER)
         self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s", "--webhook-secret-file",
                    self.path("other"))
-        self.assertIn("-> 401, no signature of it was made with a secret of ours", child.output())
+        wait_until(lambda: "-> 401, no signature of it was made with a secret of ours" in child.output(), what=child.output)
         child.stop()
 
     def test_it_answers_as_told(self):

@@ -88,7 +88,7 @@ class OnPostgres(Older, PgCase):
         cursor.execute("SELECT count(*) FROM outbox.event")
         # One that has written, too, and holds what ALTER TABLE wants.
         cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")
-        emitted, slowest, stop = [0], [0.0], threading.Event()
+        emitted, took, stop = [0], [], threading.Event()
 
         def produce():
             with contextlib.closing(psycopg2.connect(self.store)) as db:
@@ -96,7 +96,7 @@ class OnPostgres(Older, PgCase):
                 while not stop.is_set():
                     start = time.monotonic()
                     db.cursor().execute("INSERT INTO outbox.event (type, payload) VALUES ('t', %s)", (str(emitted[0]),))
-                    slowest[0] = max(slowest[0], time.monotonic() - start)
+                    took.append(time.monotonic() - start)
                     emitted[0] += 1
                     time.sleep(0.002)
 
@@ -110,9 +110,9 @@ class OnPostgres(Older, PgCase):
             self.assertIn("nothing is changed yet, trying again for ", init.output())
             tried = emitted[0]
             time.sleep(2)  # some more attempts, during which producers are at work
+            wait_until(lambda: emitted[0] > tried + 50, what=lambda: f"{emitted[0] - tried} emitted, while init waits")
             self.assertTrue(init.running(), init.output())
             self.assertEqual(self.version(), "1")
-            self.assertGreater(emitted[0], tried + 50)
             long.commit()
             init.wait()
         finally:
@@ -120,8 +120,9 @@ class OnPostgres(Older, PgCase):
             for thread in producers: thread.join()
             long.close()
         self.assertEqual(self.version(), "4")
-        self.figures(slowest[0], emitted[0])
-        self.assertLess(slowest[0], 2.0, "a producer waited")
+        took.sort()
+        self.figures(took[-1], emitted[0])
+        self.assertLess(took[-5], 2.0, "producers waited")  # a busy machine may be late by itself, but not again and again
         self.assertEqual(self.count(), before + emitted[0] + 1)
         self.whole()
 
@@ -136,7 +137,7 @@ class OnPostgres(Older, PgCase):
         self.assertIn("in use by a long transaction all the time; nothing was changed: end that", said)
         self.assertEqual(self.version(), "1")
         long.close()
-        self.outbox("init", "--wait", "1s")
+        self.outbox("init", "--wait", "1m")
         self.assertEqual(self.version(), "4")
 
     def test_time_limits_of_the_role_do_not_stop_it(self):

@@ -3,15 +3,16 @@
 -- whoever inserts it. Writers wait meanwhile. shape: 'processed_at' (id, event_type, payload, created_at, processed_at),
 -- 'debezium' (id, aggregatetype, aggregateid, type, payload) or 'auto'; columns that are called otherwise: see adopt_columns.
 -- existing: 'copy' or 'skip'; by default copy, but for a table that was adopted before, of which nobody can tell what became
--- events then. A table that is adopted already gets other columns, if these are others, from its next row on. adopted: whether it
--- was not yet; copied: how many rows; changed: whether it was, and has other columns now.
+-- events then. A table that is adopted already gets other columns, if these are others, from its next row on. mark: a column that is
+-- set in a row once `consumer` has had it (see mark_adopted); NULL: none, or as it was. adopted: whether it was not yet; copied: how
+-- many rows; changed: whether it was, and has other columns, or another mark, now.
 CREATE OR REPLACE FUNCTION @schema@.adopt(source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}',
-                                          existing text DEFAULT NULL, OUT adopted boolean, OUT copied bigint, OUT changed boolean)
+                                          existing text DEFAULT NULL, mark text DEFAULT NULL, consumer text DEFAULT NULL,
+                                          OUT adopted boolean, OUT copied bigint, OUT changed boolean)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@.adopt_source(source);
-    f text;
-    v record;
+    marked boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %', upper(current_setting('transaction_isolation'))
@@ -24,23 +25,52 @@ BEGIN
     copied := 0;
     adopted := @schema@.adopted(tab) IS NULL;
     PERFORM @schema@.adopt_decided(tab, NOT adopted, existing);
+    PERFORM @schema@.adopt_columns(tab, shape, columns);
+    IF mark IS NOT NULL THEN
+        marked := @schema@.adopt_mark(tab, mark, consumer);
+    END IF;
     IF NOT adopted THEN
-        changed := @schema@.adopt_trigger(tab, shape, columns);
+        changed := @schema@.adopt_trigger(tab, shape, columns) OR marked;
         RETURN;
     END IF;
     changed := false;
-    IF existing = 'skip' THEN
-        PERFORM @schema@.adopt_columns(tab, shape, columns);
-    ELSE
-        f := @schema@.adopt_rows(tab, shape, columns);
-        SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
-        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t', '@schema@.event', v.targets, v.expressions, f);
-        GET DIAGNOSTICS copied = ROW_COUNT;
-        EXECUTE format('DROP FUNCTION %s', f);
+    IF existing IS DISTINCT FROM 'skip' THEN
+        copied := @schema@.adopt_copy(tab, shape, columns);
     END IF;
     PERFORM @schema@.adopt_trigger(tab, shape, columns);
     INSERT INTO @schema@.meta (name, value) VALUES (@schema@.adopted_name(tab), @schema@.clock()::text) ON CONFLICT DO NOTHING;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text) IS 'makes events of the rows of an existing table';
+REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'makes events of the rows of an existing table';
+
+-- adopt_copy: makes events of the rows there are, in their order; returns how many.
+CREATE OR REPLACE FUNCTION @schema@.adopt_copy(tab regclass, shape text, columns jsonb) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    f text := @schema@.adopt_rows(tab, shape, columns);
+    marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = adopt_copy.tab);
+    v record;
+    copied bigint;
+BEGIN
+    SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
+    IF marking IS NULL THEN
+        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t', '@schema@.event', v.targets, v.expressions, f);
+        GET DIAGNOSTICS copied = ROW_COUNT;
+    ELSE -- ids are given here, so that it is known which row became which event
+        IF v.targets !~ '^id,' THEN
+            v.targets := concat('id, ', v.targets);
+            v.expressions := concat('@schema@.uuid7(), ', v.expressions);
+        END IF;
+        EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED (SELECT %2$s, t.row_key FROM %3$s t), '
+                       'e AS (INSERT INTO %4$s (%1$s) SELECT %1$s FROM r RETURNING id, seq), '
+                       'n AS (INSERT INTO %5$s (marking, seq, key) SELECT $1, e.seq, r.row_key FROM e JOIN r USING (id) ON CONFLICT DO NOTHING) '
+                       'SELECT count(*) FROM e', v.targets, v.expressions, f, '@schema@.event', '@schema@.adopted_row')
+        INTO copied USING marking;
+    END IF;
+    EXECUTE format('DROP FUNCTION %s', f);
+    RETURN copied;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.adopt_copy(regclass, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.adopt_copy(regclass, text, jsonb) IS 'makes events of the rows of a table';

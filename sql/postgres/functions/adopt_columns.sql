@@ -1,5 +1,5 @@
 -- adopt_columns: which column of an old table is what of an event. The shape says how they are usually called; `columns`
--- ({"type": "kind", "created_at": ""}) says otherwise, '' for none. A text in single quotes ({"aggregate_type": "'order'"}) is
+-- ({"type": "kind", "created_at": ""}) says otherwise, '' for none: a table without processed_at has only rows that are not. A text in single quotes ({"aggregate_type": "'order'"}) is
 -- no column but the same for every row: `literal`.
 CREATE OR REPLACE FUNCTION @schema@.adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
@@ -23,7 +23,8 @@ BEGIN
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has) THEN 'processed_at'
                       WHEN coalesce(columns ->> 'aggregate_type', 'aggregatetype') = ANY (has)
-                           OR columns ->> 'aggregate_type' ~ '^''.*''$' THEN 'debezium' END;
+                           OR columns ->> 'aggregate_type' ~ '^''.*''$' THEN 'debezium'
+                      WHEN columns ->> 'processed_at' = '' THEN 'processed_at' END;
         IF shape IS NULL THEN
             RAISE EXCEPTION 'table % has neither a column processed_at nor aggregatetype; its columns are %', source,
                 array_to_string(has, ', ') USING ERRCODE = 'OB003', HINT = 'say which shape it has, and which column is what';
@@ -33,6 +34,9 @@ BEGIN
                          WHEN 'debezium' THEN '{type, payload, aggregate_type, aggregate_id}' END;
     IF needed IS NULL THEN
         RAISE EXCEPTION 'shape "%" is not one of auto, processed_at, debezium', shape USING ERRCODE = 'OB004';
+    END IF;
+    IF columns ->> 'processed_at' = '' THEN
+        needed := array_remove(needed, 'processed_at');
     END IF;
     columns := (usual -> shape) || columns;
     IF (columns ? 'aggregate_type') <> (columns ? 'aggregate_id') THEN

@@ -2,7 +2,8 @@
 -- other columns) or 'nothing'; mapping: which column, or text in single quotes, is what of an event; rows: how many would be
 -- copied, as of now.
 CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}',
-                                                  existing text DEFAULT NULL, OUT what text, OUT mapping jsonb, OUT rows bigint)
+                                                  existing text DEFAULT NULL, mark text DEFAULT NULL, consumer text DEFAULT NULL,
+                                                  OUT what text, OUT mapping jsonb, OUT rows bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     tab regclass := @schema@.adopt_source(source);
@@ -13,6 +14,13 @@ BEGIN
     FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     WHERE t.tgrelid = tab AND t.tgname = @schema@.adopted(tab);
     what := CASE WHEN NOT FOUND THEN 'adopt' WHEN old = mapping::text THEN 'nothing' ELSE 'change' END;
+    IF mark IS NOT NULL THEN
+        PERFORM @schema@.adopt_keys(tab, mark, consumer);
+        IF what = 'nothing' AND NOT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = @schema@.adopt_source(source)
+                                            AND m.col = mark AND m.consumer = adopt_dry_run.consumer) THEN
+            what := 'change';
+        END IF;
+    END IF;
     rows := 0;
     PERFORM @schema@.adopt_decided(tab, what <> 'adopt', existing);
     IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
@@ -25,5 +33,5 @@ BEGIN
     END IF;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text) IS 'what adopt would do';
+REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) IS 'what adopt would do';

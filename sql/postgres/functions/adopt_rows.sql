@@ -1,11 +1,12 @@
 -- adopt_rows: makes a function that reads the rows of a table that are to become events, as texts, and gives its name. It reads
 -- with the rights of the table's owner, and no others: to plan a query alone can run what he put into an index, a constraint or a
--- policy. Whoever made it drops it.
+-- policy. Whoever made it drops it. row_key: what tells a row apart, where rows are to be marked.
 CREATE OR REPLACE FUNCTION @schema@.adopt_rows(tab regclass, shape text, columns jsonb) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     v record;
     c record;
+    key text := coalesce((SELECT @schema@.adopt_key(m.keys, 's') FROM @schema@.marking m WHERE m.tab = adopt_rows.tab), 'NULL');
     f text := format('%s.%I()', '@schema@', 'rows_of_' || tab::oid);
 BEGIN
     SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind INTO c FROM pg_catalog.pg_class x WHERE x.oid = tab;
@@ -15,11 +16,11 @@ BEGIN
             HINT = 'adopt it as a superuser, or as a member of that role; or with existing skip, which reads none';
     END IF;
     SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
-    EXECUTE format('CREATE FUNCTION %s RETURNS TABLE (%s) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp '
+    EXECUTE format('CREATE FUNCTION %s RETURNS TABLE (%s, row_key text[]) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp '
                    'SET datestyle = ISO SET row_security = off AS %L', f,
                    (SELECT string_agg(format('%I text', x.field), ', ' ORDER BY x.ordinality)
                     FROM @schema@.adopt_columns(tab, shape, columns) WITH ORDINALITY x),
-                   format('SELECT %s FROM %s %s s WHERE %s ORDER BY %s', v.texts, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
+                   format('SELECT %s, %s::pg_catalog.text[] FROM %s %s s WHERE %s ORDER BY %s', v.texts, key, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
                           v.unprocessed, v.sort));
     EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
     IF c.owner <> current_user THEN

@@ -1,7 +1,7 @@
 -- adopt_trigger: makes the trigger of an adopted table, or brings it up to date, with a function of its own that knows its
 -- columns; returns whether that changed anything. It runs with the rights of whoever owns the outbox, for the old producer needs
 -- none: so all it does with a row is to have its columns written out (see adopt_values), whatever they have become since.
--- Its first line says which column is what, for the next time.
+-- Its first line says which column is what, for the next time. Where rows are to be marked, it notes which became which event.
 CREATE OR REPLACE FUNCTION @schema@.adopt_trigger(tab regclass, shape text, columns jsonb) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -10,6 +10,8 @@ DECLARE
     name text := 'adopted_' || tab::oid;
     f text;
     mapping text := (SELECT jsonb_object_agg(c.field, c.col)::text FROM @schema@.adopt_columns(tab, shape, columns) c);
+    insert_sql text;
+    marking record;
     body text;
     owner text := (SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
                    WHERE c.oid = '@schema@.event'::regclass);
@@ -25,8 +27,13 @@ BEGIN
     END IF;
     f := format('%s.%I()', '@schema@', name);
     SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 'NEW');
-    body := format(E'-- %s\nBEGIN -- %s.\n    INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t;\n    RETURN NULL;\nEND', mapping,
-                   @schema@.adopted_mark(), '@schema@.event', v.targets, v.expressions, v.texts);
+    insert_sql := format('INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t', '@schema@.event', v.targets, v.expressions, v.texts);
+    SELECT m.id, @schema@.adopt_key(m.keys, 'NEW') AS key INTO marking FROM @schema@.marking m WHERE m.tab = adopt_trigger.tab;
+    IF FOUND THEN
+        insert_sql := format(E'WITH e AS (%s RETURNING seq)\n    INSERT INTO %s (marking, seq, key) SELECT %s, e.seq, %s FROM e', insert_sql,
+                             '@schema@.adopted_row', marking.id, marking.key);
+    END IF;
+    body := format(E'-- %s\nBEGIN -- %s.\n    %s;\n    RETURN NULL;\nEND', mapping, @schema@.adopted_mark(), insert_sql);
     IF old.prosrc = body THEN
         RETURN false;
     END IF;
@@ -46,3 +53,11 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt_trigger(regclass, text, jsonb) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.adopt_trigger(regclass, text, jsonb) IS 'makes the trigger of an adopted table';
+
+-- adopt_key: an expression for what tells a row `r` apart, as texts.
+CREATE OR REPLACE FUNCTION @schema@.adopt_key(keys name[], r text) RETURNS text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT format('ARRAY[%s]', string_agg(format('pg_catalog.concat(%s.%I)', r, k.name), ', ' ORDER BY k.n))
+    FROM unnest(keys) WITH ORDINALITY k (name, n)
+$outbox$;
+COMMENT ON FUNCTION @schema@.adopt_key(name[], text) IS 'what tells a row of an adopted table apart';

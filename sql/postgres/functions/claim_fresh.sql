@@ -46,10 +46,10 @@ BEGIN
             opened := l.target IS NULL;
             IF opened THEN
                 known := l.window_end;
-                passed := CASE WHEN known IS NOT NULL THEN least(known, l.floor) END;
+                passed := @schema@.reached(c, l);
                 -- In this order, each with a snapshot of its own: what the target neither shows nor names as running
                 -- has a seq past next_floor; what it shows is not past window_end.
-                l.next_floor := coalesce(head, l.floor);
+                l.next_floor := coalesce(head, passed, 0);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
@@ -86,7 +86,7 @@ BEGIN
             IF opened THEN -- only now: it takes a transaction number
                 named := @schema@.name_running(l.target);
                 l.target := coalesce(named, l.target);
-                l.next_floor := CASE WHEN named IS NULL THEN l.floor ELSE l.next_floor END; -- still right, only slower
+                l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0) ELSE l.next_floor END; -- still right, only slower
             END IF;
             changed := true;
             IF first IS NULL AND look.upto IS NULL THEN -- through

@@ -46,7 +46,8 @@ BEGIN
         PERFORM @schema@.check_transaction();
         now := @schema@.clock();
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = long_turn.consumer;
-        IF FOUND THEN
+        IF FOUND AND NOT (c.marks AND EXISTS (SELECT 1 FROM @schema@.marking m JOIN @schema@.adopted_row r ON r.marking = m.id
+                                              WHERE m.consumer = c.name)) THEN
             SELECT x.idle, x.due, x.through INTO idle, idle_due, idle_through FROM @schema@.idle(c, pull_in, now) x;
         END IF;
     END IF;
@@ -217,6 +218,9 @@ BEGIN
             PERFORM @schema@.put_lane(ls[i]);
         END IF;
     END LOOP;
+    IF c.marks THEN
+        PERFORM @schema@.mark_adopted(c);
+    END IF;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.long_turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,

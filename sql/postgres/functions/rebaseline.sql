@@ -84,7 +84,7 @@ BEGIN
     END IF;
     IF t.numbers IS NOT NULL OR t.moved IS NOT NULL THEN
         SELECT greatest(max(x.seq), 0) INTO known FROM (
-            SELECT greatest(max(y.window_end), max(y.next_floor)) AS seq FROM @schema@.lane y
+            SELECT max(y.window_end) AS seq FROM @schema@.lane y -- not next_floor: where a consumer starts was said by anybody
             UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
             UNION ALL SELECT max(y.seq) FROM @schema@.parked y
             UNION ALL SELECT max(y.seq) FROM @schema@.dead y
@@ -120,6 +120,7 @@ BEGIN
             END IF;
             UPDATE @schema@.event x SET seq = DEFAULT WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
             renumbered := renumbered + 1;
+            UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
             CONTINUE WHEN t.moved IS NOT NULL; -- nobody was handed any of those
             UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
             UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
@@ -221,7 +222,7 @@ COMMENT ON FUNCTION @schema@.handed_out_there(@schema@.lane, xid8, bigint) IS 'w
 CREATE OR REPLACE FUNCTION @schema@.began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
-                   WHERE l.lane >= 0 AND $2 <= l.window_end AND $2 <= CASE WHEN l.target IS NULL THEN l.floor ELSE l.next_floor END
+                   WHERE l.lane >= 0 AND $2 <= @schema@.reached(c, l)
                      AND $1 >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 COMMENT ON FUNCTION @schema@.began_again(xid8, bigint) IS 'whether an event has a number from before it';

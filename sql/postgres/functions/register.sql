@@ -86,9 +86,10 @@ BEGIN
             snap := '1:1:';
             head := CASE start_at WHEN 'beginning' THEN 0 ELSE greatest(start_at::bigint - 1, 0) END;
         END IF;
-        INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor)
+        INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor, marks)
         VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
-                register.ordering, register.lanes, register.retry, snap, head) ON CONFLICT DO NOTHING;
+                register.ordering, register.lanes, register.retry, snap, head,
+                EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = register.consumer)) ON CONFLICT DO NOTHING;
         IF NOT FOUND AND EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = register.consumer) THEN -- just now
             RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
         END IF;

@@ -32,6 +32,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.passed'),
+        ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.marking'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
@@ -61,6 +62,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.receipt'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.passed'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.marking'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
@@ -86,7 +88,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              handle_once, handle, handle_all, handled_before, claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, backlog, waiting, floors, needed, surely_done, lanes,
              key_cutoff, passed_by, passed_since, common_snapshot, all_but_running,
-             lane_of, key, type_like, handed_out, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
+             lane_of, key, type_like, handed_out, reached, before_start, window_events, home, here, at_home, moved, trouble, rebaseline,
              refuse_version, rights, parts, open_to_all, acting_for, sees, inherits, name_like, caller}'::text[]
 $outbox$;
 COMMENT ON FUNCTION @schema@.open_to_all() IS 'functions that everyone may call';

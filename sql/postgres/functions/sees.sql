@@ -7,17 +7,20 @@ COMMENT ON FUNCTION @schema@.name_like(text) IS 'what a name stands for in a gra
 
 -- sees: names, for LIKE, of the consumers that a role may look at; NULL: all. An operator looks at all, and so does a role that was
 -- given the tables by hand; a worker only at its own.
+-- It runs with the rights of whoever asks: everybody learns this of himself (works_here), and nothing of others.
 CREATE OR REPLACE FUNCTION @schema@.sees(who name) RETURNS text[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-DECLARE
-    names text[];
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE -- Every name has its schema.
+    names pg_catalog.text[];
 BEGIN
-    IF has_table_privilege(who, '@schema@.idempotency'::regclass, 'SELECT') THEN -- no worker has that
+    IF who OPERATOR(pg_catalog.<>) current_user THEN
+        RAISE EXCEPTION 'permission denied: what others may look at is their own affair' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF pg_catalog.has_table_privilege(who, '@schema@.idempotency'::pg_catalog.regclass, 'SELECT') THEN -- no worker has that
         RETURN NULL;
     END IF;
-    SELECT array_agg(n) INTO names FROM @schema@.worker w, unnest(@schema@.name_like(w.consumer)) AS n
-    WHERE @schema@.inherits(who, w.role);
-    RETURN CASE WHEN '%' = ANY (names) THEN NULL ELSE names END;
+    SELECT pg_catalog.array_agg(n) INTO names FROM @schema@.works_here w, pg_catalog.unnest(@schema@.name_like(w.consumer)) AS n;
+    RETURN CASE WHEN '%' OPERATOR(pg_catalog.=) ANY (names) THEN NULL ELSE names END;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.sees(name) IS 'which consumers a role may look at; NULL: all';

@@ -66,6 +66,8 @@ BEGIN
     END IF;
     IF events > 0 THEN -- what is told of single events goes with them
         DELETE FROM @schema@.ended x WHERE x.seq <= last AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = x.seq);
+        DELETE FROM @schema@.adopted_row x WHERE x.seq <= last AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = x.seq)
+            AND NOT EXISTS (SELECT 1 FROM @schema@.dead d WHERE d.seq = x.seq);
         DELETE FROM @schema@.former_filter x WHERE x.head < coalesce((SELECT min(e.seq) FROM @schema@.event e), last + 1);
     END IF;
     WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(

@@ -51,8 +51,7 @@ BEGIN
         SELECT format('event %s is new, but consumer "%s" was past %s already', f.seq, c.name, l.window_end)
         INTO numbers
         FROM @schema@.consumer c CROSS JOIN LATERAL @schema@.lanes(c.name, c.lanes) l
-        CROSS JOIN LATERAL (SELECT least(l.window_end, CASE WHEN l.target IS NULL THEN l.floor ELSE l.next_floor END) AS seq
-                            WHERE l.window_end IS NOT NULL) o
+        CROSS JOIN LATERAL @schema@.reached(c, l) AS o (seq)
         CROSS JOIN LATERAL ((SELECT e.seq, e.xid FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
                              ORDER BY e.xid, e.seq LIMIT 1)
                             UNION ALL

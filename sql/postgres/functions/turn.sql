@@ -17,8 +17,8 @@
 -- The owner of the tables does all this by himself; others have no right to write them, and go through worker_turn, which comes
 -- back here if they may.
 --
--- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, and nobody else is
--- about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
+-- Mostly nothing has to be considered: the claim was delivered whole, what comes next was read ahead, no row of an adopted table
+-- is to be marked, and nobody else is about. Then the claim becomes the next one and the lane moves on, three statements in all; long_turn does the rest.
 CREATE OR REPLACE FUNCTION @schema@.turn(
     consumer text, owner text,
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
@@ -65,7 +65,7 @@ BEGIN
         FROM @schema@.meta m, @schema@.consumer c, LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
                                            ORDER BY y.version DESC LIMIT 1) AS x
         WHERE m.name = 'schema_version' AND m.value = knows::text AND c.name = turn.consumer AND c.ordering = turn.ordering AND c.lanes = 1 AND c.events = turn.events
-          AND c.predicate = turn.predicate AND NOT c.paused AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
+          AND c.predicate = turn.predicate AND NOT c.paused AND NOT c.marks AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
           AND (c.tenant = '' OR row_security_active('@schema@.event') OR current_user <> @schema@.caller())
           AND x.pos = ahead_from AND x.target::text = ahead_target AND ahead_to BETWEEN ahead_from + 1 AND x.window_end
           AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);

@@ -12,6 +12,7 @@ BEGIN
     SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t WHERE t.tgrelid = tab AND t.tgname = trigger_name;
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
     EXECUTE format('DROP FUNCTION %s', f);
+    PERFORM @schema@.adopt_unmark(tab);
     RETURN true;
 END
 $outbox$;

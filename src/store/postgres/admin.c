@@ -64,12 +64,15 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
     struct buf columns;
     PGresult *r = NULL;
     buf_init(&columns, 1 << 16);
-    const char *sql = "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, $3::jsonb, $4)";
+    const char *sql =
+        "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, $3::jsonb, $4, $5, $6)";
     if (req->dry_run)
         sql =
-            "SELECT what <> 'nothing', rows, what = 'change', mapping FROM @schema@.adopt_dry_run($1, $2, $3::jsonb, $4)";
+            "SELECT what <> 'nothing', rows, what = 'change', mapping FROM @schema@.adopt_dry_run($1, $2, $3::jsonb, $4, $5, "
+            "$6)";
     if (columns_json(req, &columns, err) == 0)
-        r = pg_query(st, err, sql, "ssss", req->table, req->shape, columns.p, req->existing);
+        r = pg_query(st, err, sql, "ssssss", req->table, req->shape, columns.p, req->existing, req->mark,
+                     req->consumer);
     buf_release(&columns);
     return r;
 }
@@ -81,14 +84,27 @@ static PGresult *undo(struct pg_store *st, const struct adopt_request *req, stru
                     req->table);
 }
 
+static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req, struct error *err)
+{
+    if (!req->dry_run) return pg_query(st, err, "SELECT @schema@.drop_mark($1), 0, false, ''", "s", req->table);
+    return pg_query(
+        st, err,
+        "SELECT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = @schema@.adopt_source($1)), 0, false, ''", "s",
+        req->table);
+}
+
+static PGresult *carry_out(struct pg_store *st, const struct adopt_request *req, struct error *err)
+{
+    if (req->undo) return undo(st, req, err);
+    if (req->drop_mark) return drop_mark(st, req, err);
+    return adopt(st, req, err);
+}
+
 int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    if (req->mark || req->drop_mark)
-        return err_set(err, ERR_CONFIG,
-                       "marking rows of an adopted table is for SQLite; in PostgreSQL stop what delivers them before");
     st->patient = true; /* it may have many rows to go through */
-    PGresult *r = req->undo ? undo(st, req, err) : adopt(st, req, err);
+    PGresult *r = carry_out(st, req, err);
     st->patient = false;
     if (!r) return -1;
     *ret = (struct adopt_result){

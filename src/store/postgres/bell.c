@@ -50,7 +50,10 @@ static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
     return 0;
 }
 
-/* A listener that was told, or has waited for its time, asks anew: whoever held the lock may have got up. */
+/* pg_bell_sleep takes a worker to bed. Returns 1 if it must look once more: the lock is new to it, so an emit that committed just
+ * before did not ring; or it was told that the holder got up, who may have found by its sweep what nobody rang for. So a relay
+ * with a long sweep looks when it starts, when it connects anew, and whenever the holder beside it gets up. A listener that was
+ * told, or has waited for its time, asks anew: whoever held the lock may have got up. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
     enum bell_state was = st->bell;

@@ -356,6 +356,24 @@ static int restored(const struct look *l, struct error *err)
     return 0;
 }
 
+/* What keeps rows of adopted tables from being marked keeps no event from being delivered: it is told here. */
+static int marked(const struct look *l, struct error *err)
+{
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT m.tab, m.consumer, m.error, to_char(m.error_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "
+        "\"UTC\"') FROM @schema@.marking m WHERE m.error IS NOT NULL ORDER BY m.id",
+        "");
+    if (!r) return -1;
+    for (int i = 0; i < PQntuples(r); i++)
+        say(l, FINDING_PROBLEM, "marked",
+            "put that right; or `outbox adopt TABLE --drop-mark`, and stop what delivered them before",
+            "rows of table %s are not marked, though consumer %s has had them, since %s: %s", PQgetvalue(r, i, 0),
+            PQgetvalue(r, i, 1), PQgetvalue(r, i, 3), PQgetvalue(r, i, 2));
+    PQclear(r);
+    return 0;
+}
+
 /* Functions of adopted tables that earlier versions made run casts of the table's owner with the rights of the outbox's. */
 static int adopted(const struct look *l, struct error *err)
 {
@@ -441,8 +459,9 @@ static const struct check of_server[] = {
     {NULL, NULL},
 };
 static const struct check of_outbox[] = {
-    {"grants", grants},      {"schema", strangers}, {"doorbell", doorbell}, {"dead-rows", dead_rows}, {"claim", claims},
-    {"position", positions}, {"restore", restored}, {"lock", locks},        {"adopted", adopted},     {NULL, NULL},
+    {"grants", grants},   {"schema", strangers},   {"doorbell", doorbell}, {"dead-rows", dead_rows},
+    {"claim", claims},    {"position", positions}, {"restore", restored},  {"lock", locks},
+    {"adopted", adopted}, {"marked", marked},      {NULL, NULL},
 };
 
 /* run: what cannot be looked at is a finding, too; only a server that is gone ends it. */

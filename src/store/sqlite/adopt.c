@@ -206,6 +206,7 @@ static const struct shape *find_shape(const struct source *s, struct error *err)
         if (strcmp(shape, shapes[i].name) == 0) return &shapes[i];
     if (column_of(s, flag ? flag : "processed_at") >= 0) return &shapes[0];
     if (column_of(s, kind ? kind : "aggregatetype") >= 0 || (kind && is_literal(kind))) return &shapes[1];
+    if (flag && !*flag) return &shapes[0]; /* no row of it is processed */
     buf_init(&all, 1 << 16);
     for (size_t i = 0; i < s->n; i++) buf_addf(&all, "%s%s", i ? ", " : "", s->column[i]);
     err_set(
@@ -220,8 +221,9 @@ static const struct shape *find_shape(const struct source *s, struct error *err)
 static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *named = given(s->req, f), *name = named ? named : shape->usual[f];
-    bool needed = shape->needed[f];
-    if (named && !*named) name = NULL;
+    bool none = named && !*named;
+    bool needed = shape->needed[f] && !(none && f == F_PROCESSED);
+    if (none) name = NULL;
     bool text = name && is_literal(name);
     bool may_be_text = f == F_TYPE || f == F_AGG_TYPE || f == F_TENANT;
     if (text && !may_be_text)
@@ -513,15 +515,38 @@ static int stamp_of(const struct source *s, const char *column, const char **ret
     return 0;
 }
 
+/* is_unique tells whether no two rows have the same value in a column: it is the rowid, or the only column of a unique index. */
+static int is_unique(const struct source *s, const char *column, bool *ret, struct error *err)
+{
+    int64_t found = 0;
+    if (sqlite_number(
+            s->st, err, &found,
+            "SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1, 'main') WHERE pk AND name = ?2 AND type = 'INTEGER' COLLATE "
+            "NOCASE AND (SELECT sum(pk > 0) FROM pragma_table_info(?1, 'main')) = 1) OR EXISTS (SELECT 1 FROM "
+            "pragma_index_list(?1, 'main') i WHERE i.\"unique\" AND NOT i.partial AND (SELECT count(*) = 1 AND min(c.name) = ?2 "
+            "FROM pragma_index_info(i.name, 'main') c))",
+            "ss", s->name, column) != 0)
+        return -1;
+    *ret = found != 0;
+    return 0;
+}
+
 static int check_mark(const struct source *s, struct error *err)
 {
     const char *mark = s->req->mark;
+    bool unique;
     if (!mark) return 0;
     if (column_of(s, mark) < 0)
         return err_set(err, ERR_NOTFOUND, "table %.100s has no column %.100s, which would be marked", s->name, mark);
     if (!s->of[F_ID])
         return err_set(err, ERR_CONFIG,
                        "to mark rows of %.100s takes a column that tells them apart; say --column id=NAME", s->name);
+    if (is_unique(s, s->of[F_ID], &unique, err) != 0) return -1;
+    if (!unique)
+        return err_set(err, ERR_CONFIG,
+                       "rows of %.100s cannot be marked: its column %.100s does not tell its rows apart; say --column "
+                       "id=NAME for one that does, a primary key or UNIQUE by itself",
+                       s->name, s->of[F_ID]);
     return store_name_check(s->req->consumer, err);
 }
 

@@ -93,10 +93,20 @@ static void drop_made(const char *kind, struct buf *to)
         }
 }
 
+/* names_file also refuses what is a parameter of PostgreSQL's URLs: taken for part of the file's name, a tenant would be set apart
+ * from nobody. */
 static int names_file(const char *url, struct error *err)
 {
-    if (url[strlen("sqlite:")]) return 0;
-    return err_set(err, ERR_CONFIG, "store \"sqlite:\" names no file: write sqlite:PATH");
+    static const char *const others[] = {"?tenant=", "?schema="};
+    const char *path = url + strlen("sqlite:");
+    if (!*path) return err_set(err, ERR_CONFIG, "store \"sqlite:\" names no file: write sqlite:PATH");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(path, others[i]))
+            return err_set(err, ERR_CONFIG,
+                           "store \"%.100s\": %.7s is for PostgreSQL; a SQLite file has neither tenants nor schemas: "
+                           "take a file for each",
+                           url, others[i] + 1);
+    return 0;
 }
 
 static int sqlite_ddl(const struct ddl_request *req, struct error *err)

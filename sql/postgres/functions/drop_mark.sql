@@ -1,0 +1,15 @@
+-- drop_mark: rows of an adopted table are marked no longer; new ones become events as before. Returns whether they were.
+CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+DECLARE
+    tab regclass := @schema@.adopt_source(source);
+BEGIN
+    IF NOT @schema@.adopt_unmark(tab) THEN
+        RETURN false;
+    END IF;
+    PERFORM @schema@.adopt_anew(tab);
+    RETURN true;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@.drop_mark(text) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'rows of an adopted table are marked no longer';
