@@ -1,6 +1,6 @@
-/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to the sink and back),
- * turn.c (to the store and back), effects.c and calls.c (handlers in the store's database), standby.c (registering, and waiting
- * while others have the say). Nobody else includes it. */
+/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to the sink and back), turn.c (to
+ * the store and back), lease.c (keeping claims), effects.c and calls.c (handlers' transactions), standby.c (registering, and
+ * waiting while others have the say). Nobody else includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -95,27 +95,34 @@ bool deliver_submit(struct pipeline *p);
 /* deliver_report passes on what operators should know of the sink. */
 void deliver_report(struct pipeline *p);
 
-/* turn_may_claim says whether this is a time for new work, `settling` of the live batches being about to go. turn_settle
- * settles live[i] (i < 0: nothing), and claims the next batch if one is wanted, in one transaction; returns whether
- * anything happened. turn_store does what there is to do with the store. turn_keep_leases extends claims in time.
- * turn_drop forgets live[i]; turn_drop_lost those that are not ours any more and of which nothing is with the sink. */
-bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
-bool turn_settle(struct pipeline *p, int i);
+/* turn_store settles what has ended, or claims, if it is time for either; returns whether anything happened. While it is not
+ * known whether a batch's effects were committed it does nothing: see effects_resolve. turn_settle settles live[i], all of
+ * which has ended, and claims the next batch in the same transaction if this is a time for new work; returns whether the
+ * store took it. turn_may_claim says whether it is such a time, `settling` of the batches in hand being about to go. */
 bool turn_store(struct pipeline *p);
-void turn_keep_leases(struct pipeline *p);
+bool turn_settle(struct pipeline *p, size_t i);
+bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
+/* turn_drop forgets live[i]. turn_drop_lost forgets the batches that are not ours any more, once nothing of them is with the
+ * sink. */
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);
+
+/* lease_keep extends the claims in hand in time. lease_lose says that a claim is not ours any more, and why. */
+void lease_keep(struct pipeline *p);
+void lease_lose(struct pipeline *p, struct live *l, const char *why);
 
 /* standby_enter: others have given the consumer other settings. standby_try registers ours again, if it is time to; returns
  * whether we may go on. */
 void standby_enter(struct pipeline *p);
 bool standby_try(struct pipeline *p);
 
-/* What effects.c needs of settling: what to record of l; what follows once it is (of live[i]); what follows a failure. */
+/* turn_settlement is what to record of a batch. turn_settled forgets live[i], whose settlement the store has taken, or refused
+ * because the claim was `lost`. effects.c settles in its own transaction, and needs both. */
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l);
 void turn_settled(struct pipeline *p, size_t i, bool lost);
+/* turn_store_failed notes that the store gave no answer, or an error: it is left alone for a while. turn_store_back notes that it
+ * has answered. */
 void turn_store_failed(struct pipeline *p, const struct error *err);
-/* turn_store_back: it has answered. */
 void turn_store_back(struct pipeline *p);
 
 #endif
