@@ -144,7 +144,7 @@ static bool work(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);
     if (submitted && hand_flying(&p->hand) > 0) p->sk->ops->drive(p->sk);
-    deliver_report(p);
+    outage_report(p);
     if (p->state == PIPELINE_DRAINING) return true;
 
     bool turned = turn_store(p);
@@ -154,7 +154,7 @@ static bool work(struct pipeline *p)
 bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED) return false;
-    deliver_report(p);
+    outage_report(p);
     if (!effects_resolve(p)) return false;
     hear_sink(p);
     lease_keep(p);

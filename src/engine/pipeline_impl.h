@@ -12,6 +12,7 @@
 #include "engine/evidence.h"
 #include "engine/hand.h"
 #include "engine/pipeline.h"
+#include "engine/report.h"
 #include "engine/schedule.h"
 
 struct pipeline {
@@ -24,8 +25,6 @@ struct pipeline {
     struct pipeline_stats stats;
 
     struct hand hand;
-    bool proved;    /* the sink has answered since this pipeline began */
-    bool stop_said; /* the sink wanted no more, and the consumer's last error says so */
     struct circuit circuit;
     struct evidence evidence;
     struct effects effects;
@@ -43,8 +42,7 @@ struct pipeline {
     int64_t wall_ahead_ms; /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
     char in_the_way[200];  /* who keeps us from being woken, as last said; "": nobody */
     char failure[256];     /* the last failure of an event */
-    bool report_due;       /* for operators, once no transaction is open */
-    char report[400];      /* "": all is well again */
+    struct report report;  /* for operators */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -87,13 +85,27 @@ static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct
 /* pipeline_fail stops the consumer for good, because of err, letting what is with the sink end until the deadline. */
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
 
-/* deliver_done takes the sink's answer. deliver_submit hands what may go to the sink; returns whether it took anything. */
-void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
-/* deliver_judge decides for each failure in a batch that is about to be settled whether it is held against the event. */
-void deliver_judge(struct pipeline *p, struct live *l);
+/* deliver_submit hands what may go to the sink; returns whether it took anything. deliver_done takes the sink's answer. */
 bool deliver_submit(struct pipeline *p);
-/* deliver_report passes on what operators should know of the sink. */
-void deliver_report(struct pipeline *p);
+void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
+
+/* judge_batch decides for each failure in a batch that is about to be settled whether it is held against the event.
+ * judge_buried counts a dead letter and says so. judge_about is what a line of the log is about; key must live as long. */
+#define JUDGE_KEY 256
+void judge_batch(struct pipeline *p, struct live *l);
+void judge_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text, enum burial why);
+struct log_about judge_about(const struct event *ev, int attempt, char key[JUDGE_KEY]);
+
+/* outage_down: the sink is away, it says so itself. outage_suspected: event after event fails and nothing gets through, so it is
+ * the sink, whatever it answers. */
+void outage_down(struct pipeline *p, const char *why, int64_t retry_after_ms);
+void outage_suspected(struct pipeline *p, const char *why, int64_t retry_after_ms);
+/* outage_answered: the sink is there, which proves nothing about what it would do with other events. outage_passed: it has
+ * looked at an event, so it is known to work. */
+void outage_answered(struct pipeline *p);
+void outage_passed(struct pipeline *p, const struct item *it);
+/* outage_report writes down what operators should know of the sink, if there is news. No transaction may be open. */
+void outage_report(struct pipeline *p);
 
 /* turn_store settles what has ended, or claims, if it is time for either; returns whether anything happened. While it is not
  * known whether a batch's effects were committed it does nothing: see effects_resolve. turn_settle settles live[i], all of

@@ -175,7 +175,7 @@ struct settlement turn_settlement(const struct pipeline *p, const struct live *l
 static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, struct error *err)
 {
     struct live *l = p->hand.live[i];
-    deliver_judge(p, l);
+    judge_batch(p, l);
     if (live_outcomes(l) != 0) return err_nomem(err);
 
     x->settled = l;
