@@ -156,7 +156,7 @@ static int record_done(struct effects *e, struct error *err)
 static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
-    deliver_judge(p, l);
+    judge_batch(p, l);
     if (live_outcomes(l) != 0) return err_nomem(err);
     struct settlement s = turn_settlement(p, l);
     if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0) return -1;

@@ -79,30 +79,6 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* drain_turn: what was not started goes back, the newest batch first (see hand_next); then what is in flight ends, and is
- * settled. */
-static bool drain_turn(struct pipeline *p)
-{
-    int64_t now = pipeline_now(p);
-    if (schedule_drain_over(&p->schedule, now) && hand_flying(&p->hand) > 0) p->sk->ops->cancel(p->sk);
-    hand_give_back(&p->hand);
-    turn_drop_lost(p);
-    if (p->hand.n == 0) {
-        set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
-        return false;
-    }
-    if (schedule_store_away(&p->schedule, now) && !schedule_drain_over(&p->schedule, now)) return false;
-    size_t i = hand_next(&p->hand);
-    if (p->hand.live[i]->open > 0) return false;
-    if (turn_settle(p, (int)i)) return true;
-    if (!schedule_drain_over(&p->schedule, pipeline_now(p))) return false;
-    if (hand_flying(&p->hand) > 0)
-        return true; /* it has only just passed, or was brought forward: the next step cancels */
-    /* The store is away, too: the leases will run out. All of them, or a later batch would overtake an earlier one. */
-    while (p->hand.n > 0) turn_drop(p, p->hand.n - 1);
-    return true;
-}
-
 /* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we stand by: then it runs out,
  * and those who have the settings that count get it. */
 static bool keeps_lease(const struct pipeline *p)
@@ -110,23 +86,82 @@ static bool keeps_lease(const struct pipeline *p)
     return pipeline_leased(p) && !p->standby.code;
 }
 
+/* awaits_sink says whether the sink has something to do for us. */
+static bool awaits_sink(const struct pipeline *p)
+{
+    return hand_flying(&p->hand) > 0 || keeps_lease(p);
+}
+
+/* stands_by: others have the say, and nothing is left in hand. */
+static bool stands_by(const struct pipeline *p)
+{
+    return p->standby.code && p->hand.n == 0;
+}
+
+/* hear_sink lets the sink get on with its work. What it hands back is queued again; if it is not our turn to deliver, what was
+ * not started goes to whoever has it. */
+static void hear_sink(struct pipeline *p)
+{
+    if (awaits_sink(p)) p->sk->ops->drive(p->sk);
+    if (!pipeline_our_turn(p)) hand_give_back(&p->hand);
+    hand_tidy(&p->hand);
+}
+
+/* forget_all: the time for draining is up, and the store is away: the leases will run out. All batches go at once, or a later one
+ * would overtake an earlier one. What is with the sink has to be cancelled first, which the next step does. */
+static bool forget_all(struct pipeline *p)
+{
+    if (!schedule_drain_over(&p->schedule, pipeline_now(p))) return false;
+    if (hand_flying(&p->hand) > 0) return true;
+    while (p->hand.n > 0) turn_drop(p, p->hand.n - 1);
+    return true;
+}
+
+/* drain gives back what was not started, the newest batch first (see hand_next), lets end what is with the sink, and settles
+ * it. */
+static bool drain(struct pipeline *p)
+{
+    int64_t now = pipeline_now(p);
+    bool over = schedule_drain_over(&p->schedule, now);
+    if (over && hand_flying(&p->hand) > 0) p->sk->ops->cancel(p->sk);
+    hand_give_back(&p->hand);
+    turn_drop_lost(p);
+    if (p->hand.n == 0) {
+        set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
+        return false;
+    }
+
+    if (schedule_store_away(&p->schedule, now) && !over) return false;
+    size_t next = hand_next(&p->hand);
+    if (p->hand.live[next]->open > 0) return false;
+    if (turn_settle(p, next)) return true;
+    return forget_all(p);
+}
+
+/* work hands events to the sink, settles what has ended and claims more. Either may be what ends the pipeline: then it is worth
+ * another step, which drains. */
+static bool work(struct pipeline *p)
+{
+    bool submitted = deliver_submit(p);
+    if (submitted && hand_flying(&p->hand) > 0) p->sk->ops->drive(p->sk);
+    outage_report(p);
+    if (p->state == PIPELINE_DRAINING) return true;
+
+    bool turned = turn_store(p);
+    return submitted || turned || p->state == PIPELINE_DRAINING;
+}
+
 bool pipeline_step(struct pipeline *p)
 {
     if (p->state >= PIPELINE_STOPPED) return false;
-    deliver_report(p);
+    outage_report(p);
     if (!effects_resolve(p)) return false;
-    if (hand_flying(&p->hand) > 0 || keeps_lease(p)) p->sk->ops->drive(p->sk);
-    if (!pipeline_our_turn(p)) hand_give_back(&p->hand); /* to whoever has the say */
-    hand_tidy(&p->hand);
-    turn_keep_leases(p);
-    if (p->state == PIPELINE_DRAINING) return drain_turn(p);
-    if (p->standby.code && p->hand.n == 0) return standby_try(p);
-    bool submitted = deliver_submit(p);
-    if (submitted && hand_flying(&p->hand) > 0) p->sk->ops->drive(p->sk);
-    deliver_report(p);
-    if (p->state == PIPELINE_DRAINING) return true; /* the sink gave up meanwhile */
-    bool turned = turn_store(p);
-    return submitted || turned || p->state == PIPELINE_DRAINING;
+    hear_sink(p);
+    lease_keep(p);
+
+    if (p->state == PIPELINE_DRAINING) return drain(p);
+    if (stands_by(p)) return standby_try(p);
+    return work(p);
 }
 
 static int64_t sooner(int64_t a, int64_t b)
@@ -134,12 +169,24 @@ static int64_t sooner(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* wait_for_work: the bell and the next look, if this is a time for new work at all. */
+/* lease_wake is when the first of the claims in hand wants to be extended. */
+static int64_t lease_wake(const struct pipeline *p)
+{
+    int64_t at = CLOCK_NEVER;
+    for (size_t i = 0; i < p->hand.n; i++) {
+        const struct live *l = p->hand.live[i];
+        if (!l->lost) at = sooner(at, pipeline_half_lease(p, l));
+    }
+    return at;
+}
+
+/* wait_for_work waits for the bell and for the next look, if this is a time for new work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max, int64_t *at)
 {
     if (!turn_may_claim(p, now, 0) || schedule_store_away(&p->schedule, now)) return 0;
     *at = sooner(*at, schedule_look_wake(&p->schedule, now));
     if (!schedule_listens(&p->schedule, now)) return 0;
+
     int bell = p->cfg.st->ops->bell_fd(p->cfg.st);
     if (bell < 0 || max == 0) return 0;
     fds[0] = (struct pollfd){.fd = bell, .events = POLLIN};
@@ -148,22 +195,27 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
 
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
-    size_t n = 0;
-    int64_t now = pipeline_now(p), at = CLOCK_NEVER;
     *ret_deadline = CLOCK_NEVER;
     if (p->state >= PIPELINE_STOPPED) return 0;
-    if (hand_flying(&p->hand) > 0 || keeps_lease(p)) {
+
+    int64_t now = pipeline_now(p);
+    int64_t at = lease_wake(p);
+    size_t n = 0;
+    if (awaits_sink(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
         at = sooner(at, p->sk->ops->deadline(p->sk));
     }
-    for (size_t i = 0; i < p->hand.n; i++) {
-        if (p->hand.live[i]->lost) continue;
-        at = sooner(at, pipeline_half_lease(p, p->hand.live[i]));
+    if (p->circuit.until > now) {
+        at = sooner(at, p->circuit.until);
     }
-    if (p->circuit.until > now) at = sooner(at, p->circuit.until);
-    if (p->standby.code && p->hand.n == 0) at = sooner(at, p->standby_at);
-    if (p->state == PIPELINE_DRAINING) at = sooner(at, p->schedule.drain_by);
-    else n += wait_for_work(p, now, fds + n, max - n, &at);
+    if (stands_by(p)) {
+        at = sooner(at, p->standby_at);
+    }
+    if (p->state == PIPELINE_DRAINING) {
+        at = sooner(at, p->schedule.drain_by);
+    } else {
+        n += wait_for_work(p, now, fds + n, max - n, &at);
+    }
     *ret_deadline = schedule_wake(&p->schedule, now, at);
     return n;
 }

@@ -1,4 +1,4 @@
-/* turn.c: what a pipeline does with its store: claims, extends, settles. */
+/* turn.c: what a pipeline does with its store: settles what has ended and claims what comes next, both in one exchange. */
 #include <stdio.h>
 
 #include "base/bug.h"
@@ -7,84 +7,37 @@
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
 #define PROBE_EVENTS 16               /* to claim while the sink is down */
 #define CAREFUL_AGAIN (20 * MS_NS)    /* when another pipeline of this process is at a careful event */
+#define NO_MEMORY_WAIT (1000 * MS_NS)
 
-static void abandon(struct pipeline *p, struct live *l, const char *why)
-{
-    if (l->lost) return;
-    hand_lose(&p->hand, l);
-    p->stats.lost++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld is lost: %s; what it held will be delivered again: %zu",
-           (long long)l->b.epoch, why, l->b.n);
-}
+/* One exchange with the store: what is settled and what is asked for, in one transaction, and the answer. Everything the store
+ * needs to know is in here, and everything it says. */
+struct exchange {
+    int64_t at; /* when it was made */
 
-/* extend_all goes from the newest claim to the oldest and stops at a failure, so that of two claims of a lane the earlier
- * never outlives the later one: whoever takes over finds them in order. */
-static void extend_all(struct pipeline *p)
-{
-    for (size_t i = p->hand.n; i-- > 0;) {
-        struct live *l = p->hand.live[i];
-        int64_t now = pipeline_now(p);
-        struct error err;
-        bool lost;
-        if (l->lost) continue;
-        if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
-            schedule_store_pause(&p->schedule, now);
-            p->stats.meter.renewals[RENEWAL_ERROR]++;
-            log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
-            return;
-        }
-        p->stats.meter.renewals[lost ? RENEWAL_LOST : RENEWAL_OK]++;
-        if (lost && !BUG(LOST_CLAIM_GOES_ON)) abandon(p, l, "another worker has taken it over");
-        else l->deadline = now + p->c->lease_ms * MS_NS;
-    }
-}
+    struct live *settled; /* NULL: nothing is settled */
+    size_t place;         /* of it in the hand */
+    struct settlement settlement;
 
-/* turn_keep_leases: past its deadline a claim may be someone else's. Nothing of it is submitted then (see deliver_submit) until the
- * store has said that it is still ours. */
-void turn_keep_leases(struct pipeline *p)
-{
-    int64_t now = pipeline_now(p);
-    if (schedule_store_away(&p->schedule, now)) return;
-    for (size_t i = 0; i < p->hand.n; i++) {
-        if (p->hand.live[i]->lost || now < pipeline_half_lease(p, p->hand.live[i])) continue;
-        extend_all(p);
-        return;
-    }
-}
+    struct live *next; /* where the next batch goes; NULL: none is asked for */
+    struct claim_request request;
+    int64_t known[HAND_MAX]; /* what request.known points to */
 
-/* ---- settle and claim ---- */
+    bool lost; /* the claim that was to be settled is not ours any more */
+    struct batch batch;
+    struct claim_hint hint;
+};
 
-void turn_drop(struct pipeline *p, size_t i)
-{
-    if (p->hand.live[i]->b.careful) careful_leave(&p->careful);
-    effects_drop(p, p->hand.live[i]);
-    hand_drop(&p->hand, i);
-}
-
-/* turn_may_claim: with a sink that keeps order by itself one batch at a time is enough, and it is what makes that safe. While
- * a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
-bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
-{
-    size_t live = p->hand.n - settling;
-    if (p->state != PIPELINE_RUNNING || p->hand.ready.head || !pipeline_our_turn(p)) return false;
-    if (live >= (pipeline_failstop(p) || effects_used(&p->effects) ? 1 : HAND_MAX)) return false;
-    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
-    if (live > 0 && p->hand.gave_back) return false;
-    if (live > 0 && !BUG(CAREFUL_NOT_ALONE) && (p->careful.due || p->hand.live[p->hand.n - 1]->b.careful)) return false;
-    return circuit_room(&p->circuit, now, hand_flying(&p->hand)) > 0;
-}
-
-static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
-{
-    return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
-}
+/* ---- the store's health ---- */
 
 void turn_store_failed(struct pipeline *p, const struct error *err)
 {
     p->store_error = *err;
     p->stats.meter.store_errors++;
-    if (!p->stats.stalled_since) p->stats.stalled_since = pipeline_now(p);
+    if (!p->stats.stalled_since) {
+        p->stats.stalled_since = pipeline_now(p);
+    }
     snprintf(p->stats.why, sizeof p->stats.why, "store: %s", err->text);
+
     if (err->fate == FATE_FATAL) {
         pipeline_fail(p, err, pipeline_now(p));
         return;
@@ -99,112 +52,110 @@ void turn_store_back(struct pipeline *p)
     schedule_store_back(&p->schedule);
     if (!p->store_error.code) return;
     p->store_error.code = 0;
-    if (!p->stats.down) p->stats.why[0] = 0;
+    if (!p->stats.down) {
+        p->stats.why[0] = '\0';
+    }
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
 }
 
-/* say_who_is_in_the_way: once, and again when it is somebody else. */
-static void say_who_is_in_the_way(struct pipeline *p, const char *who)
-{
-    bool same = strncmp(p->in_the_way, who ? who : "", sizeof p->in_the_way - 1) == 0;
-    if (same) return;
-    snprintf(p->in_the_way, sizeof p->in_the_way, "%s", who ? who : "");
-    if (who)
-        log_at(
-            p->cfg.log, LOG_WARN_, p->c->name,
-            "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business with it; looking every second "
-            "until that ends",
-            who);
-    else log_at(p->cfg.log, LOG_INFO_, p->c->name, "the doorbell works again");
-}
+/* ---- batches that go ---- */
 
-static void found_nothing(struct pipeline *p, const struct claim_hint *h, int64_t now)
+void turn_drop(struct pipeline *p, size_t i)
 {
-    int64_t wait = p->cfg.sweep_ms;
-    if (p->cfg.st->ops->bell_fd(p->cfg.st) < 0 && p->cfg.poll_ms < wait) wait = p->cfg.poll_ms;
-    if (h->wait_ms >= 0 && h->wait_ms < wait) wait = h->wait_ms;
-    if (h->nap_ms > 0 && h->nap_ms < wait) wait = h->nap_ms;
-    say_who_is_in_the_way(p, h->in_the_way);
-    careful_note_due(&p->careful, h->careful); /* then turn_may_claim waits for the live batches to end */
-    bool more = h->skipped > 0 || h->careful;
-    if (more) schedule_look_now(&p->schedule);
-    else schedule_rest(&p->schedule, now, wait * MS_NS, h->busy);
-    p->stats.paused = h->paused;
-    p->stats.through = h->through && p->hand.n == 0;
-    if (p->stats.through) p->stats.stalled_since = 0; /* no work that could get stuck */
-}
-
-static void took_batch(struct pipeline *p, struct live *l)
-{
-    p->stats.claims++;
-    if (!p->stats.stalled_since) p->stats.stalled_since = p->stats.ended_at = l->claimed_at;
-    p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
-    p->stats.through = p->stats.paused = false;
-    careful_note_due(&p->careful, false);
-    schedule_look_now(&p->schedule);
-    p->lane = (l->b.lane + 1) % p->c->lanes;
-    p->parked_turn = !p->parked_turn;
-    if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
+    struct live *l = p->hand.live[i];
+    if (l->b.careful) {
         careful_leave(&p->careful);
-        schedule_rest(&p->schedule, pipeline_now(p), 1000 * MS_NS, false);
     }
+    effects_drop(p, l);
+    hand_drop(&p->hand, i);
 }
 
-static void note_hint(struct pipeline *p, const struct claim_hint *h)
+void turn_drop_lost(struct pipeline *p)
 {
-    p->stats.crashed += (int64_t)h->crashed;
-    p->stats.buried += (int64_t)h->buried;
-    meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
-    if (h->crashed)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu event%s of a worker that vanished; delivering one at a time", h->crashed,
-               h->crashed == 1 ? "" : "s");
-    if (h->buried)
-        log_at(p->cfg.log, LOG_ERROR_, p->c->name,
-               "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
+    size_t before = p->hand.n;
+    for (size_t i = 0; i < p->hand.n;) {
+        const struct live *l = p->hand.live[i];
+        bool over = l->lost && l->flying == 0;
+        if (over) {
+            turn_drop(p, i);
+        } else {
+            i++;
+        }
+    }
+    if (p->hand.n < before) hand_remap(&p->hand);
 }
 
-/* request_of: known has room for HAND_MAX epochs and must live as long as the request. */
-static struct claim_request request_of(struct pipeline *p, int64_t *known)
+/* ---- is this a time for new work? ---- */
+
+/* batches_at_once is how many batches may be in hand. With a sink that keeps order by itself one is enough, and it is what makes
+ * that safe. Handlers' effects are one transaction for one batch. */
+static size_t batches_at_once(const struct pipeline *p)
+{
+    if (pipeline_failstop(p)) return 1;
+    if (effects_used(&p->effects)) return 1;
+    return HAND_MAX;
+}
+
+/* may_join says whether a batch may be claimed beside those in hand. */
+static bool may_join(const struct pipeline *p)
+{
+    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
+    if (p->hand.gave_back) return false;
+    if (BUG(CAREFUL_NOT_ALONE)) return true;
+
+    /* While a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
+    const struct live *newest = p->hand.live[p->hand.n - 1];
+    return !p->careful.due && !newest->b.careful;
+}
+
+bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
+{
+    size_t others = p->hand.n - settling;
+    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p)) return false;
+    if (p->hand.ready.head) return false; /* there is work in hand */
+    if (others >= batches_at_once(p)) return false;
+    if (others > 0 && !may_join(p)) return false;
+    return circuit_room(&p->circuit, now, hand_flying(&p->hand)) > 0;
+}
+
+static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
+{
+    return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
+}
+
+/* ---- what is asked of the store ---- */
+
+/* known_epochs lists the claims in hand, so that the store finds one that we don't know of. */
+static size_t known_epochs(const struct pipeline *p, int64_t known[HAND_MAX])
 {
     size_t n = 0;
-    for (size_t i = 0; i < p->hand.n; i++)
-        if (!p->hand.live[i]->lost) known[n++] = p->hand.live[i]->b.epoch;
-    size_t most = p->batch_size.n;
-    if (circuit_open(&p->circuit) && most > PROBE_EVENTS) most = PROBE_EVENTS;
-    return (struct claim_request){
-        .events = p->c->events,
-        .where = p->c->where,
-        .known = known,
-        .n_known = n,
+    for (size_t i = 0; i < p->hand.n; i++) {
+        const struct live *l = p->hand.live[i];
+        if (!l->lost) known[n++] = l->b.epoch;
+    }
+    return n;
+}
+
+/* begin makes an exchange that settles nothing and asks for nothing yet. */
+static void begin(const struct pipeline *p, struct exchange *x)
+{
+    *x = (struct exchange){.at = pipeline_now(p)};
+    x->request = (struct claim_request){
         .consumer = p->c->name,
         .owner = p->cfg.owner,
+        .events = p->c->events,
+        .where = p->c->where,
+        .filter = p->filter,
         .order = p->c->order,
         .lanes = p->c->lanes,
         .lane_hint = p->lane,
         .parked_first = p->parked_turn,
-        .filter = p->filter,
-        .max_events = most,
+        .known = x->known,
+        .n_known = known_epochs(p, x->known),
         .max_bytes = BATCH_BYTES,
         .lease_ms = p->c->lease_ms,
         .max_attempts = p->c->retry.attempts,
     };
-}
-
-/* superseded: another worker has registered the consumer with other settings, and those count. */
-static void superseded(struct pipeline *p)
-{
-    struct error err;
-    if (p->cfg.stand_by) {
-        standby_enter(p);
-        return;
-    }
-    err_fate(
-        &err, ERR_CONFLICT, FATE_FATAL, 0,
-        "this consumer was given another order, number of lanes or filter meanwhile (outbox consumers history %s); "
-        "start it again with those",
-        p->c->name);
-    pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
 }
 
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l)
@@ -220,99 +171,270 @@ struct settlement turn_settlement(const struct pipeline *p, const struct live *l
     return s;
 }
 
-/* turn_settled forgets a batch whose settlement was handed in. */
+/* add_settlement has the exchange settle live[i], all of which has ended. -1: out of memory. */
+static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, struct error *err)
+{
+    struct live *l = p->hand.live[i];
+    judge_batch(p, l);
+    if (live_outcomes(l) != 0) return err_nomem(err);
+
+    x->settled = l;
+    x->place = i;
+    x->settlement = turn_settlement(p, l);
+    if (l->b.careful) {
+        careful_leave(&p->careful); /* nothing of it is on its way any more */
+        l->b.careful = false;
+    }
+    schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
+    return 0;
+}
+
+/* claim_size is how many events to ask for: a few, while they only serve to probe the sink. */
+static size_t claim_size(const struct pipeline *p)
+{
+    size_t most = p->batch_size.n;
+    bool probing = circuit_open(&p->circuit);
+    if (probing && most > PROBE_EVENTS) return PROBE_EVENTS;
+    return most;
+}
+
+/* add_claim has the exchange claim the next batch, if this is a time for new work. The bell is emptied before the look, never
+ * after it: what rings meanwhile stays in it. */
+static void add_claim(struct pipeline *p, struct exchange *x)
+{
+    size_t settling = x->settled ? 1 : 0;
+    if (!wants_work(p, x->at, settling)) return;
+    x->next = hand_spare(&p->hand);
+    if (!x->next) return;
+
+    p->cfg.st->ops->bell_clear(p->cfg.st);
+    x->request.max_events = claim_size(p);
+    x->request.careful = careful_mode(&p->careful, p->hand.n - settling);
+}
+
+/* ---- what follows from the answer ---- */
+
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
-    if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
     struct live *l = p->hand.live[i];
-    if (lost) abandon(p, l, "another worker has taken it over, or its lease ran out");
+    if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
+    if (lost) lease_lose(p, l, "another worker has taken it over, or its lease ran out");
     batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
     turn_drop(p, i);
     schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
 }
 
-/* claimed takes what the claiming part of a turn gave: a batch, or word when to ask again. */
-static void claimed(struct pipeline *p, struct live *next, enum careful mode, struct claim_hint *h, int64_t now)
+/* note_crashes counts and tells what the store took over from workers that vanished. */
+static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 {
-    next->claimed_at = now;
-    next->deadline = now + p->c->lease_ms * MS_NS;
-    if (!next->b.careful) careful_leave(&p->careful);
-    if (next->b.n > 0) {
-        took_batch(p, next);
+    p->stats.crashed += (int64_t)h->crashed;
+    p->stats.buried += (int64_t)h->buried;
+    meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
+    if (h->crashed) {
+        log_at(p->cfg.log, LOG_WARN_, p->c->name,
+               "took over %zu event%s of a worker that vanished; delivering one at a time", h->crashed,
+               h->crashed == 1 ? "" : "s");
+    }
+    if (h->buried) {
+        log_at(p->cfg.log, LOG_ERROR_, p->c->name,
+               "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
+    }
+}
+
+/* superseded: another worker has registered the consumer with other settings, and those count. */
+static void superseded(struct pipeline *p)
+{
+    if (p->cfg.stand_by) {
+        standby_enter(p);
         return;
     }
-    arena_reset(&next->a);
-    bool again = mode == CAREFUL_SKIP && h->careful; /* another consumer of this process is at a careful event */
-    if (mode == CAREFUL_SKIP) h->careful = false;
-    found_nothing(p, h, now);
-    if (again) schedule_look_by(&p->schedule, now + CAREFUL_AGAIN);
+    struct error err;
+    err_fate(
+        &err, ERR_CONFLICT, FATE_FATAL, 0,
+        "this consumer was given another order, number of lanes or filter meanwhile (outbox consumers history %s); "
+        "start it again with those",
+        p->c->name);
+    pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
 }
 
-bool turn_settle(struct pipeline *p, int i)
+/* say_who_is_in_the_way tells who keeps us from being woken: once, and again when it is somebody else. */
+static void say_who_is_in_the_way(struct pipeline *p, const char *who)
 {
-    struct live *l = i >= 0 ? p->hand.live[i] : NULL, *next = NULL;
-    struct settlement s;
-    int64_t known[HAND_MAX], now = pipeline_now(p);
-    struct claim_request req = request_of(p, known);
-    struct claim_hint hint = {0};
-    struct batch b = {0};
-    struct error err = {0};
-    bool lost = false;
-    if (l) deliver_judge(p, l);
-    if (l && live_outcomes(l) != 0) {
-        err_nomem(&err);
-        goto failed;
+    const char *now = who ? who : "";
+    bool same = strncmp(p->in_the_way, now, sizeof p->in_the_way - 1) == 0;
+    if (same) return;
+    snprintf(p->in_the_way, sizeof p->in_the_way, "%s", now);
+    if (!who) {
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "the doorbell works again");
+        return;
     }
-    if (l) s = turn_settlement(p, l);
-    if (l && l->b.careful) {
-        careful_leave(&p->careful); /* nothing of it is on its way any more */
-        l->b.careful = false;
+    log_at(
+        p->cfg.log, LOG_WARN_, p->c->name,
+        "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business with it; looking every "
+        "second until that ends",
+        who);
+}
+
+static int64_t shorter(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* rest_ms is how long to rest when nothing was found and nobody rings. */
+static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
+{
+    bool has_bell = p->cfg.st->ops->bell_fd(p->cfg.st) >= 0;
+    int64_t wait = p->cfg.sweep_ms;
+    if (!has_bell) {
+        wait = shorter(wait, p->cfg.poll_ms);
     }
-    if (l) schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
-    if (wants_work(p, now, l ? 1 : 0)) next = hand_spare(&p->hand);
-    if (next) {
-        p->cfg.st->ops->bell_clear(p->cfg.st);
-        size_t others = p->hand.n - (l ? 1 : 0);
-        req.careful = careful_mode(&p->careful, others);
+    if (h->wait_ms >= 0) {
+        wait = shorter(wait, h->wait_ms);
+    }
+    if (h->nap_ms > 0) {
+        wait = shorter(wait, h->nap_ms);
+    }
+    return wait;
+}
+
+/* found_nothing decides when to look again. A careful event that was left behind waits either for our own batches to end, or for
+ * another pipeline of this process, which is at one. */
+static void found_nothing(struct pipeline *p, const struct exchange *x)
+{
+    const struct claim_hint *h = &x->hint;
+    bool skipped_careful = h->careful && x->request.careful == CAREFUL_SKIP;
+    bool careful_waits = h->careful && !skipped_careful;
+    bool look_on = h->skipped > 0 || careful_waits;
+
+    say_who_is_in_the_way(p, h->in_the_way);
+    careful_note_due(&p->careful, careful_waits);
+    if (look_on) {
+        schedule_look_now(&p->schedule);
     } else {
-        req.max_events = 0;
+        schedule_rest(&p->schedule, x->at, rest_ms(p, h) * MS_NS, h->busy);
     }
-    if (p->cfg.st->ops->turn(p->cfg.st, l ? &s : NULL, &lost, &req, next ? &next->a : NULL, &b, &hint, &err) != 0)
-        goto failed;
-    turn_store_back(p);
-    if (l) turn_settled(p, (size_t)i, lost);
-    note_hint(p, &hint);
-    if (hint.changed && p->state == PIPELINE_RUNNING) {
-        if (next) arena_reset(&next->a);
-        careful_leave(&p->careful);
-        superseded(p);
-    } else if (next) {
-        next->b = b;
-        claimed(p, next, req.careful, &hint, now);
+    if (skipped_careful) {
+        schedule_look_by(&p->schedule, x->at + CAREFUL_AGAIN);
     }
-    if (p->hand.n == 0 && !p->stats.down) p->stats.stalled_since = 0;
-    return b.n > 0 || l || hint.skipped;
-failed:
-    if (next) {
-        arena_reset(&next->a);
-        hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
+
+    p->stats.paused = h->paused;
+    p->stats.through = h->through && p->hand.n == 0;
+    if (p->stats.through) {
+        p->stats.stalled_since = 0; /* no work that could get stuck */
     }
-    careful_leave(&p->careful);
-    turn_store_failed(p, &err);
-    return false;
 }
 
-/* turn_drop_lost forgets batches that are not ours any more once nothing of them is with the sink. */
-void turn_drop_lost(struct pipeline *p)
+/* took_batch takes a claimed batch in hand. The next claim tries the next lane, and the other kind of events first. */
+static void took_batch(struct pipeline *p, struct live *l)
 {
-    size_t before = p->hand.n;
-    for (size_t i = 0; i < p->hand.n;) {
-        if (p->hand.live[i]->lost && p->hand.live[i]->flying == 0) turn_drop(p, i);
-        else i++;
+    p->stats.claims++;
+    p->stats.through = false;
+    p->stats.paused = false;
+    if (!p->stats.stalled_since) {
+        p->stats.stalled_since = l->claimed_at;
+        p->stats.ended_at = l->claimed_at;
     }
-    if (p->hand.n < before) hand_remap(&p->hand);
+    p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
+    p->lane = (l->b.lane + 1) % p->c->lanes;
+    p->parked_turn = !p->parked_turn;
+    careful_note_due(&p->careful, false);
+    schedule_look_now(&p->schedule);
+
+    if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
+        careful_leave(&p->careful);
+        schedule_rest(&p->schedule, pipeline_now(p), NO_MEMORY_WAIT, false);
+    }
 }
 
+/* claimed takes the answer to a claim: a batch, or word when to ask again. */
+static void claimed(struct pipeline *p, const struct exchange *x)
+{
+    struct live *l = x->next;
+    l->b = x->batch;
+    l->claimed_at = x->at;
+    l->deadline = x->at + p->c->lease_ms * MS_NS;
+    if (!l->b.careful) {
+        careful_leave(&p->careful);
+    }
+    if (l->b.n > 0) {
+        took_batch(p, l);
+        return;
+    }
+    arena_reset(&l->a);
+    found_nothing(p, x);
+}
+
+/* withdraw gives up what was made ready for a claim. */
+static void withdraw(struct pipeline *p, struct exchange *x)
+{
+    if (x->next) arena_reset(&x->next->a);
+    careful_leave(&p->careful);
+}
+
+static void exchange_failed(struct pipeline *p, struct exchange *x, const struct error *err)
+{
+    if (x->next) hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
+    withdraw(p, x);
+    turn_store_failed(p, err);
+}
+
+static void take_answer(struct pipeline *p, struct exchange *x)
+{
+    turn_store_back(p);
+    if (x->settled) turn_settled(p, x->place, x->lost);
+    note_crashes(p, &x->hint);
+
+    bool others_rule = x->hint.changed && p->state == PIPELINE_RUNNING;
+    if (others_rule) {
+        withdraw(p, x);
+        superseded(p);
+    } else if (x->next) {
+        claimed(p, x);
+    }
+    if (p->hand.n == 0 && !p->stats.down) {
+        p->stats.stalled_since = 0;
+    }
+}
+
+/* exchange is the one place where a pipeline settles and claims. Returns whether anything happened. */
+static bool exchange(struct pipeline *p, struct exchange *x)
+{
+    const struct settlement *s = x->settled ? &x->settlement : NULL;
+    struct arena *a = x->next ? &x->next->a : NULL;
+    struct error err = {0};
+    if (p->cfg.st->ops->turn(p->cfg.st, s, &x->lost, &x->request, a, &x->batch, &x->hint, &err) != 0) {
+        exchange_failed(p, x, &err);
+        return false;
+    }
+    take_answer(p, x);
+    return x->settled || x->batch.n > 0 || x->hint.skipped > 0;
+}
+
+/* ---- turns ---- */
+
+bool turn_settle(struct pipeline *p, size_t i)
+{
+    struct exchange x;
+    struct error err;
+    begin(p, &x);
+    if (add_settlement(p, &x, i, &err) != 0) {
+        exchange_failed(p, &x, &err);
+        return false;
+    }
+    add_claim(p, &x);
+    return exchange(p, &x);
+}
+
+/* claim asks for a batch, with nothing to settle. */
+static bool claim(struct pipeline *p)
+{
+    struct exchange x;
+    begin(p, &x);
+    add_claim(p, &x);
+    return exchange(p, &x);
+}
+
+/* hear_bell looks at once if the bell has rung. */
 static void hear_bell(struct pipeline *p, int64_t now)
 {
     struct pollfd bell = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
@@ -322,17 +444,24 @@ static void hear_bell(struct pipeline *p, int64_t now)
     if (rang) schedule_look_now(&p->schedule);
 }
 
-/* turn_store: while it is not known whether a batch's effects were committed, nothing is settled: see effects_resolve. */
+static bool ended(const struct pipeline *p, size_t i)
+{
+    return i < p->hand.n && p->hand.live[i]->open == 0;
+}
+
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
     if (effects_unsure(&p->effects) && !BUG(UNSURE_IS_SETTLED)) return false;
     if (schedule_store_away(&p->schedule, now)) return false;
+
     turn_drop_lost(p);
     for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->hand.n; i++)
-        if (p->hand.live[i]->open == 0) return turn_settle(p, (int)i);
+        if (ended(p, i)) return turn_settle(p, i);
     size_t next = hand_next(&p->hand);
-    if (p->hand.n > 0 && p->hand.live[next]->open == 0) return turn_settle(p, (int)next);
+    if (ended(p, next)) return turn_settle(p, next);
+
     hear_bell(p, now);
-    return wants_work(p, now, 0) && turn_settle(p, -1);
+    if (!wants_work(p, now, 0)) return false;
+    return claim(p);
 }
