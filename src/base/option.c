@@ -139,10 +139,10 @@ int option_index(const char *value, const char *const *names, int *ret, struct e
         return 0;
     }
 
+    char hint[TEXT_HINT];
     list_names(names, list, sizeof(list));
-    const char *near = text_nearest(value, names);
-    if (near) return err_set(err, ERR_CONFIG, "\"%s\" is not %s; did you mean %s?", value, list, near);
-    return err_set(err, ERR_CONFIG, "\"%s\" is not %s", value, list);
+    text_hint(value, names, (struct text_hint){0}, hint);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not %s%s", value, list, hint);
 }
 
 /* ---- tables ---- */
@@ -160,9 +160,9 @@ static int unknown(const struct option_def *table, const char *name, struct erro
     size_t n = 0;
     for (; table->name && n < NAMES_MAX; table++) names[n++] = table->name;
     names[n] = NULL;
-    const char *near = text_nearest(name, names);
-    if (!near) return err_set(err, ERR_CONFIG, "unknown option \"%s\"", name);
-    return err_set(err, ERR_CONFIG, "unknown option \"%s\"; did you mean \"%s\"?", name, near);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){"\"", "\"", NULL}, hint);
+    return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
 int option_apply(const struct option_def *o, void *target, const char *value, struct error *err)

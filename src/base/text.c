@@ -195,6 +195,20 @@ const char *text_nearest(const char *s, const char *const *names)
     return best;
 }
 
+static const char *or_nothing(const char *s)
+{
+    return s ? s : "";
+}
+
+const char *text_hint(const char *s, const char *const *names, struct text_hint how, char out[TEXT_HINT])
+{
+    const char *near = text_nearest(s, names);
+    out[0] = '\0';
+    if (near) snprintf(out, TEXT_HINT, "; did you mean %s%s%s?", or_nothing(how.before), near, or_nothing(how.after));
+    else if (how.otherwise) snprintf(out, TEXT_HINT, "; %s", how.otherwise);
+    return out;
+}
+
 /* char_length is how many bytes the character at p has, of n that are there; 0: it is none. */
 static size_t char_length(const char *p, size_t n)
 {

@@ -25,6 +25,13 @@ int text_bool(const char *s, bool *ret, struct error *err);
 /* text_nearest returns the entry of names (NULL-terminated) closest to s by edit distance if it is close enough to be
  * what was meant, else NULL. */
 const char *text_nearest(const char *s, const char *const *names);
+/* text_hint is what to say behind a complaint about a name that is not among names: "; did you mean NAME?" with the nearest, between
+ * `before` and `after`, or "; " and `otherwise` where none is near. Each of these may be NULL for nothing. Returns out. */
+struct text_hint {
+    const char *before, *after, *otherwise;
+};
+#define TEXT_HINT 400
+const char *text_hint(const char *s, const char *const *names, struct text_hint how, char out[TEXT_HINT]);
 /* text_clean makes one line, fit for a log, a terminal and a database, of whatever somebody else has said: n bytes at
  * `from`, which may be `out` itself. It is valid UTF-8, without blanks at its ends, and cut to fit `size`, which includes
  * the NUL, behind a whole character. White space and C0 control characters become blanks; what is not UTF-8 becomes '?', and

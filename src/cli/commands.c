@@ -24,9 +24,9 @@ int commands_find(const char *name, const struct command **ret, struct error *er
         *ret = commands_all[i];
         return 0;
     }
-    const char *near = text_nearest(name, names);
-    if (near) return options_usage(err, "unknown command \"%s\"; did you mean %s?", name, near);
-    return options_usage(err, "unknown command \"%s\"; outbox help lists them", name);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){.otherwise = "outbox help lists them"}, hint);
+    return options_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
 int commands_sub(const struct command *rows, const char *sub, const struct command **ret, struct error *err)
@@ -43,9 +43,10 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
         snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
     }
     if (!sub) return options_usage(err, "%s needs one of %s behind it", rows->name, list);
-    const char *near = text_nearest(sub, names);
-    if (near) return options_usage(err, "unknown subcommand \"%s %s\"; did you mean %s?", rows->name, sub, near);
-    return options_usage(err, "unknown subcommand \"%s %s\"; there are %s", rows->name, sub, list);
+    char hint[TEXT_HINT], all[TEXT_HINT];
+    snprintf(all, sizeof(all), "there are %s", list);
+    text_hint(sub, names, (struct text_hint){.otherwise = all}, hint);
+    return options_usage(err, "unknown subcommand \"%s %s\"%s", rows->name, sub, hint);
 }
 
 int commands_need_store(const struct cli *cli, struct error *err)

@@ -21,19 +21,8 @@
 
 static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    const char *names[16] = {0};
-    size_t n = strcspn(value, ":");
-    char scheme[32];
-    snprintf(scheme, sizeof(scheme), "%.*s", (int)(n < 31 ? n : 31), value);
-    for (size_t i = 0; i < 15 && store_kinds[i]; i++) {
-        names[i] = store_kinds[i]->scheme;
-        bool known = value[n] == ':' && strcmp(scheme, names[i]) == 0;
-        if (known) return option_text(field, value, o, err);
-    }
-    if (value[n] != ':')
-        return err_set(err, ERR_CONFIG, "\"%s\" is no store URL; write postgres://USER@HOST/DB or sqlite:PATH", value);
-    const char *near = text_nearest(scheme, names);
-    return err_set(err, ERR_CONFIG, "there is no store \"%s:\"; did you mean %s:?", scheme, near ? near : names[0]);
+    if (store_url_check(value, err) != 0) return -1;
+    return option_text(field, value, o, err);
 }
 
 static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
@@ -304,17 +293,12 @@ static const char *where_now(const struct reading *r, char out[WHERE])
 
 static int open_section(struct reading *r, const char *section, struct error *err)
 {
-    static const char *const names[] = {"outbox", "consumer", NULL};
-    char word[32];
     if (strcmp(section, "outbox") == 0) return 0;
     if (strncmp(section, "consumer ", 9) == 0) {
         char where[WHERE];
         return config_add_name(r->config, ORIGIN_FILE, section + 9, where_now(r, where), err);
     }
-    snprintf(word, sizeof(word), "%.*s", (int)strcspn(section, " "), section);
-    const char *near = text_nearest(word, names);
-    return err_set(err, ERR_CONFIG, "unknown section [%s]; %s[outbox] and [consumer NAME]%s", section,
-                   near ? "did you mean one of " : "there are ", near ? "?" : "");
+    return err_set(err, ERR_CONFIG, "unknown section [%s]; there are [outbox] and [consumer NAME]", section);
 }
 
 /* unknown_name says what was meant, looking at the options that may stand in the section. */
@@ -327,12 +311,14 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
         for (const struct option_def *o = config_options; o->name && n < 63; o++) names[n++] = o->name;
     }
     names[n] = NULL;
-    const char *near = text_nearest(name, names);
-    if (near) return err_set(err, ERR_CONFIG, "unknown option \"%s\"; did you mean %s?", name, near);
-    if (in_consumer && option_find(config_options, name)) {
+    bool misplaced = in_consumer && option_find(config_options, name);
+    bool typo = text_nearest(name, names) != NULL;
+    if (misplaced && !typo) {
         return err_set(err, ERR_CONFIG, "\"%s\" is not about one consumer; move it to the [outbox] section", name);
     }
-    return err_set(err, ERR_CONFIG, "unknown option \"%s\"; outbox config sample lists those there are", name);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){.otherwise = "outbox config sample lists those there are"}, hint);
+    return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
 static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)

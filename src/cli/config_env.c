@@ -121,13 +121,14 @@ static int unknown(const struct config *c, const char *variable, struct error *e
             n++;
         }
     }
-    const char *near = text_nearest(variable + sizeof(PREFIX) - 1, candidates);
-    if (near) err_set(err, ERR_CONFIG, "this is no option of a consumer there is; did you mean " PREFIX "%s?", near);
-    else if (n == 0) err_set(err, ERR_CONFIG, "there is no consumer this could be about; name it in OUTBOX_CONSUMERS");
-    else
-        err_set(err, ERR_CONFIG,
-                "this is no option of a consumer there is; it is OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
-                candidates[0]);
+    if (n > 0) {
+        char hint[TEXT_HINT], form[200];
+        snprintf(form, sizeof(form), "it is OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s", candidates[0]);
+        text_hint(variable + sizeof(PREFIX) - 1, candidates, (struct text_hint){PREFIX, NULL, form}, hint);
+        err_set(err, ERR_CONFIG, "this is no option of a consumer there is%s", hint);
+    } else {
+        err_set(err, ERR_CONFIG, "there is no consumer this could be about; name it in OUTBOX_CONSUMERS");
+    }
     free(candidates);
     free(made);
     return -1;

@@ -117,13 +117,10 @@ static int unknown(const struct cli *cli, const char *name, struct error *err)
     n = add_names(config_options, names, n);
     names[n] = NULL;
 
-    const char *near = text_nearest(name, names);
-    if (near) return options_usage(err, "unknown option --%s; did you mean --%s?", name, near);
-    if (!cli->cmd) {
-        return options_usage(err, "unknown option --%s; a command's own options stand behind it: see outbox help",
-                             name);
-    }
-    return options_usage(err, "unknown option --%s; outbox help %s lists those there are", name, cli->cmd->name);
+    char hint[TEXT_HINT], others[100] = "a command's own options stand behind it: see outbox help";
+    if (cli->cmd) snprintf(others, sizeof(others), "outbox help %s lists those there are", cli->cmd->name);
+    text_hint(name, names, (struct text_hint){"--", NULL, others}, hint);
+    return options_usage(err, "unknown option --%s%s", name, hint);
 }
 
 /* ---- reading ---- */

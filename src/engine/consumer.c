@@ -129,9 +129,9 @@ static int set_from(void *target, const char *value, const struct option_def *o,
     } else if (strcmp(value, "end") == 0) {
         start = START_END;
     } else if (text_int(value, 0, INT64_MAX, &seq, NULL) != 0) {
-        const char *near = text_nearest(value, words);
-        return err_set(err, ERR_CONFIG, "\"%s\" is not beginning, end or a sequence number%s%s%s", value,
-                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        char hint[TEXT_HINT];
+        text_hint(value, words, (struct text_hint){0}, hint);
+        return err_set(err, ERR_CONFIG, "\"%s\" is not beginning, end or a sequence number%s", value, hint);
     }
     c->start = start;
     c->start_seq = seq;

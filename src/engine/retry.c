@@ -41,10 +41,11 @@ static int set_part(const char *name, const char *value, struct retry_policy *p,
         p->jitter = value[0] == 'f';
         return 0;
     }
-    const char *near = text_nearest(name, names);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){0}, hint);
     return err_set(err, ERR_CONFIG,
-                   "\"%s\" is not patient, fast, slow, base=, cap=, attempts=, jitter=full|none or outage=%s%s", name,
-                   near ? "; did you mean " : "", near ? near : "");
+                   "\"%s\" is not patient, fast, slow, base=, cap=, attempts=, jitter=full|none or outage=%s", name,
+                   hint);
 }
 
 int retry_parse(const char *s, struct retry_policy *ret, struct error *err)

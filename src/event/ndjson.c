@@ -177,9 +177,9 @@ static int unknown_key(struct reader *r, const char *name)
 {
     const char *names[N_KEYS + 1] = {NULL};
     for (size_t i = 0; i < N_KEYS; i++) names[i] = keys[i].name;
-    const char *near = text_nearest(name, names);
-    if (!near) return err_set(r->err, ERR_INVALID, "unknown key \"%s\"", name);
-    return err_set(r->err, ERR_INVALID, "unknown key \"%s\"; did you mean \"%s\"?", name, near);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){"\"", "\"", NULL}, hint);
+    return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
 }
 
 /* find_key returns the index in keys of a raw name, or -1. */

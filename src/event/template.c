@@ -42,9 +42,9 @@ static int unknown_field(const char *name, struct error *err)
 {
     const char *names[FIELDS + 1] = {NULL};
     for (size_t i = 0; i < FIELDS; i++) names[i] = fields[i].name;
-    const char *near = text_nearest(name, names);
-    if (near) return err_set(err, ERR_CONFIG, "unknown field {%s}: did you mean {%s}?", name, near);
-    return err_set(err, ERR_CONFIG, "unknown field {%s}; there are " TEMPLATE_FIELDS, name);
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){"{", "}", "there are " TEMPLATE_FIELDS}, hint);
+    return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
 /* add_field takes what stands between braces: a name, or a name and [N]. */

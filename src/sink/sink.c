@@ -59,9 +59,10 @@ static int unknown(const char *scheme, const char *list, struct error *err)
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++) names[i] = sink_kinds[i]->scheme;
-    const char *near = text_nearest(scheme, names);
-    if (near) return err_set(err, ERR_CONFIG, "unknown sink '%s:': did you mean '%s:'?", scheme, near);
-    return err_set(err, ERR_CONFIG, "unknown sink '%s:'; there are %s", scheme, list);
+    char hint[TEXT_HINT], all[TEXT_HINT];
+    snprintf(all, sizeof all, "there are %s", list);
+    text_hint(scheme, names, (struct text_hint){"'", ":'", all}, hint);
+    return err_set(err, ERR_CONFIG, "unknown sink '%s:'%s", scheme, hint);
 }
 
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err)

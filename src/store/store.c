@@ -6,6 +6,8 @@
 #include "base/buf.h"
 #include "base/text.h"
 
+#define KINDS_MAX 8
+
 extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
 
 const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql, NULL};
@@ -24,22 +26,27 @@ const struct store_ops *store_kind(const char *url)
     return NULL;
 }
 
-int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+int store_url_check(const char *url, struct error *err)
 {
-    const struct store_ops *kind = store_kind(url);
-    if (kind) return kind->open(url, opt, ret, err);
-    const char *names[8] = {NULL};
-    for (size_t i = 0; store_kinds[i]; i++) names[i] = store_kinds[i]->scheme;
+    if (store_kind(url)) return 0;
     const char *colon = strchr(url, ':');
     if (!colon)
         return err_set(err, ERR_CONFIG, "store \"%.100s\" is not a URL: for a SQLite file write sqlite:%.100s", url,
                        url);
-    char scheme[32];
-    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url < 31 ? colon - url : 31), url);
-    const char *near = text_nearest(scheme, names);
-    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s%s%s; this build has: %s, %s", scheme,
-                   near ? "; did you mean " : "", near ? near : "", near ? ":" : "", store_sqlite.synopsis,
-                   store_postgres.synopsis);
+
+    const char *names[KINDS_MAX] = {NULL};
+    for (size_t i = 0; store_kinds[i]; i++) names[i] = store_kinds[i]->scheme;
+    char scheme[32], hint[TEXT_HINT];
+    snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
+    text_hint(scheme, names, (struct text_hint){.after = ":"}, hint);
+    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s; this build has: %s, %s", scheme, hint,
+                   store_sqlite.synopsis, store_postgres.synopsis);
+}
+
+int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+{
+    if (store_url_check(url, err) != 0) return -1;
+    return store_kind(url)->open(url, opt, ret, err);
 }
 
 void store_close(struct store *st)

@@ -540,7 +540,9 @@ struct store {
 
 extern const struct store_ops *const store_kinds[]; /* ends with NULL */
 
-/* store_open finds the kind by the URL's scheme and opens it. ERR_CONFIG for an unknown scheme, naming the nearest. */
+/* store_open finds the kind by the URL's scheme and opens it. store_url_check only looks for it: ERR_CONFIG for an unknown one,
+ * naming the nearest. */
+int store_url_check(const char *url, struct error *err);
 int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err);
 void store_close(struct store *st); /* NULL is fine */
 /* store_kind finds the kind by the URL's scheme; NULL: unknown. */

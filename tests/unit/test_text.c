@@ -220,6 +220,19 @@ static void nearest_finds_what_was_meant(void **state)
     assert_string_equal(text_nearest("type", names), "type");
 }
 
+static void hint_names_the_nearest_or_says_what_there_is(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"type", "payload", NULL};
+    char out[TEXT_HINT];
+    assert_string_equal(text_hint("typ", names, (struct text_hint){0}, out), "; did you mean type?");
+    assert_string_equal(text_hint("typ", names, (struct text_hint){"{", "}", "there are two"}, out),
+                        "; did you mean {type}?");
+    assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", "there are two"}, out),
+                        "; there are two");
+    assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", NULL}, out), "");
+}
+
 static void nearest_guesses_nothing_far_off(void **state)
 {
     (void)state;
@@ -345,6 +358,7 @@ int main(void)
         cmocka_unit_test(refuses_what_is_no_whole_number),
         cmocka_unit_test(reads_yes_and_no_in_all_their_forms),
         cmocka_unit_test(nearest_finds_what_was_meant),
+        cmocka_unit_test(hint_names_the_nearest_or_says_what_there_is),
         cmocka_unit_test(nearest_guesses_nothing_far_off),
         cmocka_unit_test(cleaned_text_is_one_line_that_a_terminal_survives),
         cmocka_unit_test(cleaned_text_is_cut_behind_a_whole_character),
