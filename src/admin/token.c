@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/char.h"
+
 #define FILE_MAX 16384
 
 /* (1) text is filled up with NULs, which no token contains: equal to the last byte means equal in length, too. */
@@ -29,7 +31,7 @@ void token_free(struct tokens *t)
 static bool printable(struct str word)
 {
     for (size_t i = 0; i < word.n; i++)
-        if (word.p[i] <= ' ' || word.p[i] >= 0x7f) return false;
+        if (!char_is_visible(word.p[i])) return false;
     return true;
 }
 

@@ -4,14 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* sequence_length: of the UTF-8 character at p, 0 when there is none (a stranger's bytes, or one that was cut). */
+#include "base/char.h"
+
+/* sequence_length is how many bytes the UTF-8 character at p has; 0: there is none (a stranger's bytes, or one that was cut). */
 static size_t sequence_length(const unsigned char *p)
 {
-    size_t n = *p < 0x80                 ? 1
-               : *p >= 0xc2 && *p < 0xe0 ? 2
-               : *p >= 0xe0 && *p < 0xf0 ? 3
-               : *p >= 0xf0 && *p < 0xf5 ? 4
-                                         : 0;
+    size_t n = 0;
+    if (*p < 0x80) n = 1;
+    else if (*p >= 0xc2 && *p < 0xe0) n = 2;
+    else if (*p >= 0xe0 && *p < 0xf0) n = 3;
+    else if (*p >= 0xf0 && *p < 0xf5) n = 4;
+
     for (size_t i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80) return 0;
     return n;
@@ -22,8 +25,9 @@ static void clean(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p;) {
         size_t n = sequence_length(p);
-        if (n == 0 || *p < 0x20 || *p == 0x7f) *p = n ? ' ' : '?', n = 1;
-        p += n;
+        if (n == 0) *p = '?';
+        else if (char_is_control((char)*p)) *p = ' ';
+        p += n ? n : 1;
     }
 }
 

@@ -11,26 +11,31 @@ static bool wanted(const struct log *l, enum log_level level)
     return l && l->write && (int)level >= atomic_load_explicit(&l->least, memory_order_relaxed);
 }
 
-void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
+/* put formats a line and hands it over; about is NULL if it is not about one event. */
+static void put(const struct log *l, enum log_level level, const char *consumer, const struct log_about *about,
+                const char *fmt, va_list ap)
 {
     char text[TEXT];
-    va_list ap;
     if (!wanted(l, level)) return;
-    va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
+    bool with_fields = about && l->write_about;
+    if (with_fields) l->write_about(l->ctx, level, consumer, text, about);
+    else l->write(l->ctx, level, consumer, text);
+}
+
+void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    put(l, level, consumer, NULL, fmt, ap);
     va_end(ap);
-    l->write(l->ctx, level, consumer, text);
 }
 
 void log_about(const struct log *l, enum log_level level, const char *consumer, const struct log_about *about,
                const char *fmt, ...)
 {
-    char text[TEXT];
     va_list ap;
-    if (!wanted(l, level)) return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    put(l, level, consumer, about, fmt, ap);
     va_end(ap);
-    if (l->write_about) l->write_about(l->ctx, level, consumer, text, about);
-    else l->write(l->ctx, level, consumer, text);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/char.h"
 #include "base/json.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
@@ -226,7 +227,7 @@ static size_t char_length(const char *p, size_t n)
 static bool is_harmful(const char *p, size_t length)
 {
     const unsigned char *c = (const unsigned char *)p;
-    if (length == 2) return c[0] == 0xc2 && c[1] < 0xa0;
+    if (length == 2) return char_is_c1(p);
     if (length != 3 || c[0] != 0xe2) return false;
     bool separator = c[1] == 0x80 && c[2] >= 0xa8 && c[2] <= 0xae; /* U+2028 to U+202E */
     bool isolate = c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9;   /* U+2066 to U+2069 */
@@ -238,7 +239,7 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     size_t to = 0;
     for (size_t at = 0; at < n;) {
         size_t length = char_length(from + at, n - at);
-        bool blank = length == 1 && ((unsigned char)from[at] <= ' ' || from[at] == 0x7f);
+        bool blank = length == 1 && (from[at] == ' ' || char_is_control(from[at]));
         bool bad = length == 0 || is_harmful(from + at, length);
         size_t taken = length ? length : 1, put = bad || blank ? 1 : length;
 
@@ -257,19 +258,18 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
 size_t text_char(const char *p, size_t n, bool *ret_fit)
 {
     size_t length = char_length(p, n);
-    bool control = (unsigned char)*p < ' ' || *p == 0x7f;
-    *ret_fit = length > 0 && !control && !is_harmful(p, length);
+    *ret_fit = length > 0 && !char_is_control(*p) && !is_harmful(p, length);
     return length ? length : 1;
 }
 
 bool text_plain(struct str s)
 {
-    const unsigned char *p = (const unsigned char *)s.p;
+    if (!utf8_valid(s, NULL)) return false;
     for (size_t i = 0; i < s.n; i++) {
-        bool c1 = p[i] == 0xc2 && i + 1 < s.n && p[i + 1] < 0xa0;
-        if (p[i] < 0x20 || p[i] == 0x7f || c1) return false;
+        bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
+        if (control) return false;
     }
-    return utf8_valid(s, NULL);
+    return true;
 }
 
 const char *text_kept(const char *said, char out[TEXT_KEPT_MAX])

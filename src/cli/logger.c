@@ -61,9 +61,6 @@ static const char *plain(struct buf *b, const char *text)
 {
     output_clean(b, text);
     if (!buf_cstr(b)) return "";
-    if (!utf8_valid((struct str){b->p, b->n}, NULL))
-        for (size_t i = 0; i < b->n; i++)
-            if ((unsigned char)b->p[i] > 127) b->p[i] = '?';
     return b->p;
 }
 

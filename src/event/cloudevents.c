@@ -1,5 +1,6 @@
 #include "event/cloudevents.h"
 
+#include "base/char.h"
 #include "base/clock.h"
 
 #define TRACESTATE_MAX 512 /* what W3C asks everyone to pass on */
@@ -23,7 +24,8 @@ static void add_percent(struct buf *b, struct str s)
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.p[i];
         char enc[3] = {'%', hex[c >> 4], hex[c & 15]};
-        if (c > 0x20 && c < 0x7f && c != '"' && c != '%') buf_addc(b, (char)c);
+        bool plain = char_is_visible(s.p[i]) && c != '"' && c != '%';
+        if (plain) buf_addc(b, s.p[i]);
         else buf_add(b, enc, 3);
     }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/char.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -17,12 +18,6 @@ static bool is_space(const unsigned char *p, size_t n)
     unsigned c = (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
     return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
            c == 0x3000;
-}
-
-/* is_control says whether the character at p (valid UTF-8) is C0, DEL or C1. */
-static bool is_control(const unsigned char *p)
-{
-    return p[0] < 0x20 || p[0] == 0x7F || (p[0] == 0xC2 && p[1] < 0xA0);
 }
 
 /* What a piece of text may be. */
@@ -39,8 +34,8 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     if (!utf8_valid(s, &at)) return err_set(err, ERR_INVALID, "%s is not valid UTF-8 at byte %zu", rule->what, at);
     const unsigned char *p = (const unsigned char *)s.p;
     for (size_t i = 0; i < s.n; i++) {
-        if (is_control(p + i))
-            return err_set(err, ERR_INVALID, "%s has a control character at byte %zu", rule->what, i);
+        bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
+        if (control) return err_set(err, ERR_INVALID, "%s has a control character at byte %zu", rule->what, i);
         if (rule->no_space && is_space(p + i, s.n - i))
             return err_set(err, ERR_INVALID, "%s has white space at byte %zu", rule->what, i);
         if (rule->no_slash && p[i] == '/')

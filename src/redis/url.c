@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/char.h"
 #include "base/text.h"
 
 #define PASSWORD_MAX 4096
@@ -47,7 +48,7 @@ static int decode(const char *from, size_t n, char *to, size_t size, struct erro
             c = hi * 16 + lo;
             i += 2;
         }
-        if (c < ' ' || c == 0x7f) return err_set(err, ERR_CONFIG, "a control character in the URL");
+        if (char_is_control((char)c)) return err_set(err, ERR_CONFIG, "a control character in the URL");
         if (k + 1 >= size) return err_set(err, ERR_CONFIG, "a part of the URL is too long");
         to[k++] = (char)c;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/char.h"
 #include "base/text.h"
 
 #define SOURCE_MAX 1024
@@ -61,9 +62,10 @@ int http_options_proxy(void *field, const char *value, const struct option_def *
 int http_options_source(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     size_t n = strlen(value);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)value[i] <= ' ' || (unsigned char)value[i] >= 0x7f || strchr("\"<>\\^`{|}", value[i]))
-            return err_set(err, ERR_CONFIG, "character %zu may not stand in a URI; percent-encode it", i + 1);
+    for (size_t i = 0; i < n; i++) {
+        bool allowed = char_is_visible(value[i]) && !strchr("\"<>\\^`{|}", value[i]);
+        if (!allowed) return err_set(err, ERR_CONFIG, "character %zu may not stand in a URI; percent-encode it", i + 1);
+    }
     if (n == 0 || n > SOURCE_MAX) return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
     return option_copy(field, value, o, err);
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/char.h"
 #include "base/fd.h"
 #include "sink/http_impl.h"
 
@@ -105,9 +106,10 @@ static int check_url(struct http *h, struct error *err)
 
 static bool is_token(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] <= ' ' || (unsigned char)s[i] >= 0x7f || strchr("()<>@,;:\\\"/[]?={}", s[i]))
-            return false;
+    for (size_t i = 0; i < n; i++) {
+        bool separator = strchr("()<>@,;:\\\"/[]?={}", s[i]) != NULL;
+        if (separator || !char_is_visible(s[i])) return false;
+    }
     return n > 0;
 }
 
@@ -135,8 +137,7 @@ static int add_header(struct buf *b, const char *line, size_t n, int number, str
     while (end > value && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r')) end--;
     if (value == end) return err_set(err, ERR_CONFIG, "line %d: %.*s has no value", number, (int)name, line);
     for (const char *p = value; p < end; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f)
-            return err_set(err, ERR_CONFIG, "line %d: a control character in the value", number);
+        if (char_is_control(*p)) return err_set(err, ERR_CONFIG, "line %d: a control character in the value", number);
     buf_add(b, line, name);
     buf_adds(b, ": ");
     buf_add(b, value, (size_t)(end - value));
