@@ -115,15 +115,20 @@ int gate_hosts_check(const char *list, struct error *err)
     return 0;
 }
 
+static bool same_host(const struct gate_host *a, const struct gate_host *b)
+{
+    if (a->is_address != b->is_address) return false;
+    if (!a->is_address) return strcmp(a->name, b->name) == 0;
+    return same_address((const struct sockaddr *)&a->address, (const struct sockaddr *)&b->address);
+}
+
 static bool is_listed(const char *list, const struct gate_host *h)
 {
     struct gate_host one;
     struct str word;
     while (list && next_host(&list, &word)) {
         if (str_is(word, "*")) return true;
-        if (!read_listed(word, &one) || one.is_address != h->is_address) continue;
-        if (!h->is_address && strcmp(one.name, h->name) == 0) return true;
-        if (h->is_address && same_address((struct sockaddr *)&one.address, (struct sockaddr *)&h->address)) return true;
+        if (read_listed(word, &one) && same_host(&one, h)) return true;
     }
     return false;
 }

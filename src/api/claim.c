@@ -57,16 +57,23 @@ struct outbox_batch {
 static int check_claim(const outbox_claim *given, outbox_claim *c, struct error *err)
 {
     *c = (outbox_claim)OUTBOX_CLAIM_INIT;
-    if (!given || given->size == 0) return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_CLAIM_INIT");
-    memcpy(c, given, given->size < sizeof *c ? given->size : sizeof *c);
+    bool initialised = given && given->size > 0;
+    if (!initialised) return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_CLAIM_INIT");
+    size_t known = sizeof *c;
+    if (given->size < known) known = given->size;
+    memcpy(c, given, known);
+
     if (c->limit == 0) c->limit = LIMIT;
     if (c->lease_ms == 0) c->lease_ms = LEASE_MS;
-    size_t name = c->worker ? strlen(c->worker) : 0;
-    if (name == 0 || name > WORKER_MAX)
+
+    size_t name = 0;
+    if (c->worker) name = strlen(c->worker);
+    bool named = name > 0 && name <= WORKER_MAX;
+    if (!named)
         return err_set(err, ERR_INVALID, "worker: 1 to %d bytes, another name for each that claims", WORKER_MAX);
     if (c->limit > LIMIT_MAX) return err_set(err, ERR_INVALID, "limit: 1 to %d events", LIMIT_MAX);
-    if (c->lease_ms < 0 || c->lease_ms > LEASE_MAX_MS)
-        return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+    bool lease_fits = c->lease_ms > 0 && c->lease_ms <= LEASE_MAX_MS;
+    if (!lease_fits) return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
     return 0;
 }
 

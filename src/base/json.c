@@ -54,8 +54,11 @@ static inline const char *skip_ascii(const char *p, const char *end)
 static inline size_t utf8_len(const char *p, const char *end)
 {
     const unsigned char *u = (const unsigned char *)p;
-    size_t n = u[0] < 0xC2 ? 0 : u[0] < 0xE0 ? 2 : u[0] < 0xF0 ? 3 : u[0] < 0xF5 ? 4 : 0;
-    if (n == 0 || (size_t)(end - p) < n) return 0;
+    if (u[0] < 0xC2 || u[0] > 0xF4) return 0;
+    size_t n = 2;
+    if (u[0] >= 0xE0) n = 3;
+    if (u[0] >= 0xF0) n = 4;
+    if ((size_t)(end - p) < n) return 0;
     for (size_t i = 1; i < n; i++)
         if ((u[i] & 0xC0) != 0x80) return 0;
     if (u[0] == 0xE0 && u[1] < 0xA0) return 0; /* overlong */
