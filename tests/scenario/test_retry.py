@@ -18,7 +18,7 @@ class Retry:
         """A sink that fails while `broken` is there, for good with an event of the type "bad"."""
         script = f'[ ! -e {self.broken} ] || [ "$OUTBOX_TYPE" != bad ] || exit 65; [ ! -e {self.broken} ] || exit 1; ' \
                  f'echo {name} $OUTBOX_SEQ $OUTBOX_ATTEMPT >>{self.out}'
-        return "--consumer", name, "--sink", "exec:" + script
+        return "--consumer", name, "--sink", "exec:" + script, "--retry", "base=1h,cap=1h,jitter=none,outage=0s"
 
     def delivered(self):
         return sorted(self.out.read_text().splitlines()) if self.out.exists() else []
@@ -26,10 +26,11 @@ class Retry:
     def states(self, name="mail"):
         return [d["state"] for e in self.json("events", "list", "--consumer", name) for d in e["deliveries"]]
 
-    def failed(self, *more, says=("failed",)):
-        """failed: a relay has tried, the first events are in these states, what failed waits for an hour, and the sink works again."""
-        relay = self.relay(*self.sink(), *more, "--retry", "base=1h,cap=1h,jitter=none,outage=0s")
-        wait_until(lambda: self.states()[:len(says)] == list(says), what=relay.output)
+    def failed(self, *more, says=("failed",), names=("mail",)):
+        """failed: a relay has tried, for each of these consumers the first events are in these states, what failed waits for an hour,
+        and the sink works again."""
+        relay = self.relay(*self.sink(), *more)
+        wait_until(lambda: all(self.states(name)[:len(says)] == list(says) for name in names), what=relay.output)
         self.broken.unlink()
         return relay
 
@@ -51,8 +52,7 @@ class Retry:
 
     def test_for_one_consumer_alone(self):
         id = self.emit("later")
-        with self.failed(*self.sink("other")) as relay:
-            wait_until(lambda: self.states("other") == ["failed"], what=relay.output)
+        with self.failed(*self.sink("other"), names=("mail", "other")) as relay:
             self.outbox("events", "retry", id, "--consumer", "other")
             wait_until(lambda: self.delivered() == ["other 1 2"], what=relay.output)
             self.assertEqual(self.states(), ["failed"])
