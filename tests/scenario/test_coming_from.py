@@ -48,8 +48,8 @@ class Named:
 
     def test_a_retry_is_counted_and_forgotten_once_it_succeeds(self):
         self.emit("a", "k/1")
-        self.emit("a", "k/2")  # which gets through beside it, so that the failure is the first one's own
-        self.drain("--consumer", "late", "--retry", "base=1ms,cap=1ms,attempts=2", "--sink",
+        self.emit("a", "k/2")
+        self.drain("--consumer", "late", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s", "--sink",
                    'exec:test $OUTBOX_AGGREGATE_ID = 2 || test $OUTBOX_ATTEMPT = 2 || { touch seen; exit 75; }')
         self.assertTrue(self.path("seen").exists())
         self.assertEqual(self.rows("outbox_listeners", "listener_id, last_processed_id, retry_count, retry_after, last_error"),
