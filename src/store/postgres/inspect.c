@@ -157,14 +157,14 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 static int send_page(struct pg_store *st, const struct event_query *q, int64_t after, struct error *err)
 {
     static const char up[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > $1 AND "
+        "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq > $1 AND "
         "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq LIMIT $5::bigint";
     static const char down[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
+        "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
         "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
-    static const char one[] = "SELECT " PG_EVENT_COLUMNS
+    static const char one[] = "SELECT " PG_EVENT_SHOWN
                               " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
     if (q->id) return pg_send(st, PG_MAIN, err, one, "is", store_seq_of(q->id), store_seq_of(q->id) ? "" : q->id);
     if (q->newest_first)
@@ -250,12 +250,10 @@ static const char *copy(const PGresult *r, int col, struct arena *a, bool *ok)
 
 int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err)
 {
-    static const char sql[] =
-        "SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant, "
-        "d.created_at, d.not_before, " PG_INBOX_KEY(
-            "d") ", d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
-                 "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
-                 " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
+    static const char sql[] = "SELECT " PG_DEAD_SHOWN
+                              ", d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
+                              "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
+                              " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
     struct pg_store *st = pg_of(base);
     struct arena a;
     PGresult *r;
