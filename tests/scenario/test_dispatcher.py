@@ -92,6 +92,11 @@ class Dispatcher(Configured):
         self.assertEqual({event: sink for event, (sink, _) in recorded.items()}, sent)
         self.assertEqual(sorted(recorded), sorted(self.ids()))
         for _, at in recorded.values(): self.assertTrue(before - 1 <= at <= after + 1, (before, at, after))
+        event = sorted(sent)[0]
+        shown, = self.json("events", "show", event)["deliveries"]
+        self.assertEqual((shown["state"], shown["receipt"]), ("delivered", sent[event]))
+        self.assertRegex(shown["delivered_at"], r"^\d{4}-\d\d-\d\dT.*Z$")
+        self.assertRegex(self.outbox("events", "show", event).stdout, rf"DELIVERED +RECEIPT[^\n]*\n.*{shown['delivered_at']} +{sent[event]}")
         # 50 at a time at most: each claim has an epoch of its own
         (claims,), = self.sql(self.EPOCHS)
         self.assertGreaterEqual(claims, 3)

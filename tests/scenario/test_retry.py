@@ -68,6 +68,19 @@ class Retry:
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
             self.assertIn("waits for no attempt", self.outbox("events", "retry", first, status=DATA).stderr)
 
+    def test_a_letter_that_was_sent_back_and_fails_again_is_found_though_its_event_was_trimmed(self):
+        id = self.emit("bad")
+        self.drain("--consumer", "mail", "--sink", "exec:exit 65")
+        self.outbox("trim", "--older-than", "0s", "--yes")
+        self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
+        self.outbox("dead", "retry", id)
+        hours = ("--retry", "base=1h,cap=1h,attempts=5,jitter=none")
+        with self.relay("--consumer", "mail", "--sink", "exec:test -e healed && touch again || exit 75", *hours) as relay:
+            wait_until(lambda: self.ask("SELECT count(*) FROM @parked WHERE failed_at IS NOT NULL") == [(1,)], what=relay.output)
+            self.path("healed").touch()
+            self.assertIn(f"{id}: tried again at once for 1 consumer", self.outbox("events", "retry", id).stdout)
+            wait_until(self.path("again").exists, what=relay.output)
+
 
 if __name__ == "__main__":
     unittest.main()

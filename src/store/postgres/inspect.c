@@ -123,6 +123,10 @@ static int read_state(struct viewer *v, const PGresult *r, int row, const struct
     d->due_at = pg_int(r, row, 3);
     d->error = e ? arena_bytes(a, e, strlen(e)) : NULL;
     if (e && !d->error) return err_nomem(err);
+    const char *receipt = pg_str(r, row, 7);
+    d->delivered_at = pg_int(r, row, 6);
+    d->receipt = receipt ? arena_bytes(a, receipt, strlen(receipt)) : NULL;
+    if (receipt && !d->receipt) return err_nomem(err);
     if (excluded(v, i, pg_str(r, row, 5), ev->payload, &left_out, err) != 0) return -1;
     if (left_out) d->state = STATE_SKIPPED;
     return 0;
@@ -134,10 +138,13 @@ static int read_states(struct viewer *v, const struct event *ev, struct arena *a
     for (size_t i = 0; i < v->n; i++)
         v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
     if (v->n == 0) return 0;
-    PGresult *r = pg_query(v->st, err,
-                           "SELECT consumer, state, attempts, floor(extract(epoch FROM due_at) * 1000)::bigint, error, "
-                           "predicate FROM @schema@.delivery WHERE seq = $1",
-                           "i", ev->seq);
+    PGresult *r = pg_query(
+        v->st, err,
+        "SELECT d.consumer, d.state, d.attempts, floor(extract(epoch FROM d.due_at) * 1000)::bigint, "
+        "d.error, d.predicate, floor(extract(epoch FROM r.at) * 1000)::bigint, r.sink_id FROM "
+        "@schema@.delivery d LEFT JOIN @schema@.receipt r ON r.consumer = d.consumer AND r.seq = d.seq "
+        "AND r.event_id = d.event_id WHERE d.seq = $1",
+        "i", ev->seq);
     if (!r) return -1;
     int bad = 0;
     for (int row = 0; !bad && row < PQntuples(r); row++) bad = read_state(v, r, row, ev, a, err);
