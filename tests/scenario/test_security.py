@@ -41,7 +41,7 @@ class TenCommands(Case):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
         cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
         cls.etc, cls.run_dir, cls.state, cls.drop_in, cls.bin = (cls.root / name for name in ("etc", "run", "state", "unit.d", "bin"))
-        for folder in (cls.etc, cls.run_dir, cls.state, cls.drop_in, cls.bin): folder.mkdir(mode=0o755)
+        for folder in (cls.etc, cls.run_dir, cls.state, cls.bin): folder.mkdir(mode=0o755)  # no folder of drop-ins: nobody has one yet
         cls.server = Encrypted(cls.root)
         cls.addClassCleanup(cls.server.close)
         cls.server.start()
