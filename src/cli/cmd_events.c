@@ -137,6 +137,8 @@ static void delivery_json(struct buf *b, const struct delivery_info *d)
     output_number(b, "attempts", d->attempts);
     output_stamp(b, "due_at", d->due_at);
     output_string(b, "error", d->error);
+    output_stamp(b, "delivered_at", d->delivered_at);
+    output_string(b, "receipt", d->receipt);
     buf_addc(b, '}');
 }
 
@@ -253,25 +255,48 @@ static int list_published(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, struct error *err)
+static bool any_receipt(const struct delivery_info *d, size_t n)
 {
-    char attempts[OUTPUT_INT], due[CLOCK_RFC3339_SIZE];
-    const char *cells[] = {d->consumer, delivery_state_names[d->state], output_int(d->attempts, attempts),
-                           output_time(d->due_at, due), d->error};
+    for (size_t i = 0; i < n; i++)
+        if (d[i].delivered_at) return true;
+    return false;
+}
+
+static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, bool receipts, struct error *err)
+{
+    char attempts[OUTPUT_INT], due[CLOCK_RFC3339_SIZE], delivered[CLOCK_RFC3339_SIZE];
+    const char *cells[] = {d->consumer,
+                           delivery_state_names[d->state],
+                           output_int(d->attempts, attempts),
+                           output_time(d->due_at, due),
+                           d->error,
+                           NULL,
+                           NULL};
+    if (receipts) {
+        cells[4] = output_time(d->delivered_at, delivered);
+        cells[5] = d->receipt;
+        cells[6] = d->error;
+    }
     return output_row(tb, cells, err);
 }
 
+/* print_deliveries shows receipts where there are some. */
 static int print_deliveries(const struct delivery_info *d, size_t n, struct error *err)
 {
-    static const struct output_column columns[] = {
+    static const struct output_column plain[] = {
         {"CONSUMER", false, false}, {"STATE", false, false}, {"ATTEMPTS", true, false},
         {"DUE", false, false},      {"ERROR", false, true},  {NULL, false, false},
     };
+    static const struct output_column with_receipts[] = {
+        {"CONSUMER", false, false},  {"STATE", false, false},   {"ATTEMPTS", true, false}, {"DUE", false, false},
+        {"DELIVERED", false, false}, {"RECEIPT", false, false}, {"ERROR", false, true},    {NULL, false, false},
+    };
     struct libscols_table *tb;
+    bool receipts = any_receipt(d, n);
     if (n == 0) return 0;
-    if (output_table(columns, true, false, &tb, err) != 0) return -1;
+    if (output_table(receipts ? with_receipts : plain, true, false, &tb, err) != 0) return -1;
     for (size_t i = 0; i < n; i++) {
-        if (add_delivery(tb, &d[i], err) != 0) {
+        if (add_delivery(tb, &d[i], receipts, err) != 0) {
             output_discard(tb);
             return -1;
         }
@@ -349,20 +374,35 @@ struct waiting {
     bool known, nomem;
 };
 
+static void add_waiting(struct waiting *w, const char *consumer)
+{
+    const char **list = arena_alloc(&w->arena, (w->n + 1) * sizeof *list);
+    const char *name = arena_bytes(&w->arena, consumer, strlen(consumer));
+    w->nomem = w->nomem || !list || !name;
+    if (w->nomem) return;
+    if (w->n) memcpy(list, w->consumer, w->n * sizeof *list);
+    list[w->n++] = name;
+    w->consumer = list;
+}
+
 static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct waiting *w = ctx;
     w->known = true;
     w->seq = ev->seq;
-    w->consumer = arena_alloc(&w->arena, (n + 1) * sizeof *w->consumer);
-    w->nomem = !w->consumer;
-    for (size_t i = 0; !w->nomem && i < n; i++) {
-        if (d[i].state != STATE_FAILED) continue;
-        const char *name = arena_bytes(&w->arena, d[i].consumer, strlen(d[i].consumer));
-        w->nomem = !name;
-        w->consumer[w->n++] = name;
-    }
+    for (size_t i = 0; i < n; i++)
+        if (d[i].state == STATE_FAILED) add_waiting(w, d[i].consumer);
     return 1;
+}
+
+/* A dead letter that was sent back is tried again, even if its event was trimmed meanwhile: the letter has it whole. */
+static int collect_sent_back(void *ctx, const struct dead_letter *d)
+{
+    struct waiting *w = ctx;
+    w->known = true;
+    w->seq = d->ev.seq;
+    if (d->retrying) add_waiting(w, d->consumer);
+    return w->nomem;
 }
 
 static int retry_event(struct again *g, const char *id, struct error *err)
@@ -372,6 +412,7 @@ static int retry_event(struct again *g, const char *id, struct error *err)
     struct dead_query dead = {.id = id, .consumer = g->consumer};
     arena_init(&w.arena, 0);
     int r = g->st->ops->events(g->st, &q, collect_waiting, &w, err);
+    if (r == 0 && !w.known) r = g->st->ops->dead(g->st, &dead, collect_sent_back, &w, err);
     if (r == 0 && w.nomem) r = err_nomem(err);
     for (size_t i = 0; r == 0 && i < w.n; i++) r = retry_waiting(g, w.consumer[i], w.seq, err);
     if (r == 0) r = g->st->ops->dead_retry(g->st, &dead, &g->buried, err);

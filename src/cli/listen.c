@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <microhttpd.h>
 
@@ -25,10 +28,11 @@
 #define IDLE_S 75        /* without a byte; a relay uses a connection again for 60 s */
 #define ID_MAX 1024
 
-/* A connection. (1) deadline == 0: the place is free; CLOCK_NEVER: it is our turn. */
+/* A connection. (1) deadline == 0: the place is free; CLOCK_NEVER: it is our turn. (2) said_all: its other side has closed its half. */
 struct place {
     int fd;
     int64_t deadline;
+    bool said_all;
 };
 
 /* One request, from its first line until it was answered. (1) Suspended ones are in the listener's queue. (2) refused != 0: its
@@ -55,6 +59,8 @@ struct listener {
     struct visit *first, *last;
     struct place place[PLACES];
     int64_t look_at; /* when the first of them may be too late */
+    int halves;      /* an epoll of all of them, for who has said all */
+    bool any_half;
     size_t body_max, bodies_max, held;
     struct buf line;
     int64_t seen, answered;
@@ -341,6 +347,47 @@ static void forget(void *ctx, struct MHD_Connection *conn, void **state, enum MH
 
 /* ---- those who never finish ---- */
 
+/* The daemon reads what has come, and does not see that nothing will come any more where both came at once: such a connection would
+ * stay until its time is up. So we look, too; once for each, as one whose answer is still to go out stays as it is. */
+static void watch_half(struct listener *l, struct place *p)
+{
+    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = p};
+    p->said_all = false;
+    epoll_ctl(l->halves, EPOLL_CTL_ADD, p->fd, &ev);
+}
+
+static void see_halves(struct listener *l)
+{
+    struct epoll_event evs[64];
+    int n = epoll_wait(l->halves, evs, 64, 0);
+    for (int i = 0; i < n; i++) {
+        struct place *p = evs[i].data.ptr;
+        p->said_all = l->any_half = true;
+    }
+}
+
+/* drop_halves shuts those that wait for the other side, once the daemon has read and worked off whatever came. */
+static void drop_halves(struct listener *l)
+{
+    MHD_UNSIGNED_LONG_LONG mhd;
+    bool at_work = MHD_get_timeout(l->daemon, &mhd) == MHD_YES && mhd == 0;
+    if (!l->any_half || at_work) return;
+    l->any_half = false;
+    for (size_t i = 0; i < PLACES; i++) {
+        struct place *p = &l->place[i];
+        int unread = 0;
+        if (!p->deadline || !p->said_all) continue;
+        bool waits = p->deadline != CLOCK_NEVER && ioctl(p->fd, FIONREAD, &unread) == 0 && unread == 0;
+        if (!waits) {
+            l->any_half = true;
+            continue;
+        }
+        shutdown(p->fd, SHUT_RDWR);
+        p->deadline = CLOCK_NEVER;
+        p->said_all = false;
+    }
+}
+
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **place,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -355,6 +402,7 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **place,
         if (l->place[i].deadline) continue;
         l->place[i].fd = info->connect_fd;
         give_time(l, &l->place[i], l->w->request_ms + BETWEEN_MS);
+        watch_half(l, &l->place[i]);
         *place = &l->place[i];
         return;
     }
@@ -424,16 +472,21 @@ static bool done(const struct listener *l)
 
 static void loop(struct listener *l, const sigset_t *waiting)
 {
-    struct pollfd fd = {.fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, .events = POLLIN};
+    struct pollfd fds[] = {
+        {.fd = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, .events = POLLIN},
+        {.fd = l->halves, .events = POLLIN},
+    };
     while (!done(l)) {
         MHD_UNSIGNED_LONG_LONG mhd;
         int ms = resume(l, false), late = drop_late(l);
         if (late >= 0 && (ms < 0 || late < ms)) ms = late;
         if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES && (ms < 0 || mhd < (unsigned)ms)) ms = (int)mhd;
         struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
-        ppoll(&fd, 1, ms < 0 ? NULL : &ts, waiting);
+        ppoll(fds, 2, ms < 0 ? NULL : &ts, waiting);
         resume(l, false);
+        see_halves(l);
         MHD_run(l->daemon);
+        drop_halves(l);
     }
     for (int i = 0; i < 3; i++) { /* what was answered goes out */
         resume(l, true);
@@ -487,6 +540,8 @@ int listen_run(struct cli *cli, struct error *err)
     buf_init(&l->line, OUTPUT_MAX);
     catch_signals(&before);
     int r = load_keys(l, err);
+    l->halves = epoll_create1(EPOLL_CLOEXEC);
+    if (r == 0 && l->halves < 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to listen");
     if (r == 0) r = make_answer(l, err);
     if (r == 0) r = start(l, err);
     if (r == 0) loop(l, &before);
@@ -495,6 +550,7 @@ int listen_run(struct cli *cli, struct error *err)
         r = -1;
     }
     if (l->daemon) MHD_stop_daemon(l->daemon);
+    if (l->halves >= 0) close(l->halves);
     if (l->answer) MHD_destroy_response(l->answer);
     signature_keys_free(l->keys);
     replay_free(l->memory);

@@ -236,6 +236,7 @@ void output_event(struct buf *b, const struct event *ev)
     }
     embed(b, "payload", ev->payload);
     embed(b, "headers", ev->headers.p ? ev->headers : STR("{}"));
+    output_str(b, "idempotency_key", ev->idempotency_key);
     output_str(b, "tenant", ev->tenant);
     output_stamp(b, "created_at", ev->created_at);
     output_stamp(b, "not_before", ev->not_before);
@@ -273,6 +274,7 @@ int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct
         {"type", ev->type.p},
         {"key", buf_cstr(&key)},
         {"version", ev->has_version ? output_int(ev->version, version) : NULL},
+        {"idempotency key", ev->idempotency_key.p},
         {"tenant", ev->tenant.p},
         {"created", output_time(ev->created_at, created)},
         {"not before", output_time(ev->not_before, due)},

@@ -66,7 +66,7 @@ static int ask(struct member *m, int argc, const char **argv, redisReply **ret, 
     char said[REDIS_TEXT];
     if (redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err) != 0) return -1;
     if ((*ret)->type != REDIS_REPLY_ERROR) return 0;
-    redis_text(*ret, said);
+    redis_conn_text(&m->conn, *ret, said);
     enum redis_fault fault = redis_fault_of((*ret)->str);
     if (redis_reconnects((*ret)->str)) redis_conn_close(&m->conn);
     freeReplyObject(*ret);
@@ -150,7 +150,7 @@ static int make_group(struct member *m, const char *stream, struct error *err)
     const char *argv[] = {"XGROUP", "CREATE", stream, m->cfg->group, from, "MKSTREAM"};
     if (redis_conn_call(&m->conn, 6, argv, NULL, ANSWER_MS, m->cfg->wake, &r, err) != 0) return -1;
     there = r->type != REDIS_REPLY_ERROR || strncmp(r->str, "BUSYGROUP", 9) == 0;
-    redis_text(r, said);
+    redis_conn_text(&m->conn, r, said);
     freeReplyObject(r);
     if (there) return 0;
     return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s, stream %.100s: %s", m->url.label, stream, said);

@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/text.h"
 #include "redis/reply.h"
 
-#define GREET_MAX 16384
+#define GREET_MAX 16384 /* of what is said in the greeting, and of each answer to it */
+#define SECRET_TOLD 16  /* bytes of a password: a text that has them repeats it, if only the beginning */
 #define READ_SIZE 65536
 #define SEND_BUFFER (4 << 20)  /* or what the system allows */
 #define READS_MAX 64           /* per visit */
@@ -41,14 +43,22 @@ static void close_socket(struct redis_conn *c)
     c->state = REDIS_CLOSED;
 }
 
+static void forget_secret(struct redis_conn *c)
+{
+    if (c->secret) explicit_bzero(c->secret, strlen(c->secret));
+    free(c->secret);
+    c->secret = NULL;
+}
+
 void redis_conn_close(struct redis_conn *c)
 {
     close_socket(c);
+    forget_secret(c);
     forget_addrs(c);
     if (c->reader) redisReaderFree(c->reader);
     c->reader = NULL;
     buf_clear(&c->out);
-    if (c->greet.p) explicit_bzero(c->greet.p, c->greet.n); /* it has the password */
+    if (c->greet.p) explicit_bzero(c->greet.p, c->greet.cap); /* it had the password */
     buf_clear(&c->greet);
     c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
@@ -88,12 +98,10 @@ static int make_greeting(struct redis_conn *c, struct error *err)
 {
     char db[24];
     int bad = 0;
-    char *password = redis_url_password(c->url, err);
+    const char *password = c->secret = redis_url_password(c->url, err);
     if (!password && err->code) return -1;
     if (password && c->url->user) bad = greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", c->url->user, password});
     else if (password) bad = greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", password});
-    if (password) explicit_bzero(password, strlen(password));
-    free(password);
     snprintf(db, sizeof db, "%lld", (long long)c->url->db);
     if (!bad && c->url->db) bad = greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
     if (!bad) bad = greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
@@ -235,6 +243,20 @@ static int flush(struct redis_conn *c, struct buf *b, size_t *sent, struct error
     return 0;
 }
 
+/* repeats_secret: Redis itself repeats the beginning of long arguments only. */
+static bool repeats_secret(const struct redis_conn *c, const redisReply *r)
+{
+    size_t n = c->secret ? strlen(c->secret) : 0;
+    if (n > SECRET_TOLD) n = SECRET_TOLD;
+    return n && r->str && memmem(r->str, r->len, c->secret, n);
+}
+
+void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT])
+{
+    if (repeats_secret(c, r)) snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
+    else text_clean(out, REDIS_TEXT, r->str ? r->str : "", r->str ? r->len : 0);
+}
+
 /* greeted takes an answer of the greeting. A name that could not be set is nobody's loss, unless the reason is that the
  * server would say the same to everything. */
 static int greeted(struct redis_conn *c, const redisReply *r, struct error *err)
@@ -249,7 +271,7 @@ static int greeted(struct redis_conn *c, const redisReply *r, struct error *err)
     bool may_not = strncmp(r->str, "NOPERM", 6) == 0; /* CLIENT is not what we came for */
     if (what == GREET_NAME && (!to_everything || may_not)) return 0;
     char text[REDIS_TEXT];
-    redis_text(r, text);
+    redis_conn_text(c, r, text);
     enum fate fate = what == GREET_SELECT && fault == REDIS_FAULT_UNKNOWN ? FATE_FATAL : FATE_DOWN;
     return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what], text);
 }
@@ -272,7 +294,8 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         freeReplyObject(r);
         if (rc != 0) return -1;
     }
-    if (c->coming <= c->in_max) return 0;
+    bool greeting = c->state == REDIS_GREETING;
+    if (c->coming <= (greeting ? GREET_MAX : c->in_max)) return 0;
     return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s gives an answer that does not end", c->url->label);
 }
 

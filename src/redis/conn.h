@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "redis/reply.h"
 #include "redis/tls.h"
 #include "redis/url.h"
 
@@ -37,6 +38,7 @@ struct redis_conn {
     size_t in_max, coming;             /* bytes of a reply that is not whole yet */
     struct buf out, greet;
     size_t sent, greet_sent;
+    char *secret; /* the password as it was sent; NULL: none */
     enum redis_greeting asked[GREETINGS];
     size_t n_asked, greeted;
 };
@@ -59,6 +61,10 @@ static inline size_t redis_conn_queued(const struct redis_conn *c)
 {
     return c->out.n - c->sent;
 }
+
+/* redis_conn_text copies the text of an error reply, fit to print: cleaned, and without our password. A server that does not know
+ * AUTH, as one where it was renamed, repeats what came with it. */
+void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT]);
 
 /* Takes a reply; frees it with freeReplyObject. */
 typedef void redis_reply_fn(void *ctx, redisReply *r);

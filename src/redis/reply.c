@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
-
 #define CLUSTER "this is a cluster, whose streams are on several servers: not supported"
 #define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
@@ -90,11 +88,6 @@ const char *redis_advice_of(const char *text)
 bool redis_reconnects(const char *text)
 {
     return find(text)->reconnect;
-}
-
-void redis_text(const redisReply *r, char out[REDIS_TEXT])
-{
-    text_clean(out, REDIS_TEXT, r->str ? r->str : "", r->str ? r->len : 0);
 }
 
 static bool number(const char *s, char **end, int64_t *ret)

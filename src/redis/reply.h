@@ -23,9 +23,7 @@ const char *redis_advice_of(const char *text);
 /* redis_reconnects: another connection may fare better, because it may lead to another server, or log in anew. */
 bool redis_reconnects(const char *text);
 
-#define REDIS_TEXT 256
-/* redis_text copies the text of a reply, made fit to print by text_clean. */
-void redis_text(const redisReply *r, char out[REDIS_TEXT]);
+#define REDIS_TEXT 256 /* see redis_conn_text */
 
 /* redis_id reads a stream's id, "1748100000000-0"; false also for one that no clock could give, beyond 63 bits. redis_is_id
  * knows all ids that Redis gives. */

@@ -30,7 +30,7 @@ static struct request *slot_take(struct http *h, struct delivery *d)
     r->d = d;
     r->prev = r->next = NULL;
     r->start_at = 0;
-    r->got = 0;
+    r->got = r->got_headers = 0;
     r->said = 0;
     r->refused = NULL;
     r->no_socket = 0;

@@ -112,6 +112,7 @@ static struct sink_result judge_failure(const struct request *r, CURLcode rc, ch
     const char *said = r->why[0] ? r->why : curl_easy_strerror(rc);
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
+    bool many_headers = r->got_headers > HTTP_HEADERS_MAX;
     if (rc == CURLE_OUT_OF_MEMORY) res.status = SINK_DOWN;
 #if LIBCURL_VERSION_NUM >= 0x080600
     if (rc == CURLE_TOO_LARGE) res.status = SINK_REJECT;
@@ -122,6 +123,10 @@ static struct sink_result judge_failure(const struct request *r, CURLcode rc, ch
     else if (r->no_socket)
         snprintf(text, HTTP_TEXT, "%s: no socket: %s; this process may have too many files open for its concurrency",
                  r->h->where, strerror(r->no_socket));
+    else if (many_headers)
+        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where, HTTP_HEADERS_MAX / 1024);
+    else if (rc == CURLE_OUT_OF_MEMORY && was_sent(r)) /* which curl also says of a line that is too long for it */
+        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long", r->h->where);
     else snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
     return res;
 }

@@ -13,10 +13,11 @@
 #include "sink/signature.h"
 #include "sink/sink.h"
 
-#define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
-#define HTTP_EXCERPT 160      /* bytes of it that may be repeated */
-#define HTTP_HEARD 2048       /* bytes of it that are looked at, for what must not be */
-#define HTTP_LINES_MAX 160    /* header lines of a request: the event's, those of webhook-header-file, and ours */
+#define HTTP_ANSWER_MAX 65536         /* bytes read of an answer */
+#define HTTP_HEADERS_MAX (256 * 1024) /* bytes of its headers, those of 1xx and those behind the body included */
+#define HTTP_EXCERPT 160              /* bytes of it that may be repeated */
+#define HTTP_HEARD 2048               /* bytes of it that are looked at, for what must not be */
+#define HTTP_LINES_MAX 160 /* header lines of a request: the event's, those of webhook-header-file, and ours */
 #define HTTP_TEXT 640
 
 struct http;
@@ -42,6 +43,7 @@ struct request {
     struct curl_slist lines[HTTP_LINES_MAX];
     long said;              /* the status in the answer's last status line; 0: none */
     size_t got;             /* bytes of the answer */
+    size_t got_headers;     /* and of its headers */
     char heard[HTTP_HEARD]; /* its beginning */
     const char *refused;    /* what the address was that we would not connect to */
     char address[INET6_ADDRSTRLEN];

@@ -325,13 +325,15 @@ static long status_of(const char *p, size_t n)
     return k > 0 && strspn(line + at, digits) == 3 ? strtol(line + at, NULL, 10) : 0;
 }
 
-/* see_line: whatever curl cannot make out in a line that begins with HTTP/, it takes for 200; so we read it, too. */
+/* see_line: whatever curl cannot make out in a line that begins with HTTP/, it takes for 200; so we read it, too. Lines behind a
+ * body come this way as well, and curl keeps them all: of those there must be an end, too. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
     (void)size; /* always 1 */
     if (n > 5 && strncasecmp(p, "HTTP/", 5) == 0) r->said = status_of(p, n);
-    return n;
+    r->got_headers += n;
+    return r->got_headers <= HTTP_HEADERS_MAX ? n : 0;
 }
 
 static long version_of(const struct http *h)

@@ -83,7 +83,7 @@ static void answer_error(struct redis_sink *r, struct request *q, const redisRep
     char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
     struct sink_result res = {.status = status_of(r, redis_fault_of(reply->str)), .text = text};
     const char *advice = redis_advice_of(reply->str);
-    redis_text(reply, said);
+    redis_conn_text(&r->conn, reply, said);
     text_clean(name, sizeof name, q->stream->name, q->stream->n);
     if (advice) snprintf(text, sizeof text, "%s, stream %s: %s (%s)", r->url.label, name, said, advice);
     else snprintf(text, sizeof text, "%s, stream %s: %s", r->url.label, name, said);
@@ -112,7 +112,7 @@ static void confirmed(struct redis_sink *r, const redisReply *reply)
     char said[REDIS_TEXT] = "", text[2 * REDIS_TEXT];
     bool error = reply->type == REDIS_REPLY_ERROR;
     bool enough = reply->type == REDIS_REPLY_INTEGER && reply->integer >= r->set.replicas;
-    if (error) redis_text(reply, said);
+    if (error) redis_conn_text(&r->conn, reply, said);
     else snprintf(said, sizeof said, "%lld of %lld replicas have it", reply->integer, (long long)r->set.replicas);
     snprintf(text, sizeof text, "%s: %s", r->url.label, said);
     for (size_t i = r->first; i < r->heard; i++) {

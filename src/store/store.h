@@ -265,6 +265,8 @@ struct delivery_info {
     int attempts;
     int64_t due_at; /* failed, or pending with a delay */
     const char *error;
+    int64_t delivered_at; /* of its receipt; 0: there is none */
+    const char *receipt;  /* the sink's own id for it, a stream id for one; NULL: none */
 };
 
 /* Calls back per event; `ev` and `d` are borrowed for the call. A non-zero return ends the listing without error. */

@@ -499,11 +499,14 @@ static void *claim_three(void *rig)
 static void guard_looks_again_after_waiting_for_a_lock(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g), claimer = rig_again(g);
+    char waits[96];
     pthread_t thread;
     void *rows;
     rig_exec(&other, "BEGIN; UPDATE jobs SET status = 'taken', owner = 'other' WHERE id = 2");
     pthread_create(&thread, NULL, claim_three, &claimer);
-    while (rig_number(g, "SELECT count(*) FROM pg_locks WHERE NOT granted") == 0) usleep(1000);
+    snprintf(waits, sizeof waits, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %d",
+             PQbackendPID(claimer.pg));
+    while (rig_number(g, waits) == 0) usleep(1000);
     rig_exec(&other, "COMMIT");
     pthread_join(thread, &rows);
     assert_non_null(rows);

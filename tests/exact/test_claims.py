@@ -142,7 +142,7 @@ class Claims(Exact):
         thread.start()  # its clock stands where it began
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
-        (epoch,), = holder.do("SELECT epoch FROM @.turn('c', 'w', 0, 0, '[]', 0, 100, 2000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, "
+        (epoch,), = holder.do("SELECT epoch FROM @.turn('c', 'w', 0, 0, '[]', 0, 100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, "
                               "NULL, -1, NULL, 0, 0, 0, (SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
         holder.do("COMMIT")
         before = self.reader.do("SELECT locked_until FROM @.claim")

@@ -5,7 +5,8 @@
  * It runs until all are through, or until SIGTERM if the file FOLDER/stay is there. "shop.stock" and "shop.odd" insert a row
  * into the table effect, in their transactions; "shop.post" appends "ID SEQ KEY" to FOLDER/post and syncs it, as an external
  * one. With the CALLS-th call of stock or odd (0: never) the process kills itself LAG microseconds later, and at once, in the
- * call, if that is 0. While FOLDER/hold is there, a call of stock makes FOLDER/held and waits.
+ * call, if that is 0. While FOLDER/hold is there, a call of stock makes FOLDER/held and waits. If FOLDER/patient is there, leases
+ * are long.
  *
  * Types of events that odd takes otherwise: "fail" always fails, "sometimes" now and then, "abort" aborts the process. */
 #include <fcntl.h>
@@ -172,7 +173,7 @@ int main(int argc, char **argv)
     if (outbox_consumer_new(ob, "shop", &c, &err) != 0) die("shop", err.text);
     snprintf(retry, sizeof retry, "base=5ms,cap=20ms,attempts=%s,jitter=none,outage=0s", argv[3]);
     set(c, "retry", retry);
-    set(c, "lease", "150ms");
+    set(c, "lease", there("patient") ? "30s" : "150ms");
     set(c, "timeout", "1s");
     set(c, "lanes", "4");
     set(c, "batch", "8");

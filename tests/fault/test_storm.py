@@ -133,6 +133,7 @@ class Handlers(Scenario):
     def test_two_processes_share_the_work_and_starve_nobody(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
+        self.path("patient").touch()  # who has to wait for the processor is not taken for dead
         both = [self.start(), self.start()]
         for child in both: wait_until(lambda: "started" in child.output(), what=child.output)
         pids = lambda: {pid for pid, in self.sql("SELECT DISTINCT pid FROM effect")}

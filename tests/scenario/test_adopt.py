@@ -401,6 +401,36 @@ class Hostile(PgCase):
         self.assert_nothing_ran_as_us()
         self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
 
+    def test_what_runs_while_rows_are_read_leaves_nothing_behind_that_runs_as_whoever_adopts(self):
+        """A function of his runs with his own rights; but a setting, a cursor or a trigger of it can outlive it."""
+        self.table()
+        things = {
+            "search_path": "PERFORM set_config('search_path', 'mallory, pg_catalog', false)",
+            "cursor": "EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT mallory.note(''cursor'')'",
+            "deferred": "INSERT INTO mallory.late VALUES (1)",
+            "prepared": "EXECUTE 'PREPARE adopt AS SELECT mallory.note(''prepared'')'",
+            "index": "CREATE INDEX ON outbox.rows_of_{} ((mallory.odd(1)))"}
+        self.act("INSERT INTO mallory.old (event_type, payload) VALUES ('a', '1')", "CREATE TABLE mallory.late (x int)",
+                 "CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.note(''deferred''); RETURN NULL; END'",
+                 "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON mallory.late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+                 "EXECUTE FUNCTION mallory.tell()",
+                 "CREATE FUNCTION mallory.format(text, text) RETURNS text LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.note(''format''); RETURN pg_catalog.format($1, $2); END'",
+                 "CREATE FUNCTION mallory.act() RETURNS void LANGUAGE plpgsql AS 'BEGIN END'",
+                 "CREATE FUNCTION mallory.act_odd(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM mallory.act(); RETURN x; END'",
+                 "CREATE INDEX ON mallory.old (id) WHERE mallory.act_odd(1) = 1")
+        self.sql(f"GRANT USAGE ON SCHEMA outbox TO {self.name}")
+        oid, = self.sql("SELECT 'mallory.old'::regclass::oid")[0]
+        for name, what in things.items():
+            with self.subTest(name):
+                self.act(f"CREATE OR REPLACE FUNCTION mallory.act() RETURNS void LANGUAGE plpgsql AS $$BEGIN {what.format(oid)}; END$$")
+                self.outbox("adopt", "mallory.old", "--existing", "copy", "--dry-run", status=None)
+                self.outbox("adopt", "mallory.old", "--existing", "copy", status=None)
+                self.sql("SELECT outbox.unadopt('mallory.old')")
+                self.assert_nothing_ran_as_us()
+
     def test_the_trigger_function_is_of_no_use_elsewhere(self):
         self.table()
         self.outbox("adopt", "mallory.old")

@@ -56,6 +56,15 @@ class Adoption(Rows, Case):
                           ("deep", json.dumps("[" * 100000), "10"), ("ü" * 63, '{"c":2}', "0102"), ("unknown", '"qu\\"ote\\n"', "11")])
         self.assertEqual(len(self.drained()), 8)
 
+    def test_a_time_of_any_kind_is_kept_to_the_millisecond(self):
+        self.sql("CREATE TABLE old (id INTEGER PRIMARY KEY, event_type TEXT, payload TEXT, created_at, processed_at)")
+        whole, half = 1763374008, 1763374008.5  # 2025-11-17 10:06:48, which as a Julian day is a little less than that
+        times = ("2025-11-17 10:06:48", "2025-11-17T10:06:48.500Z", whole, half, whole * 1000 + 7, 2440587.5 + whole / 86400)
+        self.outbox("adopt", "old")
+        for time in times: self.sql("INSERT INTO old (event_type, payload, created_at) VALUES ('a', '1', ?)", time)
+        made = [at - whole * 1000 for at, in self.sql("SELECT created_at FROM outbox_event ORDER BY seq")]
+        self.assertEqual(made, [0, 500, 0, 500, 7, 0])
+
     def test_the_debezium_shape_keeps_ids_and_order_by_aggregate(self):
         self.sql('CREATE TABLE "Out""box" (id TEXT PRIMARY KEY, aggregatetype TEXT, aggregateid TEXT, type TEXT, payload TEXT)')
         ids = [str(uuid.uuid4()) for _ in range(4)]

@@ -661,6 +661,16 @@ class Inspect(CliCase):
         self.assertRegex(text, r"(?m)^bad +expired")
         self.refused(DATA, "events", "show", "99", says='"99"')
 
+    def test_an_event_and_its_dead_letter_are_shown_with_their_idempotency_key(self):
+        for how in ((), ("--tenant", "acme")):  # of a tenant's, too, which for the platform's inbox goes by its id
+            key = f"key of {how[-1] if how else 'nobody'}"
+            event = self.emit("order.paid", None, None, "--idempotency-key", key, *how)
+            self.drain("--consumer", "no", "--sink", "exec:exit 65")
+            for command in "events", "dead":
+                self.assertEqual(self.json(command, "show", event)["idempotency_key"], key)
+                self.assertRegex(self.outbox(command, "show", event).stdout, rf"(?m)^idempotency key +{key}$")
+        self.assertIsNone(self.json("events", "show", self.emit("order.paid"))["idempotency_key"])
+
     def test_dead_letters_are_listed_shown_retried_and_dropped(self):
         self.deliver()
         dead = self.json("dead", "list")

@@ -51,6 +51,24 @@ class Hostile(Case):
         self.assertNotIn("geheim", str(env))
 
 
+class Files(Hostile):
+    def test_a_consumer_whose_settings_are_null_is_no_crash(self):
+        """In a file whose constraints were taken out."""
+        self.emit("a.b")
+        self.drain("--consumer", "c", "--sink", "exec:true")
+        db = sqlite3.connect(self.db)
+        db.execute("PRAGMA writable_schema = ON")
+        with db: db.execute("UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'outbox_consumer'")
+        db.close()
+        for column in ("events", "predicate", "retry", "ordering", "lanes"):
+            before = self.sql(f"SELECT {column} FROM outbox_consumer")[0][0]
+            self.sql(f"UPDATE outbox_consumer SET {column} = NULL")
+            for command in (["relay", "--drain", "--consumer", "c", "--events", "a.*", "--sink", "exec:true"], ["consumers", "list"], ["status"]):
+                done = self.outbox(*command, status=None)
+                self.assertGreaterEqual(done.returncode, 0, f"{column}, {command}: {done.stderr}")
+            self.sql(f"UPDATE outbox_consumer SET {column} = ?", before)
+
+
 class Commands(Hostile):
     def test_a_nul_in_a_row_becomes_no_variable(self):
         self.without_checks()

@@ -65,6 +65,16 @@ class Inspections:
             self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
             self.hold.unlink()
 
+    def test_published_goes_by_receipts_where_a_predicate_decides(self):
+        """The database cannot ask a predicate, so without a receipt it cannot tell what was delivered from what was left out."""
+        self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("a", "user"), ("b", "bot"), ("c", "user"))])
+        where = ("--where", 'by = "user"', "--sink", "exec:[ $OUTBOX_TYPE != c ] || exit 65")
+        self.drain("--consumer", "kept", "--receipts", *where, "--consumer", "not", *where)
+        self.assertEqual([row for row in self.found("published") if row[0] == "kept"], [("kept", 1, "a")])
+        self.assertEqual(self.found("abandoned"), [("kept", 3, "c"), ("not", 3, "c")])
+        for name in "kept", "not":
+            self.assertEqual([e["type"] for e in self.json("events", "published", "--consumer", name)], ["a"])
+
     def test_a_state_that_is_none_is_answered_with_all_that_there_are(self):
         said = self.outbox("events", "list", "--state", "unprocesed", status=64).stderr
         for name in (*NAMES, "pending", "in-flight", "before-start"): self.assertIn(f" {name}", said)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import psycopg2
 import servers
 from support import BIN, Case, PgCase, on_each_store, wait_until
 
@@ -317,6 +318,33 @@ class OnPostgres(Redis, PgCase):
             self.store = store
         self.assertEqual(len(self.redis.entries("s")), 1)
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
+
+    def test_a_reader_that_dies_before_its_commit_or_before_its_acknowledgement_takes_effect_once(self):
+        """The inbox in the reader's own transaction: whatever dies, and however often an entry comes again."""
+        self.sql("CREATE TABLE effect (n serial, id text)")
+        ids = [self.emit("t", "k/1", i) for i in range(3)]
+        self.drain(*self.to("s"))
+        self.redis("XGROUP", "CREATE", "s", "g", "0")
+        first = {}
+        for dies, which in (("before commit", ">"), ("before ack", "0"), ("never", "0")):
+            entries = self.redis("XREADGROUP", "GROUP", "g", "me", "STREAMS", "s", which)[0][1]
+            self.assertEqual(len(entries), 3, "nothing was acknowledged")
+            db = psycopg2.connect(self.store)
+            self.addCleanup(db.close)
+            for entry, fields in entries:
+                with db.cursor() as cursor:
+                    event = json.loads(fields[1])["event_id"]
+                    cursor.execute("SELECT outbox.handle_once('mirror', %s)", (event,))
+                    first.setdefault(dies, []).append(cursor.fetchone()[0])
+                    if first[dies][-1]: cursor.execute("INSERT INTO effect (id) VALUES (%s)", (event,))
+                    if dies == "before commit":
+                        self.sql("SELECT pg_terminate_backend(%s)", db.info.backend_pid)
+                        break
+                    db.commit()
+                    if dies == "never": self.redis("XACK", "s", "g", entry)
+        self.assertEqual(first, {"before commit": [True], "before ack": [True] * 3, "never": [False] * 3})
+        self.assertEqual([id for id, in self.sql("SELECT id FROM effect ORDER BY n")], ids)
+        self.assertEqual(self.redis("XPENDING", "s", "g")[0], 0)
 
 
 class Consuming(Redis, Case):

@@ -18,7 +18,7 @@ class Retry:
         """A sink that fails while `broken` is there, for good with an event of the type "bad"."""
         script = f'[ ! -e {self.broken} ] || [ "$OUTBOX_TYPE" != bad ] || exit 65; [ ! -e {self.broken} ] || exit 1; ' \
                  f'echo {name} $OUTBOX_SEQ $OUTBOX_ATTEMPT >>{self.out}'
-        return "--consumer", name, "--sink", "exec:" + script
+        return "--consumer", name, "--sink", "exec:" + script, "--retry", "base=1h,cap=1h,jitter=none,outage=0s"
 
     def delivered(self):
         return sorted(self.out.read_text().splitlines()) if self.out.exists() else []
@@ -26,10 +26,11 @@ class Retry:
     def states(self, name="mail"):
         return [d["state"] for e in self.json("events", "list", "--consumer", name) for d in e["deliveries"]]
 
-    def failed(self, *more, says=("failed",)):
-        """failed: a relay has tried, the first events are in these states, what failed waits for an hour, and the sink works again."""
-        relay = self.relay(*self.sink(), *more, "--retry", "base=1h,cap=1h,jitter=none,outage=0s")
-        wait_until(lambda: self.states()[:len(says)] == list(says), what=relay.output)
+    def failed(self, *more, says=("failed",), names=("mail",)):
+        """failed: a relay has tried, for each of these consumers the first events are in these states, what failed waits for an hour,
+        and the sink works again."""
+        relay = self.relay(*self.sink(), *more)
+        wait_until(lambda: all(self.states(name)[:len(says)] == list(says) for name in names), what=relay.output)
         self.broken.unlink()
         return relay
 
@@ -51,8 +52,7 @@ class Retry:
 
     def test_for_one_consumer_alone(self):
         id = self.emit("later")
-        with self.failed(*self.sink("other")) as relay:
-            wait_until(lambda: self.states("other") == ["failed"], what=relay.output)
+        with self.failed(*self.sink("other"), names=("mail", "other")) as relay:
             self.outbox("events", "retry", id, "--consumer", "other")
             wait_until(lambda: self.delivered() == ["other 1 2"], what=relay.output)
             self.assertEqual(self.states(), ["failed"])
@@ -67,6 +67,19 @@ class Retry:
             self.assertIn(f"{first}: tried again at once", done.stdout)
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
             self.assertIn("waits for no attempt", self.outbox("events", "retry", first, status=DATA).stderr)
+
+    def test_a_letter_that_was_sent_back_and_fails_again_is_found_though_its_event_was_trimmed(self):
+        id = self.emit("bad")
+        self.drain("--consumer", "mail", "--sink", "exec:exit 65")
+        self.outbox("trim", "--older-than", "0s", "--yes")
+        self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
+        self.outbox("dead", "retry", id)
+        hours = ("--retry", "base=1h,cap=1h,attempts=5,jitter=none")
+        with self.relay("--consumer", "mail", "--sink", "exec:test -e healed && touch again || exit 75", *hours) as relay:
+            wait_until(lambda: self.ask("SELECT count(*) FROM @parked WHERE failed_at IS NOT NULL") == [(1,)], what=relay.output)
+            self.path("healed").touch()
+            self.assertIn(f"{id}: tried again at once for 1 consumer", self.outbox("events", "retry", id).stdout)
+            wait_until(self.path("again").exists, what=relay.output)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class TenCommands(Case):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
         cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
         cls.etc, cls.run_dir, cls.state, cls.drop_in, cls.bin = (cls.root / name for name in ("etc", "run", "state", "unit.d", "bin"))
-        for folder in (cls.etc, cls.run_dir, cls.state, cls.drop_in, cls.bin): folder.mkdir(mode=0o755)
+        for folder in (cls.etc, cls.run_dir, cls.state, cls.bin): folder.mkdir(mode=0o755)  # no folder of drop-ins: nobody has one yet
         cls.server = Encrypted(cls.root)
         cls.addClassCleanup(cls.server.close)
         cls.server.start()
@@ -143,7 +143,7 @@ class TenCommands(Case):
 
 class Document(unittest.TestCase):
     WHO = ["an end user", "a database role without a part", "a role with one part", "a role that reads everything", "a worker of one consumer", "a tenant", "the owner of an adopted table", "an endpoint",
-           "one who saw a webhook", "whoever writes the Redis stream we read", "a command of `exec:`", "a local user",
+           "one who saw a webhook", "whoever writes the Redis stream we read", "a Redis server", "a command of `exec:`", "a local user",
            "somebody who reaches the admin port", "a web page", "whoever finds an overflow", "one on the way"]
 
     def rows(self):

@@ -19,7 +19,7 @@ import unittest
 import ed25519
 import servers
 from endpoint import Endpoint, answer, certificates, server_context
-from support import BIN, Case, wait_until
+from support import BIN, TIMEOUT, Case, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of thirty-two bytes....").decode()
 OTHER = "whsec_" + base64.b64encode(b"another one of thirty-two bytes.").decode()
@@ -454,6 +454,24 @@ class Listening(WebhookCase):
         wait_until(is_full, what="one more to be refused")
         self.assertEqual({self.status(connection) for connection in held}, {0}, "their time was up")
         self.assertEqual(self.post(url, *self.signed()), 204)
+        child.stop()
+
+    def test_a_connection_that_will_bring_no_more_is_ended_at_once(self):
+        """Those that are closed at one end, in the middle of a request or behind it, keep no place until their time is up; one that
+        waits for an answer gets it first."""
+        child, url = self.listen("--delay", "20ms")
+        post = b"POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n"
+        for said, statuses in ((b"POST / HT", []), (post, []), (post + b"ab", []), (post + b"abcde", [204]), (2 * (post + b"abcde"), [204, 204])):
+            for _ in range(5):
+                connection = self.dial(url)
+                connection.settimeout(TIMEOUT)
+                connection.sendall(said)
+                connection.shutdown(socket.SHUT_WR)
+                answer = b""
+                while more := connection.recv(65536): answer += more
+                self.assertEqual([int(line.split()[1]) for line in answer.splitlines() if line.startswith(b"HTTP/")], statuses, said)
+                connection.close()
+        self.assertEqual(self.post(url), 204)
         child.stop()
 
     def test_public_keys_verify_what_a_relay_sends(self):

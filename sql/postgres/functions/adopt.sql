@@ -48,27 +48,27 @@ COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'make
 CREATE OR REPLACE FUNCTION @schema@.adopt_copy(tab regclass, shape text, columns jsonb) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    f text := @schema@.adopt_rows(tab, shape, columns);
+    rows regclass := @schema@.adopt_rows(tab, shape, columns);
     marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = adopt_copy.tab);
     v record;
     copied bigint;
 BEGIN
     SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
     IF marking IS NULL THEN
-        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t', '@schema@.event', v.targets, v.expressions, f);
+        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr', '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
     ELSE -- ids are given here, so that it is known which row became which event
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
             v.expressions := concat('@schema@.uuid7(), ', v.expressions);
         END IF;
-        EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED (SELECT %2$s, t.row_key FROM %3$s t), '
+        EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED (SELECT %2$s, t.row_key FROM %3$s t ORDER BY t.row_nr), '
                        'e AS (INSERT INTO %4$s (%1$s) SELECT %1$s FROM r RETURNING id, seq), '
                        'n AS (INSERT INTO %5$s (marking, seq, key) SELECT $1, e.seq, r.row_key FROM e JOIN r USING (id) ON CONFLICT DO NOTHING) '
-                       'SELECT count(*) FROM e', v.targets, v.expressions, f, '@schema@.event', '@schema@.adopted_row')
+                       'SELECT count(*) FROM e', v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
         INTO copied USING marking;
     END IF;
-    EXECUTE format('DROP FUNCTION %s', f);
+    EXECUTE format('DROP MATERIALIZED VIEW %s', rows);
     RETURN copied;
 END
 $outbox$;

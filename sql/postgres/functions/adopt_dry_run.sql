@@ -25,8 +25,8 @@ BEGIN
     PERFORM @schema@.adopt_decided(tab, what <> 'adopt', existing);
     IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
         BEGIN
-            EXECUTE format('SELECT count(*) FROM %s', @schema@.adopt_rows(tab, shape, columns)) INTO rows;
-            RAISE EXCEPTION 'that was all' USING ERRCODE = 'OB007'; -- the function that read them goes
+            EXECUTE format('SELECT x.n FROM %s x', @schema@.adopt_rows(tab, shape, columns, true)) INTO rows;
+            RAISE EXCEPTION 'that was all' USING ERRCODE = 'OB007'; -- what they were counted in goes
         EXCEPTION WHEN SQLSTATE 'OB007' THEN
             NULL;
         END;

@@ -75,14 +75,16 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'what was given up: dead letters';
 
--- find_published: what was delivered, as long as the event is kept.
+-- find_published: what was delivered, as long as the event is kept. Where a predicate decides, which is not asked, a receipt tells.
 CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json,
                created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
     SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
     FROM @schema@.delivery d JOIN @schema@.event e ON e.seq = d.seq
-    WHERE d.state = 'delivered' AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
+    WHERE d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
+      AND (d.state = 'delivered' OR d.state = 'unknown' AND EXISTS (SELECT FROM @schema@.receipt r
+               WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id))
     ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_published(int, text, bigint) IS 'what was delivered';

@@ -123,6 +123,10 @@ static int read_state(struct viewer *v, const PGresult *r, int row, const struct
     d->due_at = pg_int(r, row, 3);
     d->error = e ? arena_bytes(a, e, strlen(e)) : NULL;
     if (e && !d->error) return err_nomem(err);
+    const char *receipt = pg_str(r, row, 7);
+    d->delivered_at = pg_int(r, row, 6);
+    d->receipt = receipt ? arena_bytes(a, receipt, strlen(receipt)) : NULL;
+    if (receipt && !d->receipt) return err_nomem(err);
     if (excluded(v, i, pg_str(r, row, 5), ev->payload, &left_out, err) != 0) return -1;
     if (left_out) d->state = STATE_SKIPPED;
     return 0;
@@ -134,10 +138,13 @@ static int read_states(struct viewer *v, const struct event *ev, struct arena *a
     for (size_t i = 0; i < v->n; i++)
         v->d[i] = (struct delivery_info){.consumer = v->list[i].spec.name, .state = STATE_SKIPPED};
     if (v->n == 0) return 0;
-    PGresult *r = pg_query(v->st, err,
-                           "SELECT consumer, state, attempts, floor(extract(epoch FROM due_at) * 1000)::bigint, error, "
-                           "predicate FROM @schema@.delivery WHERE seq = $1",
-                           "i", ev->seq);
+    PGresult *r = pg_query(
+        v->st, err,
+        "SELECT d.consumer, d.state, d.attempts, floor(extract(epoch FROM d.due_at) * 1000)::bigint, "
+        "d.error, d.predicate, floor(extract(epoch FROM r.at) * 1000)::bigint, r.sink_id FROM "
+        "@schema@.delivery d LEFT JOIN @schema@.receipt r ON r.consumer = d.consumer AND r.seq = d.seq "
+        "AND r.event_id = d.event_id WHERE d.seq = $1",
+        "i", ev->seq);
     if (!r) return -1;
     int bad = 0;
     for (int row = 0; !bad && row < PQntuples(r); row++) bad = read_state(v, r, row, ev, a, err);
@@ -157,14 +164,14 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 static int send_page(struct pg_store *st, const struct event_query *q, int64_t after, struct error *err)
 {
     static const char up[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > $1 AND "
+        "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq > $1 AND "
         "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq LIMIT $5::bigint";
     static const char down[] =
-        "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
+        "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
         "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
-    static const char one[] = "SELECT " PG_EVENT_COLUMNS
+    static const char one[] = "SELECT " PG_EVENT_SHOWN
                               " FROM @schema@.event e WHERE e.seq = $1 OR e.id::text = lower($2)";
     if (q->id) return pg_send(st, PG_MAIN, err, one, "is", store_seq_of(q->id), store_seq_of(q->id) ? "" : q->id);
     if (q->newest_first)
@@ -250,12 +257,10 @@ static const char *copy(const PGresult *r, int col, struct arena *a, bool *ok)
 
 int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, void *ctx, struct error *err)
 {
-    static const char sql[] =
-        "SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant, "
-        "d.created_at, d.not_before, " PG_INBOX_KEY(
-            "d") ", d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
-                 "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
-                 " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
+    static const char sql[] = "SELECT " PG_DEAD_SHOWN
+                              ", d.consumer, d.attempts::bigint, d.error, floor(extract(epoch FROM d.dead_at) * "
+                              "1000)::bigint, d.retrying::int::bigint FROM @schema@.dead d" DEAD_WHERE
+                              " ORDER BY d.consumer, d.seq LIMIT $5::bigint";
     struct pg_store *st = pg_of(base);
     struct arena a;
     PGresult *r;

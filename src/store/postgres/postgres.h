@@ -234,10 +234,14 @@ bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct 
 void pg_ahead_forget(struct pg_store *st);
 
 /* rows.c */
-/* The columns every reader of whole events selects, in the order pg_event_row takes them. */
-#define PG_EVENT_COLUMNS \
-    "e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at, " \
-    "e.not_before, " PG_INBOX_KEY("e") " AS idempotency_key"
+/* The columns every reader of whole events selects, in the order pg_event_row takes them: with the key that the inbox knows it by
+ * for whoever delivers, with its own for whoever looks at it. */
+#define PG_EVENT_COLUMNS PG_EVENT_FACTS("e") PG_INBOX_KEY("e") " AS idempotency_key"
+#define PG_EVENT_SHOWN PG_EVENT_FACTS("e") "e.idempotency_key"
+#define PG_DEAD_SHOWN PG_EVENT_FACTS("d") "d.idempotency_key"
+#define PG_EVENT_FACTS(row) \
+    row ".seq, " row ".id, " row ".type, " row ".aggregate_type, " row ".aggregate_id, " row ".version, " row \
+        ".payload, " row ".headers, " row ".tenant, " row ".created_at, " row ".not_before, "
 #define PG_EVENT_COLUMN_COUNT 12
 /* Two tenants may use the same key, and the platform's inbox has to do with both: there the event goes by its id. */
 #define PG_INBOX_KEY(row) \

@@ -295,7 +295,7 @@ static void add_open(sqlite3_str *q, const char *column, const char *r)
 
 /* add_row appends a query for what an event is made of: uuid (NULL: the row's id is none), type, payload, created_at, headers,
  * aggregate_type, aggregate_id, tenant, and the row's own id as key. Types are made to fit, as text that is no JSON is.
- * `from` is empty in a trigger. */
+ * A Julian day has no whole milliseconds, so a time is rounded. `from` is empty in a trigger. */
 static void add_row(sqlite3_str *q, const struct source *s, const char *r, const char *from)
 {
     static const enum field order[] = {F_ID, F_PAYLOAD, F_CREATED, F_AGG_TYPE, F_AGG_ID, F_TENANT};
@@ -308,10 +308,10 @@ static void add_row(sqlite3_str *q, const struct source *s, const char *r, const
         "ELSE 'unknown' END AS type, "
         "CASE WHEN payload IS NULL THEN 'null' WHEN payload = printf('%.67108864s', payload) AND json_valid(payload) "
         "THEN payload ELSE json_quote(printf('%.67108864s', payload)) END AS payload, "
-        "max(0, min(coalesce(CAST(CASE typeof(created_at) "
+        "max(0, min(coalesce(CAST(round(CASE typeof(created_at) "
         "WHEN 'integer' THEN CASE WHEN created_at > 100000000000 THEN created_at ELSE created_at * 1000 END "
         "WHEN 'real' THEN CASE WHEN created_at < 10000000 THEN (created_at - 2440587.5) * 86400000 ELSE created_at * 1000 END "
-        "WHEN 'text' THEN (julianday(created_at) - 2440587.5) * 86400000 END AS INTEGER), " NOW_MS "), " NOW_MS
+        "WHEN 'text' THEN (julianday(created_at) - 2440587.5) * 86400000 END) AS INTEGER), " NOW_MS "), " NOW_MS
         ")) AS created_at, "
         "CASE WHEN id IS NOT NULL AND NOT (typeof(id) = 'text' AND length(id) = 36 AND lower(id) GLOB '" HEX4 HEX4
         "-" HEX4 "-" HEX4 "-" HEX4 "-" HEX4 HEX4 HEX4 "') THEN json_object('source_id', printf('%.1000s', "

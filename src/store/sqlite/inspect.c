@@ -52,8 +52,9 @@ struct viewed {
     struct filter *filter;
     struct former *former; /* the first one first */
     int64_t positions[STORE_LANES_MAX];
-    int64_t start; /* -1: not known */
-    int64_t ended; /* rows of outbox_ended */
+    int64_t start;    /* -1: not known */
+    int64_t ended;    /* rows of outbox_ended */
+    int64_t receipts; /* whether it has any */
 };
 
 struct viewer {
@@ -134,6 +135,9 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
     if (read_former(v, spec->name, &c->former, err) != 0) return -1;
     if (sqlite_number(v->st, err, &c->start, "SELECT start FROM outbox_consumer WHERE name = ?", "s", spec->name) != 0)
         return -1;
+    if (sqlite_number(v->st, err, &c->receipts, "SELECT EXISTS (SELECT 1 FROM outbox_receipt WHERE consumer = ?)", "s",
+                      spec->name) != 0)
+        return -1;
     return sqlite_number(v->st, err, &c->ended, "SELECT count(*) FROM outbox_ended WHERE consumer = ?", "s",
                          spec->name);
 }
@@ -186,6 +190,23 @@ static int exceptional(struct viewer *v, size_t i, int64_t seq, struct arena *a,
     if (sqlite3_column_int(q, 2)) d->state = STATE_INFLIGHT;
     if (sqlite3_column_int(q, 4)) d->state = STATE_EXPIRED;
     d->error = sqlite_copy(q, 3, a, &ok).p;
+    sqlite3_reset(q);
+    return ok ? 0 : err_nomem(err);
+}
+
+/* read_receipt reads when a consumer was delivered an event, and what the sink called it, where that is on record. */
+static int read_receipt(struct viewer *v, size_t i, const struct event *ev, struct arena *a, struct error *err)
+{
+    struct delivery_info *d = &v->d[i];
+    bool ok = true;
+    if (!v->c[i].receipts) return 0;
+    sqlite3_stmt *q = sqlite_query(
+        v->st, err, "SELECT at, sink_id FROM outbox_receipt WHERE consumer = ? AND seq = ? AND event_id = ?", "sit",
+        d->consumer, ev->seq, ev->id);
+    int r = q ? sqlite_step(v->st, q, err) : -1;
+    if (r <= 0) return r;
+    d->delivered_at = sqlite3_column_int64(q, 0);
+    d->receipt = sqlite_copy(q, 1, a, &ok).p;
     sqlite3_reset(q);
     return ok ? 0 : err_nomem(err);
 }
@@ -265,6 +286,7 @@ static int state_of(struct viewer *v, size_t i, const struct event *ev, struct a
     *d = (struct delivery_info){.consumer = c->name};
     found = v->list[i].parked + v->list[i].inflight + v->list[i].dead >
             0; /* most have neither: then a million events cost no query */
+    if (read_receipt(v, i, ev, a, err) != 0) return -1;
     if (found && exceptional(v, i, ev->seq, a, &found, err) != 0) return -1;
     if (found) return 0;
     int lane = event_lane(ev->key, ev->seq, c->lanes);
