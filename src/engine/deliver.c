@@ -1,7 +1,6 @@
 /* deliver.c: events to the sink, and its answers back. */
 #include <stdio.h>
 
-#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define OFFER 256
@@ -247,7 +246,6 @@ static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t
 {
     bool frozen = effects_in_tx(&p->effects) && (p->cfg.st->caps & STORE_ONE_WRITER);
     if (frozen) return true;
-    if (BUG(SUBMITTED_PAST_LEASE)) return true;
     return now < l->deadline && (now < pipeline_half_lease(p, l) || schedule_store_away(&p->schedule, now));
 }
 

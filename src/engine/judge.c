@@ -1,7 +1,6 @@
 /* judge.c: whose fault a failure was, and what follows from it for the event. */
 #include <stdio.h>
 
-#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 /* How a failure is judged. (1) attempts == 0: it may be the sink's fault. */
@@ -48,7 +47,7 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     const struct event *ev = it->d.ev;
     struct evidence *e = &p->evidence;
     struct judgement j = {.failing_ms = ev->failing_ms};
-    bool every_failure_counts = p->c->retry.outage_ms == 0 || BUG(OUTAGE_COUNTS);
+    bool every_failure_counts = p->c->retry.outage_ms == 0;
     if (every_failure_counts) {
         j.attempts = 1;
         return j;
@@ -138,7 +137,7 @@ static void judge_item(struct pipeline *p, struct item *it)
     struct judgement j = judge(p, it);
     it->unjudged = false;
     out->proven = j.proven;
-    if (!BUG(ATTEMPTS_NOT_COUNTED)) out->attempts = it->d.ev->attempts + j.attempts;
+    out->attempts = it->d.ev->attempts + j.attempts;
 
     bool used_up = j.attempts > 0 && out->attempts >= p->c->retry.attempts;
     bool given_up = j.hopeless && p->c->retry.attempts != RETRY_FOREVER;

@@ -4,7 +4,6 @@
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
-#include "base/bug.h"
 #include "engine/batch_size.h"
 #include "engine/careful.h"
 #include "engine/circuit.h"
@@ -47,7 +46,6 @@ struct pipeline {
 
 static inline int64_t pipeline_now(const struct pipeline *p)
 {
-    if (BUG(WALL_CLOCK)) return clock_wall(p->cfg.clock) * MS_NS;
     return clock_mono(p->cfg.clock);
 }
 

@@ -1,7 +1,6 @@
 /* turn.c: what a pipeline does with its store: settles what has ended and claims what comes next, both in one exchange. */
 #include <stdio.h>
 
-#include "base/bug.h"
 #include "engine/pipeline_impl.h"
 
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
@@ -101,7 +100,6 @@ static bool may_join(const struct pipeline *p)
 {
     /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
     if (p->hand.gave_back) return false;
-    if (BUG(CAREFUL_NOT_ALONE)) return true;
 
     /* While a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
     const struct live *newest = p->hand.live[p->hand.n - 1];
@@ -452,12 +450,10 @@ static bool ended(const struct pipeline *p, size_t i)
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (effects_unsure(&p->effects) && !BUG(UNSURE_IS_SETTLED)) return false;
+    if (effects_unsure(&p->effects)) return false;
     if (schedule_store_away(&p->schedule, now)) return false;
 
     turn_drop_lost(p);
-    for (size_t i = 1; BUG(SETTLED_OUT_OF_ORDER) && i < p->hand.n; i++)
-        if (ended(p, i)) return turn_settle(p, i);
     size_t next = hand_next(&p->hand);
     if (ended(p, next)) return turn_settle(p, next);
 
