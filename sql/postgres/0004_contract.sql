@@ -88,6 +88,8 @@ CREATE TABLE @schema@.adopted_row (
     PRIMARY KEY (marking, seq)
 );
 COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
+ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
 -- Whether rows are marked when it has had them: a worker's turn looks at no more than this.
 ALTER TABLE @schema@.consumer ADD COLUMN marks boolean NOT NULL DEFAULT false;

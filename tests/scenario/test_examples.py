@@ -412,7 +412,7 @@ class Reference(ExampleCase):
 
     def test_its_functions_have_the_arguments_it_names(self):
         found = re.findall(r"^    outbox\.(\w+)\(([^)]*)\)", self.TEXT, re.MULTILINE)
-        self.assertEqual(len(found), 26)
+        self.assertEqual(len(found), 27)
         for name, arguments in found:
             shown = [argument.split()[:2] for argument in arguments.split(",")]
             there = self.sql("SELECT array_agg(a.name ORDER BY a.n), array_agg(format_type(a.type, NULL) ORDER BY a.n)"

@@ -63,6 +63,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.mark'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.passed'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.marking'),
+        ('operator', NULL, 'SELECT', 'TABLE', '@schema@.adopted_row'),
+        ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.marking_id_seq'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.delivery'),
         ('operator', NULL, 'SELECT', 'TABLE', '@schema@.consumer_status'),
         ('operator', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
