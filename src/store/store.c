@@ -45,8 +45,9 @@ int store_url_check(const char *url, struct error *err)
 
 int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
 {
-    if (store_url_check(url, err) != 0) return -1;
-    return store_kind(url)->open(url, opt, ret, err);
+    const struct store_ops *kind = store_kind(url);
+    if (!kind) return store_url_check(url, err); /* says what is wrong with it */
+    return kind->open(url, opt, ret, err);
 }
 
 void store_close(struct store *st)
