@@ -27,9 +27,16 @@ class Session:
         self.name, self.schema = schema, servers.quoted(schema)
 
     def do(self, statement, *params):
-        """do runs a statement and gives its rows; @ stands for the schema."""
+        """do runs a statement and gives its rows; @ stands for the schema. What locks all tables of an outbox at work, in an order of
+        its own, may be ended as the victim of a deadlock, and undone: it is tried again, as an operator would."""
         schema = self.schema.replace("%", "%%") if params else self.schema
-        self.cursor.execute(statement.replace("@", schema), params or None)
+        by_itself = self.db.get_transaction_status() == psycopg2.extensions.TRANSACTION_STATUS_IDLE
+        while True:
+            try:
+                self.cursor.execute(statement.replace("@", schema), params or None)
+                break
+            except psycopg2.errors.DeadlockDetected:
+                if not by_itself or not statement.startswith(("TRUNCATE", "DROP SCHEMA")): raise
         return self.cursor.fetchall() if self.cursor.description else []
 
     def emit(self, key=None, type="t.e", payload="{}"):
