@@ -1,5 +1,6 @@
 """outbox doctor: every finding is made to happen for real, and a healthy outbox has none. On servers of our own: what it
 says about transactions and connections is about the whole server."""
+# build: plain
 import os
 import re
 

@@ -1,4 +1,5 @@
 """outbox migrate: bringing a database up to date, telling what is there, comparing, and SQL for other tools."""
+# build: plain
 import json
 import re
 import sqlite3
