@@ -290,19 +290,11 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
 
 static const char *const fates[] = {"own", "shared", NULL};
 
-static int set_fate(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    int i;
-    if (option_index(value, o->names, &i, err) != 0) return -1;
-    *(bool *)field = i == 1;
-    return 0;
-}
-
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err)
 {
     static const struct option_def of_handlers[] = {
         {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, workers), .min = 1, .max = WORKERS_MAX},
-        {"fate", "own|shared", "own", "", set_fate, .at = offsetof(outbox_consumer, shared), .names = fates},
+        {"fate", "own|shared", "own", "", option_either, .at = offsetof(outbox_consumer, shared), .names = fates},
         {NULL},
     };
     if (option_find(of_handlers, option)) {

@@ -71,6 +71,14 @@ int option_choice(void *field, const char *value, const struct option_def *o, st
     return option_index(value, o->names, field, err);
 }
 
+int option_either(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    int i;
+    if (option_index(value, o->names, &i, err) != 0) return -1;
+    *(bool *)field = i == 1;
+    return 0;
+}
+
 int option_word(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int i;

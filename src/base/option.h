@@ -27,7 +27,7 @@ struct option_def {
     option_setter *set;
     size_t at;                /* offset of the field in the target */
     int64_t min, max;         /* bounds of option_int, option_long, option_span and option_size; max == 0: none */
-    const char *const *names; /* of option_choice and option_word; ends with NULL */
+    const char *const *names; /* of option_choice, option_either and option_word; ends with NULL */
     char letter;              /* of a command: -c; 0: none */
     bool env;                 /* of a command: may also come as OUTBOX_<NAME> */
 };
@@ -39,6 +39,7 @@ option_setter option_long;   /* int64_t */
 option_setter option_span;   /* int64_t, milliseconds of a duration */
 option_setter option_size;   /* int64_t, bytes */
 option_setter option_choice; /* an enum or int: the index among names */
+option_setter option_either; /* bool: whether it is the second of two names */
 option_setter option_word;   /* const char *: one of names */
 option_setter option_text;   /* const char *, borrowed */
 option_setter option_name;   /* const char *, borrowed, not empty */

@@ -121,8 +121,9 @@ static int report(const struct cli *cli, const struct adopt_result *res, struct 
 
 static int check(const struct adopt_args *a, struct error *err)
 {
-    bool more = a->shape || a->existing || a->n_columns;
-    if (a->undo && (more || a->mark || a->drop_mark))
+    bool describes = a->shape || a->existing || a->n_columns;
+    bool marks = a->mark || a->drop_mark;
+    if (a->undo && (describes || marks))
         return options_usage(err, "--undo takes no --shape, --column, --existing, --mark or --drop-mark");
     if (a->drop_mark && (a->mark || a->existing))
         return options_usage(err, "--drop-mark takes no --mark or --existing");

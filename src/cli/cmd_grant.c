@@ -37,13 +37,20 @@ static void add_scope(const struct grant_request *req, struct buf *b)
     for (size_t i = 0; i < req->n_consumers; i++) buf_addf(b, "%s%s", i ? ", " : " of ", req->consumers[i]);
 }
 
+/* verb_of says what the role is, was or would be. */
+static const char *verb_of(const struct grant_request *req, bool changed)
+{
+    static const char *const granted[2] = {"is", "would be"};
+    static const char *const untouched[2] = {"was no", "is no"};
+    static const char *const revoked[2] = {"is no longer", "would no longer be"};
+    if (!req->revoke) return granted[req->dry_run];
+    if (!changed) return untouched[req->dry_run];
+    return revoked[req->dry_run];
+}
+
 static void add_text(const struct grant_request *req, bool changed, struct buf *b)
 {
-    const char *verb = "is";
-    if (req->dry_run) verb = "would be";
-    if (req->revoke) verb = req->dry_run ? "is no" : "was no";
-    if (req->revoke && changed) verb = req->dry_run ? "would no longer be" : "is no longer";
-    buf_addf(b, "role \"%s\": %s %s", req->role, verb, req->part);
+    buf_addf(b, "role \"%s\": %s %s", req->role, verb_of(req, changed), req->part);
     add_scope(req, b);
     if (req->tenant) buf_addf(b, ", held to tenant \"%s\"", req->tenant);
     if (req->dry_run && !changed) buf_adds(b, "; nothing would be done");

@@ -196,19 +196,10 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
     return apply(p, &f, value, err);
 }
 
-/* defaults are those that the table shows. */
-static int defaults(const struct option_def *table, struct args *a, struct error *err)
-{
-    for (const struct option_def *o = table; o && o->name; o++) {
-        if (o->def && option_apply(o, a, o->def, err) != 0) return -1;
-    }
-    return 0;
-}
-
 static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
-    if (defaults(cmd->options, &p->cli->args, err) != 0) return -1;
+    if (cmd->options && option_defaults(cmd->options, &p->cli->args, err) != 0) return -1;
     if (!cmd->bare) from_environment(cmd->options, &p->cli->args, &p->environment);
     return 0;
 }

@@ -11,6 +11,7 @@
 #define SOURCE_MAX 1024
 
 const char *const http_mode_names[] = {[HTTP_BINARY] = "binary", [HTTP_STRUCTURED] = "structured", NULL};
+const char *const http_client_errors_names[] = {"retry", "reject", NULL};
 const char *const http_version_names[] = {[HTTP_AUTO] = "auto", [HTTP_1_1] = "1.1", [HTTP_2] = "2", NULL};
 
 void http_options_release(struct http_options *o)
@@ -68,16 +69,6 @@ int http_options_source(void *field, const char *value, const struct option_def 
     }
     if (n == 0 || n > SOURCE_MAX) return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
     return option_copy(field, value, o, err);
-}
-
-int http_options_client_errors(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    static const char *const names[] = {"retry", "reject", NULL};
-    int i;
-    (void)o;
-    if (option_index(value, names, &i, err) != 0) return -1;
-    *(bool *)field = i == 1;
-    return 0;
 }
 
 int http_options_allow(void *field, const char *value, const struct option_def *o, struct error *err)

@@ -37,14 +37,14 @@ int http_options_copy(const struct http_options *from, struct http_options *ret,
 
 #define HTTP_RATE_MAX 1000000
 #define HTTP_TIME_MAX_MS (24 * INT64_C(3600000))
-extern const char *const http_mode_names[];    /* by enum http_mode; ends with NULL */
-extern const char *const http_version_names[]; /* by enum http_version; ends with NULL */
+extern const char *const http_mode_names[];          /* by enum http_mode; ends with NULL */
+extern const char *const http_client_errors_names[]; /* by reject_4xx; ends with NULL */
+extern const char *const http_version_names[];       /* by enum http_version; ends with NULL */
 
 /* The setters that base/option.h does not have; each names its field. */
-option_setter http_options_secret_env;    /* secret_env */
-option_setter http_options_proxy;         /* proxy */
-option_setter http_options_source;        /* source */
-option_setter http_options_client_errors; /* reject_4xx */
-option_setter http_options_allow;         /* the whole struct http_options: it sets allow and n_allow */
+option_setter http_options_secret_env; /* secret_env */
+option_setter http_options_proxy;      /* proxy */
+option_setter http_options_source;     /* source */
+option_setter http_options_allow;      /* the whole struct http_options: it sets allow and n_allow */
 
 #endif

@@ -12,7 +12,7 @@
 struct target {
     int64_t lease, size;
     int lanes, order;
-    bool drain;
+    bool drain, shared;
     char seen[16];
     char *owned;
     const char *borrowed, *word;
@@ -26,6 +26,7 @@ static int set_drain(void *field, const char *value, const struct option_def *o,
     return text_bool(value, &target->drain, err);
 }
 
+static const char *const fates[] = {"own", "shared", NULL};
 static const char *const orders[] = {"none", "key", "global", NULL};
 
 static const struct option_def table[] = {
@@ -36,6 +37,7 @@ static const struct option_def table[] = {
     {"size", "SIZE", NULL, "how large", option_size, .at = offsetof(struct target, size), .min = 1, .max = 1 << 20},
     {"order", "ORDER", "key", "which order", option_choice, .at = offsetof(struct target, order), .names = orders},
     {"word", "ORDER", NULL, "which order, by name", option_word, .at = offsetof(struct target, word), .names = orders},
+    {"fate", "FATE", "own", "whose", option_either, .at = offsetof(struct target, shared), .names = fates},
     {"owned", "TEXT", NULL, "a copy", option_file, .at = offsetof(struct target, owned)},
     {"borrowed", "TEXT", NULL, "no copy", option_name, .at = offsetof(struct target, borrowed)},
     {NULL},
@@ -128,6 +130,11 @@ static void choice_is_set_by_its_name(void **state)
     assert_int_equal(t.order, 2);
     assert_int_equal(option_set(table, &t, "word", "none", NULL), 0);
     assert_ptr_equal(t.word, orders[0]);
+    assert_int_equal(option_set(table, &t, "fate", "shared", NULL), 0);
+    assert_true(t.shared);
+    assert_int_equal(option_set(table, &t, "fate", "own", NULL), 0);
+    assert_false(t.shared);
+    refused(&t, "fate", "mine", "fate: \"mine\" is not own or shared");
 }
 
 static void owned_text_replaces_the_one_before(void **state)
