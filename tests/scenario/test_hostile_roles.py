@@ -98,6 +98,7 @@ class Lair:
                     "former_filter (consumer, n, lane, lanes, events, predicate, epoch, seen, floor, pos, head) "
                     "SELECT name, 1, 0, 1, '', '', 0, '1:1:', 0, 0, 0"):
             self.do(f"INSERT INTO outbox.{row} FROM outbox.consumer ON CONFLICT DO NOTHING")
+        self.do("INSERT INTO outbox.adopted_row (marking, seq, key) SELECT id, 1, ARRAY[consumer] FROM outbox.marking ON CONFLICT DO NOTHING")
         self.letters = dict(self.do("SELECT consumer, min(seq) FROM outbox.dead GROUP BY 1"))
 
 
@@ -590,6 +591,10 @@ class Tenants(Hostile):
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT tenant FROM outbox.event"), [("a",)], said)
                 self.assertEqual(self.run_on(db, "SELECT name FROM outbox.consumer"), [("a.mail",)], said)
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT consumer FROM outbox.dead"), [("a.mail",)], said)
+
+    def test_sees_of_adopted_rows_those_of_its_own_consumers(self):
+        for said, db in self.connections(self.operator):
+            self.assertEqual(self.run_on(db, "SELECT key FROM outbox.adopted_row"), [(["a.mail"],)], said)
 
     def test_works_on_no_consumer_of_another(self):
         for said, db in self.connections(self.consumer):
