@@ -1,7 +1,8 @@
-/* bare_drain DB OUT CONSUMER [--no-position]: the ceiling for a relay that drains to a file. Reads outbox_event in
- * batches of 1,000, writes the lines a relay would write, syncs them, and records the position in a transaction; with
- * none of our code, no leases, no retries and no second reader in mind. Without the position it could not be started
- * again: that variant says what the commit costs. */
+/* bare_drain DB OUT CONSUMER [--no-position]: the ceiling for a relay that drains to a file. Reads
+ * outbox_event in batches of 1,000, writes the lines a relay would write, syncs them, and records
+ * the position in a transaction; with none of our code, no leases, no retries and no second reader
+ * in mind. Without the position it could not be started again: that variant says what the commit
+ * costs. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@ static char *room(struct out *o, size_t n)
     if (n > o->cap - o->n) {
         o->cap = 2 * (o->n + n);
         o->p = realloc(o->p, o->cap);
-        if (!o->p) bench_die("out of memory");
+        if (!o->p)
+            bench_die("out of memory");
     }
     return o->p + o->n;
 }
@@ -44,9 +46,11 @@ static void add_number(struct out *o, int64_t v)
     char digits[20];
     size_t at = sizeof digits;
     uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do digits[--at] = (char)('0' + u % 10);
+    do
+        digits[--at] = (char)('0' + u % 10);
     while (u /= 10);
-    if (v < 0) ADD(o, "-");
+    if (v < 0)
+        ADD(o, "-");
     add(o, digits + at, sizeof digits - at);
 }
 
@@ -62,7 +66,8 @@ static void add_string(struct out *o, sqlite3_stmt *q, int col)
     char *start = room(o, 6 * n + 2), *to = start;
     *to++ = '"';
     for (size_t i = 0; i < n; i++) {
-        if (p[i] == '"' || p[i] == '\\') *to++ = '\\';
+        if (p[i] == '"' || p[i] == '\\')
+            *to++ = '\\';
         if (p[i] >= 0x20) {
             *to++ = (char)p[i];
         } else {
@@ -76,19 +81,23 @@ static void add_string(struct out *o, sqlite3_stmt *q, int col)
     o->n += (size_t)(to - start);
 }
 
-/* add_json copies JSON text onto one line: outside of strings, where line ends cannot be, they are only white space. */
+/* add_json copies JSON text onto one line: outside of strings, where line ends cannot be, they are
+ * only white space. */
 static void add_json(struct out *o, sqlite3_stmt *q, int col, const char *absent)
 {
     const char *p = (const char *)sqlite3_column_text(q, col);
     size_t n = p ? (size_t)sqlite3_column_bytes(q, col) : strlen(absent), at = o->n;
     add(o, p ? p : absent, n);
-    for (char *e; (e = memchr(o->p + at, '\n', o->n - at)) != NULL;) *e = ' ';
-    for (char *e; (e = memchr(o->p + at, '\r', o->n - at)) != NULL;) *e = ' ';
+    for (char *e; (e = memchr(o->p + at, '\n', o->n - at)) != NULL;)
+        *e = ' ';
+    for (char *e; (e = memchr(o->p + at, '\r', o->n - at)) != NULL;)
+        *e = ' ';
 }
 
 static void put(char *to, int v, int digits)
 {
-    for (; digits > 0; v /= 10) to[--digits] = (char)('0' + v % 10);
+    for (; digits > 0; v /= 10)
+        to[--digits] = (char)('0' + v % 10);
 }
 
 static void add_time(struct out *o, int64_t ms)
@@ -123,8 +132,10 @@ static void add_line(struct out *o, sqlite3_stmt *q, const char *consumer)
     ADD(o, ",\"aggregate_id\":");
     add_string(o, q, 4);
     ADD(o, ",\"version\":");
-    if (sqlite3_column_type(q, 5) == SQLITE_NULL) ADD(o, "null");
-    else add_number(o, sqlite3_column_int64(q, 5));
+    if (sqlite3_column_type(q, 5) == SQLITE_NULL)
+        ADD(o, "null");
+    else
+        add_number(o, sqlite3_column_int64(q, 5));
     ADD(o, ",\"payload\":");
     add_json(o, q, 6, "null");
     ADD(o, ",\"headers\":");
@@ -140,49 +151,60 @@ static void flush(struct out *o, int fd)
 {
     for (size_t at = 0; at < o->n;) {
         ssize_t n = write(fd, o->p + at, o->n - at);
-        if (n < 0) bench_die("write: %m");
+        if (n < 0)
+            bench_die("write: %m");
         at += (size_t)n;
     }
-    if (fsync(fd) != 0) bench_die("fsync: %m");
+    if (fsync(fd) != 0)
+        bench_die("fsync: %m");
     o->n = 0;
 }
 
-/* read_batch appends the lines of the events behind *seq and moves it; returns how many. tenant and not_before are
- * read too, as a relay does. */
-static size_t read_batch(sqlite3 *db, sqlite3_stmt *q, int64_t *seq, const char *consumer, struct out *o)
+/* read_batch appends the lines of the events behind *seq and moves it; returns how many. tenant and
+ * not_before are read too, as a relay does. */
+static size_t read_batch(sqlite3 *db, sqlite3_stmt *q, int64_t *seq, const char *consumer,
+                         struct out *o)
 {
     size_t n = 0;
     int rc;
     sqlite3_bind_int64(q, 1, *seq);
     for (; (rc = sqlite3_step(q)) == SQLITE_ROW; n++) {
         *seq = sqlite3_column_int64(q, 0);
-        if (sqlite3_column_int64(q, 10) != 0 || sqlite3_column_text(q, 8)) bench_die("not an event of this bench");
+        if (sqlite3_column_int64(q, 10) != 0 || sqlite3_column_text(q, 8))
+            bench_die("not an event of this bench");
         add_line(o, q, consumer);
     }
-    if (rc != SQLITE_DONE) bench_die("%s", sqlite3_errmsg(db));
+    if (rc != SQLITE_DONE)
+        bench_die("%s", sqlite3_errmsg(db));
     sqlite3_reset(q);
     return n;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 4) bench_die("usage: %s DB OUT CONSUMER [--no-position]", argv[0]);
+    if (argc < 4)
+        bench_die("usage: %s DB OUT CONSUMER [--no-position]", argv[0]);
     bool position = argc == 4;
     const char *consumer = argv[3];
     sqlite3 *db = bench_open(argv[1]);
-    bench_sql(db, "CREATE TABLE IF NOT EXISTS bench_position (consumer TEXT PRIMARY KEY, position INTEGER) "
-                  "WITHOUT ROWID");
+    bench_sql(
+        db,
+        "CREATE TABLE IF NOT EXISTS bench_position (consumer TEXT PRIMARY KEY, position INTEGER) "
+        "WITHOUT ROWID");
     sqlite3_stmt *insert = bench_prepare(db, "REPLACE INTO bench_position VALUES (?, 0)");
     sqlite3_bind_text(insert, 1, consumer, -1, SQLITE_STATIC);
     bench_step(db, insert);
     sqlite3_finalize(insert);
     sqlite3_stmt *q = bench_prepare(
-        db, "SELECT seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, "
+        db, "SELECT seq, id, type, aggregate_type, aggregate_id, version, payload, headers, "
+            "tenant, created_at, "
             "not_before FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
-    sqlite3_stmt *update = bench_prepare(db, "UPDATE bench_position SET position = ? WHERE consumer = ?");
+    sqlite3_stmt *update = bench_prepare(
+        db, "UPDATE bench_position SET position = ? WHERE consumer = ?");
     sqlite3_bind_text(update, 2, consumer, -1, SQLITE_STATIC);
     int fd = open(argv[2], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0) bench_die("%s: %m", argv[2]);
+    if (fd < 0)
+        bench_die("%s: %m", argv[2]);
 
     struct out o = {.day = -1};
     struct bench_timing t;
@@ -194,7 +216,8 @@ int main(int argc, char **argv)
         n = read_batch(db, q, &seq, consumer, &o);
         flush(&o, fd);
         sqlite3_bind_int64(update, 1, seq);
-        if (position) bench_step(db, update);
+        if (position)
+            bench_step(db, update);
         bench_lap(&t, from);
     }
     bench_report(&t, events);

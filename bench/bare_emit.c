@@ -9,27 +9,33 @@
 
 #include "bench.h"
 
-#define COLUMNS "(id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, created_at)"
+#define COLUMNS \
+    "(id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, " \
+    "created_at)"
 #define VALUES " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-static const char plain_table[] = "CREATE TABLE IF NOT EXISTS bench_event (seq INTEGER PRIMARY KEY AUTOINCREMENT, "
-                                  "id TEXT NOT NULL UNIQUE, type TEXT NOT NULL, aggregate_type TEXT, "
-                                  "aggregate_id TEXT, version INTEGER, payload TEXT NOT NULL, headers TEXT, "
-                                  "tenant TEXT, not_before INTEGER, created_at INTEGER NOT NULL)";
+static const char plain_table[] =
+    "CREATE TABLE IF NOT EXISTS bench_event (seq INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "id TEXT NOT NULL UNIQUE, type TEXT NOT NULL, aggregate_type TEXT, "
+    "aggregate_id TEXT, version INTEGER, payload TEXT NOT NULL, headers TEXT, "
+    "tenant TEXT, not_before INTEGER, created_at INTEGER NOT NULL)";
 
 static void bind(sqlite3_stmt *q, int i, const char *text)
 {
     sqlite3_bind_text(q, i, text, (int)strlen(text), SQLITE_STATIC);
 }
 
-/* insert_event binds what the library binds. The id is a counter behind the time: it grows, as ours do. */
-static void insert_event(sqlite3 *db, sqlite3_stmt *q, const struct bench_options *o, size_t i, const char *payload)
+/* insert_event binds what the library binds. The id is a counter behind the time: it grows, as ours
+ * do. */
+static void insert_event(sqlite3 *db, sqlite3_stmt *q, const struct bench_options *o, size_t i,
+                         const char *payload)
 {
     char id[37], key[24];
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     int64_t now = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-    snprintf(id, sizeof id, "%08x-%04x-7000-8000-%012zx", (unsigned)(now >> 16), (unsigned)(now & 0xffff), i);
+    snprintf(id, sizeof id, "%08x-%04x-7000-8000-%012zx", (unsigned)(now >> 16),
+             (unsigned)(now & 0xffff), i);
     snprintf(key, sizeof key, "%zu", i % o->keys);
     bind(q, 1, id);
     bind(q, 2, bench_type(o, i));
@@ -47,21 +53,26 @@ int main(int argc, char **argv)
     bench_options(&o, argc, argv);
     bool same = strcmp(o.mode, "same") == 0;
     sqlite3 *db = bench_open(o.db);
-    if (!same) bench_sql(db, plain_table);
+    if (!same)
+        bench_sql(db, plain_table);
     sqlite3_stmt *q = bench_prepare(db, same ? "INSERT INTO outbox_event " COLUMNS VALUES
                                              : "INSERT INTO bench_event " COLUMNS VALUES);
-    sqlite3_stmt *begin = bench_prepare(db, "BEGIN IMMEDIATE"), *commit = bench_prepare(db, "COMMIT");
+    sqlite3_stmt *begin = bench_prepare(db, "BEGIN IMMEDIATE"),
+                 *commit = bench_prepare(db, "COMMIT");
     char *payload = malloc(o.payload + 64);
-    if (!payload) bench_die("out of memory");
+    if (!payload)
+        bench_die("out of memory");
     bench_start(&t, o.n);
     for (size_t i = 0; i < o.n;) {
         int64_t from = bench_now();
-        if (o.per_tx) bench_step(db, begin);
+        if (o.per_tx)
+            bench_step(db, begin);
         for (size_t k = 0; i < o.n && k < (o.per_tx ? o.per_tx : 1); k++, i++) {
             bench_payload(&o, i, payload);
             insert_event(db, q, &o, i, payload);
         }
-        if (o.per_tx) bench_step(db, commit);
+        if (o.per_tx)
+            bench_step(db, commit);
         bench_lap(&t, from);
     }
     bench_report(&t, o.n);

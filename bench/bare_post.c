@@ -1,5 +1,6 @@
-/* bare_post: posts N bodies to a URL with so many in flight, as fast as libcurl's multi interface goes: the ceiling of
- * webhooks. No database, no signatures; the same number of headers and bytes, over connections that are kept.
+/* bare_post: posts N bodies to a URL with so many in flight, as fast as libcurl's multi interface
+ * goes: the ceiling of webhooks. No database, no signatures; the same number of headers and bytes,
+ * over connections that are kept.
  *
  *   bare_post URL N IN_FLIGHT PAYLOAD */
 #include <curl/curl.h>
@@ -22,10 +23,14 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *loop, void *
     struct loop *l = loop;
     struct epoll_event ev = {.data.fd = fd};
     (void)easy, (void)unused;
-    if (what == CURL_POLL_REMOVE) return epoll_ctl(l->epfd, EPOLL_CTL_DEL, fd, NULL), 0;
-    if (what & CURL_POLL_IN) ev.events |= EPOLLIN;
-    if (what & CURL_POLL_OUT) ev.events |= EPOLLOUT;
-    if (epoll_ctl(l->epfd, EPOLL_CTL_MOD, fd, &ev) != 0) epoll_ctl(l->epfd, EPOLL_CTL_ADD, fd, &ev);
+    if (what == CURL_POLL_REMOVE)
+        return epoll_ctl(l->epfd, EPOLL_CTL_DEL, fd, NULL), 0;
+    if (what & CURL_POLL_IN)
+        ev.events |= EPOLLIN;
+    if (what & CURL_POLL_OUT)
+        ev.events |= EPOLLOUT;
+    if (epoll_ctl(l->epfd, EPOLL_CTL_MOD, fd, &ev) != 0)
+        epoll_ctl(l->epfd, EPOLL_CTL_ADD, fd, &ev);
     return 0;
 }
 
@@ -58,13 +63,15 @@ static struct curl_slist *make_headers(void)
         "ce-time: 2026-01-02T03:04:05.678Z",
     };
     struct curl_slist *list = NULL;
-    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) list = curl_slist_append(list, lines[i]);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        list = curl_slist_append(list, lines[i]);
     return list;
 }
 
 static void start(struct loop *l, CURL *easy)
 {
-    if (l->left == 0) return;
+    if (l->left == 0)
+        return;
     l->left--;
     l->flying++;
     curl_multi_add_handle(l->multi, easy);
@@ -76,9 +83,11 @@ static void collect(struct loop *l)
     for (CURLMsg *m; (m = curl_multi_info_read(l->multi, &left));) {
         CURL *easy = m->easy_handle;
         long code = 0;
-        if (m->msg != CURLMSG_DONE) continue;
+        if (m->msg != CURLMSG_DONE)
+            continue;
         curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
-        if (m->data.result != CURLE_OK || code / 100 != 2) l->failed++;
+        if (m->data.result != CURLE_OK || code / 100 != 2)
+            l->failed++;
         curl_multi_remove_handle(l->multi, easy);
         l->flying--;
         start(l, easy);
@@ -88,13 +97,15 @@ static void collect(struct loop *l)
 static void turn(struct loop *l)
 {
     struct epoll_event evs[256];
-    int running, n = epoll_wait(l->epfd, evs, 256, l->timer < 0 || l->timer > 1000 ? 1000 : (int)l->timer);
+    int running,
+        n = epoll_wait(l->epfd, evs, 256, l->timer < 0 || l->timer > 1000 ? 1000 : (int)l->timer);
     if (n == 0 || l->timer == 0) {
         l->timer = -1;
         curl_multi_socket_action(l->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
     for (int i = 0; i < n; i++) {
-        int what = (evs[i].events & EPOLLIN ? CURL_CSELECT_IN : 0) | (evs[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+        int what = (evs[i].events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                   (evs[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
                    (evs[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
         curl_multi_socket_action(l->multi, evs[i].data.fd, what, &running);
     }
@@ -117,7 +128,8 @@ static CURL *make_easy(const char *url, struct curl_slist *headers, const char *
 int main(int argc, char **argv)
 {
     struct loop l = {.timer = 0};
-    if (argc != 5) bench_die("bare_post URL N IN_FLIGHT PAYLOAD");
+    if (argc != 5)
+        bench_die("bare_post URL N IN_FLIGHT PAYLOAD");
     size_t n = l.left = strtoul(argv[2], NULL, 10), slots = strtoul(argv[3], NULL, 10);
     struct bench_options o = {.payload = strtoul(argv[4], NULL, 10), .keys = 1};
     char *body = calloc(1, o.payload + 64);
@@ -131,14 +143,19 @@ int main(int argc, char **argv)
     curl_multi_setopt(l.multi, CURLMOPT_MAXCONNECTS, (long)slots);
     struct curl_slist *headers = make_headers();
     CURL **easy = calloc(slots, sizeof(CURL *));
-    for (size_t i = 0; i < slots; i++) easy[i] = make_easy(argv[1], headers, body);
+    for (size_t i = 0; i < slots; i++)
+        easy[i] = make_easy(argv[1], headers, body);
     int64_t started = bench_now();
-    for (size_t i = 0; i < slots; i++) start(&l, easy[i]);
-    while (l.flying > 0) turn(&l);
+    for (size_t i = 0; i < slots; i++)
+        start(&l, easy[i]);
+    while (l.flying > 0)
+        turn(&l);
     double seconds = (double)(bench_now() - started) / 1e9;
-    if (l.failed) bench_die("%zu of %zu requests failed", l.failed, n);
+    if (l.failed)
+        bench_die("%zu of %zu requests failed", l.failed, n);
     printf("{\"events\": %zu, \"seconds\": %.6f}\n", n, seconds);
-    for (size_t i = 0; i < slots; i++) curl_easy_cleanup(easy[i]);
+    for (size_t i = 0; i < slots; i++)
+        curl_easy_cleanup(easy[i]);
     curl_multi_cleanup(l.multi);
     curl_slist_free_all(headers);
     free(easy);

@@ -27,7 +27,8 @@ int64_t bench_now(void)
 
 void bench_options(struct bench_options *o, int argc, char **argv)
 {
-    *o = (struct bench_options){.mode = "", .n = 1000, .payload = 300, .keys = 10000, .producers = 1};
+    *o = (struct bench_options){
+        .mode = "", .n = 1000, .payload = 300, .keys = 10000, .producers = 1};
     for (int c; (c = getopt(argc, argv, "d:m:n:t:s:k:r:j:")) != -1;) {
         switch (c) {
         case 'd': o->db = optarg; break;
@@ -42,7 +43,8 @@ void bench_options(struct bench_options *o, int argc, char **argv)
         }
     }
     if (!o->db || optind != argc || o->keys == 0 || o->n == 0 || o->producers == 0)
-        bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE] [-j PRODUCERS]",
+        bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE] "
+                  "[-j PRODUCERS]",
                   argv[0]);
 }
 
@@ -51,7 +53,8 @@ void bench_payload(const struct bench_options *o, size_t i, char *p)
     static const char words[] = "the quick brown fox jumps over the lazy dog and ";
     size_t size = o->payload < 64 ? 64 : o->payload;
     size_t n = (size_t)sprintf(p, "{\"n\":%zu,\"group\":%zu,\"text\":\"", i, i % 100);
-    for (size_t k = 0; n < size - 2; n++, k++) p[n] = words[k % (sizeof words - 1)];
+    for (size_t k = 0; n < size - 2; n++, k++)
+        p[n] = words[k % (sizeof words - 1)];
     strcpy(p + n, "\"}");
 }
 
@@ -72,7 +75,8 @@ sqlite3 *bench_open(const char *path)
 
 void bench_sql(sqlite3 *db, const char *sql)
 {
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) bench_die("%s: %s", sql, sqlite3_errmsg(db));
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        bench_die("%s: %s", sql, sqlite3_errmsg(db));
 }
 
 sqlite3_stmt *bench_prepare(sqlite3 *db, const char *sql)
@@ -85,14 +89,16 @@ sqlite3_stmt *bench_prepare(sqlite3 *db, const char *sql)
 
 void bench_step(sqlite3 *db, sqlite3_stmt *q)
 {
-    if (sqlite3_step(q) != SQLITE_DONE) bench_die("%s: %s", sqlite3_sql(q), sqlite3_errmsg(db));
+    if (sqlite3_step(q) != SQLITE_DONE)
+        bench_die("%s: %s", sqlite3_sql(q), sqlite3_errmsg(db));
     sqlite3_reset(q);
 }
 
 void bench_start(struct bench_timing *t, size_t max)
 {
     *t = (struct bench_timing){.ns = calloc(max, sizeof *t->ns)};
-    if (!t->ns) bench_die("out of memory");
+    if (!t->ns)
+        bench_die("out of memory");
     t->started = bench_now();
 }
 
@@ -109,7 +115,8 @@ static int compare(const void *a, const void *b)
 
 int64_t bench_quantile(int64_t *ns, size_t n, double q)
 {
-    if (n == 0) return 0;
+    if (n == 0)
+        return 0;
     qsort(ns, n, sizeof *ns, compare);
     return ns[(size_t)(q * (double)(n - 1) + 0.5)];
 }
@@ -124,8 +131,11 @@ void bench_report(struct bench_timing *t, size_t events)
     double seconds = (double)(bench_now() - t->started) / 1e9;
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
-    printf("{\"events\":%zu,\"seconds\":%.6f,\"cpu\":%.6f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}\n", events,
-           seconds, seconds_of(use.ru_utime) + seconds_of(use.ru_stime), (double)bench_quantile(t->ns, t->n, 0.5) / 1e3,
-           (double)bench_quantile(t->ns, t->n, 0.99) / 1e3, (double)bench_quantile(t->ns, t->n, 1) / 1e3);
+    printf("{\"events\":%zu,\"seconds\":%.6f,\"cpu\":%.6f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_"
+           "us\":%.1f}\n",
+           events, seconds, seconds_of(use.ru_utime) + seconds_of(use.ru_stime),
+           (double)bench_quantile(t->ns, t->n, 0.5) / 1e3,
+           (double)bench_quantile(t->ns, t->n, 0.99) / 1e3,
+           (double)bench_quantile(t->ns, t->n, 1) / 1e3);
     free(t->ns);
 }

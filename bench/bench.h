@@ -1,4 +1,5 @@
-/* bench.h: what the programs in this folder share. They print one line of JSON; bench/run makes sense of it. */
+/* bench.h: what the programs in this folder share. They print one line of JSON; bench/run makes
+ * sense of it. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -28,10 +29,11 @@ struct bench_timing {
 _Noreturn void bench_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int64_t bench_now(void); /* monotonic ns, the same clock in every process */
 
-/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`; ends the program if it
- * cannot. */
+/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`; ends
+ * the program if it cannot. */
 void bench_options(struct bench_options *o, int argc, char **argv);
-/* bench_payload makes the JSON text of event i, o->payload bytes and a NUL, at p; it takes 64 at least. */
+/* bench_payload makes the JSON text of event i, o->payload bytes and a NUL, at p; it takes 64 at
+ * least. */
 void bench_payload(const struct bench_options *o, size_t i, char *p);
 const char *bench_type(const struct bench_options *o, size_t i);
 

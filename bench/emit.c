@@ -18,7 +18,8 @@ struct emitter {
 
 static void check(int r, const outbox_error *err)
 {
-    if (r != 0) bench_die("%s", err->text);
+    if (r != 0)
+        bench_die("%s", err->text);
 }
 
 static void open_emitter(struct emitter *e, const struct bench_options *o)
@@ -30,8 +31,10 @@ static void open_emitter(struct emitter *e, const struct bench_options *o)
     snprintf(url, sizeof url, "sqlite:%s", o->db);
     *e = (struct emitter){.tx = o->per_tx > 0};
     check(outbox_open(url, &opt, &e->ob, &err), &err);
-    if (strcmp(o->mode, "caller") != 0) return;
-    if (!e->tx) bench_die("-m caller needs -t");
+    if (strcmp(o->mode, "caller") != 0)
+        return;
+    if (!e->tx)
+        bench_die("-m caller needs -t");
     e->db = bench_open(o->db);
     e->begin = bench_prepare(e->db, "BEGIN IMMEDIATE");
     e->commit = bench_prepare(e->db, "COMMIT");
@@ -48,17 +51,23 @@ static void close_emitter(struct emitter *e)
 static void begin(struct emitter *e)
 {
     outbox_error err;
-    if (!e->tx) return;
-    if (e->db) bench_step(e->db, e->begin);
-    else check(outbox_begin(e->ob, &err), &err);
+    if (!e->tx)
+        return;
+    if (e->db)
+        bench_step(e->db, e->begin);
+    else
+        check(outbox_begin(e->ob, &err), &err);
 }
 
 static void commit(struct emitter *e)
 {
     outbox_error err;
-    if (!e->tx) return;
-    if (e->db) bench_step(e->db, e->commit);
-    else check(outbox_commit(e->ob, &err), &err);
+    if (!e->tx)
+        return;
+    if (e->db)
+        bench_step(e->db, e->commit);
+    else
+        check(outbox_commit(e->ob, &err), &err);
 }
 
 static void emit(struct emitter *e, const struct bench_options *o, size_t i, const char *payload)
@@ -71,7 +80,9 @@ static void emit(struct emitter *e, const struct bench_options *o, size_t i, con
     m.aggregate_type = "order";
     m.aggregate_id = key;
     m.payload = payload;
-    check(e->db ? outbox_emit_sqlite(e->ob, e->db, &m, NULL, &err) : outbox_emit(e->ob, &m, NULL, &err), &err);
+    check(e->db ? outbox_emit_sqlite(e->ob, e->db, &m, NULL, &err)
+                : outbox_emit(e->ob, &m, NULL, &err),
+          &err);
 }
 
 int main(int argc, char **argv)
@@ -82,7 +93,8 @@ int main(int argc, char **argv)
     bench_options(&o, argc, argv);
     open_emitter(&e, &o);
     char *payload = malloc(o.payload + 64);
-    if (!payload) bench_die("out of memory");
+    if (!payload)
+        bench_die("out of memory");
     bench_start(&t, o.n);
     for (size_t i = 0; i < o.n;) {
         int64_t from = bench_now();

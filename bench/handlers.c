@@ -1,9 +1,11 @@
-/* handlers URL EVENTS BATCH CONSUMER: a handler inserts one row for each of EVENTS events, through the library, in batches of
- * BATCH at most. With "-" for a consumer a bare loop inserts as many rows by the same statement, BATCH to a transaction, and
- * reads no event. The time is that from the first row on. The table is bench_effect (event, note).
+/* handlers URL EVENTS BATCH CONSUMER: a handler inserts one row for each of EVENTS events, through
+ * the library, in batches of BATCH at most. With "-" for a consumer a bare loop inserts as many
+ * rows by the same statement, BATCH to a transaction, and reads no event. The time is that from the
+ * first row on. The table is bench_effect (event, note).
  *
- * handlers URL EVENTS latency: a process of its own commits events, 200 a second; how long after each commit the handler was
- * done with it, and how long until another connection could see its row. */
+ * handlers URL EVENTS latency: a process of its own commits events, 200 a second; how long after
+ * each commit the handler was done with it, and how long until another connection could see its
+ * row. */
 #include <libpq-fe.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,19 +33,24 @@ static const char note[] = "one of many rows that a handler makes of an event";
 
 static void target_use(struct target *t, PGconn *pg, sqlite3 *db)
 {
-    if (t->pg == pg && t->db == db) return;
+    if (t->pg == pg && t->db == db)
+        return;
     *t = (struct target){.pg = pg, .db = db};
-    if (pg) pg_prepare(pg, "bench_insert", "INSERT INTO bench_effect (event, note) VALUES ($1, $2)");
-    else t->q = bench_prepare(db, "INSERT INTO bench_effect (event, note) VALUES (?, ?)");
+    if (pg)
+        pg_prepare(pg, "bench_insert", "INSERT INTO bench_effect (event, note) VALUES ($1, $2)");
+    else
+        t->q = bench_prepare(db, "INSERT INTO bench_effect (event, note) VALUES (?, ?)");
 }
 
 static int64_t first_at; /* when the first row was about to be inserted */
 
 static void target_insert(struct target *t, const char *event)
 {
-    if (!first_at) first_at = bench_now();
+    if (!first_at)
+        first_at = bench_now();
     if (t->pg) {
-        PQclear(PQexecPrepared(t->pg, "bench_insert", 2, (const char *const[]){event, note}, NULL, NULL, 0));
+        PQclear(PQexecPrepared(t->pg, "bench_insert", 2, (const char *const[]){event, note}, NULL,
+                               NULL, 0));
         return;
     }
     sqlite3_bind_text(t->q, 1, event, -1, SQLITE_TRANSIENT);
@@ -53,15 +60,19 @@ static void target_insert(struct target *t, const char *event)
 
 static void target_do(struct target *t, const char *sql)
 {
-    if (t->pg) pg_sql(t->pg, sql);
-    else bench_sql(t->db, sql);
+    if (t->pg)
+        pg_sql(t->pg, sql);
+    else
+        bench_sql(t->db, sql);
 }
 
 static struct target target_open(const char *url)
 {
     struct target t = {0};
-    if (strncmp(url, "sqlite:", 7) == 0) target_use(&t, NULL, bench_open(url + 7));
-    else target_use(&t, pg_open(url), NULL);
+    if (strncmp(url, "sqlite:", 7) == 0)
+        target_use(&t, NULL, bench_open(url + 7));
+    else
+        target_use(&t, pg_open(url), NULL);
     return t;
 }
 
@@ -74,7 +85,8 @@ static void target_close(struct target *t)
 
 static void check(int rc, const outbox_error *err)
 {
-    if (rc != 0) bench_die("%s", err->text);
+    if (rc != 0)
+        bench_die("%s", err->text);
 }
 
 /* ---- how many ---- */
@@ -103,7 +115,8 @@ static outbox_verdict insert(const outbox_event *ev, outbox_tx *tx, void *ctx)
     struct work *w = ctx;
     target_use(&w->t, outbox_tx_pg(tx), outbox_tx_sqlite(tx));
     target_insert(&w->t, outbox_event_id(ev));
-    if (++w->n == w->stop_at) outbox_stop(w->ob);
+    if (++w->n == w->stop_at)
+        outbox_stop(w->ob);
     return OUTBOX_DONE;
 }
 
@@ -117,7 +130,8 @@ static void insert_handled(const char *url, size_t n, const char *batch, const c
     check(outbox_consumer_set(c, "batch", batch, &err), &err);
     check(outbox_add_handler(c, "insert", "*", insert, &w, 0, &err), &err);
     check(outbox_run(w.ob, 0, &err), &err);
-    if (w.n < n) bench_die("%zu events instead of %zu", w.n, n);
+    if (w.n < n)
+        bench_die("%zu events instead of %zu", w.n, n);
     sqlite3_finalize(w.t.q);
     outbox_close(w.ob);
 }
@@ -195,7 +209,8 @@ static void *watch_rows(void *arg)
     for (size_t seen = 0; seen < w->n;) {
         size_t there = count_rows(&t) - first;
         int64_t now = bench_now();
-        for (; seen < there && seen < w->n; seen++) w->t[seen].seen = now;
+        for (; seen < there && seen < w->n; seen++)
+            w->t[seen].seen = now;
         struct timespec ts = {0, 200000};
         nanosleep(&ts, NULL);
     }
@@ -205,13 +220,15 @@ static void *watch_rows(void *arg)
 
 static void print(const char *name, int64_t *ns, size_t n)
 {
-    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name, (double)bench_quantile(ns, n, 0.5) / 1e3,
-           (double)bench_quantile(ns, n, 0.99) / 1e3, (double)bench_quantile(ns, n, 1) / 1e3);
+    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name,
+           (double)bench_quantile(ns, n, 0.5) / 1e3, (double)bench_quantile(ns, n, 0.99) / 1e3,
+           (double)bench_quantile(ns, n, 1) / 1e3);
 }
 
 static void latency(const char *url, size_t n)
 {
-    struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                           -1, 0);
     int64_t *ns = calloc(n, sizeof *ns);
     struct work w = {.stop_at = n, .times = t};
     struct watch watch = {url, t, n};
@@ -219,7 +236,8 @@ static void latency(const char *url, size_t n)
     outbox_error err;
     pthread_t watcher;
     int status;
-    if (t == MAP_FAILED || !ns) bench_die("out of memory");
+    if (t == MAP_FAILED || !ns)
+        bench_die("out of memory");
     pid_t child = fork();
     if (child == 0) {
         sleep(1); /* until all are at work */
@@ -230,14 +248,18 @@ static void latency(const char *url, size_t n)
     check(outbox_consumer_new(w.ob, "latency", &c, &err), &err);
     check(outbox_consumer_set(c, "from", "end", &err), &err);
     check(outbox_add_handler(c, "insert", "*", note_done, &w, 0, &err), &err);
-    if (pthread_create(&watcher, NULL, watch_rows, &watch) != 0) bench_die("no thread");
+    if (pthread_create(&watcher, NULL, watch_rows, &watch) != 0)
+        bench_die("no thread");
     check(outbox_run(w.ob, 0, &err), &err);
     pthread_join(watcher, NULL);
-    if (waitpid(child, &status, 0) != child || status != 0) bench_die("the committing process failed");
+    if (waitpid(child, &status, 0) != child || status != 0)
+        bench_die("the committing process failed");
     printf("{\"events\":%zu,", n);
-    for (size_t i = 0; i < n; i++) ns[i] = t[i].done - t[i].returned;
+    for (size_t i = 0; i < n; i++)
+        ns[i] = t[i].done - t[i].returned;
     print("done", ns, n);
-    for (size_t i = 0; i < n; i++) ns[i] = t[i].seen - t[i].returned;
+    for (size_t i = 0; i < n; i++)
+        ns[i] = t[i].seen - t[i].returned;
     printf(",");
     print("seen", ns, n);
     printf("}\n");
@@ -257,8 +279,10 @@ int main(int argc, char **argv)
         return 0;
     }
     bench_start(&timing, 1);
-    if (strcmp(argv[4], "-") == 0) insert_bare(argv[1], n, strtoull(argv[3], NULL, 10));
-    else insert_handled(argv[1], n, argv[3], argv[4]);
+    if (strcmp(argv[4], "-") == 0)
+        insert_bare(argv[1], n, strtoull(argv[3], NULL, 10));
+    else
+        insert_handled(argv[1], n, argv[3], argv[4]);
     timing.started = first_at;
     bench_report(&timing, n);
     return 0;

@@ -7,7 +7,8 @@
 PGconn *pg_open(const char *url)
 {
     PGconn *db = PQconnectdb(url);
-    if (PQstatus(db) != CONNECTION_OK) bench_die("%s", PQerrorMessage(db));
+    if (PQstatus(db) != CONNECTION_OK)
+        bench_die("%s", PQerrorMessage(db));
     return db;
 }
 
@@ -20,27 +21,32 @@ static bool good(const PGresult *r)
 void pg_sql(PGconn *db, const char *sql)
 {
     PGresult *r = PQexec(db, sql);
-    if (!good(r)) bench_die("%s: %s", sql, PQerrorMessage(db));
+    if (!good(r))
+        bench_die("%s: %s", sql, PQerrorMessage(db));
     PQclear(r);
 }
 
 void pg_prepare(PGconn *db, const char *name, const char *sql)
 {
     PGresult *r = PQprepare(db, name, sql, 0, NULL);
-    if (!good(r)) bench_die("%s: %s", sql, PQerrorMessage(db));
+    if (!good(r))
+        bench_die("%s: %s", sql, PQerrorMessage(db));
     PQclear(r);
 }
 
 void pg_send(PGconn *db, const char *name, const char *const *params, int n)
 {
-    if (!PQsendQueryPrepared(db, name, n, params, NULL, NULL, 1)) bench_die("%s: %s", name, PQerrorMessage(db));
+    if (!PQsendQueryPrepared(db, name, n, params, NULL, NULL, 1))
+        bench_die("%s: %s", name, PQerrorMessage(db));
 }
 
 PGresult *pg_take(PGconn *db)
 {
     PGresult *r = PQgetResult(db), *end;
-    if (!good(r)) bench_die("%s", PQerrorMessage(db));
-    while ((end = PQgetResult(db)) != NULL) PQclear(end);
+    if (!good(r))
+        bench_die("%s", PQerrorMessage(db));
+    while ((end = PQgetResult(db)) != NULL)
+        PQclear(end);
     return r;
 }
 
@@ -54,6 +60,7 @@ int64_t pg_int8(const PGresult *r, int row, int column)
 {
     const unsigned char *p = (const unsigned char *)PQgetvalue(r, row, column);
     uint64_t v = 0;
-    for (int i = 0; i < 8; i++) v = v << 8 | p[i];
+    for (int i = 0; i < 8; i++)
+        v = v << 8 | p[i];
     return (int64_t)v;
 }

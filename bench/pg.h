@@ -1,4 +1,5 @@
-/* pg.h: PostgreSQL for the programs in this folder: libpq and nothing of ours. Whatever fails ends the program. */
+/* pg.h: PostgreSQL for the programs in this folder: libpq and nothing of ours. Whatever fails ends
+ * the program. */
 #ifndef BENCH_PG_H
 #define BENCH_PG_H
 
@@ -10,7 +11,8 @@ void pg_sql(PGconn *db, const char *sql);
 /* pg_prepare names the statement `name`; the server finds out the types of its parameters. */
 void pg_prepare(PGconn *db, const char *name, const char *sql);
 
-/* pg_send starts a prepared statement with n parameters, as text, and does not wait; results come in binary. */
+/* pg_send starts a prepared statement with n parameters, as text, and does not wait; results come
+ * in binary. */
 void pg_send(PGconn *db, const char *name, const char *const *params, int n);
 /* pg_take waits for what was started; the caller clears the result. */
 PGresult *pg_take(PGconn *db);

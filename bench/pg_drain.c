@@ -1,11 +1,15 @@
-/* pg_drain URL MODE [CONSUMER]: ceilings for a relay that drains PostgreSQL to nowhere, with none of our code. Batches
- * of 1,000, prepared, binary; every byte of every field is looked at.
- *   cursor       seq > position from outbox.event, and the position recorded in a commit per batch. The next batch is
- *                read while one is looked at and while its position is committed (on a connection of its own). It would
+/* pg_drain URL MODE [CONSUMER]: ceilings for a relay that drains PostgreSQL to nowhere, with none
+ * of our code. Batches of 1,000, prepared, binary; every byte of every field is looked at.
+ *   cursor       seq > position from outbox.event, and the position recorded in a commit per batch.
+ *   The next batch is
+ *                read while one is looked at and while its position is committed (on a connection
+ *                of its own). It would
  *                lose what commits late, has no leases, no retries and no second reader in mind
- *   pipelined    the same on one connection: it never waits for us, but reads nothing while it commits
+ *   pipelined    the same on one connection: it never waits for us, but reads nothing while it
+ *   commits
  *   single-row   as cursor, in libpq's single-row mode
- *   skip-locked  as queue tables do: claims rows of bench_queue by their status, and marks them done */
+ *   skip-locked  as queue tables do: claims rows of bench_queue by their status, and marks them
+ *   done */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,7 +20,9 @@
 #include "pg.h"
 
 #define BATCH 1000
-#define COLUMNS "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before"
+#define COLUMNS \
+    "seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, " \
+    "not_before"
 
 struct drain {
     PGconn *reader, *writer;
@@ -35,7 +41,8 @@ static void look(struct drain *d, const PGresult *r)
             const unsigned char *p = (const unsigned char *)PQgetvalue(r, row, column);
             int n = PQgetlength(r, row, column);
             unsigned sum = 0;
-            for (int i = 0; i < n; i++) sum += p[i];
+            for (int i = 0; i < n; i++)
+                sum += p[i];
             d->seen += sum;
         }
     }
@@ -47,12 +54,14 @@ static void start_read(struct drain *d, int64_t seq)
     const char *params[] = {text};
     snprintf(text, sizeof text, "%" PRId64, seq);
     pg_send(d->reader, "read", params, 1);
-    if (d->single_row) PQsetSingleRowMode(d->reader);
+    if (d->single_row)
+        PQsetSingleRowMode(d->reader);
 }
 
 static void finish_write(struct drain *d)
 {
-    if (d->writing) PQclear(pg_take(d->writer));
+    if (d->writing)
+        PQclear(pg_take(d->writer));
     d->writing = false;
 }
 
@@ -66,18 +75,22 @@ static void start_write(struct drain *d, int64_t seq)
     d->writing = true;
 }
 
-/* take_rows looks at each row as it comes, and moves *seq; returns how many. The next read can only start behind it. */
+/* take_rows looks at each row as it comes, and moves *seq; returns how many. The next read can only
+ * start behind it. */
 static int take_rows(struct drain *d, int64_t *seq)
 {
     int n = 0;
     for (PGresult *r; (r = PQgetResult(d->reader)) != NULL; PQclear(r)) {
-        if (PQresultStatus(r) == PGRES_TUPLES_OK) continue;
-        if (PQresultStatus(r) != PGRES_SINGLE_TUPLE) bench_die("%s", PQerrorMessage(d->reader));
+        if (PQresultStatus(r) == PGRES_TUPLES_OK)
+            continue;
+        if (PQresultStatus(r) != PGRES_SINGLE_TUPLE)
+            bench_die("%s", PQerrorMessage(d->reader));
         *seq = pg_int8(r, 0, 0);
         look(d, r);
         n++;
     }
-    if (n == BATCH) start_read(d, *seq);
+    if (n == BATCH)
+        start_read(d, *seq);
     return n;
 }
 
@@ -85,8 +98,10 @@ static int take_batch(struct drain *d, int64_t *seq)
 {
     PGresult *r = pg_take(d->reader);
     int n = PQntuples(r);
-    if (n > 0) *seq = pg_int8(r, n - 1, 0);
-    if (n == BATCH) start_read(d, *seq);
+    if (n > 0)
+        *seq = pg_int8(r, n - 1, 0);
+    if (n == BATCH)
+        start_read(d, *seq);
     look(d, r);
     PQclear(r);
     return n;
@@ -111,14 +126,16 @@ static size_t drain_cursor(struct drain *d, struct bench_timing *t)
 static void queue(struct drain *d, const char *name, const char *const *params, int n)
 {
     pg_send(d->reader, name, params, n);
-    if (!PQpipelineSync(d->reader)) bench_die("%s", PQerrorMessage(d->reader));
+    if (!PQpipelineSync(d->reader))
+        bench_die("%s", PQerrorMessage(d->reader));
 }
 
 /* take_queued gives the result of the next statement of a pipeline. */
 static PGresult *take_queued(struct drain *d)
 {
     PGresult *r = pg_take(d->reader), *sync = PQgetResult(d->reader);
-    if (PQresultStatus(sync) != PGRES_PIPELINE_SYNC) bench_die("%s", PQerrorMessage(d->reader));
+    if (PQresultStatus(sync) != PGRES_PIPELINE_SYNC)
+        bench_die("%s", PQerrorMessage(d->reader));
     PQclear(sync);
     return r;
 }
@@ -134,11 +151,14 @@ static size_t drain_pipelined(struct drain *d, struct bench_timing *t)
         int64_t from = bench_now();
         PGresult *r = take_queued(d);
         n = PQntuples(r);
-        if (n > 0) snprintf(text, sizeof text, "%" PRId64, pg_int8(r, n - 1, 0));
-        if (n == BATCH) queue(d, "read", params, 1);
+        if (n > 0)
+            snprintf(text, sizeof text, "%" PRId64, pg_int8(r, n - 1, 0));
+        if (n == BATCH)
+            queue(d, "read", params, 1);
         look(d, r);
         PQclear(r);
-        if (d->writing) PQclear(take_queued(d));
+        if (d->writing)
+            PQclear(take_queued(d));
         queue(d, "position", params, 2);
         d->writing = true;
         bench_lap(t, from);
@@ -151,7 +171,8 @@ static void mark_done(struct drain *d, const PGresult *r, char *list)
 {
     const char *params[] = {list};
     char *to = list;
-    for (int i = 0; i < PQntuples(r); i++) to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
+    for (int i = 0; i < PQntuples(r); i++)
+        to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
     strcpy(to, "}");
     pg_run(d->reader, "done", params, 1);
 }
@@ -160,14 +181,16 @@ static size_t drain_queue(struct drain *d, struct bench_timing *t)
 {
     size_t events = 0;
     char *list = malloc(BATCH * 24);
-    if (!list) bench_die("out of memory");
+    if (!list)
+        bench_die("out of memory");
     for (int n = BATCH; n == BATCH; events += (size_t)n) {
         int64_t from = bench_now();
         pg_send(d->reader, "claim", NULL, 0);
         PGresult *r = pg_take(d->reader);
         n = PQntuples(r);
         look(d, r);
-        if (n > 0) mark_done(d, r, list);
+        if (n > 0)
+            mark_done(d, r, list);
         PQclear(r);
         bench_lap(t, from);
     }
@@ -181,30 +204,38 @@ static void prepare(struct drain *d, bool claims)
     if (claims) {
         pg_prepare(
             d->reader, "claim",
-            "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = 'pending' ORDER BY q.seq "
+            "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = 'pending' "
+            "ORDER BY q.seq "
             "LIMIT 1000 FOR UPDATE SKIP LOCKED) UPDATE bench_queue SET status = 'processing', "
             "locked_until = now() + interval '30 s' FROM next WHERE bench_queue.seq = next.seq "
-            "RETURNING bench_queue.seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, "
+            "RETURNING bench_queue.seq, id, type, aggregate_type, aggregate_id, version, payload, "
+            "headers, tenant, "
             "created_at, not_before");
         pg_prepare(d->reader, "done",
                    "UPDATE bench_queue SET status = 'done', locked_until = NULL "
                    "WHERE seq = ANY ($1::bigint[])");
         return;
     }
-    pg_sql(d->writer, "CREATE TABLE IF NOT EXISTS bench_position (consumer text PRIMARY KEY, position bigint)");
+    pg_sql(
+        d->writer,
+        "CREATE TABLE IF NOT EXISTS bench_position (consumer text PRIMARY KEY, position bigint)");
     pg_prepare(d->writer, "reset",
                "INSERT INTO bench_position VALUES ($1, 0) ON CONFLICT (consumer) DO UPDATE "
                "SET position = 0");
     pg_run(d->writer, "reset", params, 1);
-    pg_prepare(d->writer, "position", "UPDATE bench_position SET position = $1 WHERE consumer = $2");
-    pg_prepare(d->reader, "read", "SELECT " COLUMNS " FROM outbox.event WHERE seq > $1 ORDER BY seq LIMIT 1000");
+    pg_prepare(d->writer, "position",
+               "UPDATE bench_position SET position = $1 WHERE consumer = $2");
+    pg_prepare(d->reader, "read",
+               "SELECT " COLUMNS " FROM outbox.event WHERE seq > $1 ORDER BY seq LIMIT 1000");
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) bench_die("usage: %s URL cursor|pipelined|single-row|skip-locked [CONSUMER]", argv[0]);
+    if (argc < 3)
+        bench_die("usage: %s URL cursor|pipelined|single-row|skip-locked [CONSUMER]", argv[0]);
     bool claims = strcmp(argv[2], "skip-locked") == 0, one = strcmp(argv[2], "pipelined") == 0;
-    struct drain d = {.consumer = argc > 3 ? argv[3] : "bench", .single_row = strcmp(argv[2], "single-row") == 0};
+    struct drain d = {.consumer = argc > 3 ? argv[3] : "bench",
+                      .single_row = strcmp(argv[2], "single-row") == 0};
     d.reader = pg_open(argv[1]);
     d.writer = one ? d.reader : pg_open(argv[1]);
     pg_sql(d.reader, "SET plan_cache_mode = force_generic_plan");
@@ -212,10 +243,14 @@ int main(int argc, char **argv)
     prepare(&d, claims);
     struct bench_timing t;
     bench_start(&t, 1 << 20);
-    size_t events = claims ? drain_queue(&d, &t) : one ? drain_pipelined(&d, &t) : drain_cursor(&d, &t);
-    if (events > 0 && d.seen == 0) bench_die("nothing was looked at");
+    size_t events = claims ? drain_queue(&d, &t)
+                    : one  ? drain_pipelined(&d, &t)
+                           : drain_cursor(&d, &t);
+    if (events > 0 && d.seen == 0)
+        bench_die("nothing was looked at");
     bench_report(&t, events);
     PQfinish(d.reader);
-    if (!one) PQfinish(d.writer);
+    if (!one)
+        PQfinish(d.writer);
     return 0;
 }

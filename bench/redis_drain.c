@@ -1,11 +1,14 @@
-/* redis_drain MODE SOURCE SOCKET STREAM: ceilings for a relay that drains to a Redis stream, with none of our code. Batches of
- * 1,000; each event is an XADD with the envelope that the relay writes; a batch's position is recorded once Redis has answered
- * for all of it.
- *   postgres     seq > position from outbox.event; the next batch is read, and the position of the last one committed, while
- *                Redis is at work on this one. It would lose what commits late, has no leases, no retries, no key order to
+/* redis_drain MODE SOURCE SOCKET STREAM: ceilings for a relay that drains to a Redis stream, with
+ * none of our code. Batches of 1,000; each event is an XADD with the envelope that the relay
+ * writes; a batch's position is recorded once Redis has answered for all of it.
+ *   postgres     seq > position from outbox.event; the next batch is read, and the position of the
+ *   last one committed, while
+ *                Redis is at work on this one. It would lose what commits late, has no leases, no
+ *                retries, no key order to
  *                keep after a failure, and no second reader in mind
  *   sqlite       the same from a SQLite file, in one thread
- *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and marks them done */
+ *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and
+ *   marks them done */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -47,7 +50,8 @@ static void add(struct out *o, const char *p, size_t n)
     if (n > o->cap - o->n) {
         o->cap = 2 * (o->n + n);
         o->p = realloc(o->p, o->cap);
-        if (!o->p) bench_die("out of memory");
+        if (!o->p)
+            bench_die("out of memory");
     }
     memcpy(o->p + o->n, p, n);
     o->n += n;
@@ -102,7 +106,8 @@ static void add_row(struct out *o, const struct row *r)
     e = put_time(PUT(e, "\",\"committed_at\":\""), r->at_ms);
     e = PUT(e, "\"}");
     size_t n = (size_t)(e - o->envelope);
-    int k = snprintf(head, sizeof head, "*5\r\n$4\r\nXADD\r\n$%zu\r\n%s\r\n$1\r\n*\r\n$5\r\nevent\r\n$%zu\r\n",
+    int k = snprintf(head, sizeof head,
+                     "*5\r\n$4\r\nXADD\r\n$%zu\r\n%s\r\n$1\r\n*\r\n$5\r\nevent\r\n$%zu\r\n",
                      strlen(o->stream), o->stream, n);
     add(o, head, (size_t)k);
     add(o, o->envelope, n);
@@ -114,7 +119,8 @@ static void send_all(struct out *o)
 {
     for (size_t at = 0; at < o->n;) {
         ssize_t k = send(o->fd, o->p + at, o->n - at, MSG_NOSIGNAL);
-        if (k <= 0) bench_die("redis is gone");
+        if (k <= 0)
+            bench_die("redis is gone");
         at += (size_t)k;
     }
     o->n = 0;
@@ -127,8 +133,10 @@ static void take_answers(struct out *o, int n)
     int lines = 2 * n - o->ahead;
     while (lines > 0) {
         ssize_t k = recv(o->fd, chunk, sizeof chunk, 0);
-        if (k <= 0 || memchr(chunk, 'E', (size_t)k)) bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
-        for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++) lines--;
+        if (k <= 0 || memchr(chunk, 'E', (size_t)k))
+            bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
+        for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++)
+            lines--;
     }
     o->ahead = -lines;
 }
@@ -138,7 +146,8 @@ static void out_open(struct out *o, const char *path, const char *stream)
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     *o = (struct out){.stream = stream, .fd = socket(AF_UNIX, SOCK_STREAM, 0)};
-    if (connect(o->fd, (struct sockaddr *)&sa, sizeof sa) != 0) bench_die("no redis at %s", path);
+    if (connect(o->fd, (struct sockaddr *)&sa, sizeof sa) != 0)
+        bench_die("no redis at %s", path);
 }
 
 /* PostgreSQL */
@@ -155,12 +164,15 @@ static void add_result(struct out *o, const PGresult *r)
         char id[36];
         const unsigned char *u = (const unsigned char *)PQgetvalue(r, i, 1);
         for (int k = 0, at = 0; k < 16; k++) {
-            if (k == 4 || k == 6 || k == 8 || k == 10) id[at++] = '-';
+            if (k == 4 || k == 6 || k == 8 || k == 10)
+                id[at++] = '-';
             id[at++] = hex[u[k] >> 4];
             id[at++] = hex[u[k] & 15];
         }
-        struct row row = {{id, 36}, field(r, i, 2), field(r, i, 3), field(r, i, 4), field(r, i, 6), "null", 0};
-        if (!PQgetisnull(r, i, 5)) snprintf(row.version, sizeof row.version, "%" PRId64, pg_int8(r, i, 5));
+        struct row row = {
+            {id, 36}, field(r, i, 2), field(r, i, 3), field(r, i, 4), field(r, i, 6), "null", 0};
+        if (!PQgetisnull(r, i, 5))
+            snprintf(row.version, sizeof row.version, "%" PRId64, pg_int8(r, i, 5));
         row.at_ms = (pg_int8(r, i, 7) + EPOCH_2000_US) / 1000;
         add_row(o, &row);
     }
@@ -184,23 +196,29 @@ static size_t drain_postgres(const char *url, struct out *o, struct bench_timing
     int sent = 0;
     bool writing = false;
     pg_sql(reader, "SET plan_cache_mode = force_generic_plan");
-    pg_sql(writer, "INSERT INTO bench_position VALUES ('bench', 0) ON CONFLICT (consumer) DO UPDATE SET position = 0");
+    pg_sql(writer, "INSERT INTO bench_position VALUES ('bench', 0) ON CONFLICT (consumer) DO "
+                   "UPDATE SET position = 0");
     pg_prepare(writer, "position", "UPDATE bench_position SET position = $1 WHERE consumer = $2");
-    pg_prepare(reader, "read", "SELECT " COLUMNS " FROM outbox.event WHERE seq > $1 ORDER BY seq LIMIT 1000");
+    pg_prepare(reader, "read",
+               "SELECT " COLUMNS " FROM outbox.event WHERE seq > $1 ORDER BY seq LIMIT 1000");
     bench_start(t, 1 << 20);
     start_read(reader, 0);
     for (int n = BATCH; n == BATCH || sent;) {
         int64_t from = bench_now();
         PGresult *r = n == BATCH ? pg_take(reader) : NULL;
         n = r ? PQntuples(r) : 0;
-        if (n > 0) seq = pg_int8(r, n - 1, 0);
-        if (n == BATCH) start_read(reader, seq);
-        if (n > 0) add_result(o, r);
+        if (n > 0)
+            seq = pg_int8(r, n - 1, 0);
+        if (n == BATCH)
+            start_read(reader, seq);
+        if (n > 0)
+            add_result(o, r);
         PQclear(r);
         send_all(o);
         if (sent) { /* the batch before this one */
             take_answers(o, sent);
-            if (writing) PQclear(pg_take(writer));
+            if (writing)
+                PQclear(pg_take(writer));
             snprintf(text, sizeof text, "%" PRId64, sent_seq);
             pg_send(writer, "position", params, 2);
             writing = true;
@@ -210,7 +228,8 @@ static size_t drain_postgres(const char *url, struct out *o, struct bench_timing
         events += (size_t)n;
         bench_lap(t, from);
     }
-    if (writing) PQclear(pg_take(writer));
+    if (writing)
+        PQclear(pg_take(writer));
     return events;
 }
 
@@ -220,15 +239,19 @@ static size_t drain_queue(const char *url, struct out *o, struct bench_timing *t
     size_t events = 0;
     char *list = malloc(BATCH * 24);
     const char *params[] = {list};
-    if (!list) bench_die("out of memory");
-    pg_prepare(
-        db, "claim",
-        "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = 'pending' ORDER BY q.seq LIMIT "
-        "1000 FOR UPDATE SKIP LOCKED) UPDATE bench_queue SET status = 'processing', locked_until = now() + interval "
-        "'30 s' FROM next WHERE bench_queue.seq = next.seq RETURNING bench_queue.seq, id, type, aggregate_type, "
-        "aggregate_id, version, payload, created_at");
+    if (!list)
+        bench_die("out of memory");
+    pg_prepare(db, "claim",
+               "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = "
+               "'pending' ORDER BY q.seq LIMIT "
+               "1000 FOR UPDATE SKIP LOCKED) UPDATE bench_queue SET status = 'processing', "
+               "locked_until = now() + interval "
+               "'30 s' FROM next WHERE bench_queue.seq = next.seq RETURNING bench_queue.seq, id, "
+               "type, aggregate_type, "
+               "aggregate_id, version, payload, created_at");
     pg_prepare(db, "done",
-               "UPDATE bench_queue SET status = 'done', locked_until = NULL WHERE seq = ANY ($1::bigint[])");
+               "UPDATE bench_queue SET status = 'done', locked_until = NULL WHERE seq = ANY "
+               "($1::bigint[])");
     bench_start(t, 1 << 20);
     for (int n = BATCH; n == BATCH; events += (size_t)n) {
         int64_t from = bench_now();
@@ -239,9 +262,11 @@ static size_t drain_queue(const char *url, struct out *o, struct bench_timing *t
         add_result(o, r);
         send_all(o);
         take_answers(o, n);
-        for (int i = 0; i < n; i++) to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
+        for (int i = 0; i < n; i++)
+            to += sprintf(to, "%c%" PRId64, i ? ',' : '{', pg_int8(r, i, 0));
         strcpy(to, "}");
-        if (n > 0) pg_run(db, "done", params, 1);
+        if (n > 0)
+            pg_run(db, "done", params, 1);
         PQclear(r);
         bench_lap(t, from);
     }
@@ -261,9 +286,11 @@ static int read_batch(sqlite3_stmt *q, struct out *o, int64_t *seq)
     int n = 0;
     sqlite3_bind_int64(q, 1, *seq);
     for (; sqlite3_step(q) == SQLITE_ROW; n++) {
-        struct row row = {column(q, 1), column(q, 2), column(q, 3), column(q, 4), column(q, 6), "null", 0};
+        struct row row = {
+            column(q, 1), column(q, 2), column(q, 3), column(q, 4), column(q, 6), "null", 0};
         if (sqlite3_column_type(q, 5) != SQLITE_NULL)
-            snprintf(row.version, sizeof row.version, "%lld", (long long)sqlite3_column_int64(q, 5));
+            snprintf(row.version, sizeof row.version, "%lld",
+                     (long long)sqlite3_column_int64(q, 5));
         row.at_ms = sqlite3_column_int64(q, 7);
         *seq = sqlite3_column_int64(q, 0);
         add_row(o, &row);
@@ -281,13 +308,16 @@ static size_t drain_sqlite(const char *path, struct out *o, struct bench_timing 
     bench_sql(db, "CREATE TABLE IF NOT EXISTS bench_position (position INTEGER)");
     bench_sql(db, "DELETE FROM bench_position");
     bench_sql(db, "INSERT INTO bench_position VALUES (0)");
-    sqlite3_stmt *q = bench_prepare(db, "SELECT " COLUMNS " FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
+    sqlite3_stmt *q = bench_prepare(db, "SELECT " COLUMNS
+                                        " FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
     sqlite3_stmt *position = bench_prepare(db, "UPDATE bench_position SET position = ?");
     bench_start(t, 1 << 20);
     for (int n = BATCH; n == BATCH || sent;) {
         int64_t from = bench_now();
         n = n == BATCH ? read_batch(q, o, &seq) : 0;
-        if (sent) take_answers(o, sent); /* while this batch was read, Redis was at work on the one before */
+        /* while this batch was read, Redis was at work on the one before */
+        if (sent)
+            take_answers(o, sent);
         send_all(o);
         if (sent) {
             sqlite3_bind_int64(position, 1, sent_seq);
@@ -305,7 +335,8 @@ int main(int argc, char **argv)
 {
     struct out o;
     struct bench_timing t;
-    if (argc != 5) bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SOCKET STREAM", argv[0]);
+    if (argc != 5)
+        bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SOCKET STREAM", argv[0]);
     out_open(&o, argv[3], argv[4]);
     size_t events = strcmp(argv[1], "sqlite") == 0     ? drain_sqlite(argv[2], &o, &t)
                     : strcmp(argv[1], "postgres") == 0 ? drain_postgres(argv[2], &o, &t)

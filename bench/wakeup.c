@@ -1,6 +1,6 @@
-/* wakeup URL OUT N [LEAST MOST]: how long an idle relay, which delivers to OUT, takes to notice. A process of its own
- * commits N events, LEAST to MOST microseconds apart (2,000 to 20,000); this one watches OUT and notes when each line
- * can be read. */
+/* wakeup URL OUT N [LEAST MOST]: how long an idle relay, which delivers to OUT, takes to notice. A
+ * process of its own commits N events, LEAST to MOST microseconds apart (2,000 to 20,000); this one
+ * watches OUT and notes when each line can be read. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -26,7 +26,8 @@ static void emit_all(const char *url, struct times *t, size_t n, const int64_t a
     char payload[64];
     outbox *ob;
     outbox_error err;
-    if (outbox_open(url, NULL, &ob, &err) != 0) bench_die("%s", err.text);
+    if (outbox_open(url, NULL, &ob, &err) != 0)
+        bench_die("%s", err.text);
     srandom(1);
     int64_t due = bench_now();
     for (size_t i = 0; i < n; i++) {
@@ -37,8 +38,10 @@ static void emit_all(const char *url, struct times *t, size_t n, const int64_t a
         struct timespec at = {due / 1000000000, due % 1000000000};
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
         t[i].started = bench_now();
-        snprintf(payload, sizeof payload, "{\"started\":%lld,\"wake\":%zu}", (long long)t[i].started, i);
-        if (outbox_emit(ob, &m, NULL, &err) != 0) bench_die("%s", err.text);
+        snprintf(payload, sizeof payload, "{\"started\":%lld,\"wake\":%zu}",
+                 (long long)t[i].started, i);
+        if (outbox_emit(ob, &m, NULL, &err) != 0)
+            bench_die("%s", err.text);
         t[i].returned = bench_now();
     }
     outbox_close(ob);
@@ -54,7 +57,8 @@ static void open_watch(struct watch *w, const char *path)
 {
     w->fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0644);
     w->bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    if (w->fd < 0 || w->bell < 0 || inotify_add_watch(w->bell, path, IN_MODIFY) < 0) bench_die("%s: %m", path);
+    if (w->fd < 0 || w->bell < 0 || inotify_add_watch(w->bell, path, IN_MODIFY) < 0)
+        bench_die("%s: %m", path);
     lseek(w->fd, 0, SEEK_END);
     w->n = 0;
 }
@@ -64,8 +68,10 @@ static void wait_for_more(struct watch *w)
 {
     char events[4096];
     struct pollfd fd = {.fd = w->bell, .events = POLLIN};
-    if (poll(&fd, 1, 10000) <= 0) bench_die("no line came within 10 s: is the relay at work?");
-    while (read(w->bell, events, sizeof events) > 0) continue;
+    if (poll(&fd, 1, 10000) <= 0)
+        bench_die("no line came within 10 s: is the relay at work?");
+    while (read(w->bell, events, sizeof events) > 0)
+        continue;
 }
 
 /* take_lines notes the events of the whole lines read so far; returns how many were new. */
@@ -92,7 +98,8 @@ static void watch_all(struct watch *w, struct times *t, size_t n)
 {
     for (size_t seen = 0; seen < n;) {
         ssize_t k = read(w->fd, w->text + w->n, sizeof w->text - w->n);
-        if (k < 0) bench_die("read: %m");
+        if (k < 0)
+            bench_die("read: %m");
         if (k == 0) {
             wait_for_more(w);
             continue;
@@ -104,20 +111,25 @@ static void watch_all(struct watch *w, struct times *t, size_t n)
 
 static void print(const char *name, int64_t *ns, size_t n)
 {
-    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name, (double)bench_quantile(ns, n, 0.5) / 1e3,
-           (double)bench_quantile(ns, n, 0.99) / 1e3, (double)bench_quantile(ns, n, 1) / 1e3);
+    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name,
+           (double)bench_quantile(ns, n, 0.5) / 1e3, (double)bench_quantile(ns, n, 0.99) / 1e3,
+           (double)bench_quantile(ns, n, 1) / 1e3);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 4 && argc != 6) bench_die("usage: %s URL OUT N [LEAST MOST]", argv[0]);
+    if (argc != 4 && argc != 6)
+        bench_die("usage: %s URL OUT N [LEAST MOST]", argv[0]);
     size_t n = strtoull(argv[3], NULL, 10);
     int64_t apart_us[] = {argc == 6 ? atoll(argv[4]) : 2000, argc == 6 ? atoll(argv[5]) : 20000};
-    if (apart_us[0] < 0 || apart_us[1] < apart_us[0]) bench_die("LEAST and MOST are microseconds");
-    struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (apart_us[0] < 0 || apart_us[1] < apart_us[0])
+        bench_die("LEAST and MOST are microseconds");
+    struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                           -1, 0);
     int64_t *ns = calloc(n, sizeof *ns);
     static struct watch w;
-    if (t == MAP_FAILED || !ns) bench_die("out of memory");
+    if (t == MAP_FAILED || !ns)
+        bench_die("out of memory");
     open_watch(&w, argv[2]);
     pid_t child = fork();
     if (child == 0) {
@@ -126,11 +138,14 @@ int main(int argc, char **argv)
     }
     int status;
     watch_all(&w, t, n);
-    if (waitpid(child, &status, 0) != child || status != 0) bench_die("the committing process failed");
+    if (waitpid(child, &status, 0) != child || status != 0)
+        bench_die("the committing process failed");
     printf("{\"events\":%zu,", n);
-    for (size_t i = 0; i < n; i++) ns[i] = t[i].seen - t[i].returned;
+    for (size_t i = 0; i < n; i++)
+        ns[i] = t[i].seen - t[i].returned;
     print("returned", ns, n);
-    for (size_t i = 0; i < n; i++) ns[i] = t[i].seen - t[i].started;
+    for (size_t i = 0; i < n; i++)
+        ns[i] = t[i].seen - t[i].started;
     printf(",");
     print("started", ns, n);
     printf("}\n");

@@ -2,9 +2,10 @@
  *
  *     orders DATABASE [COUNT [RATE]]
  *
- * It places and pays COUNT orders (0: until SIGINT or SIGTERM), RATE per second (0: as fast as it can). Each change of
- * the orders table and the event about it are one transaction, so either both are there or neither. Every seventh order
- * is rolled back on purpose: nobody will ever hear of it. At the end it prints what it did, as one line of JSON. */
+ * It places and pays COUNT orders (0: until SIGINT or SIGTERM), RATE per second (0: as fast as it
+ * can). Each change of the orders table and the event about it are one transaction, so either both
+ * are there or neither. Every seventh order is rolled back on purpose: nobody will ever hear of it.
+ * At the end it prints what it did, as one line of JSON. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,18 +44,22 @@ static _Noreturn void die(const char *what, const char *why)
 
 static void sql(struct shop *shop, const char *text)
 {
-    if (sqlite3_exec(shop->db, text, NULL, NULL, NULL) != SQLITE_OK) die(text, sqlite3_errmsg(shop->db));
+    if (sqlite3_exec(shop->db, text, NULL, NULL, NULL) != SQLITE_OK)
+        die(text, sqlite3_errmsg(shop->db));
 }
 
-/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents, as far as used. */
+/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents, as
+ * far as used. */
 static void change(struct shop *shop, const char *text, const struct order *o)
 {
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK) die(text, sqlite3_errmsg(shop->db));
+    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK)
+        die(text, sqlite3_errmsg(shop->db));
     sqlite3_bind_int64(stmt, 1, o->id);
     sqlite3_bind_text(stmt, 2, o->customer, -1, SQLITE_STATIC);
     sqlite3_bind_int64(stmt, 3, o->cents);
-    if (sqlite3_step(stmt) != SQLITE_DONE) die(text, sqlite3_errmsg(shop->db));
+    if (sqlite3_step(stmt) != SQLITE_DONE)
+        die(text, sqlite3_errmsg(shop->db));
     sqlite3_finalize(stmt);
 }
 
@@ -63,7 +68,8 @@ static void tell(struct shop *shop, const char *type, const struct order *o)
 {
     char id[24], payload[160];
     snprintf(id, sizeof id, "%" PRId64, o->id);
-    snprintf(payload, sizeof payload, "{\"order\":%" PRId64 ",\"customer\":\"%s\",\"total\":%" PRId64 ".%02" PRId64 "}",
+    snprintf(payload, sizeof payload,
+             "{\"order\":%" PRId64 ",\"customer\":\"%s\",\"total\":%" PRId64 ".%02" PRId64 "}",
              o->id, o->customer, o->cents / 100, o->cents % 100);
 
     outbox_message m = OUTBOX_MESSAGE_INIT;
@@ -72,10 +78,12 @@ static void tell(struct shop *shop, const char *type, const struct order *o)
     m.aggregate_id = id;
     m.payload = payload;
     outbox_error err;
-    if (outbox_emit_sqlite(shop->ob, shop->db, &m, NULL, &err) != 0) die("emit", err.text);
+    if (outbox_emit_sqlite(shop->ob, shop->db, &m, NULL, &err) != 0)
+        die("emit", err.text);
 }
 
-/* place writes the order and its event together, or, if the customer changes their mind, neither. */
+/* place writes the order and its event together, or, if the customer changes their mind,
+ * neither. */
 static void place(struct shop *shop, const struct order *o, int keep)
 {
     sql(shop, "BEGIN IMMEDIATE");
@@ -101,9 +109,11 @@ static void shop_open(struct shop *shop, const char *path)
     char url[4096];
     options.create = 1;
     snprintf(url, sizeof url, "sqlite:%s", path);
-    if (outbox_open(url, &options, &shop->ob, &err) != 0) die(path, err.text);
+    if (outbox_open(url, &options, &shop->ob, &err) != 0)
+        die(path, err.text);
 
-    if (sqlite3_open(path, &shop->db) != SQLITE_OK) die(path, sqlite3_errmsg(shop->db));
+    if (sqlite3_open(path, &shop->db) != SQLITE_OK)
+        die(path, sqlite3_errmsg(shop->db));
     sqlite3_busy_timeout(shop->db, 10000);
     sql(shop, "PRAGMA journal_mode = WAL");
     sql(shop, "PRAGMA synchronous = FULL");
@@ -116,7 +126,8 @@ static int64_t last_order(struct shop *shop)
 {
     sqlite3_stmt *stmt;
     const char *text = "SELECT max(id) FROM orders";
-    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK) die(text, sqlite3_errmsg(shop->db));
+    if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK)
+        die(text, sqlite3_errmsg(shop->db));
     int64_t id = sqlite3_step(stmt) == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : 0;
     sqlite3_finalize(stmt);
     return id;
@@ -125,7 +136,8 @@ static int64_t last_order(struct shop *shop)
 int main(int argc, char **argv)
 {
     static const char *const customers[] = {"Ada", "Grace", "Linus", "Barbara", "Dennis"};
-    if (argc < 2 || argc > 4) die("usage", "orders DATABASE [COUNT [RATE]]");
+    if (argc < 2 || argc > 4)
+        die("usage", "orders DATABASE [COUNT [RATE]]");
     int64_t count = argc > 2 ? strtoll(argv[2], NULL, 10) : 0;
     double rate = argc > 3 ? strtod(argv[3], NULL) : 0;
     signal(SIGINT, on_signal);
@@ -138,11 +150,13 @@ int main(int argc, char **argv)
         struct order o = {.id = id, .customer = customers[id % 5], .cents = 500 + id * 37 % 9500};
         int keep = id % 7 != 0;
         place(&shop, &o, keep);
-        if (keep) pay(&shop, &o);
-        if (rate > 0) usleep((useconds_t)(1e6 / rate));
+        if (keep)
+            pay(&shop, &o);
+        if (rate > 0)
+            usleep((useconds_t)(1e6 / rate));
     }
-    printf("{\"committed\":%" PRId64 ",\"rolled_back\":%" PRId64 ",\"paid\":%" PRId64 "}\n", shop.committed,
-           shop.rolled_back, shop.paid);
+    printf("{\"committed\":%" PRId64 ",\"rolled_back\":%" PRId64 ",\"paid\":%" PRId64 "}\n",
+           shop.committed, shop.rolled_back, shop.paid);
     sqlite3_close(shop.db);
     outbox_close(shop.ob);
     return 0;

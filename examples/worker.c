@@ -2,8 +2,9 @@
  *
  *     worker STORE [CONSUMER]
  *
- * It makes the consumers "mail" and "audit", unless they are there, and delivers what there is for CONSUMER, or for all of them:
- * here a line on standard output. Payments are refused the first time. It ends when nothing is left that is due. */
+ * It makes the consumers "mail" and "audit", unless they are there, and delivers what there is for
+ * CONSUMER, or for all of them: here a line on standard output. Payments are refused the first
+ * time. It ends when nothing is left that is due. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@ static outbox_error err;
 
 static void must(int result, const char *what)
 {
-    if (result == 0) return;
+    if (result == 0)
+        return;
     fprintf(stderr, "worker: %s: %s\n", what, err.text);
     exit(1);
 }
@@ -31,7 +33,8 @@ static void add_consumer(outbox *ob, const char *name, const char *events)
 
 static outbox_verdict deliver(const char *consumer, const outbox_event *ev)
 {
-    if (strcmp(outbox_event_type(ev), "order.paid") == 0 && outbox_event_attempt(ev) == 1) return OUTBOX_RETRY;
+    if (strcmp(outbox_event_type(ev), "order.paid") == 0 && outbox_event_attempt(ev) == 1)
+        return OUTBOX_RETRY;
     printf("%s %s %s\n", consumer, outbox_event_type(ev), outbox_event_payload(ev, NULL));
     return OUTBOX_DONE;
 }
@@ -74,8 +77,10 @@ int main(int argc, char **argv)
     claim.target = argc > 2 ? argv[2] : NULL;
     claim.lease_ms = 10000;
     while (wait_ms >= 0) {
-        if (work(ob, &claim, &wait_ms) > 0) wait_ms = 0;
-        else if (wait_ms > 0) usleep((useconds_t)wait_ms * 1000);
+        if (work(ob, &claim, &wait_ms) > 0)
+            wait_ms = 0;
+        else if (wait_ms > 0)
+            usleep((useconds_t)wait_ms * 1000);
     }
     outbox_close(ob);
     return 0;

@@ -1,9 +1,9 @@
 /*
 ** outbox.h: the C interface of liboutbox.
 **
-** An application changes its data and must tell others about it. With liboutbox it writes the event in the same
-** database transaction as the change; whatever commits is delivered, at least once and in order, to every consumer
-** that asked.
+** An application changes its data and must tell others about it. With liboutbox it writes the event
+** in the same database transaction as the change; whatever commits is delivered, at least once and
+** in order, to every consumer that asked.
 **
 **     outbox *ob;
 **     outbox_error err;
@@ -20,14 +20,16 @@
 **
 ** CONVENTIONS
 **
-** Functions return 0 on success and -1 on failure, and then fill in *err (which may be NULL) and leave every other
-** output as it was. Strings are UTF-8 and end with a NUL; they are borrowed for the call unless a function says
-** otherwise. The library prints nothing, exits never and touches no signal.
+** Functions return 0 on success and -1 on failure, and then fill in *err (which may be NULL) and
+** leave every other output as it was. Strings are UTF-8 and end with a NUL; they are borrowed for
+** the call unless a function says otherwise. The library prints nothing, exits never and touches no
+** signal.
 **
 ** THREADS
 **
-** Different outbox handles are independent. On one handle, outbox_emit, outbox_begin ... outbox_commit, outbox_stop and
-** outbox_wake may be called from any thread; each of the others says what it allows.
+** Different outbox handles are independent. On one handle, outbox_emit, outbox_begin ...
+** outbox_commit, outbox_stop and outbox_wake may be called from any thread; each of the others says
+** what it allows.
 */
 #ifndef OUTBOX_H
 #define OUTBOX_H
@@ -62,18 +64,19 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong; fate what may be done about it; native is what the other side said (an errno, a SQLite
-** result code, an exit status), or 0; text is one line for people, without secrets.
+** code says what went wrong; fate what may be done about it; native is what the other side said (an
+** errno, a SQLite result code, an exit status), or 0; text is one line for people, without secrets.
 */
 enum outbox_code {
     OUTBOX_OK = 0,
-    OUTBOX_NOMEM = 1,        /* out of memory */
-    OUTBOX_INVALID = 2,      /* bad data: not JSON, not UTF-8, too long, ... */
-    OUTBOX_MISUSE = 3,       /* the function was called in a way its description forbids */
-    OUTBOX_CONFIG = 4,       /* a bad setting */
-    OUTBOX_NOTFOUND = 5,     /* no such thing */
-    OUTBOX_CONFLICT = 6,     /* exists already and differs */
-    OUTBOX_NOTOURS = 7,      /* the database holds no outbox: outbox_options.create, or `outbox init` */
+    OUTBOX_NOMEM = 1,    /* out of memory */
+    OUTBOX_INVALID = 2,  /* bad data: not JSON, not UTF-8, too long, ... */
+    OUTBOX_MISUSE = 3,   /* the function was called in a way its description forbids */
+    OUTBOX_CONFIG = 4,   /* a bad setting */
+    OUTBOX_NOTFOUND = 5, /* no such thing */
+    OUTBOX_CONFLICT = 6, /* exists already and differs */
+    /* the database holds no outbox: outbox_options.create, or `outbox init` */
+    OUTBOX_NOTOURS = 7,
     OUTBOX_NEWER = 8,        /* the outbox in there was made by a newer version */
     OUTBOX_READONLY = 9,     /* no right to write */
     OUTBOX_FULL = 10,        /* no space left */
@@ -109,8 +112,8 @@ typedef struct outbox_error {
 **     sqlite::memory:                in this process only, created at once; for tests
 **     postgres://USER@HOST/DATABASE  as libpq takes it, and ?schema=NAME for another schema than outbox
 **
-** With options->create the tables are made if they are not there, and brought up to this version if they are older.
-** On success the caller owns *ret and releases it with outbox_close. Thread-safe.
+** With options->create the tables are made if they are not there, and brought up to this version if
+** they are older. On success the caller owns *ret and releases it with outbox_close. Thread-safe.
 **
 ** outbox_close must be the last call on the handle; nothing may be running on it. NULL is fine.
 */
@@ -134,7 +137,8 @@ typedef struct outbox_options {
     void *log_ctx;
     int log_level; /* the least level that is passed on */
     /* If set, this is called instead of log for what happened to one event. */
-    void (*log_about)(void *ctx, int level, const char *consumer, const char *text, const outbox_log_about *about);
+    void (*log_about)(void *ctx, int level, const char *consumer, const char *text,
+                      const outbox_log_about *about);
 } outbox_options;
 
 #define OUTBOX_OPTIONS_INIT \
@@ -142,14 +146,15 @@ typedef struct outbox_options {
         sizeof(outbox_options), 0, 0, 0, 0, 0, 1, 0 \
     }
 
-OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret, outbox_error *err);
+OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret,
+                           outbox_error *err);
 OUTBOX_API void outbox_close(outbox *ob);
 
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required. docs/limits.md says what each field may be; what breaks a limit is refused with
-** OUTBOX_INVALID and a text that names the field and the limit.
+** What a producer emits. Only type is required. docs/limits.md says what each field may be; what
+** breaks a limit is refused with OUTBOX_INVALID and a text that names the field and the limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, no white space, no control characters
 **   aggregate_type,
@@ -195,36 +200,40 @@ typedef struct outbox_receipt {
 /*
 ** CAPI: Emitting
 **
-** outbox_emit inserts one event on the handle's own connection and commits it, unless outbox_begin has opened a
-** transaction there; then it becomes part of that. Any thread; calls take turns. ret may be NULL.
+** outbox_emit inserts one event on the handle's own connection and commits it, unless outbox_begin
+** has opened a transaction there; then it becomes part of that. Any thread; calls take turns. ret
+** may be NULL.
 **
-** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction that is open there. It
-** fails with OUTBOX_MISUSE if none is open, since the event would then commit by itself. If the transaction rolls back,
-** the event never existed. It uses the connection as sqlite3 does: from one thread at a time. It keeps no statement or
-** lock on it beyond the call.
+** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
+** that is open there. It fails with OUTBOX_MISUSE if none is open, since the event would then
+** commit by itself. If the transaction rolls back, the event never existed. It uses the connection
+** as sqlite3 does: from one thread at a time. It keeps no statement or lock on it beyond the call.
 **
-** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may do so at once, each on
-** a connection of its own. A failure that the server reports ends the caller's transaction, as any failed statement does
-** in PostgreSQL.
+** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may do
+** so at once, each on a connection of its own. A failure that the server reports ends the caller's
+** transaction, as any failed statement does in PostgreSQL.
 **
-** All refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with OUTBOX_CONFLICT an
-** idempotency key that was used with another type, aggregate or payload. After a failure nothing of the event is there.
+** All refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with
+** OUTBOX_CONFLICT an idempotency key that was used with another type, aggregate or payload. After a
+** failure nothing of the event is there.
 */
-OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err);
-OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m, outbox_receipt *ret,
-                                  outbox_error *err);
-OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m, outbox_receipt *ret,
-                              outbox_error *err);
+OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
+                           outbox_error *err);
+OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m,
+                                  outbox_receipt *ret, outbox_error *err);
+OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
+                              outbox_receipt *ret, outbox_error *err);
 
 /*
 ** CAPI: Transactions on the own connection
 **
-** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or outbox_rollback. Other
-** threads that emit through the same handle wait meanwhile. After a failed outbox_commit the transaction is gone:
-** nothing of it was stored.
+** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or
+** outbox_rollback. Other threads that emit through the same handle wait meanwhile. After a failed
+** outbox_commit the transaction is gone: nothing of it was stored.
 **
-** outbox_sqlite gives the own connection, to be used between outbox_begin and outbox_commit by the same thread, so that
-** an application can change its tables through it; NULL if the store is not SQLite. outbox_pg likewise for PostgreSQL.
+** outbox_sqlite gives the own connection, to be used between outbox_begin and outbox_commit by the
+** same thread, so that an application can change its tables through it; NULL if the store is not
+** SQLite. outbox_pg likewise for PostgreSQL.
 */
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
@@ -240,67 +249,80 @@ OUTBOX_API struct pg_conn *outbox_pg(outbox *ob);
 typedef struct outbox_event outbox_event;
 
 OUTBOX_API const char *outbox_event_id(const outbox_event *ev);
-OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev); /* its idempotency key, else its id: see below */
+/* its idempotency key, else its id: see below */
+OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev);
 OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_type(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_aggregate_type(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev);
-OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size); /* ret_size may be NULL */
+/* ret_size may be NULL */
+OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size);
 OUTBOX_API const char *outbox_event_headers(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev);
-OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version); /* returns whether it has one */
-OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev);                /* milliseconds since 1970 */
-OUTBOX_API int outbox_event_attempt(const outbox_event *ev);                       /* 1 for the first */
+/* returns whether it has one */
+OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version);
+/* milliseconds since 1970 */
+OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev);
+/* 1 for the first */
+OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 
 /*
 ** CAPI: Consumers
 **
-** outbox_consumer_new names a consumer: an independent reader with its own position, retries and dead letters. The
-** handle owns it. Names are 1 to 63 of [A-Za-z0-9_.-].
+** outbox_consumer_new names a consumer: an independent reader with its own position, retries and
+** dead letters. The handle owns it. Names are 1 to 63 of [A-Za-z0-9_.-].
 **
-** outbox_consumer_set gives it an option, by the same names and values as the command line and the config file have
-** (`outbox help relay` lists them): preset, sink, events, where, order, lanes, from, retry, lease, timeout, poll,
-** concurrency, batch, receipts, webhook-*. What is set wins over a preset, whichever came first. And two that only
-** handlers have: workers and fate, see below.
+** outbox_consumer_set gives it an option, by the same names and values as the command line and the
+** config file have (`outbox help relay` lists them): preset, sink, events, where, order, lanes,
+** from, retry, lease, timeout, poll, concurrency, batch, receipts, webhook-*. What is set wins over
+** a preset, whichever came first. And two that only handlers have: workers and fate, see below.
 **
 ** A consumer has handlers or a sink, not both.
 **
-** outbox_add_handler makes it call a function for the events whose type matches a pattern ("order.created", "order.*",
-** "*", or several with commas between), and gives the function a name. Each event takes effect once: what the handler does
-** through its transaction (outbox_tx_sqlite, outbox_tx_pg, outbox_tx_emit) is committed together with the record that
-** it did, under its name and the event's idempotency key, or its id where it has none, and with the outcome of the delivery; or
-** none of it is. It may be called again for an event whose first call was undone. Names are unique within the consumer and count together with
-** its name: handler "stock" of consumer "orders" is "orders.stock" in the inbox.
+** outbox_add_handler makes it call a function for the events whose type matches a pattern
+** ("order.created", "order.*", "*", or several with commas between), and gives the function a name.
+** Each event takes effect once: what the handler does through its transaction (outbox_tx_sqlite,
+** outbox_tx_pg, outbox_tx_emit) is committed together with the record that it did, under its name
+** and the event's idempotency key, or its id where it has none, and with the outcome of the
+** delivery; or none of it is. It may be called again for an event whose first call was undone.
+** Names are unique within the consumer and count together with its name: handler "stock" of
+** consumer "orders" is "orders.stock" in the inbox.
 **
-** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox status` shows
-** "orders.stock"), with its position, retries and dead letters. outbox_consumer_set(c, "fate", "shared") makes them
-** one: an event is delivered when all have succeeded; until then it is tried again, and those that had are not called. One that keeps
-** failing holds it for all until that clears, however long; "retry" with attempts= in it ("fast,attempts=5") sets a bound.
-** outbox_consumer_set(c, "workers", "4") runs each of them in four threads, which takes as many lanes, or order none;
-** the same function may then be called by several threads at once.
+** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox
+** status` shows "orders.stock"), with its position, retries and dead letters.
+** outbox_consumer_set(c, "fate", "shared") makes them one: an event is delivered when all have
+** succeeded; until then it is tried again, and those that had are not called. One that keeps
+** failing holds it for all until that clears, however long; "retry" with attempts= in it
+** ("fast,attempts=5") sets a bound. outbox_consumer_set(c, "workers", "4") runs each of them in
+** four threads, which takes as many lanes, or order none; the same function may then be called by
+** several threads at once.
 **
-** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a payment. It has no
-** transaction; that it acted is recorded right after it returns OUTBOX_DONE. If the process dies between, it is called
-** again, for the same event: pass outbox_event_inbox_key on as the idempotency key. Among handlers with a shared fate it makes each call
-** of the others a transaction of its own.
+** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, takes a
+** payment. It has no transaction; that it acted is recorded right after it returns OUTBOX_DONE. If
+** the process dies between, it is called again, for the same event: pass outbox_event_inbox_key on
+** as the idempotency key. Among handlers with a shared fate it makes each call of the others a
+** transaction of its own.
 **
-** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at least once, and as fast
-** as it gets.
-** Plain handlers that match the same event run in the order they were added, and one that does not return OUTBOX_DONE
-** ends the attempt. A consumer has plain handlers or ones with names. It asks for the union of their patterns, unless
-** `events` was set; handlers with names and a fate of their own take their patterns only, and no `events`.
+** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at
+** least once, and as fast as it gets. Plain handlers that match the same event run in the order
+** they were added, and one that does not return OUTBOX_DONE ends the attempt. A consumer has plain
+** handlers or ones with names. It asks for the union of their patterns, unless `events` was set;
+** handlers with names and a fate of their own take their patterns only, and no `events`.
 **
-** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the option `timeout`.
-** After that the event goes to another worker, and what the handler still does through its transaction comes to
-** nothing. Nothing ends the call: its thread, and outbox_run, wait for it. In SQLite nobody else can write while a
-** handler works in its transaction, nor can its event go to another worker; so it should not take long there.
+** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the
+** option `timeout`. After that the event goes to another worker, and what the handler still does
+** through its transaction comes to nothing. Nothing ends the call: its thread, and outbox_run, wait
+** for it. In SQLite nobody else can write while a handler works in its transaction, nor can its
+** event go to another worker; so it should not take long there.
 **
 ** docs/handlers.md says what happens when the process dies at each step.
 **
-** What a consumer is registered with counts for all processes: one that runs it with another order, number of lanes or
-** filter (older patterns, in a rolling deploy) stands by there: nothing is claimed, the log says why, and it goes on once its
-** settings count. Settings nobody has had before count from when they are registered; such as were replaced come back only
-** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing by.
+** What a consumer is registered with counts for all processes: one that runs it with another order,
+** number of lanes or filter (older patterns, in a rolling deploy) stands by there: nothing is
+** claimed, the log says why, and it goes on once its settings count. Settings nobody has had before
+** count from when they are registered; such as were replaced come back only by `outbox consumers
+** revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing
+** by.
 **
 ** None of these while outbox_run or outbox_step is at work on the handle; one thread at a time.
 */
@@ -308,99 +330,117 @@ typedef struct outbox_consumer outbox_consumer;
 typedef struct outbox_tx outbox_tx;
 
 typedef enum outbox_verdict {
-    OUTBOX_DONE = 0,    /* delivered */
-    OUTBOX_RETRY = 1,   /* failed; try again as the retry policy says */
-    OUTBOX_REJECT = 2,  /* failed; trying again cannot help: make it a dead letter */
-    OUTBOX_DOWN = 3,    /* not the event's fault: wait and try again without counting an attempt */
-    OUTBOX_NOT_MINE = 4 /* of a kind this version does not know: leave it to a worker that does, without counting one */
+    OUTBOX_DONE = 0,   /* delivered */
+    OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
+    OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
+    OUTBOX_DOWN = 3,   /* not the event's fault: wait and try again without counting an attempt */
+    /* of a kind this version does not know: leave it to a worker that does, without counting one */
+    OUTBOX_NOT_MINE = 4
 } outbox_verdict;
 
 /* Called in a thread that runs the consumer. tx lives until the handler returns. */
 typedef outbox_verdict (*outbox_handler)(const outbox_event *ev, outbox_tx *tx, void *ctx);
 
-OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret, outbox_error *err);
-OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err);
+OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret,
+                                   outbox_error *err);
+OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value,
+                                   outbox_error *err);
 
 #define OUTBOX_EXTERNAL 1 /* for flags */
 
-OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern, outbox_handler handler,
-                                  void *ctx, int flags, outbox_error *err);
-OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler handler, void *ctx, outbox_error *err);
+OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern,
+                                  outbox_handler handler, void *ctx, int flags, outbox_error *err);
+OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler handler, void *ctx,
+                         outbox_error *err);
 
 /*
 ** CAPI: In a handler
 **
-** outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler can end with
-** `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is copied, at most 255 bytes.
-** outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so many milliseconds until the next attempt, a year at most.
+** outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler
+** can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is
+** copied, at most 255 bytes. outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so
+** many milliseconds until the next attempt, a year at most.
 **
-** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where there is none, or
-** the store is of another kind. The handler must not commit or roll back (savepoints are its own): if it does, the event
-** becomes a dead letter that says so. In SQLite its COMMIT is refused; in PostgreSQL what it committed stays, with what
-** the calls before it in the same transaction did, and those are made again. A handler whose statements failed returns
-** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and not emit by outbox_emit: in SQLite that waits
-** for the lock which the handler's own transaction holds.
+** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where
+** there is none, or the store is of another kind. The handler must not commit or roll back
+** (savepoints are its own): if it does, the event becomes a dead letter that says so. In SQLite its
+** COMMIT is refused; in PostgreSQL what it committed stays, with what the calls before it in the
+** same transaction did, and those are made again. A handler whose statements failed returns
+** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and not emit by outbox_emit: in
+** SQLite that waits for the lock which the handler's own transaction holds.
 **
-** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes effect.
+** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
+** effect.
 */
 OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text);
 OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char *text);
 OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx);
 OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx);
-OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret, outbox_error *err);
+OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
+                              outbox_error *err);
 
 /*
 ** CAPI: The inbox
 **
-** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing, takes effect for `key`,
-** which is anything that tells one effect from another: *ret_first becomes 1 the first time, and 0 if it was recorded
-** before. With another payload than then it fails with OUTBOX_CONFLICT, which in PostgreSQL fails the transaction, too.
-** size is the payload's; 0 means strlen, and NULL none. Handlers added with a name need this only for effects of their
-** own choosing, not for the event.
+** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing,
+** takes effect for `key`, which is anything that tells one effect from another: *ret_first becomes
+** 1 the first time, and 0 if it was recorded before. With another payload than then it fails with
+** OUTBOX_CONFLICT, which in PostgreSQL fails the transaction, too. size is the payload's; 0 means
+** strlen, and NULL none. Handlers added with a name need this only for effects of their own
+** choosing, not for the event.
 **
-** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the caller's own connection,
-** for what arrives by other ways than a handler, such as a message queue.
+** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the
+** caller's own connection, for what arrives by other ways than a handler, such as a message queue.
 **
 ** Records are kept for the time of outbox_set's "inbox-retention".
 */
-OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key, const char *payload, size_t size,
-                                  int *ret_first, outbox_error *err);
-OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const char *handler, const char *key,
-                                         const char *payload, size_t size, int *ret_first, outbox_error *err);
-OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler, const char *key,
-                                     const char *payload, size_t size, int *ret_first, outbox_error *err);
+OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key,
+                                  const char *payload, size_t size, int *ret_first,
+                                  outbox_error *err);
+OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const char *handler,
+                                         const char *key, const char *payload, size_t size,
+                                         int *ret_first, outbox_error *err);
+OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler,
+                                     const char *key, const char *payload, size_t size,
+                                     int *ret_first, outbox_error *err);
 
 /*
 ** CAPI: Running
 **
-** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long outbox_stop waits for what is
-** in flight; "sweep" (30s), how often to look even if nothing rang; "retention" (168h), how long an event is kept
-** after the last consumer has got it, looked at every hour while outbox_run is at work, "0s" for ever;
-** "inbox-retention" (720h), the age at which the inbox forgets. Before outbox_run.
+** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long
+** outbox_stop waits for what is in flight; "sweep" (30s), how often to look even if nothing rang;
+** "retention" (168h), how long an event is kept after the last consumer has got it, looked at every
+** hour while outbox_run is at work, "0s" for ever; "inbox-retention" (720h), the age at which the
+** inbox forgets. Before outbox_run.
 **
-** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own, and per worker), each
-** with connections of its own; the calling thread waits. A consumer that cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after
-** an orderly stop; -1 if a consumer could not be started (then none was), or had to stop by itself. flags:
-** OUTBOX_UNTIL_THROUGH returns 0 as soon as every consumer has delivered or buried everything that is there; events
-** whose not_before lies ahead, and paused consumers, are not waited for.
+** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own,
+** and per worker), each with connections of its own; the calling thread waits. A consumer that
+** cannot go on (its sink's configuration is wrong, it was removed) stops alone. Returns 0 after an
+** orderly stop; -1 if a consumer could not be started (then none was), or had to stop by itself.
+** flags: OUTBOX_UNTIL_THROUGH returns 0 as soon as every consumer has delivered or buried
+** everything that is there; events whose not_before lies ahead, and paused consumers, are not
+** waited for.
 **
-** outbox_stop makes outbox_run return after what is in flight has ended, at most the drain deadline; what did not end is
-** delivered again later. Only the call of a handler is waited for however long it takes. Any thread, and a signal handler. A stop before outbox_run counts for it.
+** outbox_stop makes outbox_run return after what is in flight has ended, at most the drain
+** deadline; what did not end is delivered again later. Only the call of a handler is waited for
+** however long it takes. Any thread, and a signal handler. A stop before outbox_run counts for it.
 **
-** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this handle delivers what is
-** due now, including what handlers emit meanwhile; nothing is slept for, except that sinks outside the process are
-** waited for. *ret_delivered (may be NULL) counts successes and is set in any case. A failed delivery is recorded as in
-** outbox_run and makes outbox_step return -1 with its text, after the other events have been delivered. Not while
+** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
+** handle delivers what is due now, including what handlers emit meanwhile; nothing is slept for,
+** except that sinks outside the process are waited for. *ret_delivered (may be NULL) counts
+** successes and is set in any case. A failed delivery is recorded as in outbox_run and makes
+** outbox_step return -1 with its text, after the other events have been delivered. Not while
 ** outbox_run is at work, nor from a handler.
 **
-** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by themselves, on a handle that
-** has consumers and is not running them: for development and tests. If a delivery fails they return -1 with
-** OUTBOX_UNDELIVERED: the transaction is committed all the same. What outbox_emit_sqlite and outbox_emit_pg wrote in a
-** transaction of the caller's is delivered by one outbox_step after the caller's COMMIT: no database lets anybody run
-** statements at that moment.
+** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by
+** themselves, on a handle that has consumers and is not running them: for development and tests. If
+** a delivery fails they return -1 with OUTBOX_UNDELIVERED: the transaction is committed all the
+** same. What outbox_emit_sqlite and outbox_emit_pg wrote in a transaction of the caller's is
+** delivered by one outbox_step after the caller's COMMIT: no database lets anybody run statements
+** at that moment.
 **
-** outbox_wake makes running consumers look now. Only needed after commits that the store cannot notice by itself: those
-** to sqlite::memory: through a connection other than the handle's own.
+** outbox_wake makes running consumers look now. Only needed after commits that the store cannot
+** notice by itself: those to sqlite::memory: through a connection other than the handle's own.
 */
 #define OUTBOX_UNTIL_THROUGH 1
 
@@ -413,10 +453,10 @@ OUTBOX_API void outbox_wake(outbox *ob);
 /*
 ** CAPI: Counting
 **
-** outbox_consumer_stats says what a consumer of this handle, its handlers and workers taken together, has done since
-** outbox_run or outbox_step first had it at work: deliveries, failures that will be tried again, dead letters made, claims
-** lost to another worker, and calls that were given up at their time limit. While it runs they are at most a moment old. Any
-** thread.
+** outbox_consumer_stats says what a consumer of this handle, its handlers and workers taken
+** together, has done since outbox_run or outbox_step first had it at work: deliveries, failures
+** that will be tried again, dead letters made, claims lost to another worker, and calls that were
+** given up at their time limit. While it runs they are at most a moment old. Any thread.
 */
 typedef struct outbox_stats {
     size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
@@ -437,20 +477,22 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
 /*
 ** CAPI: High-water marks
 **
-** outbox_hwm gives the last id that was written to a stream and recorded, "1748100000000-0", by any consumer of this outbox.
-** What the stream has up to it was committed before: rows read afterwards hold it. OUTBOX_NOTFOUND: nothing was written.
-** To have it exact, read it in one transaction with your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, table
-** outbox_mark in SQLite. From any thread.
+** outbox_hwm gives the last id that was written to a stream and recorded, "1748100000000-0", by any
+** consumer of this outbox. What the stream has up to it was committed before: rows read afterwards
+** hold it. OUTBOX_NOTFOUND: nothing was written. To have it exact, read it in one transaction with
+** your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, table outbox_mark in SQLite. From any
+** thread.
 */
 #define OUTBOX_HWM_SIZE 48
 
-OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE], outbox_error *err);
+OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE],
+                          outbox_error *err);
 
 /*
 ** CAPI: Claiming events, for a delivery of your own
 **
-** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver them in whatever way,
-** and settle the claim. On every store; docs/claiming.md has a program.
+** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver
+** them in whatever way, and settle the claim. On every store; docs/claiming.md has a program.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
 **     c.worker = "host-a/7f3c"; c.limit = 100; c.target = "mail";
@@ -462,57 +504,66 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **     if (outbox_batch_settle(batch, &err) != 0) warn(err.text);
 **     outbox_batch_free(batch);
 **
-** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as outbox_run does
-** when it starts, and runs nothing: events are claimed for consumers that are registered, by whatever process. Such a
-** consumer needs neither a sink nor handlers; outbox_run and outbox_step leave it alone then. With handlers of its own
-** fate it is one consumer each, "orders.stock". Fails with OUTBOX_CONFLICT where these settings were replaced by
-** others before.
+** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as
+** outbox_run does when it starts, and runs nothing: events are claimed for consumers that are
+** registered, by whatever process. Such a consumer needs neither a sink nor handlers; outbox_run
+** and outbox_step leave it alone then. With handlers of its own fate it is one consumer each,
+** "orders.stock". Fails with OUTBOX_CONFLICT where these settings were replaced by others before.
 **
-** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or, if that is NULL, of
-** all consumers that are not paused and that this connection may work on; outbox_batch_consumer says which event is
-** for whom. The consumer's filter, its predicate included, has been applied. While the lease lasts nobody else gets
-** these events; it is durable when the call returns, so inside outbox_begin ... outbox_commit it fails with
-** OUTBOX_MISUSE. On success the caller owns *ret and releases it with outbox_batch_free, also if it is empty: then
-** there is nothing to do now, and outbox_batch_wait says for how long at most. OUTBOX_NOTFOUND: no consumer of that
-** name. Without a target a consumer that cannot be claimed for is an error only if there is nothing else to hand out.
+** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or,
+** if that is NULL, of all consumers that are not paused and that this connection may work on;
+** outbox_batch_consumer says which event is for whom. The consumer's filter, its predicate
+** included, has been applied. While the lease lasts nobody else gets these events; it is durable
+** when the call returns, so inside outbox_begin ... outbox_commit it fails with OUTBOX_MISUSE. On
+** success the caller owns *ret and releases it with outbox_batch_free, also if it is empty: then
+** there is nothing to do now, and outbox_batch_wait says for how long at most. OUTBOX_NOTFOUND: no
+** consumer of that name. Without a target a consumer that cannot be claimed for is an error only if
+** there is nothing else to hand out.
 **
-** outbox_batch_next gives the events one after the other, NULL behind the last. An event lives until
-** outbox_batch_free, and what outbox_event_* say of it as well. Where an order is kept it leaves out what must wait:
-** events of a key (order = key), or all of the consumer (order = global), behind one that was given another verdict
-** than OUTBOX_DONE or OUTBOX_REJECT. Whoever delivers several at once may take them all first; keeping order is his
-** business then. An event whose worker vanished before comes in a batch of its own.
+** outbox_batch_next gives the events one after the other, NULL behind the last. An event lives
+** until outbox_batch_free, and what outbox_event_* say of it as well. Where an order is kept it
+** leaves out what must wait: events of a key (order = key), or all of the consumer (order =
+** global), behind one that was given another verdict than OUTBOX_DONE or OUTBOX_REJECT. Whoever
+** delivers several at once may take them all first; keeping order is his business then. An event
+** whose worker vanished before comes in a batch of its own.
 **
-** outbox_batch_verdict says how a delivery ended; nothing is written until the batch is settled, and the last word
-** counts.
+** outbox_batch_verdict says how a delivery ended; nothing is written until the batch is settled,
+** and the last word counts.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
 **   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, in delay_ms at the earliest (a year at most), or
 **                    becomes a dead letter when its attempts are used up
 **   OUTBOX_REJECT    a dead letter now
 **   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
 **   OUTBOX_NOT_MINE  for a worker that knows this kind: comes again after a while, no attempt is counted
-** why is copied, 255 bytes of it. An event without a verdict was not tried: it is given back, due at once.
+** why is copied, 255 bytes of it. An event without a verdict was not tried: it is given back, due
+** at once.
 **
-** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the claim up. Between
-** outbox_begin and outbox_commit, by the same thread, it is part of that transaction: what the delivery changed
-** through outbox_sqlite or outbox_pg commits with it, or not at all. OUTBOX_LOST: the lease was over and somebody else
-** has the events; nothing of them was recorded (in a transaction: roll it back), those of other consumers were. After
-** any other failure it may be called again: what was recorded is not recorded twice, though it may read as lost where
+** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the
+** claim up. Between outbox_begin and outbox_commit, by the same thread, it is part of that
+** transaction: what the delivery changed through outbox_sqlite or outbox_pg commits with it, or not
+** at all. OUTBOX_LOST: the lease was over and somebody else has the events; nothing of them was
+** recorded (in a transaction: roll it back), those of other consumers were. After any other failure
+** it may be called again: what was recorded is not recorded twice, though it may read as lost where
 ** the answer of the first try got lost.
 **
-** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery takes long.
-** OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ... outbox_commit.
+** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery
+** takes long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
+** outbox_commit.
 **
-** outbox_batch_free forgets the batch in memory, whatever became of it; NULL is fine. A claim that was not settled
-** runs out, and its events come again, one at a time, the attempt counted. It must come before outbox_close.
+** outbox_batch_free forgets the batch in memory, whatever became of it; NULL is fine. A claim that
+** was not settled runs out, and its events come again, one at a time, the attempt counted. It must
+** come before outbox_close.
 **
-** One thread at a time works with a batch; several threads may claim through one handle, and take turns: while one is
-** between outbox_begin and outbox_commit the others wait. Each needs a worker's name of its own.
+** One thread at a time works with a batch; several threads may claim through one handle, and take
+** turns: while one is between outbox_begin and outbox_commit the others wait. Each needs a worker's
+** name of its own.
 */
 typedef struct outbox_batch outbox_batch;
 
 typedef struct outbox_claim {
-    size_t size;        /* sizeof(outbox_claim): set by OUTBOX_CLAIM_INIT */
-    const char *worker; /* who claims: another name for each thread and each start, 1 to 255 bytes */
+    size_t size; /* sizeof(outbox_claim): set by OUTBOX_CLAIM_INIT */
+    /* who claims: another name for each thread and each start, 1 to 255 bytes */
+    const char *worker;
     size_t limit;       /* events at most, 1 to 100000; 0: 100 */
     const char *target; /* a consumer; NULL: all */
     int64_t lease_ms;   /* 1 to 86400000; 0: 30000 */
@@ -524,14 +575,16 @@ typedef struct outbox_claim {
     }
 
 OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *err);
-OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret, outbox_error *err);
+OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
+                                  outbox_error *err);
 OUTBOX_API size_t outbox_batch_count(const outbox_batch *b); /* events it has in all */
-OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b); /* ms until something falls due by itself; -1: not known */
+/* ms until something falls due by itself; -1: not known */
+OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b);
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b);
 OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b,
                                              const outbox_event *ev); /* NULL: not of this batch */
-OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict, int64_t delay_ms,
-                                    const char *why, outbox_error *err);
+OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
+                                    int64_t delay_ms, const char *why, outbox_error *err);
 OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_error *err);
 OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *err);
 OUTBOX_API void outbox_batch_free(outbox_batch *b);
@@ -539,28 +592,34 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 /*
 ** CAPI: Reading a stream
 **
-** outbox_consume is the other end of a Redis stream that a relay writes: it joins a consumer group and calls the handler for
-** each event, in the order of the stream, until outbox_stop, or with OUTBOX_UNTIL_THROUGH until nothing is left. The handle
-** is that of the reader's own database, where the outbox's tables are.
+** outbox_consume is the other end of a Redis stream that a relay writes: it joins a consumer group
+** and calls the handler for each event, in the order of the stream, until outbox_stop, or with
+** OUTBOX_UNTIL_THROUGH until nothing is left. The handle is that of the reader's own database,
+** where the outbox's tables are.
 **
-** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg), which begins with a
-** record that `group` has handled the event's id. Returning 0 commits both; then the entry is acknowledged. Anything else
-** rolls back, and the event is tried again, after a while and before those behind it. An event that was handled before is
-** acknowledged without a call. So what the handler writes through that connection takes effect exactly once, whatever is
+** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg),
+** which begins with a record that `group` has handled the event's id. Returning 0 commits both;
+** then the entry is acknowledged. Anything else rolls back, and the event is tried again, after a
+** while and before those behind it. An event that was handled before is acknowledged without a
+** call. So what the handler writes through that connection takes effect exactly once, whatever is
 ** killed. The handler may also emit, with outbox_emit.
 **
-** Entries that another member of the group has left lying for claim_ms are taken over. Several members share the work of a
-** group, and then keep no order. A Redis that is away is waited for. Returns -1 when it cannot go on: a wrong URL, or no
-** Redis built in (OUTBOX_CONFIG). One call at a time per handle, and not beside outbox_run.
+** Entries that another member of the group has left lying for claim_ms are taken over. Several
+** members share the work of a group, and then keep no order. A Redis that is away is waited for.
+** Returns -1 when it cannot go on: a wrong URL, or no Redis built in (OUTBOX_CONFIG). One call at a
+** time per handle, and not beside outbox_run.
 */
 typedef struct outbox_stream {
-    size_t size;       /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
-    const char *url;   /* redis://HOST:PORT/DB?stream=NAME, or several names with commas between; see docs/redis.md */
-    const char *group; /* the consumer group, and the name under which events are remembered as handled */
-    const char *name;  /* of this member, the same after a restart; NULL: the host's name */
-    const char *from;  /* where a new group starts: NULL the beginning, "$" the end, or behind this id */
-    int64_t claim_ms;  /* 0: 60000 */
-    int flags;         /* OUTBOX_UNTIL_THROUGH */
+    size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
+    /* redis://HOST:PORT/DB?stream=NAME, or several names with commas between; see docs/redis.md */
+    const char *url;
+    /* the consumer group, and the name under which events are remembered as handled */
+    const char *group;
+    const char *name; /* of this member, the same after a restart; NULL: the host's name */
+    /* where a new group starts: NULL the beginning, "$" the end, or behind this id */
+    const char *from;
+    int64_t claim_ms; /* 0: 60000 */
+    int flags;        /* OUTBOX_UNTIL_THROUGH */
     int (*handler)(outbox *ob, const outbox_event *ev, void *ctx);
     void *ctx;
 } outbox_stream;

@@ -1,6 +1,6 @@
 /*
-** outbox_rows.h: claim rows of any table, each by one caller only. A library of its own beside the outbox: it needs none in the
-** database.
+** outbox_rows.h: claim rows of any table, each by one caller only. A library of its own beside the
+** outbox: it needs none in the database.
 */
 #ifndef OUTBOX_ROWS_H
 #define OUTBOX_ROWS_H
@@ -14,8 +14,9 @@ extern "C" {
 /*
 ** CAPI: Claiming rows of any table
 **
-** What outboxes, job queues and sweeps have in common: take up to `limit` rows that match some criteria, mark them as
-** taken, and hand them out, each to one caller only, however many ask at once.
+** What outboxes, job queues and sweeps have in common: take up to `limit` rows that match some
+** criteria, mark them as taken, and hand them out, each to one caller only, however many ask at
+** once.
 **
 **     outbox_value open[] = {outbox_value_text("pending"), outbox_value_text("failed")};
 **     outbox_criterion criteria[] = {
@@ -35,16 +36,18 @@ extern "C" {
 **     for (size_t i = 0; i < outbox_rows_count(rows); i++) work(outbox_rows_text(rows, i, 1, NULL));
 **     outbox_rows_free(rows);
 **
-** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease), or the next caller
-** gets them again. Nothing watches over a lease: whoever finishes a row later than its lease should say so in the WHERE
-** of the UPDATE, by a column that each claim changes (attempts, an owner).
+** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease),
+** or the next caller gets them again. Nothing watches over a lease: whoever finishes a row later
+** than its lease should say so in the WHERE of the UPDATE, by a column that each claim changes
+** (attempts, an owner).
 */
 
 /* A value. NOW is the database's time plus `number` milliseconds: a timestamptz in PostgreSQL, the text
-** 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same as milliseconds since 1970, an integer. PLUS, for a
-** claim field only, is what the column has (0 if NULL) plus `number`. The rest is sent as a parameter and takes the
-** type of its column, so that a text can be a uuid or an enum, too. outbox_value_null(), outbox_value_text(text),
-** outbox_value_int(number), outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
+** 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same as milliseconds since 1970, an
+** integer. PLUS, for a claim field only, is what the column has (0 if NULL) plus `number`. The rest
+** is sent as a parameter and takes the type of its column, so that a text can be a uuid or an enum,
+** too. outbox_value_null(), outbox_value_text(text), outbox_value_int(number),
+** outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
 ** outbox_value_plus(number) make them. */
 enum outbox_value_kind {
     OUTBOX_VALUE_NULL = 0,
@@ -112,8 +115,8 @@ typedef struct outbox_claim_order {
 } outbox_claim_order;
 
 /*
-** The claim. Names are 1 to 63 bytes, taken literally (quoted for you). Needed are table, key (but see below), criteria,
-** fields and limit.
+** The claim. Names are 1 to 63 bytes, taken literally (quoted for you). Needed are table, key (but
+** see below), criteria, fields and limit.
 **
 **   schema, table    schema may be NULL
 **   key              a column that is unique and not null; NULL means rowid, in SQLite only. It must not be a claim field
@@ -151,29 +154,33 @@ typedef struct outbox_row_claim {
 typedef struct outbox_rows outbox_rows;
 
 /*
-** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and commit: when they return
-** 0, the claim is as durable as a commit on that connection is. So they fail with OUTBOX_MISUSE inside an open
-** transaction. The connection is used from one thread at a time; nothing is kept on it. On success the caller owns *ret
-** and releases it with outbox_rows_free.
+** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and
+** commit: when they return 0, the claim is as durable as a commit on that connection is. So they
+** fail with OUTBOX_MISUSE inside an open transaction. The connection is used from one thread at a
+** time; nothing is kept on it. On success the caller owns *ret and releases it with
+** outbox_rows_free.
 **
-** The rows are as the claim left them, in the order of order_by as it was before the claim. No rows is success: nothing
-** matches, apart from what others are claiming just now. After a failure nothing was claimed, with two exceptions: when
-** connection or memory are lost, the claim may have committed; and the portable way commits row by row: if a row fails
-** after others were claimed, it returns those (the next call meets the failure again). OUTBOX_BUSY means try again.
+** The rows are as the claim left them, in the order of order_by as it was before the claim. No rows
+** is success: nothing matches, apart from what others are claiming just now. After a failure
+** nothing was claimed, with two exceptions: when connection or memory are lost, the claim may have
+** committed; and the portable way commits row by row: if a row fails after others were claimed, it
+** returns those (the next call meets the failure again). OUTBOX_BUSY means try again.
 **
-** PostgreSQL claims in one statement and one round trip, and steps over rows that are locked; SQLite inside one
-** transaction. The portable way looks for candidates, then updates one after the other as long as it still matches.
+** PostgreSQL claims in one statement and one round trip, and steps over rows that are locked;
+** SQLite inside one transaction. The portable way looks for candidates, then updates one after the
+** other as long as it still matches.
 */
-OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim, outbox_rows **ret,
-                                        outbox_error *err);
-OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim, outbox_rows **ret,
-                                    outbox_error *err);
+OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
+                                        outbox_rows **ret, outbox_error *err);
+OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim,
+                                    outbox_rows **ret, outbox_error *err);
 
 /* Rows and columns count from 0. outbox_rows_text gives a value as the database writes it, with a NUL behind it, until
-** outbox_rows_free; NULL for a NULL, and where there is no such row or column. ret_size may be NULL. outbox_rows_int
-** gives it as a number, 0 if it is none. */
+** outbox_rows_free; NULL for a NULL, and where there is no such row or column. ret_size may be
+** NULL. outbox_rows_int gives it as a number, 0 if it is none. */
 OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows);
-OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column, size_t *ret_size);
+OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
+                                        size_t *ret_size);
 OUTBOX_API int64_t outbox_rows_int(const outbox_rows *rows, size_t row, size_t column);
 OUTBOX_API void outbox_rows_free(outbox_rows *rows);
 

@@ -22,8 +22,9 @@ extern "C" {
 /*
 ** CAPI: An outbox for tests
 **
-** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward: leases, retries, delays and
-** retention go by it. Everything else of outbox.h works on it as on any other.
+** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward:
+** leases, retries, delays and retention go by it. Everything else of outbox.h works on it as on any
+** other.
 */
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err);
 OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
@@ -31,25 +32,25 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
 /*
 ** CAPI: Deliver everything now
 **
-** outbox_test_deliver delivers as outbox_step does, then moves the clock on to the next retry or delay and delivers again,
-** until nothing is left that could be: what has not been delivered then is a dead letter, or its consumer is paused.
-** Returns 0 if nothing failed on the way; -1 with the last failure otherwise. *ret_delivered (may be NULL) is set in any
-** case.
+** outbox_test_deliver delivers as outbox_step does, then moves the clock on to the next retry or
+** delay and delivers again, until nothing is left that could be: what has not been delivered then
+** is a dead letter, or its consumer is paused. Returns 0 if nothing failed on the way; -1 with the
+** last failure otherwise. *ret_delivered (may be NULL) is set in any case.
 */
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *err);
 
 /*
 ** CAPI: What was emitted
 **
-** outbox_test_count counts the events that are there: of a type ("order.*"), with an aggregate_id, and with a payload that
-** contains a text; NULL for any. Returns -1 if it could not be found out.
+** outbox_test_count counts the events that are there: of a type ("order.*"), with an aggregate_id,
+** and with a payload that contains a text; NULL for any. Returns -1 if it could not be found out.
 **
 ** outbox_test_each calls back for each event, oldest first, until that returns non-zero.
 */
-OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id, const char *payload_part,
-                                 outbox_error *err);
-OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox_event *ev), void *ctx,
-                                outbox_error *err);
+OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id,
+                                 const char *payload_part, outbox_error *err);
+OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox_event *ev),
+                                void *ctx, outbox_error *err);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,8 @@ void guests_release(struct guests *g)
 static struct guest *find(struct guests *g, int fd)
 {
     for (size_t i = 0; i < GUESTS_MAX; i++)
-        if (g->guest[i].since && g->guest[i].fd == fd) return &g->guest[i];
+        if (g->guest[i].since && g->guest[i].fd == fd)
+            return &g->guest[i];
     return NULL;
 }
 
@@ -39,11 +40,14 @@ static void make_room(struct guests *g)
     size_t n = 0;
     for (size_t i = 0; i < GUESTS_MAX; i++) {
         struct guest *one = &g->guest[i];
-        if (!one->since) continue;
+        if (!one->since)
+            continue;
         n++;
-        if (!one->asked && (!oldest || one->since < oldest->since)) oldest = one;
+        if (!one->asked && (!oldest || one->since < oldest->since))
+            oldest = one;
     }
-    if (n < CROWDED || !oldest) return;
+    if (n < CROWDED || !oldest)
+        return;
     show_out(oldest);
 }
 
@@ -52,7 +56,8 @@ void guests_arrive(struct guests *g, int fd, int64_t now)
     pthread_mutex_lock(&g->lock);
     make_room(g);
     for (size_t i = 0; i < GUESTS_MAX; i++) {
-        if (g->guest[i].since) continue;
+        if (g->guest[i].since)
+            continue;
         g->guest[i] = (struct guest){.fd = fd, .since = now};
         break;
     }
@@ -74,7 +79,8 @@ void guests_leave(struct guests *g, int fd)
 {
     pthread_mutex_lock(&g->lock);
     struct guest *one = find(g, fd);
-    if (one) one->since = 0;
+    if (one)
+        one->since = 0;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -84,13 +90,15 @@ int64_t guests_tick(struct guests *g, int64_t now)
     pthread_mutex_lock(&g->lock);
     for (size_t i = 0; i < GUESTS_MAX; i++) {
         const struct guest *one = &g->guest[i];
-        if (!one->since) continue;
+        if (!one->since)
+            continue;
         int64_t end = one->since + (one->asked ? ANSWER_NS : ASK_NS);
         if (now >= end) {
             show_out(one);
             end = now + AGAIN_NS;
         }
-        if (end < next) next = end;
+        if (end < next)
+            next = end;
     }
     pthread_mutex_unlock(&g->lock);
     return next;

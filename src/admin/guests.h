@@ -1,5 +1,5 @@
-/* guests.h: the connections that are open, and how long they may last. There are so many places and no more: whoever does not say
- * what he wants gives his to one who may. */
+/* guests.h: the connections that are open, and how long they may last. There are so many places and
+ * no more: whoever does not say what he wants gives his to one who may. */
 #ifndef ADMIN_GUESTS_H
 #define ADMIN_GUESTS_H
 
@@ -26,13 +26,15 @@ struct guests {
 
 void guests_init(struct guests *g);
 void guests_release(struct guests *g);
-/* guests_arrive takes note of a connection. When most places are taken, the one who has been asking for the longest has to go. */
+/* guests_arrive takes note of a connection. When most places are taken, the one who has been asking
+ * for the longest has to go. */
 void guests_arrive(struct guests *g, int fd, int64_t now);
 /* guests_ask: a request is whole, and about to be answered. */
 void guests_ask(struct guests *g, int fd, int64_t now);
 /* guests_leave must be called before the descriptor is closed. */
 void guests_leave(struct guests *g, int fd);
-/* guests_tick ends connections that have lasted too long; returns when to call it again, CLOCK_NEVER: no need to. */
+/* guests_tick ends connections that have lasted too long; returns when to call it again,
+ * CLOCK_NEVER: no need to. */
 int64_t guests_tick(struct guests *g, int64_t now);
 
 #endif

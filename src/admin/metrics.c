@@ -15,14 +15,19 @@ static void add_value(struct buf *b, const char *value)
 {
     bool valid = utf8_valid(str_of(value), NULL); /* types come from strangers */
     for (; *value; value++) {
-        if (*value == '\\' || *value == '"') buf_addc(b, '\\');
-        if (*value == '\n') buf_adds(b, "\\n");
-        else buf_addc(b, !valid && (unsigned char)*value > 127 ? '?' : *value);
+        if (*value == '\\' || *value == '"')
+            buf_addc(b, '\\');
+        if (*value == '\n')
+            buf_adds(b, "\\n");
+        else
+            buf_addc(b, !valid && (unsigned char)*value > 127 ? '?' : *value);
     }
 }
 
-/* add_series appends `name{label="value",...} `, whose number is to follow; labels end with name == NULL. */
-static void add_series(struct buf *b, const char *name, const char *suffix, const struct label *labels)
+/* add_series appends `name{label="value",...} `, whose number is to follow; labels end with name ==
+ * NULL. */
+static void add_series(struct buf *b, const char *name, const char *suffix,
+                       const struct label *labels)
 {
     buf_adds(b, name);
     buf_adds(b, suffix);
@@ -47,8 +52,8 @@ static void add_seconds(struct buf *b, const char *name, const struct label *lab
     buf_addf(b, "%.15g\n", seconds);
 }
 
-static void add_histogram(struct buf *b, const char *name, const char *consumer, const struct histogram *h,
-                          const int64_t *bounds)
+static void add_histogram(struct buf *b, const char *name, const char *consumer,
+                          const struct histogram *h, const int64_t *bounds)
 {
     char bound[32] = "";
     int64_t n = 0;
@@ -57,7 +62,8 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     for (size_t i = 0; i <= METER_BUCKETS; i++) {
         n += h->bucket[i];
         snprintf(bound, sizeof bound, "%.15g", i < METER_BUCKETS ? (double)bounds[i] / 1e9 : 0);
-        if (i == METER_BUCKETS) snprintf(bound, sizeof bound, "+Inf");
+        if (i == METER_BUCKETS)
+            snprintf(bound, sizeof bound, "+Inf");
         add_series(b, name, "_bucket", le);
         buf_addf(b, "%lld\n", (long long)n);
     }
@@ -67,7 +73,8 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     buf_addf(b, "%lld\n", (long long)n);
 }
 
-/* ---- types of a consumer: those that were delivered, then those that wait, METER_TYPES of them by name ---- */
+/* ---- types of a consumer: those that were delivered, then those that wait, METER_TYPES of them by
+ * name ---- */
 
 struct by_type {
     const char *name;
@@ -82,29 +89,38 @@ struct by_types {
 static struct by_type *type_of(struct by_types *t, const char *name)
 {
     for (size_t i = 0; i < t->n; i++)
-        if (strcmp(t->type[i].name, name) == 0) return &t->type[i];
-    if (t->n == METER_TYPES || !*name || strlen(name) >= METER_NAME) return &t->type[METER_TYPES];
+        if (strcmp(t->type[i].name, name) == 0)
+            return &t->type[i];
+    if (t->n == METER_TYPES || !*name || strlen(name) >= METER_NAME)
+        return &t->type[METER_TYPES];
     t->type[t->n].name = name;
     return &t->type[t->n++];
 }
 
 static void older(struct by_type *t, int64_t at)
 {
-    if (!t->oldest_at || at < t->oldest_at) t->oldest_at = at;
+    if (!t->oldest_at || at < t->oldest_at)
+        t->oldest_at = at;
 }
 
-/* add_waiting: where there are more events behind than were looked at, their shares stand for all of them. */
+/* add_waiting: where there are more events behind than were looked at, their shares stand for all
+ * of them. */
 static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
 {
     struct filter *filter = NULL;
     bool all = g->probed < STORE_PROBE_EVENTS;
     int64_t found = 0;
-    if (filter_new(g->events, NULL, &filter, NULL) != 0) filter = NULL;
-    for (size_t i = 0; i < g->n_types; i++) found += g->type[i].n;
+    if (filter_new(g->events, NULL, &filter, NULL) != 0)
+        filter = NULL;
+    for (size_t i = 0; i < g->n_types; i++)
+        found += g->type[i].n;
     for (size_t i = 0; i < g->n_types; i++) {
-        if (!filter_type(filter, str_of(g->type[i].type))) continue;
+        if (!filter_type(filter, str_of(g->type[i].type)))
+            continue;
         struct by_type *to = type_of(t, g->type[i].type);
-        to->depth += all ? g->type[i].n : (int64_t)((double)g->type[i].n * (double)g->behind / (double)found + 0.5);
+        to->depth += all ? g->type[i].n
+                         : (int64_t)((double)g->type[i].n * (double)g->behind / (double)found +
+                                     0.5);
         older(to, g->type[i].oldest_at);
     }
     filter_free(filter);
@@ -113,9 +129,12 @@ static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
 static void collect_types(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
-    for (size_t i = 0; i < c->view.stats.meter.n_types; i++) type_of(t, c->view.stats.meter.type[i].name);
-    if (c->has_gauge) add_waiting(t, &c->gauge);
-    if (c->view.held) older(type_of(t, c->view.held_type), c->view.held_oldest_at);
+    for (size_t i = 0; i < c->view.stats.meter.n_types; i++)
+        type_of(t, c->view.stats.meter.type[i].name);
+    if (c->has_gauge)
+        add_waiting(t, &c->gauge);
+    if (c->view.held)
+        older(type_of(t, c->view.held_type), c->view.held_oldest_at);
 }
 
 /* ---- what is measured ---- */
@@ -123,13 +142,17 @@ static void collect_types(const struct metrics_consumer *c, struct by_types *t)
 typedef void add_fn(struct buf *b, const char *name, const struct metrics *m);
 
 /* each goes through the consumers; its labels are those of the one in turn. */
-#define EACH(m, c) for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; c++)
+#define EACH(m, c) \
+    for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
+         c++)
 #define LABELS(c) ((struct label[]){{"consumer", (c)->view.consumer}, {NULL, NULL}})
-#define LABELS2(c, name, value) ((struct label[]){{"consumer", (c)->view.consumer}, {name, value}, {NULL, NULL}})
+#define LABELS2(c, name, value) \
+    ((struct label[]){{"consumer", (c)->view.consumer}, {name, value}, {NULL, NULL}})
 
 static void build_info(struct buf *b, const char *name, const struct metrics *m)
 {
-    add_int(b, name, (struct label[]){{"version", OUTBOX_VERSION}, {"store", m->store}, {NULL, NULL}}, 1);
+    add_int(b, name,
+            (struct label[]){{"version", OUTBOX_VERSION}, {"store", m->store}, {NULL, NULL}}, 1);
 }
 
 static void is_ready(struct buf *b, const char *name, const struct metrics *m)
@@ -179,10 +202,12 @@ static void depth(struct buf *b, const char *name, const struct metrics *m)
     struct by_types t;
     EACH(m, c)
     {
-        if (!c->has_gauge) continue;
+        if (!c->has_gauge)
+            continue;
         collect_types(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++)
-            if (t.type[i].name) add_int(b, name, LABELS2(c, "topic", t.type[i].name), t.type[i].depth);
+            if (t.type[i].name)
+                add_int(b, name, LABELS2(c, "topic", t.type[i].name), t.type[i].depth);
     }
 }
 
@@ -191,12 +216,15 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
     struct by_types t;
     EACH(m, c)
     {
-        if (!c->has_gauge) continue;
+        if (!c->has_gauge)
+            continue;
         collect_types(c, &t);
         for (size_t i = 0; i <= METER_TYPES; i++) {
-            int64_t ms = t.type[i].oldest_at ? clock_since(c->gauge.now_ms, t.type[i].oldest_at) : 0;
+            int64_t ms = t.type[i].oldest_at ? clock_since(c->gauge.now_ms, t.type[i].oldest_at)
+                                             : 0;
             if (t.type[i].name)
-                add_seconds(b, name, LABELS2(c, "topic", t.type[i].name), ms > 0 ? (double)ms / 1e3 : 0);
+                add_seconds(b, name, LABELS2(c, "topic", t.type[i].name),
+                            ms > 0 ? (double)ms / 1e3 : 0);
         }
     }
 }
@@ -216,7 +244,8 @@ static void down(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c)
     {
-        if (!c->has_gauge) continue;
+        if (!c->has_gauge)
+            continue;
         int64_t ms = c->gauge.down_since ? clock_since(c->gauge.now_ms, c->gauge.down_since) : 0;
         add_seconds(b, name, LABELS(c), ms > 0 ? (double)ms / 1e3 : 0);
     }
@@ -239,7 +268,8 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
         const struct meter *t = &c->view.stats.meter;
         for (size_t i = 0; i <= METER_TYPES; i++)
             if (counted_name(t, i))
-                add_int(b, name, LABELS2(c, "topic", counted_name(t, i)), t->type[i].ends[SINK_DELIVERED]);
+                add_int(b, name, LABELS2(c, "topic", counted_name(t, i)),
+                        t->type[i].ends[SINK_DELIVERED]);
     }
 }
 
@@ -270,14 +300,16 @@ static void delivery_seconds(struct buf *b, const char *name, const struct metri
 
 static void call_seconds(struct buf *b, const char *name, const struct metrics *m)
 {
-    EACH(m, c) add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
+    EACH(m, c)
+    add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
 }
 
 /* add_renewal: of the lease on a claim, in the database, or of the one on a key in Redis. */
-static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c, const char *kind,
-                        const char *result, int64_t n)
+static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c,
+                        const char *kind, const char *result, int64_t n)
 {
-    struct label labels[] = {{"consumer", c->view.consumer}, {"kind", kind}, {"result", result}, {NULL, NULL}};
+    struct label labels[] = {
+        {"consumer", c->view.consumer}, {"kind", kind}, {"result", result}, {NULL, NULL}};
     add_int(b, name, labels, n);
 }
 
@@ -289,7 +321,8 @@ static void renewals(struct buf *b, const char *name, const struct metrics *m)
         const struct sink_lease *l = &c->view.lease;
         for (size_t i = 0; i < RENEWALS; i++)
             add_renewal(b, name, c, "database", results[i], c->view.stats.meter.renewals[i]);
-        if (!c->view.leased) continue;
+        if (!c->view.leased)
+            continue;
         add_renewal(b, name, c, "redis", "acquired", l->acquired);
         add_renewal(b, name, c, "redis", "ok", l->renewed);
         add_renewal(b, name, c, "redis", "lost", l->lost);
@@ -302,16 +335,19 @@ static void sink_lease_held(struct buf *b, const char *name, const struct metric
     EACH(m, c) if (c->view.leased) add_int(b, name, LABELS(c), c->view.lease.held);
 }
 
-#define MARK_LABELS(k) ((struct label[]){{"consumer", (k)->consumer}, {"stream", (k)->stream}, {NULL, NULL}})
+#define MARK_LABELS(k) \
+    ((struct label[]){{"consumer", (k)->consumer}, {"stream", (k)->stream}, {NULL, NULL}})
 
 static void mark_times(struct buf *b, const char *name, const struct metrics *m)
 {
-    for (size_t i = 0; i < m->n_marks; i++) add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].ms);
+    for (size_t i = 0; i < m->n_marks; i++)
+        add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].ms);
 }
 
 static void mark_sequences(struct buf *b, const char *name, const struct metrics *m)
 {
-    for (size_t i = 0; i < m->n_marks; i++) add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].sequence);
+    for (size_t i = 0; i < m->n_marks; i++)
+        add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].sequence);
 }
 
 static void buried(struct buf *b, const char *name, const struct metrics *m)
@@ -327,8 +363,10 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
         for (size_t i = 0; i <= METER_TYPES; i++) {
             const char *topic = counted_name(t, i);
             for (size_t k = 0; topic && k < BURIALS; k++) {
-                struct label labels[] = {
-                    {"consumer", c->view.consumer}, {"topic", topic}, {"reason", reasons[k]}, {NULL, NULL}};
+                struct label labels[] = {{"consumer", c->view.consumer},
+                                         {"topic", topic},
+                                         {"reason", reasons[k]},
+                                         {NULL, NULL}};
                 add_int(b, name, labels, t->type[i].buried[k]);
             }
         }
@@ -358,34 +396,48 @@ static const struct {
     const char *name, *type, *help;
     add_fn *add;
 } families[] = {
-    {"outbox_build_info", "gauge", "1; which version this is, and the kind of its store.", build_info},
+    {"outbox_build_info", "gauge", "1; which version this is, and the kind of its store.",
+     build_info},
     {"outbox_ready", "gauge", "Whether /readyz says yes.", is_ready},
     {"outbox_store_up", "gauge", "Whether the store answered this scrape.", store_up},
-    {"outbox_config_reloads_total", "counter", "Times the configuration was read again, by result.", reloads},
-    {"outbox_http_refused_total", "counter", "Requests to this server that were refused, by status.", refused},
+    {"outbox_config_reloads_total", "counter", "Times the configuration was read again, by result.",
+     reloads},
+    {"outbox_http_refused_total", "counter",
+     "Requests to this server that were refused, by status.", refused},
     {"outbox_consumer_up", "gauge", "Whether the consumer is at work in this relay.", up},
     {"outbox_consumer_paused", "gauge", "Whether an operator has paused it.", paused},
-    {"outbox_consumer_stalled_seconds", "gauge", "For how long it has had work and got none of it done.", stalled},
+    {"outbox_consumer_stalled_seconds", "gauge",
+     "For how long it has had work and got none of it done.", stalled},
     {"outbox_depth", "gauge", "Events that nobody has claimed yet.", depth},
-    {"outbox_lag_seconds", "gauge", "Age of the oldest event that is not delivered, parked ones left out.", lag},
+    {"outbox_lag_seconds", "gauge",
+     "Age of the oldest event that is not delivered, parked ones left out.", lag},
     {"outbox_in_flight", "gauge", "Events this relay has claimed and not finished.", in_flight},
-    {"outbox_parked", "gauge", "Events that failed and wait, or wait behind one of their key.", parked},
+    {"outbox_parked", "gauge", "Events that failed and wait, or wait behind one of their key.",
+     parked},
     {"outbox_dead_letters", "gauge", "Dead letters there are.", dead},
     {"outbox_dispatched_total", "counter", "Events delivered.", dispatched},
     {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.", failures},
     {"outbox_retries_total", "counter", "Failed deliveries that are tried again later.", retried},
     {"outbox_buried_total", "counter", "Events that became dead letters, by reason.", buried},
-    {"outbox_delivery_seconds", "histogram", "From the event's created_at until it was delivered.", delivery_seconds},
-    {"outbox_sink_call_seconds", "histogram", "From handing an event to the sink until its answer.", call_seconds},
+    {"outbox_delivery_seconds", "histogram", "From the event's created_at until it was delivered.",
+     delivery_seconds},
+    {"outbox_sink_call_seconds", "histogram", "From handing an event to the sink until its answer.",
+     call_seconds},
     {"outbox_claims_total", "counter", "Batches of events claimed.", claims},
-    {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.", lost},
-    {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.", crashed},
-    {"outbox_lease_renewals_total", "counter", "Leases renewed, in the database and in Redis, by result.", renewals},
-    {"outbox_sink_lease_held", "gauge", "Whether this relay's turn it is, where relays take turns.", sink_lease_held},
-    {"outbox_hwm", "gauge", "High-water mark: id of the last entry sent to a stream, before the dash.", mark_times},
+    {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.",
+     lost},
+    {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.",
+     crashed},
+    {"outbox_lease_renewals_total", "counter",
+     "Leases renewed, in the database and in Redis, by result.", renewals},
+    {"outbox_sink_lease_held", "gauge", "Whether this relay's turn it is, where relays take turns.",
+     sink_lease_held},
+    {"outbox_hwm", "gauge",
+     "High-water mark: id of the last entry sent to a stream, before the dash.", mark_times},
     {"outbox_hwm_sequence", "gauge", "What stands behind the dash of that id.", mark_sequences},
     {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
-    {"outbox_sink_down_seconds", "gauge", "For how long the sink has been down, as the store has it.", down},
+    {"outbox_sink_down_seconds", "gauge",
+     "For how long the sink has been down, as the store has it.", down},
     {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
     {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},
 };

@@ -1,4 +1,5 @@
-/* metrics.h: what is measured, in Prometheus' text format. docs/metrics.md lists it all; a test compares. */
+/* metrics.h: what is measured, in Prometheus' text format. docs/metrics.md lists it all; a test
+ * compares. */
 #ifndef ADMIN_METRICS_H
 #define ADMIN_METRICS_H
 

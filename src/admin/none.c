@@ -15,7 +15,8 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
     (void)ret;
     (void)ret_url;
     return err_set(err, ERR_CONFIG,
-                   "this outbox was built without an HTTP server; build it again with libmicrohttpd-dev installed");
+                   "this outbox was built without an HTTP server; build it again with "
+                   "libmicrohttpd-dev installed");
 }
 
 bool admin_stop(struct admin *s)

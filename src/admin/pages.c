@@ -7,22 +7,26 @@
 #define OK 200
 #define UNAVAILABLE 503
 
-/* lock_store gives the store for scrapes; NULL if it cannot be had, and then there is nothing to unlock. */
+/* lock_store gives the store for scrapes; NULL if it cannot be had, and then there is nothing to
+ * unlock. */
 static struct store *lock_store(struct admin *s)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += STORE_WAIT_S;
-    if (pthread_mutex_timedlock(&s->store_lock, &until) != 0) return NULL;
+    if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
+        return NULL;
     outbox *ob = atomic_load(&s->cfg.ob);
-    if (s->st || (ob && manage_store(ob, &s->st, NULL) == 0)) return s->st;
+    if (s->st || (ob && manage_store(ob, &s->st, NULL) == 0))
+        return s->st;
     pthread_mutex_unlock(&s->store_lock);
     return NULL;
 }
 
 static void unlock_store(struct admin *s, const struct store *st)
 {
-    if (st) pthread_mutex_unlock(&s->store_lock);
+    if (st)
+        pthread_mutex_unlock(&s->store_lock);
 }
 
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
@@ -32,8 +36,10 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     struct store *st = lock_store(s);
     int r = look_take(&l, &s->cfg, st, NULL);
     unlock_store(s, st);
-    if (r != 0) return UNAVAILABLE;
-    for (size_t i = 0; i < METRICS_REFUSALS; i++) l.m.refused[i] = atomic_load(&s->refused[i]);
+    if (r != 0)
+        return UNAVAILABLE;
+    for (size_t i = 0; i < METRICS_REFUSALS; i++)
+        l.m.refused[i] = atomic_load(&s->refused[i]);
     metrics_add(b, &l.m);
     look_release(&l);
     return OK;
@@ -41,7 +47,8 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
 
 static void withhold(enum page_detail detail, struct buf *b)
 {
-    if (detail == PAGE_WITHHELD) buf_adds(b, "details are for those who send the token\n");
+    if (detail == PAGE_WITHHELD)
+        buf_adds(b, "details are for those who send the token\n");
 }
 
 static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf *b)
@@ -57,7 +64,8 @@ static unsigned page_readyz(struct admin *s, enum page_detail detail, struct buf
     withhold(detail, b);
     bool ready = admin_health(&s->cfg, NULL, NULL).ready;
     if (!ready || detail == PAGE_VERBOSE) {
-        struct store *st = ready ? NULL : lock_store(s); /* one that is paused may look as if it were stuck */
+        /* one that is paused may look as if it were stuck */
+        struct store *st = ready ? NULL : lock_store(s);
         ready = admin_health(&s->cfg, st, detail == PAGE_VERBOSE ? b : NULL).ready;
         unlock_store(s, st);
     }
@@ -86,6 +94,7 @@ static const struct page pages[] = {
 const struct page *pages_find(const char *path)
 {
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
-        if (strcmp(pages[i].path, path) == 0) return &pages[i];
+        if (strcmp(pages[i].path, path) == 0)
+            return &pages[i];
     return NULL;
 }

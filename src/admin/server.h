@@ -1,5 +1,5 @@
-/* server.h: what the files of the HTTP server share: server.c (connections, requests, start and stop), pages.c (what there is to
- * read). Nobody else includes it. */
+/* server.h: what the files of the HTTP server share: server.c (connections, requests, start and
+ * stop), pages.c (what there is to read). Nobody else includes it. */
 #ifndef ADMIN_SERVER_H
 #define ADMIN_SERVER_H
 

@@ -16,40 +16,50 @@
 
 /* ---- what is there already ---- */
 
-/* check_folder: whoever can put another socket in place of ours is sent what is meant for us, tokens with it. */
+/* check_folder: whoever can put another socket in place of ours is sent what is meant for us,
+ * tokens with it. */
 static int check_folder(const struct stat *folder, struct error *err)
 {
     if ((folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX))
-        return err_set(err, ERR_CONFIG, "everybody can put another socket in its place; chmod o-w its folder");
+        return err_set(err, ERR_CONFIG,
+                       "everybody can put another socket in its place; chmod o-w its folder");
     if (folder->st_uid != 0 && folder->st_uid != geteuid())
-        return err_set(err, ERR_CONFIG, "its folder belongs to another user, who can put another socket in its place");
+        return err_set(
+            err, ERR_CONFIG,
+            "its folder belongs to another user, who can put another socket in its place");
     return 0;
 }
 
 static int lock(int fd, struct error *err)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
         usleep(LOCK_PAUSE_US);
     }
     return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
-/* lock_folder keeps others that start at the same time from taking our new socket for one that was left behind. The lock goes with
- * the descriptor. */
+/* lock_folder keeps others that start at the same time from taking our new socket for one that was
+ * left behind. The lock goes with the descriptor. */
 static int lock_folder(const char *path, int *ret, struct error *err)
 {
     struct place p;
-    if (place_find(path, &p, err) != 0) return -1;
+    if (place_find(path, &p, err) != 0)
+        return -1;
     int r = check_folder(&p.folder, err), fd = -1;
     if (r == 0) {
         fd = fd_above_stdio(openat(p.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        if (fd < 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+        if (fd < 0)
+            r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
     }
-    if (r == 0) r = lock(fd, err);
+    if (r == 0)
+        r = lock(fd, err);
     place_release(&p);
-    if (r == 0) *ret = fd;
-    else if (fd >= 0) close(fd);
+    if (r == 0)
+        *ret = fd;
+    else if (fd >= 0)
+        close(fd);
     return r;
 }
 
@@ -57,8 +67,10 @@ static int lock_folder(const char *path, int *ret, struct error *err)
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) return true;
-    bool refused = connect(fd, (const struct sockaddr *)un, sizeof *un) != 0 && errno == ECONNREFUSED;
+    if (fd < 0)
+        return true;
+    bool refused = connect(fd, (const struct sockaddr *)un, sizeof *un) != 0 &&
+                   errno == ECONNREFUSED;
     close(fd);
     return !refused;
 }
@@ -68,28 +80,37 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
 {
     struct stat st;
     if (lstat(un->sun_path, &st) != 0) {
-        if (errno == ENOENT) return 0;
+        if (errno == ENOENT)
+            return 0;
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at it");
     }
     if (!S_ISSOCK(st.st_mode))
-        return err_set(err, ERR_CONFIG, "it is there already, and is no socket; remove it, or name another");
+        return err_set(err, ERR_CONFIG,
+                       "it is there already, and is no socket; remove it, or name another");
     if (st.st_uid != geteuid() && geteuid() != 0)
-        return err_set(err, ERR_CONFIG, "the socket that is there belongs to another user; remove it, or name another");
-    if (is_alive(un)) return err_set(err, ERR_UNAVAILABLE, "another process listens there");
-    if (unlink(un->sun_path) == 0 || errno == ENOENT) return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "could not remove the socket that was left there");
+        return err_set(
+            err, ERR_CONFIG,
+            "the socket that is there belongs to another user; remove it, or name another");
+    if (is_alive(un))
+        return err_set(err, ERR_UNAVAILABLE, "another process listens there");
+    if (unlink(un->sun_path) == 0 || errno == ENOENT)
+        return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno,
+                     "could not remove the socket that was left there");
 }
 
 /* ---- listening ---- */
 
 /* bind_file binds with exactly this mode: there is no moment at which others could connect. */
-static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct socket_file *ret, struct error *err)
+static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct socket_file *ret,
+                     struct error *err)
 {
     struct stat st;
     mode_t before = umask(~mode & 0777);
     int r = bind(fd, (const struct sockaddr *)un, sizeof *un), e = errno;
     umask(before);
-    if (r != 0) return err_errno(err, ERR_UNAVAILABLE, e, "could not listen there");
+    if (r != 0)
+        return err_errno(err, ERR_UNAVAILABLE, e, "could not listen there");
     if (lstat(un->sun_path, &st) != 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at the new socket");
     *ret = (struct socket_file){.device = st.st_dev, .inode = st.st_ino};
@@ -97,13 +118,17 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
-static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret, struct error *err)
+static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
+                       struct error *err)
 {
     int folder = -1;
-    if (lock_folder(w->address->at.un.sun_path, &folder, err) != 0) return -1;
+    if (lock_folder(w->address->at.un.sun_path, &folder, err) != 0)
+        return -1;
     int r = clear_way(&w->address->at.un, err);
-    if (r == 0) r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
-    if (r == 0 && listen(fd, w->backlog) != 0) r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+    if (r == 0)
+        r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
+    if (r == 0 && listen(fd, w->backlog) != 0)
+        r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
     close(folder); /* not before we listen: until then we look like one that was left behind */
     return r;
 }
@@ -112,18 +137,23 @@ static int listen_address(int fd, const struct socket_wish *w, struct error *err
 {
     int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, &w->address->at.any, w->address->size) == 0 && listen(fd, w->backlog) == 0) return 0;
+    if (bind(fd, &w->address->at.any, w->address->size) == 0 && listen(fd, w->backlog) == 0)
+        return 0;
     return err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
 }
 
-int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret, struct error *err)
+int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
+                  struct error *err)
 {
     struct socket_file file = {.inode = 0};
     int family = w->address->at.any.sa_family, r;
     int fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) return err_errno(err, ERR_UNAVAILABLE, errno, "could not make a socket");
-    if (family == AF_UNIX) r = listen_path(fd, w, &file, err);
-    else r = listen_address(fd, w, err);
+    if (fd < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not make a socket");
+    if (family == AF_UNIX)
+        r = listen_path(fd, w, &file, err);
+    else
+        r = listen_address(fd, w, err);
     if (r == 0) {
         *ret_file = file;
         *ret = fd;
@@ -137,9 +167,12 @@ int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int
 void socket_remove(struct socket_file *file)
 {
     struct stat st;
-    if (!file->inode) return;
-    bool ours = lstat(file->path, &st) == 0 && st.st_dev == file->device && st.st_ino == file->inode;
-    if (ours) unlink(file->path);
+    if (!file->inode)
+        return;
+    bool ours = lstat(file->path, &st) == 0 && st.st_dev == file->device &&
+                st.st_ino == file->inode;
+    if (ours)
+        unlink(file->path);
     file->inode = 0;
 }
 

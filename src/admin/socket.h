@@ -18,9 +18,11 @@ struct socket_wish {
     mode_t mode; /* of a file */
 };
 
-/* socket_listen gives a listening socket. One in the file system replaces one that nobody listens at any more, but neither one
- * that is in use, nor anything that is no socket. ret_file is where it stands, to be removed at the end. */
-int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret, struct error *err);
+/* socket_listen gives a listening socket. One in the file system replaces one that nobody listens
+ * at any more, but neither one that is in use, nor anything that is no socket. ret_file is where it
+ * stands, to be removed at the end. */
+int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
+                  struct error *err);
 /* socket_remove removes the file, if it is still ours. */
 void socket_remove(struct socket_file *file);
 /* socket_say writes http://127.0.0.1:8025 or unix:PATH. */

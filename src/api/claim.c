@@ -1,4 +1,5 @@
-/* claim.c: claiming events for a delivery of the application's own: outbox_claim_batch and what is done with a batch. */
+/* claim.c: claiming events for a delivery of the application's own: outbox_claim_batch and what is
+ * done with a batch. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,10 +13,12 @@
 #define LEASE_MAX_MS ((int64_t)24 * 3600 * 1000)
 #define LEASE_MS 30000
 #define BATCH_BYTES (8 * 1024 * 1024) /* of events in a claim; what bounds memory */
-#define LOOKS_MAX 1000                /* turns of one call that find nothing but events to pass over */
-#define NOT_MINE_MS 1000              /* and up to as much again: as handlers have it */
+/* turns of one call that find nothing but events to pass over */
+#define LOOKS_MAX 1000
+#define NOT_MINE_MS 1000 /* and up to as much again: as handlers have it */
 #define WHY_MAX 255
-#define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000) /* what no database can add to a time must not fail a settlement */
+/* what no database can add to a time must not fail a settlement */
+#define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
 enum said { SAID_NOTHING, SAID_DONE, SAID_RETRY, SAID_REJECT, SAID_DOWN, SAID_NOT_MINE };
 
@@ -58,22 +61,30 @@ static int check_claim(const outbox_claim *given, outbox_claim *c, struct error 
 {
     *c = (outbox_claim)OUTBOX_CLAIM_INIT;
     bool initialised = given && given->size > 0;
-    if (!initialised) return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_CLAIM_INIT");
+    if (!initialised)
+        return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_CLAIM_INIT");
     size_t known = sizeof *c;
-    if (given->size < known) known = given->size;
+    if (given->size < known)
+        known = given->size;
     memcpy(c, given, known);
 
-    if (c->limit == 0) c->limit = LIMIT;
-    if (c->lease_ms == 0) c->lease_ms = LEASE_MS;
+    if (c->limit == 0)
+        c->limit = LIMIT;
+    if (c->lease_ms == 0)
+        c->lease_ms = LEASE_MS;
 
     size_t name = 0;
-    if (c->worker) name = strlen(c->worker);
+    if (c->worker)
+        name = strlen(c->worker);
     bool named = name > 0 && name <= WORKER_MAX;
     if (!named)
-        return err_set(err, ERR_INVALID, "worker: 1 to %d bytes, another name for each that claims", WORKER_MAX);
-    if (c->limit > LIMIT_MAX) return err_set(err, ERR_INVALID, "limit: 1 to %d events", LIMIT_MAX);
+        return err_set(err, ERR_INVALID, "worker: 1 to %d bytes, another name for each that claims",
+                       WORKER_MAX);
+    if (c->limit > LIMIT_MAX)
+        return err_set(err, ERR_INVALID, "limit: 1 to %d events", LIMIT_MAX);
     bool lease_fits = c->lease_ms > 0 && c->lease_ms <= LEASE_MAX_MS;
-    if (!lease_fits) return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+    if (!lease_fits)
+        return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
     return 0;
 }
 
@@ -81,10 +92,13 @@ static int check_claim(const outbox_claim *given, outbox_claim *c, struct error 
 static int own_turn(outbox *ob, const char *what, struct error *err)
 {
     pthread_mutex_lock(&ob->lock);
-    if (!ob->in_tx) return 0;
+    if (!ob->in_tx)
+        return 0;
     pthread_mutex_unlock(&ob->lock);
-    return err_set(err, ERR_MISUSE,
-                   "%s inside an open transaction would not be durable: refused; call outbox_commit first", what);
+    return err_set(
+        err, ERR_MISUSE,
+        "%s inside an open transaction would not be durable: refused; call outbox_commit first",
+        what);
 }
 
 static bool may_be_delivered(const struct event *ev)
@@ -95,14 +109,16 @@ static bool may_be_delivered(const struct event *ev)
 static size_t count_deliverable(const struct batch *b)
 {
     size_t n = 0;
-    for (size_t i = 0; i < b->n; i++) n += may_be_delivered(&b->ev[i]);
+    for (size_t i = 0; i < b->n; i++)
+        n += may_be_delivered(&b->ev[i]);
     return n;
 }
 
 static int add_items(outbox_batch *b, struct part *p, struct error *err)
 {
     p->items = arena_zalloc(&b->a, p->b.n, sizeof *p->items);
-    if (!p->items) return err_nomem(err);
+    if (!p->items)
+        return err_nomem(err);
     for (size_t i = 0; i < p->b.n; i++)
         p->items[i].d = (struct delivery){.ev = &p->b.ev[i], .attempt = p->b.ev[i].attempts + 1};
     return 0;
@@ -110,8 +126,10 @@ static int add_items(outbox_batch *b, struct part *p, struct error *err)
 
 static void append(outbox_batch *b, struct part *p)
 {
-    if (b->last) b->last->next = p;
-    else b->first = b->at = p;
+    if (b->last)
+        b->last->next = p;
+    else
+        b->first = b->at = p;
     b->last = p;
     b->n += count_deliverable(&p->b);
 }
@@ -119,47 +137,59 @@ static void append(outbox_batch *b, struct part *p)
 static void note_wait(outbox_batch *b, const struct claim_hint *h)
 {
     int64_t ms = h->wait_ms;
-    if (ms >= 0 && (b->wait_ms < 0 || ms < b->wait_ms)) b->wait_ms = ms;
+    if (ms >= 0 && (b->wait_ms < 0 || ms < b->wait_ms))
+        b->wait_ms = ms;
 }
 
-static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost, struct error *err);
+static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
+                       struct error *err);
 
-/* look makes one claim for a consumer. What may not be delivered now is settled as such; *ret_again: there was nothing else. */
-static int look(outbox_batch *b, struct part *p, const struct claim_request *req, bool *ret_again, struct error *err)
+/* look makes one claim for a consumer. What may not be delivered now is settled as such;
+ * *ret_again: there was nothing else. */
+static int look(outbox_batch *b, struct part *p, const struct claim_request *req, bool *ret_again,
+                struct error *err)
 {
     struct store *st = b->ob->st;
     struct claim_hint hint = {0};
     bool lost;
     *ret_again = false;
     p->b = (struct batch){0};
-    if (st->ops->turn(st, NULL, NULL, req, &b->a, &p->b, &hint, err) != 0) return -1;
+    if (st->ops->turn(st, NULL, NULL, req, &b->a, &p->b, &hint, err) != 0)
+        return -1;
     if (hint.changed)
-        return err_set(err, ERR_CONFLICT, "consumer \"%s\" was given other settings just now; claim again",
+        return err_set(err, ERR_CONFLICT,
+                       "consumer \"%s\" was given other settings just now; claim again",
                        p->consumer);
     if (p->b.n == 0) {
         *ret_again = hint.skipped > 0;
         note_wait(b, &hint);
         return 0;
     }
-    if (add_items(b, p, err) != 0) return -1;
-    if (count_deliverable(&p->b) > 0) return 0;
+    if (add_items(b, p, err) != 0)
+        return -1;
+    if (count_deliverable(&p->b) > 0)
+        return 0;
     *ret_again = true;
     int r = settle_part(b, p, false, &lost, err);
     p->b.n = 0;
     return r;
 }
 
-static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec, struct error *err)
+static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
+                     struct error *err)
 {
     struct filter *filter = NULL;
     bool again = true;
     struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
-    if (!p) return err_nomem(err);
+    if (!p)
+        return err_nomem(err);
     p->consumer = spec->name;
     p->order = spec->order;
     bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
-    if (!known && retry_parse("fast", &p->retry, err) != 0) return -1;
-    if (filter_new(spec->events, spec->where, &filter, err) != 0) return -1;
+    if (!known && retry_parse("fast", &p->retry, err) != 0)
+        return -1;
+    if (filter_new(spec->events, spec->where, &filter, err) != 0)
+        return -1;
     struct claim_request req = {
         .consumer = spec->name,
         .owner = b->worker,
@@ -178,9 +208,11 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .once = true,
     };
     int r = 0;
-    for (int i = 0; r == 0 && again && i < LOOKS_MAX; i++) r = look(b, p, &req, &again, err);
+    for (int i = 0; r == 0 && again && i < LOOKS_MAX; i++)
+        r = look(b, p, &req, &again, err);
     filter_free(filter);
-    if (r == 0 && p->b.n > 0) append(b, p);
+    if (r == 0 && p->b.n > 0)
+        append(b, p);
     return r;
 }
 
@@ -200,31 +232,40 @@ static bool is_alone(const outbox_batch *b)
     return b->last && b->last->b.careful;
 }
 
-/* claim_all goes through the consumers until there is enough. One that fails keeps nobody else from being served. */
+/* claim_all goes through the consumers until there is enough. One that fails keeps nobody else from
+ * being served. */
 static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 {
     struct consumer_spec *list;
     struct error why = {0}, first = {0};
     size_t n;
     struct store *st = b->ob->st;
-    if (st->ops->consumer_specs(st, c->target, &b->a, &list, &n, err) != 0) return -1;
+    if (st->ops->consumer_specs(st, c->target, &b->a, &list, &n, err) != 0)
+        return -1;
     shuffle(list, n, &b->rng);
     for (size_t i = 0; i < n && b->n < c->limit && !is_alone(b); i++) {
-        if (claim_for(b, c, &list[i], &why) == 0) continue;
-        if (!first.code) first = why;
+        if (claim_for(b, c, &list[i], &why) == 0)
+            continue;
+        if (!first.code)
+            first = why;
     }
-    if (!first.code || b->n > 0) return 0;
-    if (err) *err = first;
+    if (!first.code || b->n > 0)
+        return 0;
+    if (err)
+        *err = first;
     return -1;
 }
 
-OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret, outbox_error *public_err)
+OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
+                                  outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     outbox_claim c;
-    if (check_claim(claim, &c, err) != 0) return -1;
+    if (check_claim(claim, &c, err) != 0)
+        return -1;
     outbox_batch *b = calloc(1, sizeof *b);
-    if (!b) return err_nomem(err);
+    if (!b)
+        return err_nomem(err);
     b->ob = ob;
     b->wait_ms = -1;
     snprintf(b->worker, sizeof b->worker, "%s", c.worker);
@@ -235,14 +276,17 @@ OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_
         r = claim_all(b, &c, err);
         pthread_mutex_unlock(&ob->lock);
     }
-    if (r == 0) *ret = b;
-    else outbox_batch_free(b);
+    if (r == 0)
+        *ret = b;
+    else
+        outbox_batch_free(b);
     return r;
 }
 
 OUTBOX_API void outbox_batch_free(outbox_batch *b)
 {
-    if (!b) return;
+    if (!b)
+        return;
     arena_release(&b->a);
     free(b);
 }
@@ -264,13 +308,17 @@ static bool makes_wait(const struct item *it)
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
 }
 
-/* must_wait: something before it that it must not overtake has not been delivered, and comes again. */
+/* must_wait: something before it that it must not overtake has not been delivered, and comes
+ * again. */
 static bool must_wait(const struct part *p, size_t at)
 {
-    if (p->order == ORDER_NONE || p->held_back == 0) return false;
+    if (p->order == ORDER_NONE || p->held_back == 0)
+        return false;
     for (size_t i = 0; i < at; i++) {
-        bool same = p->order == ORDER_GLOBAL || (p->b.ev[i].key && p->b.ev[i].key == p->b.ev[at].key);
-        if (same && makes_wait(&p->items[i])) return true;
+        bool same = p->order == ORDER_GLOBAL ||
+                    (p->b.ev[i].key && p->b.ev[i].key == p->b.ev[at].key);
+        if (same && makes_wait(&p->items[i]))
+            return true;
     }
     return false;
 }
@@ -281,7 +329,8 @@ OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
         struct part *p = b->at;
         while (b->i < p->b.n) {
             size_t i = b->i++;
-            if (may_be_delivered(&p->b.ev[i]) && !must_wait(p, i)) return (const outbox_event *)&p->items[i].d;
+            if (may_be_delivered(&p->b.ev[i]) && !must_wait(p, i))
+                return (const outbox_event *)&p->items[i].d;
         }
         b->at = p->next;
         b->i = 0;
@@ -293,7 +342,8 @@ static struct part *part_of(const outbox_batch *b, const outbox_event *ev)
 {
     uintptr_t at = (uintptr_t)ev;
     for (struct part *p = b->first; p; p = p->next)
-        if (at >= (uintptr_t)p->items && at < (uintptr_t)(p->items + p->b.n)) return p;
+        if (at >= (uintptr_t)p->items && at < (uintptr_t)(p->items + p->b.n))
+            return p;
     return NULL;
 }
 
@@ -303,8 +353,8 @@ OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b, const outbox
     return p ? p->consumer : NULL;
 }
 
-OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict, int64_t delay_ms,
-                                    const char *why, outbox_error *public_err)
+OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
+                                    int64_t delay_ms, const char *why, outbox_error *public_err)
 {
     static const enum said meaning[] = {[OUTBOX_DONE] = SAID_DONE,
                                         [OUTBOX_RETRY] = SAID_RETRY,
@@ -315,12 +365,15 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
     struct part *p = part_of(b, ev);
     struct item *it = (struct item *)(uintptr_t)ev;
     char *text = NULL;
-    if (!p) return err_set(err, ERR_MISUSE, "the event is not of this batch");
-    if ((unsigned)verdict > OUTBOX_NOT_MINE) return err_set(err, ERR_MISUSE, "%d is no verdict", (int)verdict);
+    if (!p)
+        return err_set(err, ERR_MISUSE, "the event is not of this batch");
+    if ((unsigned)verdict > OUTBOX_NOT_MINE)
+        return err_set(err, ERR_MISUSE, "%d is no verdict", (int)verdict);
     if (why && *why) {
         size_t n = strnlen(why, WHY_MAX);
         text = arena_bytes(&b->a, why, n);
-        if (!text) return err_nomem(err);
+        if (!text)
+            return err_nomem(err);
     }
     p->held_back -= makes_wait(it);
     it->said = meaning[verdict];
@@ -335,24 +388,31 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
 static struct outcome failed(outbox_batch *b, const struct part *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
-    struct outcome o = {
-        .ev = ev, .kind = OUTCOME_RETRY, .attempts = ev->attempts + 1, .proven = true, .error = it->why};
-    if (!o.error) o.error = "failed";
+    struct outcome o = {.ev = ev,
+                        .kind = OUTCOME_RETRY,
+                        .attempts = ev->attempts + 1,
+                        .proven = true,
+                        .error = it->why};
+    if (!o.error)
+        o.error = "failed";
     if (o.attempts >= p->retry.attempts) {
         o.kind = OUTCOME_DEAD;
         return o;
     }
     o.delay_ms = retry_delay(&p->retry, o.attempts, &b->rng);
-    if (o.delay_ms < it->delay_ms) o.delay_ms = it->delay_ms;
+    if (o.delay_ms < it->delay_ms)
+        o.delay_ms = it->delay_ms;
     return o;
 }
 
 /* outcome_of says whether the event is an exception, and which. */
-static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it, struct outcome *ret)
+static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it,
+                       struct outcome *ret)
 {
     const struct event *ev = it->d.ev;
     struct outcome o = {.ev = ev, .kind = OUTCOME_BEHIND, .attempts = ev->attempts};
-    if (ev->delayed) o.kind = OUTCOME_DELAY;
+    if (ev->delayed)
+        o.kind = OUTCOME_DELAY;
     switch (it->said) {
     case SAID_DONE: return false;
     case SAID_RETRY: o = failed(b, p, it); break;
@@ -373,24 +433,32 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
-/* untried_from: the place from which on nothing was tried, so that it can be given back as it was. */
+/* untried_from: the place from which on nothing was tried, so that it can be given back as it
+ * was. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;
-    if (p->b.parked) return i;
-    while (i > 0 && p->items[i - 1].said == SAID_NOTHING && may_be_delivered(&p->b.ev[i - 1])) i--;
+    if (p->b.parked)
+        return i;
+    while (i > 0 && p->items[i - 1].said == SAID_NOTHING && may_be_delivered(&p->b.ev[i - 1]))
+        i--;
     return i;
 }
 
-static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost, struct error *err)
+static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
+                       struct error *err)
 {
     struct store *st = b->ob->st;
     size_t tried = untried_from(p);
     struct outcome *out = calloc(tried + 1, sizeof *out);
-    if (!out) return err_nomem(err);
-    struct settlement s = {.consumer = p->consumer, .owner = b->worker, .order = p->order, .b = &p->b, .out = out};
-    for (size_t i = 0; i < tried; i++) s.n += outcome_of(b, p, &p->items[i], &out[s.n]);
-    if (tried < p->b.n) s.release_from = p->b.ev[tried].seq;
+    if (!out)
+        return err_nomem(err);
+    struct settlement s = {
+        .consumer = p->consumer, .owner = b->worker, .order = p->order, .b = &p->b, .out = out};
+    for (size_t i = 0; i < tried; i++)
+        s.n += outcome_of(b, p, &p->items[i], &out[s.n]);
+    if (tried < p->b.n)
+        s.release_from = p->b.ev[tried].seq;
     int r = in_tx ? st->ops->settle(st, &s, ret_lost, err)
                   : st->ops->turn(st, &s, ret_lost, NULL, NULL, NULL, NULL, err);
     free(out);
@@ -400,7 +468,8 @@ static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lo
 static int say_lost(const struct part *p, struct error *err)
 {
     return err_set(err, ERR_LOST,
-                   "consumer \"%s\": the claim is no longer ours: its lease ran out and another worker has the events",
+                   "consumer \"%s\": the claim is no longer ours: its lease ran out and another "
+                   "worker has the events",
                    p->consumer);
 }
 
@@ -410,14 +479,18 @@ OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
     const struct part *gone = NULL;
     int r = 0;
     pthread_mutex_lock(&b->ob->lock);
-    bool in_tx = b->ob->in_tx; /* then it is this thread's: another one's would have kept us waiting */
+    /* then it is this thread's: another one's would have kept us waiting */
+    bool in_tx = b->ob->in_tx;
     for (struct part *p = b->first; p && r == 0; p = p->next) {
-        if (!p->settled) r = settle_part(b, p, in_tx, &p->lost, err);
-        if (r == 0 && p->lost) gone = p;
+        if (!p->settled)
+            r = settle_part(b, p, in_tx, &p->lost, err);
+        if (r == 0 && p->lost)
+            gone = p;
         p->settled = r == 0 && !in_tx; /* a transaction may be rolled back */
     }
     pthread_mutex_unlock(&b->ob->lock);
-    if (r == 0 && gone) return say_lost(gone, err);
+    if (r == 0 && gone)
+        return say_lost(gone, err);
     return r;
 }
 
@@ -429,14 +502,17 @@ OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_err
     int r = 0;
     if (lease_ms < 1 || lease_ms > LEASE_MAX_MS)
         return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
-    if (own_turn(b->ob, "a lease that is extended", err) != 0) return -1;
+    if (own_turn(b->ob, "a lease that is extended", err) != 0)
+        return -1;
     for (struct part *p = b->first; p && r == 0; p = p->next) {
         bool lost = false;
         r = st->ops->extend(st, p->consumer, b->worker, &p->b, lease_ms, &lost, err);
-        if (r == 0 && lost) gone = p;
+        if (r == 0 && lost)
+            gone = p;
     }
     pthread_mutex_unlock(&b->ob->lock);
-    if (r == 0 && gone) return say_lost(gone, err);
+    if (r == 0 && gone)
+        return say_lost(gone, err);
     return r;
 }
 
@@ -453,11 +529,15 @@ OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *public
 {
     struct error *err = err_of(public_err);
     outbox *ob = c->ob;
-    if (api_consumer_describe(c, err) != 0) return -1;
-    if (own_turn(ob, "a consumer that is registered", err) != 0) return -1;
+    if (api_consumer_describe(c, err) != 0)
+        return -1;
+    if (own_turn(ob, "a consumer that is registered", err) != 0)
+        return -1;
     int r = 0;
-    if (c->n_parts == 0) r = register_as(ob, &c->c, err);
-    for (size_t i = 0; r == 0 && i < c->n_parts; i++) r = register_as(ob, &c->parts[i], err);
+    if (c->n_parts == 0)
+        r = register_as(ob, &c->c, err);
+    for (size_t i = 0; r == 0 && i < c->n_parts; i++)
+        r = register_as(ob, &c->parts[i], err);
     pthread_mutex_unlock(&ob->lock);
     return r;
 }

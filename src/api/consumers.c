@@ -1,4 +1,5 @@
-/* consumers.c: consumers and their handlers, as the application describes them, and the runners they become. */
+/* consumers.c: consumers and their handlers, as the application describes them, and the runners
+ * they become. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -23,7 +24,8 @@ static struct runner *runner_new(outbox *ob, struct error *err)
     }
     r->crew = &ob->crew;
     r->wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (r->wake_fd >= 0) return r;
+    if (r->wake_fd >= 0)
+        return r;
     err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
     free(r);
     return NULL;
@@ -44,18 +46,21 @@ static void shrink(outbox_consumer *c)
         free(runners[i]);
     }
     free(runners);
-    for (size_t i = 0; i < c->n_parts; i++) consumer_release(&c->parts[i]);
+    for (size_t i = 0; i < c->n_parts; i++)
+        consumer_release(&c->parts[i]);
     free(c->parts);
     c->parts = NULL;
     c->n_parts = 0;
 }
 
 /* add_runners adds one for each worker of `who`, who is c or a part of it. */
-static int add_runners(outbox_consumer *c, struct consumer *who, const struct handler *h, size_t n, struct error *err)
+static int add_runners(outbox_consumer *c, struct consumer *who, const struct handler *h, size_t n,
+                       struct error *err)
 {
     for (int i = 0; i < c->workers; i++) {
         struct runner *r = runner_new(c->ob, err);
-        if (!r) return -1;
+        if (!r)
+            return -1;
         r->consumer = who;
         r->handlers = h;
         r->n_handlers = n;
@@ -67,7 +72,8 @@ static int add_runners(outbox_consumer *c, struct consumer *who, const struct ha
             c->runners[c->n_runners++] = r;
         }
         pthread_mutex_unlock(&c->ob->crew.lock);
-        if (more) continue;
+        if (more)
+            continue;
         close(r->wake_fd);
         free(r);
         return err_nomem(err);
@@ -81,10 +87,12 @@ static int add_runners(outbox_consumer *c, struct consumer *who, const struct ha
 static int join_patterns(outbox_consumer *c, struct error *err)
 {
     struct buf all;
-    if (c->events_set || c->n_handlers == 0) return 0;
+    if (c->events_set || c->n_handlers == 0)
+        return 0;
     buf_init(&all, SIZE_MAX);
     for (size_t i = 0; i < c->n_handlers; i++) {
-        if (i) buf_addc(&all, ',');
+        if (i)
+            buf_addc(&all, ',');
         buf_adds(&all, c->handlers[i].pattern);
     }
     const char *events = buf_cstr(&all);
@@ -96,22 +104,26 @@ static int join_patterns(outbox_consumer *c, struct error *err)
 static int check(const outbox_consumer *c, struct error *err)
 {
     if (c->c.sink && c->n_handlers)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\" has a sink and handlers: it can have only one of them",
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\" has a sink and handlers: it can have only one of them",
                        c->c.name);
     if (!c->c.sink && !c->n_handlers)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler", c->c.name);
+        return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
+                       c->c.name);
     if (c->c.sink && c->workers > 1)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
                        c->c.name);
     if (c->workers > c->c.lanes && c->c.order != ORDER_NONE)
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\": %d workers need as many lanes, since a lane is one "
+                       "worker's at a time, or order none",
+                       c->c.name, c->workers);
+    if (c->named && !c->shared && c->events_set)
         return err_set(
             err, ERR_CONFIG,
-            "consumer \"%s\": %d workers need as many lanes, since a lane is one worker's at a time, or order none",
-            c->c.name, c->workers);
-    if (c->named && !c->shared && c->events_set)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
-                       c->c.name);
+            "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
+            c->c.name);
     return 0;
 }
 
@@ -119,24 +131,31 @@ static int check(const outbox_consumer *c, struct error *err)
 static int split(outbox_consumer *c, struct error *err)
 {
     c->parts = calloc(c->n_handlers, sizeof *c->parts);
-    if (!c->parts) return err_nomem(err);
+    if (!c->parts)
+        return err_nomem(err);
     for (size_t i = 0; i < c->n_handlers; i++) {
-        if (consumer_copy(&c->c, c->handlers[i].name, c->handlers[i].pattern, &c->parts[i], err) != 0) return -1;
+        if (consumer_copy(&c->c, c->handlers[i].name, c->handlers[i].pattern, &c->parts[i], err) !=
+            0)
+            return -1;
         c->n_parts++;
-        if (add_runners(c, &c->parts[i], &c->handlers[i], 1, err) != 0) return -1;
+        if (add_runners(c, &c->parts[i], &c->handlers[i], 1, err) != 0)
+            return -1;
     }
     return 0;
 }
 
 static int expand(outbox_consumer *c, struct error *err)
 {
-    if (!c->changed) return 0;
-    if (check(c, err) != 0) return -1;
+    if (!c->changed)
+        return 0;
+    if (check(c, err) != 0)
+        return -1;
     shrink(c);
     bool own = c->named && !c->shared;
     retry_hold(&c->c.retry, c->named && c->shared);
     if (own ? split(c, err) != 0
-            : join_patterns(c, err) != 0 || add_runners(c, &c->c, c->handlers, c->n_handlers, err) != 0) {
+            : join_patterns(c, err) != 0 ||
+                  add_runners(c, &c->c, c->handlers, c->n_handlers, err) != 0) {
         shrink(c);
         return -1;
     }
@@ -144,12 +163,14 @@ static int expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* names_differ: a handler of consumer "a" named "b" goes by "a.b", as a consumer of that name would. */
+/* names_differ: a handler of consumer "a" named "b" goes by "a.b", as a consumer of that name
+ * would. */
 static int names_differ(struct runner *const *list, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t k = i + 1; k < n; k++)
-            if (list[i]->consumer != list[k]->consumer && strcmp(list[i]->consumer->name, list[k]->consumer->name) == 0)
+            if (list[i]->consumer != list[k]->consumer &&
+                strcmp(list[i]->consumer->name, list[k]->consumer->name) == 0)
                 return err_set(err, ERR_CONFIG, "there are two consumers with the name \"%s\"",
                                list[i]->consumer->name);
     return 0;
@@ -175,7 +196,8 @@ static bool is_claimed_for(const outbox_consumer *c)
 bool api_runs_any(const outbox *ob)
 {
     for (const outbox_consumer *c = ob->consumers; c; c = c->next)
-        if (!is_claimed_for(c)) return true;
+        if (!is_claimed_for(c))
+            return true;
     return false;
 }
 
@@ -184,19 +206,24 @@ struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
     size_t n = 0;
     struct runner **list = NULL;
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
-        if (is_claimed_for(c)) continue;
-        if (expand(c, err) != 0) goto fail;
+        if (is_claimed_for(c))
+            continue;
+        if (expand(c, err) != 0)
+            goto fail;
         struct runner **more = realloc(list, (n + c->n_runners + 1) * sizeof *more);
         if (!more) {
             err_nomem(err);
             goto fail;
         }
         list = more;
-        for (size_t i = 0; i < c->n_runners; i++) list[n++] = c->runners[i];
+        for (size_t i = 0; i < c->n_runners; i++)
+            list[n++] = c->runners[i];
     }
     *ret_n = n;
-    if (n == 0) err_set(err, ERR_CONFIG, "there is no consumer to run");
-    else if (names_differ(list, n, err) == 0) return list;
+    if (n == 0)
+        err_set(err, ERR_CONFIG, "there is no consumer to run");
+    else if (names_differ(list, n, err) == 0)
+        return list;
 fail:
     free(list);
     return NULL;
@@ -206,10 +233,13 @@ fail:
 
 int manage_start(outbox_consumer *c, bool strict, struct error *err)
 {
-    if (expand(c, err) != 0) return -1;
+    if (expand(c, err) != 0)
+        return -1;
     for (size_t i = 0; i < c->n_runners; i++) {
-        if (crew_add(&c->ob->crew, c->runners[i], strict, err) == 0) continue;
-        while (i-- > 0) crew_remove(&c->ob->crew, c->runners[i]);
+        if (crew_add(&c->ob->crew, c->runners[i], strict, err) == 0)
+            continue;
+        while (i-- > 0)
+            crew_remove(&c->ob->crew, c->runners[i]);
         return -1;
     }
     return 0;
@@ -219,9 +249,11 @@ void manage_stop(outbox_consumer *c)
 {
     outbox *ob = c->ob;
     outbox_consumer **at = &ob->consumers;
-    for (size_t i = 0; i < c->n_runners; i++) crew_remove(&ob->crew, c->runners[i]);
+    for (size_t i = 0; i < c->n_runners; i++)
+        crew_remove(&ob->crew, c->runners[i]);
     pthread_mutex_lock(&ob->crew.lock);
-    while (*at != c) at = &(*at)->next;
+    while (*at != c)
+        at = &(*at)->next;
     *at = c->next;
     pthread_mutex_unlock(&ob->crew.lock);
     api_consumer_free(c);
@@ -232,7 +264,9 @@ void manage_stop(outbox_consumer *c)
 OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err)
 {
     outbox_stats sum = OUTBOX_STATS_INIT;
-    if (ret->size == 0) return err_set(err_of(err), ERR_MISUSE, "stats were not initialised with OUTBOX_STATS_INIT");
+    if (ret->size == 0)
+        return err_set(err_of(err), ERR_MISUSE,
+                       "stats were not initialised with OUTBOX_STATS_INIT");
     pthread_mutex_lock(&c->ob->crew.lock);
     for (size_t i = 0; i < c->n_runners; i++) {
         const struct pipeline_stats *s = &c->runners[i]->view.stats;
@@ -264,16 +298,19 @@ void api_consumer_free(outbox_consumer *c)
     free(c);
 }
 
-OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret, outbox_error *public_err)
+OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret,
+                                   outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     outbox_consumer **end = &ob->consumers;
-    if (store_name_check(name, err) != 0) return -1;
+    if (store_name_check(name, err) != 0)
+        return -1;
     for (; *end; end = &(*end)->next)
         if (strcmp((*end)->c.name, name) == 0)
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is there already", name);
     outbox_consumer *c = calloc(1, sizeof *c);
-    if (!c) return err_nomem(err);
+    if (!c)
+        return err_nomem(err);
     c->ob = ob;
     c->workers = 1;
     c->changed = true;
@@ -290,40 +327,49 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
 
 static const char *const fates[] = {"own", "shared", NULL};
 
-OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value, outbox_error *err)
+OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value,
+                                   outbox_error *err)
 {
     static const struct option_def of_handlers[] = {
-        {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, workers), .min = 1, .max = WORKERS_MAX},
-        {"fate", "own|shared", "own", "", option_either, .at = offsetof(outbox_consumer, shared), .names = fates},
+        {"workers", "N", "1", "", option_int, .at = offsetof(outbox_consumer, workers), .min = 1,
+         .max = WORKERS_MAX},
+        {"fate", "own|shared", "own", "", option_either, .at = offsetof(outbox_consumer, shared),
+         .names = fates},
         {NULL},
     };
     if (option_find(of_handlers, option)) {
-        if (option_set(of_handlers, c, option, value, err_of(err)) != 0) return -1;
+        if (option_set(of_handlers, c, option, value, err_of(err)) != 0)
+            return -1;
     } else if (consumer_set(&c->c, option, value, err_of(err)) != 0) {
         return -1;
     }
-    if (strcmp(option, "events") == 0) c->events_set = true;
+    if (strcmp(option, "events") == 0)
+        c->events_set = true;
     c->changed = true;
     return 0;
 }
 
 static enum sink_status call_handler(struct handler_call *call, const struct delivery *d, void *ctx)
 {
-    static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN, SINK_NOT_MINE};
+    static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN,
+                                              SINK_NOT_MINE};
     struct api_handler *h = ctx;
     unsigned verdict = (unsigned)h->fn((const outbox_event *)d, (outbox_tx *)call, h->ctx);
     return verdict < 5 ? status[verdict] : SINK_RETRY;
 }
 
 /* add takes name and pattern, which it frees when it fails. */
-static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler given, bool external,
-               struct error *err)
+static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
+               bool external, struct error *err)
 {
     size_t n = c->n_handlers;
     struct handler *h = realloc(c->handlers, (n + 1) * sizeof *h);
-    if (h) c->handlers = h;
-    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *)), *api = malloc(sizeof *api);
-    if (list) c->api = list;
+    if (h)
+        c->handlers = h;
+    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *)),
+                       *api = malloc(sizeof *api);
+    if (list)
+        c->api = list;
     if (!h || !list || !api || !pattern) {
         free(api);
         free(name);
@@ -344,32 +390,44 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 {
     struct error *err = err_of(public_err);
     if (!*pattern || strchr(pattern, ','))
-        return err_set(err, ERR_CONFIG, "\"%s\" is not a pattern of event types: one name or order.* or *", pattern);
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not a pattern of event types: one name or order.* or *", pattern);
     if (c->named)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\" has handlers with names: give this one a name, too",
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\" has handlers with names: give this one a name, too",
                        c->c.name);
     return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
-OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern, outbox_handler handler,
-                                  void *ctx, int flags, outbox_error *public_err)
+OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern,
+                                  outbox_handler handler, void *ctx, int flags,
+                                  outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     struct filter *f;
     char full[2 * STORE_NAME_MAX + 2];
     if (c->n_handlers && !c->named)
-        return err_set(err, ERR_CONFIG, "consumer \"%s\" has handlers without names: give all of them one", c->c.name);
-    if (store_name_check(name, err) != 0) return err_prefix(err, "handler");
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\" has handlers without names: give all of them one",
+                       c->c.name);
+    if (store_name_check(name, err) != 0)
+        return err_prefix(err, "handler");
     snprintf(full, sizeof full, "%s.%s", c->c.name, name);
-    if (store_name_check(full, err) != 0) return err_prefix(err, "handler \"%s\"", name);
+    if (store_name_check(full, err) != 0)
+        return err_prefix(err, "handler \"%s\"", name);
     for (size_t i = 0; i < c->n_handlers; i++)
         if (strcmp(c->handlers[i].name, full) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already", c->c.name, name);
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already",
+                           c->c.name, name);
     if (!*pattern || filter_new(pattern, NULL, &f, err) != 0)
-        return *pattern ? -1 : err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
+        return *pattern
+                   ? -1
+                   : err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
     filter_free(f);
     char *copy = strdup(full);
-    if (!copy) return err_nomem(err);
+    if (!copy)
+        return err_nomem(err);
     c->named = true;
-    return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx}, (flags & OUTBOX_EXTERNAL) != 0, err);
+    return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
+               (flags & OUTBOX_EXTERNAL) != 0, err);
 }

@@ -1,4 +1,5 @@
-/* crew.h: the runners of one outbox, and who watches over them: threads, rounds, reloading, the hourly trim. */
+/* crew.h: the runners of one outbox, and who watches over them: threads, rounds, reloading, the
+ * hourly trim. */
 #ifndef API_CREW_H
 #define API_CREW_H
 
@@ -26,11 +27,12 @@ struct crew {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t round; /* see crew_run */
-    struct runner
-        *first;         /* at work; only the thread of crew_run changes the list, so it may read it without the lock */
+    /* at work; only the thread of crew_run changes the list, so it may read it without the lock */
+    struct runner *first;
     bool reload_wanted; /* see crew_reload */
 
-    /* Called in the thread of crew_run, without the lock; may be NULL. Set before crew_run. started: all are at work. */
+    /* Called in the thread of crew_run, without the lock; may be NULL. Set before crew_run.
+     * started: all are at work. */
     void (*started)(void *ctx), (*reload)(void *ctx);
     void *hook_ctx;
 };
@@ -38,12 +40,14 @@ struct crew {
 extern const struct option_def crew_options[]; /* their target is a struct crew */
 
 /* crew_run runs all until stop, or until all are through; see outbox_run. */
-int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through, struct error *err);
+int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
+             struct error *err);
 
-/* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has crew.reload called soon in
- * the thread of crew_run, where crew_add and crew_remove may be called: the one opens a runner and sets it to work, the
- * other lets it drain, waits for its end and closes it. The others go on undisturbed. With `strict` crew_add fails where the
- * consumer would stand by (ERR_CONFLICT). */
+/* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has
+ * crew.reload called soon in the thread of crew_run, where crew_add and crew_remove may be called:
+ * the one opens a runner and sets it to work, the other lets it drain, waits for its end and closes
+ * it. The others go on undisturbed. With `strict` crew_add fails where the consumer would stand by
+ * (ERR_CONFLICT). */
 void crew_reload(struct crew *w);
 int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err);
 void crew_remove(struct crew *w, struct runner *r);
@@ -52,7 +56,8 @@ void crew_remove(struct crew *w, struct runner *r);
 int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err);
 
 /* crew_step is one synchronous turn of all; see outbox_step. */
-int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered, struct error *err);
+int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered,
+              struct error *err);
 
 /* crew_mine: the calling thread is at work for w, so it is a handler that calls. */
 bool crew_mine(const struct crew *w);

@@ -1,4 +1,5 @@
-/* defaults.h: what a relay does unless told otherwise. The library and the command line have options for each; this is their one home. */
+/* defaults.h: what a relay does unless told otherwise. The library and the command line have
+ * options for each; this is their one home. */
 #ifndef API_DEFAULTS_H
 #define API_DEFAULTS_H
 

@@ -1,5 +1,5 @@
-/* handle.h: what the files of the public interface share: outbox.c (opening, emitting, running), consumers.c, claim.c, tx.c (what a
- * handler sees), test.c. */
+/* handle.h: what the files of the public interface share: outbox.c (opening, emitting, running),
+ * consumers.c, claim.c, tx.c (what a handler sees), test.c. */
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
 
@@ -11,7 +11,8 @@ struct api_handler {
     void *ctx;
 };
 
-/* (1) `named` handlers work under a guard; with `shared` fate all of them for one consumer, otherwise each is a consumer of
+/* (1) `named` handlers work under a guard; with `shared` fate all of them for one consumer,
+ *   otherwise each is a consumer of
  * its own. (2) parts and runners are made by consumer_expand and stay until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
@@ -29,7 +30,8 @@ struct outbox_consumer {
     size_t n_runners;
 };
 
-/* (1) The own connection `st` is used under `lock`, which outbox_begin keeps until commit or rollback. (2) Consumers and
+/* (1) The own connection `st` is used under `lock`, which outbox_begin keeps until commit or
+ *   rollback. (2) Consumers and
  * their runners are changed under crew.lock. */
 struct outbox {
     struct store *st;
@@ -37,7 +39,8 @@ struct outbox {
     bool in_tx;
     struct log log;
     void (*log_fn)(void *, int, const char *, const char *);
-    void (*log_about_fn)(void *ctx, int level, const char *consumer, const char *text, const outbox_log_about *about);
+    void (*log_about_fn)(void *ctx, int level, const char *consumer, const char *text,
+                         const outbox_log_about *about);
     void *log_ctx;
     struct outbox_consumer *consumers;
     struct crew crew;
@@ -55,13 +58,15 @@ static inline struct error *err_of(outbox_error *err)
 }
 
 /* api_open is outbox_open; with `movable` the clock can be moved. */
-int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret, struct error *err);
+int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
+             struct error *err);
 /* api_message turns what a producer gives into an event to be checked. */
 int api_message(const outbox_message *given, struct new_event *ev, struct error *err);
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_describe checks what was set, and gives handlers with a fate of their own their parts. */
+/* api_consumer_describe checks what was set, and gives handlers with a fate of their own their
+ * parts. */
 int api_consumer_describe(outbox_consumer *c, struct error *err);
 /* api_runs_any: whether there is a consumer to run, or one that is described wrongly. */
 bool api_runs_any(const outbox *ob);

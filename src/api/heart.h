@@ -4,8 +4,8 @@
 
 #include "api/crew.h"
 
-/* The heart keeps the claims of handlers alive that take long, up to their time limit, while the crew is at work. heart_start
- * does nothing where there are no handlers. */
+/* The heart keeps the claims of handlers alive that take long, up to their time limit, while the
+ * crew is at work. heart_start does nothing where there are no handlers. */
 struct heart {
     struct crew *crew;
     struct runner *const *r;
@@ -17,7 +17,8 @@ struct heart {
     pthread_cond_t wake;
     bool stop; /* under lock */
 };
-int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t n, struct error *err);
+int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t n,
+                struct error *err);
 void heart_stop(struct heart *h);
 
 #endif

@@ -15,7 +15,8 @@
 #include "store/sqlite/handle.h"
 
 _Static_assert(sizeof(struct outbox_error) == sizeof(struct error), "struct error is ABI");
-_Static_assert((int)OUTBOX_INTERNAL == (int)ERR_INTERNAL && (int)OUTBOX_FATE_FATAL == (int)FATE_FATAL,
+_Static_assert((int)OUTBOX_INTERNAL == (int)ERR_INTERNAL &&
+                   (int)OUTBOX_FATE_FATAL == (int)FATE_FATAL,
                "the codes are the same");
 
 OUTBOX_API const char *outbox_version(void)
@@ -39,11 +40,13 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
     ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
 }
 
-/* Fields that a caller compiled against an older header does not have are left at their defaults. */
+/* Fields that a caller compiled against an older header does not have are left at their
+ * defaults. */
 static void take_options(const outbox_options *given, outbox_options *o)
 {
     *o = (outbox_options)OUTBOX_OPTIONS_INIT;
-    if (!given) return;
+    if (!given)
+        return;
     memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
 }
 
@@ -63,7 +66,8 @@ static int outbox_setup(outbox *ob, struct error *err)
     pthread_mutex_init(&ob->turns, NULL);
     ob->crew.clock = &ob->clock;
     ob->crew.log = &ob->log;
-    if (option_defaults(crew_options, &ob->crew, err) != 0) return -1;
+    if (option_defaults(crew_options, &ob->crew, err) != 0)
+        return -1;
     atomic_init(&ob->crew.stop, false);
     atomic_flag_clear(&ob->crew.careful);
     ob->crew.stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -87,13 +91,15 @@ static bool env_says_eager(void)
     return value && *value && text_bool(value, &yes, NULL) == 0 && yes;
 }
 
-int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret, struct error *err)
+int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
+             struct error *err)
 {
     outbox_options o;
     bool created;
     take_options(options, &o);
     outbox *ob = calloc(1, sizeof *ob);
-    if (!ob) return err_nomem(err);
+    if (!ob)
+        return err_nomem(err);
     ob->log_fn = o.log;
     ob->log_ctx = o.log_ctx;
     ob->log_about_fn = o.log_about;
@@ -101,12 +107,17 @@ int api_open(const char *url, const outbox_options *options, bool movable, outbo
                            .write_about = o.log_about ? pass_about : NULL,
                            .ctx = ob,
                            .least = (enum log_level)o.log_level};
-    ob->clock = movable ? (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob} : clock_system;
+    ob->clock = movable ? (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob}
+                        : clock_system;
     ob->eager = env_says_eager();
-    struct store_options so = {
-        .create = o.create != 0, .busy_ms = o.busy_ms, .payload_max = o.payload_max, .clock = &ob->clock};
-    if (outbox_setup(ob, err) != 0 || store_open(url, &so, &ob->st, err) != 0) goto fail;
-    if (o.create && ob->st->ops->init(ob->st, &created, err) != 0) goto fail;
+    struct store_options so = {.create = o.create != 0,
+                               .busy_ms = o.busy_ms,
+                               .payload_max = o.payload_max,
+                               .clock = &ob->clock};
+    if (outbox_setup(ob, err) != 0 || store_open(url, &so, &ob->st, err) != 0)
+        goto fail;
+    if (o.create && ob->st->ops->init(ob->st, &created, err) != 0)
+        goto fail;
     ob->crew.st = ob->st;
     *ret = ob;
     return 0;
@@ -115,21 +126,24 @@ fail:
     return -1;
 }
 
-OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret, outbox_error *err)
+OUTBOX_API int outbox_open(const char *url, const outbox_options *options, outbox **ret,
+                           outbox_error *err)
 {
     return api_open(url, options, false, ret, err_of(err));
 }
 
 OUTBOX_API void outbox_close(outbox *ob)
 {
-    if (!ob) return;
+    if (!ob)
+        return;
     while (ob->consumers) {
         outbox_consumer *c = ob->consumers;
         ob->consumers = c->next;
         api_consumer_free(c);
     }
     store_close(ob->st);
-    if (ob->crew.stop_fd >= 0) close(ob->crew.stop_fd);
+    if (ob->crew.stop_fd >= 0)
+        close(ob->crew.stop_fd);
     pthread_cond_destroy(&ob->crew.changed);
     pthread_mutex_destroy(&ob->crew.lock);
     pthread_mutex_destroy(&ob->turns);
@@ -142,7 +156,8 @@ OUTBOX_API void outbox_close(outbox *ob)
 int api_message(const outbox_message *given, struct new_event *ev, struct error *err)
 {
     outbox_message m = OUTBOX_MESSAGE_INIT;
-    if (given->size == 0) return err_set(err, ERR_MISUSE, "message was not initialised with OUTBOX_MESSAGE_INIT");
+    if (given->size == 0)
+        return err_set(err, ERR_MISUSE, "message was not initialised with OUTBOX_MESSAGE_INIT");
     memcpy(&m, given, given->size < sizeof m ? given->size : sizeof m);
     *ev = (struct new_event){
         .type = str_of(m.type),
@@ -156,66 +171,85 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
         .version = m.version,
         .not_before = m.not_before,
     };
-    if (m.payload && m.payload_size) ev->payload.n = m.payload_size;
+    if (m.payload && m.payload_size)
+        ev->payload.n = m.payload_size;
     return 0;
 }
 
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
 {
-    if (!ret) return;
+    if (!ret)
+        return;
     memcpy(ret->id, id, sizeof ret->id);
     ret->duplicate = duplicate;
 }
 
-static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret, bool *ret_in_tx,
-                struct error *err)
+static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
+                bool *ret_in_tx, struct error *err)
 {
     struct new_event ev;
     char id[UUID_TEXT + 1];
     bool duplicate;
-    if (api_message(m, &ev, err) != 0) return -1;
+    if (api_message(m, &ev, err) != 0)
+        return -1;
     bool own = !foreign || !(ob->st->caps & STORE_FREE);
     if (own)
-        pthread_mutex_lock(&ob->lock); /* SQLite also for a foreign connection: ids come from the handle's generator */
+        /* SQLite also for a foreign connection: ids come from the handle's generator */
+        pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->emit(ob->st, foreign, &ev, id, &duplicate, err);
-    if (ret_in_tx) *ret_in_tx = ob->in_tx; /* under the lock: afterwards it may be another thread's */
-    if (own) pthread_mutex_unlock(&ob->lock);
-    if (r != 0) return -1;
+    /* under the lock: afterwards it may be another thread's */
+    if (ret_in_tx)
+        *ret_in_tx = ob->in_tx;
+    if (own)
+        pthread_mutex_unlock(&ob->lock);
+    if (r != 0)
+        return -1;
     api_receipt(ret, id, duplicate);
     return 0;
 }
 
-/* committed wakes our own consumers where the store has no bell to do it. In eager mode they deliver here and now, unless
- * they are at it already, or this is one of their handlers: then its step will get to it. */
+/* committed wakes our own consumers where the store has no bell to do it. In eager mode they
+ * deliver here and now, unless they are at it already, or this is one of their handlers: then its
+ * step will get to it. */
 static int committed(outbox *ob, struct error *err)
 {
-    if (!(ob->st->caps & STORE_DOORBELL)) outbox_wake(ob);
-    if (!ob->eager || !api_runs_any(ob) || crew_mine(&ob->crew) || ob->running) return 0;
-    if (outbox_step(ob, NULL, (outbox_error *)err) == 0) return 0;
-    if (err) err->code = ERR_UNDELIVERED;
+    if (!(ob->st->caps & STORE_DOORBELL))
+        outbox_wake(ob);
+    if (!ob->eager || !api_runs_any(ob) || crew_mine(&ob->crew) || ob->running)
+        return 0;
+    if (outbox_step(ob, NULL, (outbox_error *)err) == 0)
+        return 0;
+    if (err)
+        err->code = ERR_UNDELIVERED;
     return err_prefix(err, "committed, but not delivered");
 }
 
-OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret, outbox_error *err)
+OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
+                           outbox_error *err)
 {
     bool in_tx;
-    if (emit(ob, NULL, m, ret, &in_tx, err_of(err)) != 0) return -1;
+    if (emit(ob, NULL, m, ret, &in_tx, err_of(err)) != 0)
+        return -1;
     return in_tx ? 0 : committed(ob, err_of(err));
 }
 
-OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m, outbox_receipt *ret,
-                                  outbox_error *err)
+OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m,
+                                  outbox_receipt *ret, outbox_error *err)
 {
-    if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
-    if (!outbox_sqlite(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
+    if (!db)
+        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
+    if (!outbox_sqlite(ob))
+        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
     return emit(ob, db, m, ret, NULL, err_of(err));
 }
 
-OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m, outbox_receipt *ret,
-                              outbox_error *err)
+OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
+                              outbox_receipt *ret, outbox_error *err)
 {
-    if (!db) return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
-    if (!outbox_pg(ob)) return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
+    if (!db)
+        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
+    if (!outbox_pg(ob))
+        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
     return emit(ob, db, m, ret, NULL, err_of(err));
 }
 
@@ -230,12 +264,14 @@ OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
     return -1;
 }
 
-/* end_tx lets go of the lock of outbox_begin besides our own; false when there was no outbox_begin. */
+/* end_tx lets go of the lock of outbox_begin besides our own; false when there was no
+ * outbox_begin. */
 static bool end_tx(outbox *ob)
 {
     bool was = ob->in_tx;
     ob->in_tx = false;
-    if (was) pthread_mutex_unlock(&ob->lock);
+    if (was)
+        pthread_mutex_unlock(&ob->lock);
     return was;
 }
 
@@ -252,7 +288,8 @@ OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 OUTBOX_API void outbox_rollback(outbox *ob)
 {
     pthread_mutex_lock(&ob->lock);
-    if (end_tx(ob)) ob->st->ops->rollback(ob->st);
+    if (end_tx(ob))
+        ob->st->ops->rollback(ob->st);
     pthread_mutex_unlock(&ob->lock);
 }
 
@@ -288,10 +325,12 @@ static void work_end(outbox *ob)
 OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 {
     size_t n;
-    if (crew_mine(&ob->crew)) return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
+    if (crew_mine(&ob->crew))
+        return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
     work_begin(ob, true);
     struct runner **list = api_crew(ob, &n, err_of(err));
-    int r = list ? crew_run(&ob->crew, list, n, (flags & OUTBOX_UNTIL_THROUGH) != 0, err_of(err)) : -1;
+    int r = list ? crew_run(&ob->crew, list, n, (flags & OUTBOX_UNTIL_THROUGH) != 0, err_of(err))
+                 : -1;
     work_end(ob);
     free(list);
     return r;
@@ -302,15 +341,19 @@ OUTBOX_API void outbox_stop(outbox *ob)
     uint64_t one = 1;
     int saved = errno; /* this may be a signal handler */
     atomic_store(&ob->crew.stop, true);
-    if (write(ob->crew.stop_fd, &one, sizeof one) < 0) errno = saved; /* it was stopped so often that it is full */
+    /* it was stopped so often that it is full */
+    if (write(ob->crew.stop_fd, &one, sizeof one) < 0)
+        errno = saved;
     errno = saved;
 }
 
 OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 {
     size_t n;
-    if (ret_delivered) *ret_delivered = 0;
-    if (crew_mine(&ob->crew)) return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
+    if (ret_delivered)
+        *ret_delivered = 0;
+    if (crew_mine(&ob->crew))
+        return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
     work_begin(ob, false);
     struct runner **list = api_crew(ob, &n, err_of(err));
     int r = list ? crew_step(&ob->crew, list, n, ret_delivered, err_of(err)) : -1;
@@ -326,15 +369,20 @@ static int furthest(void *ctx, const char *consumer, const struct hwm *m, int64_
     return 1; /* it comes first */
 }
 
-OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE], outbox_error *err)
+OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE],
+                          outbox_error *err)
 {
     char id[OUTBOX_HWM_SIZE] = "";
-    if (!stream) return err_set(err_of(err), ERR_MISUSE, "which stream?");
+    if (!stream)
+        return err_set(err_of(err), ERR_MISUSE, "which stream?");
     pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->marks(ob->st, stream, furthest, id, err_of(err));
     pthread_mutex_unlock(&ob->lock);
-    if (r != 0) return -1;
-    if (!id[0]) return err_set(err_of(err), ERR_NOTFOUND, "nothing has been written to a stream \"%s\" yet", stream);
+    if (r != 0)
+        return -1;
+    if (!id[0])
+        return err_set(err_of(err), ERR_NOTFOUND, "nothing has been written to a stream \"%s\" yet",
+                       stream);
     memcpy(ret, id, sizeof id);
     return 0;
 }
@@ -343,7 +391,8 @@ OUTBOX_API void outbox_wake(outbox *ob)
 {
     pthread_mutex_lock(&ob->crew.lock);
     for (outbox_consumer *c = ob->consumers; c; c = c->next)
-        for (size_t i = 0; i < c->n_runners; i++) runner_wake(c->runners[i]);
+        for (size_t i = 0; i < c->n_runners; i++)
+            runner_wake(c->runners[i]);
     pthread_mutex_unlock(&ob->crew.lock);
 }
 

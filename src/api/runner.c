@@ -8,7 +8,8 @@
 #include "api/crew.h"
 
 #define FDS_MAX 1024
-#define SHOW_EVERY (100 * MS_NS) /* how often a runner that does not come to rest shows what it does */
+/* how often a runner that does not come to rest shows what it does */
+#define SHOW_EVERY (100 * MS_NS)
 
 static void make_owner(struct runner *r)
 {
@@ -27,9 +28,11 @@ static int open_sink(struct runner *r, struct error *err)
     cfg.done_ctx = r->p;
     if (!cfg.url) {
         struct handler_guard guard = pipeline_guard(r->p);
-        return handlers_open(&cfg, r->handlers, r->n_handlers, r->named ? &guard : NULL, &r->sk, err);
+        return handlers_open(&cfg, r->handlers, r->n_handlers, r->named ? &guard : NULL, &r->sk,
+                             err);
     }
-    if (sink_find(cfg.url, &kind, err) != 0) return -1;
+    if (sink_find(cfg.url, &kind, err) != 0)
+        return -1;
     return kind->open(&cfg, &r->sk, err);
 }
 
@@ -38,7 +41,8 @@ int runner_open(struct runner *r, bool stand_by, struct error *err)
     struct crew *w = r->crew;
     rng_seed_os(&r->rng);
     make_owner(r);
-    if (w->st->ops->dup(w->st, &r->st, err) != 0) return -1;
+    if (w->st->ops->dup(w->st, &r->st, err) != 0)
+        return -1;
     if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 ||
                      r->work->ops->lend(r->work, r->consumer->timeout_ms, err) != 0)) {
         runner_close(r);
@@ -68,7 +72,8 @@ int runner_open(struct runner *r, bool stand_by, struct error *err)
 
 void runner_close(struct runner *r)
 {
-    if (r->sk) r->sk->ops->close(r->sk);
+    if (r->sk)
+        r->sk->ops->close(r->sk);
     pipeline_free(r->p);
     store_close(r->st);
     store_close(r->work);
@@ -80,14 +85,17 @@ void runner_close(struct runner *r)
 void runner_wake(struct runner *r)
 {
     uint64_t one = 1;
-    if (r->wake_fd >= 0 && write(r->wake_fd, &one, sizeof one) < 0) return; /* full: it is awake already */
+    /* full: it is awake already */
+    if (r->wake_fd >= 0 && write(r->wake_fd, &one, sizeof one) < 0)
+        return;
 }
 
 static void sleep_until(const struct clock *c, struct pollfd *fds, size_t n, int64_t deadline)
 {
     int64_t left = deadline == CLOCK_NEVER ? -1 : deadline - clock_mono(c);
     struct timespec ts = {0};
-    if (left > 0) ts = (struct timespec){left / 1000000000, left % 1000000000};
+    if (left > 0)
+        ts = (struct timespec){left / 1000000000, left % 1000000000};
     ppoll(fds, n, deadline == CLOCK_NEVER ? NULL : &ts, NULL);
 }
 
@@ -101,19 +109,22 @@ void runner_show(struct runner *r)
     const struct sink_lease *lease = pipeline_sink_lease(r->p);
     v->stats = *pipeline_stats(r->p);
     v->leased = lease != NULL;
-    if (lease) v->lease = *lease;
+    if (lease)
+        v->lease = *lease;
     v->held = (int64_t)held.n;
     v->held_oldest_at = held.oldest_at;
     snprintf(v->held_type, sizeof v->held_type, "%s",
              held.type.n < sizeof v->held_type && held.type.p ? held.type.p : "");
-    const struct error *why = pipeline_error(r->p)->code ? pipeline_error(r->p) : pipeline_standby(r->p);
+    const struct error *why = pipeline_error(r->p)->code ? pipeline_error(r->p)
+                                                         : pipeline_standby(r->p);
     snprintf(v->error, sizeof v->error, "%s", why->code ? why->text : "");
     r->shown_at = clock_mono(r->crew->clock);
 }
 
 static void show_now_and_then(struct runner *r, int64_t now)
 {
-    if (now - r->shown_at < SHOW_EVERY) return;
+    if (now - r->shown_at < SHOW_EVERY)
+        return;
     pthread_mutex_lock(&r->crew->lock);
     runner_show(r);
     pthread_mutex_unlock(&r->crew->lock);
@@ -126,13 +137,15 @@ static void publish(struct runner *r, uint64_t round)
     runner_show(r);
     bool ended = pipeline_state(r->p) >= PIPELINE_STOPPED;
     bool through = ended || (!pipeline_busy(r->p) && (s->through || s->paused));
-    if (r->through != through || r->round_seen != round || r->claims != s->claims || r->ended != ended)
+    if (r->through != through || r->round_seen != round || r->claims != s->claims ||
+        r->ended != ended)
         pthread_cond_signal(&r->crew->changed);
     r->through = through;
     r->round_seen = round;
     r->claims = s->claims;
     r->ended = ended;
-    if (ended) r->error = *pipeline_error(r->p);
+    if (ended)
+        r->error = *pipeline_error(r->p);
     pthread_mutex_unlock(&r->crew->lock);
 }
 
@@ -150,8 +163,8 @@ static bool woken(struct runner *r)
     return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
 }
 
-/* wait_turn sleeps until there is something to do; returns whether it was woken by name. Without memory for the list of
- * descriptors (fds == NULL) it looks every 10 ms. */
+/* wait_turn sleeps until there is something to do; returns whether it was woken by name. Without
+ * memory for the list of descriptors (fds == NULL) it looks every 10 ms. */
 static bool wait_turn(struct runner *r, struct pollfd *fds)
 {
     int64_t deadline;
@@ -178,7 +191,8 @@ static void *work(void *arg)
     while (pipeline_state(r->p) < PIPELINE_STOPPED) {
         int64_t now = clock_mono(w->clock);
         atomic_store_explicit(&r->step_since, now, memory_order_relaxed);
-        if ((atomic_load(&w->stop) || atomic_load(&r->stop)) && pipeline_state(r->p) == PIPELINE_RUNNING)
+        if ((atomic_load(&w->stop) || atomic_load(&r->stop)) &&
+            pipeline_state(r->p) == PIPELINE_RUNNING)
             pipeline_drain(r->p, now + w->drain_ms * MS_NS);
         if (pipeline_step(r->p)) {
             show_now_and_then(r, now);
@@ -186,7 +200,8 @@ static void *work(void *arg)
         }
         publish(r, round);
         atomic_store_explicit(&r->step_since, 0, memory_order_relaxed);
-        if (pipeline_state(r->p) >= PIPELINE_STOPPED) break;
+        if (pipeline_state(r->p) >= PIPELINE_STOPPED)
+            break;
         if (wait_turn(r, fds)) {
             round = round_of(w); /* before looking, so that what is found belongs to the round */
             pipeline_ring(r->p);
@@ -209,7 +224,8 @@ int runner_begin(struct runner *r, bool stand_by, struct error *err)
     r->next = NULL;
     atomic_store(&r->stop, false);
     atomic_store(&r->step_since, 0);
-    if (runner_open(r, stand_by, err) != 0) return -1;
+    if (runner_open(r, stand_by, err) != 0)
+        return -1;
     r->view = (struct runner_view){.timeout_ms = r->consumer->timeout_ms};
     snprintf(r->view.consumer, sizeof r->view.consumer, "%s", r->consumer->name);
     return 0;
@@ -218,7 +234,8 @@ int runner_begin(struct runner *r, bool stand_by, struct error *err)
 int runner_start(struct runner *r, struct error *err)
 {
     int e = pthread_create(&r->thread, NULL, work, r);
-    if (e != 0) return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+    if (e != 0)
+        return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
     return 0;
 }
 
@@ -228,12 +245,16 @@ int runner_finish(struct runner *r, struct error *err)
 {
     int64_t deadline;
     struct pollfd *fds = calloc(FDS_MAX, sizeof *fds);
-    if (!fds) return err_nomem(err);
+    if (!fds)
+        return err_nomem(err);
     for (;;) {
-        while (pipeline_step(r->p)) continue;
+        while (pipeline_step(r->p))
+            continue;
         const struct pipeline_stats *s = pipeline_stats(r->p);
-        if (!pipeline_busy(r->p) || s->down || pipeline_state(r->p) >= PIPELINE_STOPPED) break;
-        if (pipeline_store_error(r->p)->code) break;
+        if (!pipeline_busy(r->p) || s->down || pipeline_state(r->p) >= PIPELINE_STOPPED)
+            break;
+        if (pipeline_store_error(r->p)->code)
+            break;
         size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
         sleep_until(r->crew->clock, fds, n, deadline);
     }
@@ -246,16 +267,21 @@ void runner_leave(struct runner *r, struct error *err, int *result)
     const struct pipeline_stats *s = pipeline_stats(r->p);
     if (pipeline_store_error(r->p)->code && *result == 0) {
         *result = -1;
-        if (err) *err = *pipeline_store_error(r->p);
+        if (err)
+            *err = *pipeline_store_error(r->p);
     }
     if (s->down && *result == 0)
-        *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down", r->consumer->name);
-    if (pipeline_state(r->p) == PIPELINE_RUNNING && !s->down && !pipeline_busy(r->p)) return;
+        *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down",
+                           r->consumer->name);
+    if (pipeline_state(r->p) == PIPELINE_RUNNING && !s->down && !pipeline_busy(r->p))
+        return;
     pipeline_drain(r->p, clock_mono(r->crew->clock));
-    while (pipeline_step(r->p)) continue;
+    while (pipeline_step(r->p))
+        continue;
     if (pipeline_state(r->p) == PIPELINE_FAILED && *result == 0) {
         *result = -1;
-        if (err) *err = *pipeline_error(r->p);
+        if (err)
+            *err = *pipeline_error(r->p);
     }
     runner_close(r);
 }

@@ -1,4 +1,5 @@
-/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. Nobody else makes threads to deliver. */
+/* runner.h: a pipeline with everything it needs, in a thread or in the caller's. Nobody else makes
+ * threads to deliver. */
 #ifndef API_RUNNER_H
 #define API_RUNNER_H
 
@@ -9,17 +10,19 @@
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 
-/* What there is to see of a runner from outside. (1) held_oldest_at == 0 if and only if held == 0. */
+/* What there is to see of a runner from outside. (1) held_oldest_at == 0 if and only if held ==
+ * 0. */
 struct runner_view {
     char consumer[STORE_NAME_MAX + 1];
     enum pipeline_state state;
     struct pipeline_stats stats;
     bool leased; /* its sink takes turns with others: */
     struct sink_lease lease;
-    int64_t held, held_oldest_at;                /* see pipeline_held */
-    char held_type[METER_NAME];                  /* "" if its name is longer */
-    int64_t timeout_ms;                          /* of one delivery */
-    int64_t step_since;                          /* monotonic ns: when the step it is in began; 0: it sleeps */
+    int64_t held, held_oldest_at; /* see pipeline_held */
+    char held_type[METER_NAME];   /* "" if its name is longer */
+    int64_t timeout_ms;           /* of one delivery */
+    /* monotonic ns: when the step it is in began; 0: it sleeps */
+    int64_t step_since;
     char error[sizeof((struct error *)0)->text]; /* why it stopped, or stands by; "" */
 };
 
@@ -57,7 +60,8 @@ struct runner {
     struct runner_view view;
 };
 
-/* runner_open gets everything ready but does not register the consumer. stand_by: see pipeline_config. */
+/* runner_open gets everything ready but does not register the consumer. stand_by: see
+ * pipeline_config. */
 int runner_open(struct runner *r, bool stand_by, struct error *err);
 void runner_close(struct runner *r); /* fine on one that is not open */
 /* runner_begin opens one as new, whatever a step has left open. */
@@ -69,8 +73,9 @@ void runner_wake(struct runner *r);
 /* runner_show puts down what others may see; under crew->lock. */
 void runner_show(struct runner *r);
 
-/* In the caller's thread: runner_finish delivers everything that is due now. runner_leave makes sure that nothing stays claimed while
- * nobody is at work; what went wrong becomes *err, unless *result says that something else did before. */
+/* In the caller's thread: runner_finish delivers everything that is due now. runner_leave makes
+ * sure that nothing stays claimed while nobody is at work; what went wrong becomes *err, unless
+ * *result says that something else did before. */
 int runner_finish(struct runner *r, struct error *err);
 void runner_leave(struct runner *r, struct error *err, int *result);
 

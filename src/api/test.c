@@ -3,8 +3,9 @@
 
 #include "api/handle.h"
 
-#define IDLE_MAX \
-    1000 /* rounds without a delivery: an event that every worker leaves to another one comes again for ever */
+/* rounds without a delivery: an event that every worker leaves to another one comes again for
+ * ever */
+#define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
 {
@@ -13,7 +14,8 @@ OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
 
 OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 {
-    if (ms > 0) atomic_fetch_add(&ob->clock_offset, ms * MS_NS);
+    if (ms > 0)
+        atomic_fetch_add(&ob->clock_offset, ms * MS_NS);
 }
 
 /* ---- deliver everything ---- */
@@ -28,7 +30,8 @@ static int next_due(outbox *ob, int64_t *ret, struct error *err)
     arena_init(&a, 0);
     int r = ob->st->ops->consumer_list(ob->st, NULL, &a, &list, &n, err);
     for (size_t i = 0; r == 0 && i < n; i++)
-        if (!list[i].paused && list[i].next_due && (*ret == 0 || list[i].next_due < *ret)) *ret = list[i].next_due;
+        if (!list[i].paused && list[i].next_due && (*ret == 0 || list[i].next_due < *ret))
+            *ret = list[i].next_due;
     arena_release(&a);
     return r;
 }
@@ -43,15 +46,20 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
         outbox_error why;
         if (outbox_step(ob, &n, &why) != 0) {
             result = -1;
-            if (public_err) *public_err = why;
-            if (why.fate != OUTBOX_FATE_RETRY) break;
+            if (public_err)
+                *public_err = why;
+            if (why.fate != OUTBOX_FATE_RETRY)
+                break;
         }
         total += n;
-        if (next_due(ob, &due, result == 0 ? err : NULL) != 0) result = -1;
-        if (due == 0) break;
+        if (next_due(ob, &due, result == 0 ? err : NULL) != 0)
+            result = -1;
+        if (due == 0)
+            break;
         outbox_test_advance(ob, due - clock_wall(&ob->clock) + 1);
     }
-    if (ret_delivered) *ret_delivered = total;
+    if (ret_delivered)
+        *ret_delivered = total;
     return result;
 }
 
@@ -72,12 +80,13 @@ static int pass_on(void *ctx, const struct event *ev, const struct delivery_info
     v->last = ev->seq;
     v->seen++;
     int stop = v->visit(v->ctx, (const outbox_event *)&d);
-    if (stop) v->visit = NULL;
+    if (stop)
+        v->visit = NULL;
     return stop;
 }
 
-OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox_event *ev), void *ctx,
-                                outbox_error *err)
+OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox_event *ev),
+                                void *ctx, outbox_error *err)
 {
     struct visiting v = {.visit = visit, .ctx = ctx};
     do {
@@ -86,7 +95,8 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
         pthread_mutex_lock(&ob->lock);
         int r = ob->st->ops->events(ob->st, &q, pass_on, &v, err_of(err));
         pthread_mutex_unlock(&ob->lock);
-        if (r != 0) return -1;
+        if (r != 0)
+            return -1;
     } while (v.seen > 0 && v.visit);
     return 0;
 }
@@ -103,12 +113,13 @@ static int count(void *ctx, const outbox_event *ev)
     bool match = (!c->type || pattern_match(str_of(c->type), str_of(outbox_event_type(ev)))) &&
                  (!c->aggregate_id || (id && strcmp(id, c->aggregate_id) == 0)) &&
                  (!c->part || strstr(outbox_event_payload(ev, NULL), c->part));
-    if (match) c->n++;
+    if (match)
+        c->n++;
     return 0;
 }
 
-OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id, const char *payload_part,
-                                 outbox_error *err)
+OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id,
+                                 const char *payload_part, outbox_error *err)
 {
     struct counting c = {.type = type, .aggregate_id = aggregate_id, .part = payload_part};
     return outbox_test_each(ob, count, &c, err) == 0 ? c.n : -1;

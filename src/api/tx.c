@@ -1,4 +1,5 @@
-/* tx.c: what a handler sees. An outbox_event is a struct delivery, an outbox_tx a struct handler_call. */
+/* tx.c: what a handler sees. An outbox_event is a struct delivery, an outbox_tx a struct
+ * handler_call. */
 #include <stdio.h>
 
 #include "api/handle.h"
@@ -42,7 +43,8 @@ OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev)
 
 OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size)
 {
-    if (ret_size) *ret_size = event_of(ev)->payload.n;
+    if (ret_size)
+        *ret_size = event_of(ev)->payload.n;
     return event_of(ev)->payload.p;
 }
 
@@ -58,8 +60,10 @@ OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev)
 
 OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version)
 {
-    if (!event_of(ev)->has_version) return 0;
-    if (ret_version) *ret_version = event_of(ev)->version;
+    if (!event_of(ev)->has_version)
+        return 0;
+    if (ret_version)
+        *ret_version = event_of(ev)->version;
     return 1;
 }
 
@@ -106,55 +110,66 @@ OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,
-                   "this handler has no transaction: give it a name (outbox_add_handler), and not OUTBOX_EXTERNAL");
+                   "this handler has no transaction: give it a name (outbox_add_handler), and not "
+                   "OUTBOX_EXTERNAL");
 }
 
-OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret, outbox_error *public_err)
+OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
+                              outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     struct store *st = store_of(tx);
     struct new_event ev;
     char id[UUID_TEXT + 1];
     bool duplicate;
-    if (!st) return has_none(err);
-    if (api_message(m, &ev, err) != 0 || st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0) return -1;
+    if (!st)
+        return has_none(err);
+    if (api_message(m, &ev, err) != 0 || st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0)
+        return -1;
     api_receipt(ret, id, duplicate);
     return 0;
 }
 
 /* ---- the inbox ---- */
 
-static int handle_once(struct store *st, void *foreign, const char *handler, const char *key, const char *payload,
-                       size_t size, int *ret_first, struct error *err)
+static int handle_once(struct store *st, void *foreign, const char *handler, const char *key,
+                       const char *payload, size_t size, int *ret_first, struct error *err)
 {
     bool first;
     if (!handler || !*handler || !key || !*key)
-        return err_set(err, ERR_INVALID, "outbox_handle_once needs the name of a handler, and a key");
+        return err_set(err, ERR_INVALID,
+                       "outbox_handle_once needs the name of a handler, and a key");
     struct str content = {payload ? payload : "", payload ? size ? size : strlen(payload) : 0};
-    if (st->ops->handle_once(st, foreign, str_of(handler), str_of(key), content, &first, err) != 0) return -1;
+    if (st->ops->handle_once(st, foreign, str_of(handler), str_of(key), content, &first, err) != 0)
+        return -1;
     *ret_first = first;
     return 0;
 }
 
-OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key, const char *payload, size_t size,
-                                  int *ret_first, outbox_error *err)
+OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key,
+                                  const char *payload, size_t size, int *ret_first,
+                                  outbox_error *err)
 {
-    if (!store_of(tx)) return has_none(err_of(err));
+    if (!store_of(tx))
+        return has_none(err_of(err));
     return handle_once(store_of(tx), NULL, handler, key, payload, size, ret_first, err_of(err));
 }
 
-OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const char *handler, const char *key,
-                                         const char *payload, size_t size, int *ret_first, outbox_error *err)
+OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const char *handler,
+                                         const char *key, const char *payload, size_t size,
+                                         int *ret_first, outbox_error *err)
 {
     if (!db || !outbox_sqlite(ob))
         return err_set(err_of(err), ERR_MISUSE, "this takes a connection, and an outbox in SQLite");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
 }
 
-OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler, const char *key,
-                                     const char *payload, size_t size, int *ret_first, outbox_error *err)
+OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char *handler,
+                                     const char *key, const char *payload, size_t size,
+                                     int *ret_first, outbox_error *err)
 {
     if (!db || !outbox_pg(ob))
-        return err_set(err_of(err), ERR_MISUSE, "this takes a connection, and an outbox in PostgreSQL");
+        return err_set(err_of(err), ERR_MISUSE,
+                       "this takes a connection, and an outbox in PostgreSQL");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
 }

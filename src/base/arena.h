@@ -21,10 +21,12 @@ void arena_release(struct arena *a);
 /* arena_reset forgets everything handed out; the largest block stays for the next round. */
 void arena_reset(struct arena *a);
 
-/* arena_alloc returns n bytes aligned for any type, not zeroed; NULL when out of memory or past the limit. */
+/* arena_alloc returns n bytes aligned for any type, not zeroed; NULL when out of memory or past the
+ * limit. */
 void *arena_alloc(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
-/* arena_zalloc is arena_alloc of count * size zeroed bytes; NULL as well when the product overflows. */
+/* arena_zalloc is arena_alloc of count * size zeroed bytes; NULL as well when the product
+ * overflows. */
 void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((warn_unused_result));
 
 /* arena_raw returns n bytes for text: not aligned, not zeroed. NULL as above. */

@@ -25,20 +25,27 @@ void buf_clear(struct buf *b)
 
 void buf_truncate(struct buf *b, size_t n)
 {
-    if (n < b->n) b->n = n;
+    if (n < b->n)
+        b->n = n;
     b->failed = b->full = false;
 }
 
-/* grow makes cap at least `want` (<= max) by doubling. One byte past cap is allocated too: buf_cstr's NUL. */
+/* grow makes cap at least `want` (<= max) by doubling. One byte past cap is allocated too:
+ * buf_cstr's NUL. */
 static bool grow(struct buf *b, size_t want)
 {
     size_t cap = b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2;
-    if (cap < BUF_FIRST) cap = BUF_FIRST;
-    if (cap < want) cap = want;
-    if (cap > b->max) cap = b->max;
-    if (cap == SIZE_MAX) return false;
+    if (cap < BUF_FIRST)
+        cap = BUF_FIRST;
+    if (cap < want)
+        cap = want;
+    if (cap > b->max)
+        cap = b->max;
+    if (cap == SIZE_MAX)
+        return false;
     char *p = realloc(b->p, cap + 1);
-    if (!p) return false;
+    if (!p)
+        return false;
     b->p = p;
     b->cap = cap;
     return true;
@@ -46,7 +53,8 @@ static bool grow(struct buf *b, size_t want)
 
 char *buf_grow(struct buf *b, size_t n)
 {
-    if (b->failed) return NULL;
+    if (b->failed)
+        return NULL;
     b->full = b->n > b->max || n > b->max - b->n;
     b->failed = b->full || !grow(b, b->n + n);
     return b->failed ? NULL : b->p + b->n;
@@ -61,7 +69,8 @@ void buf_addi64(struct buf *b, int64_t v)
         digits[--at] = (char)('0' + u % 10);
         u /= 10;
     } while (u);
-    if (v < 0) digits[--at] = '-';
+    if (v < 0)
+        digits[--at] = '-';
     buf_add(b, digits + at, sizeof digits - at);
 }
 
@@ -76,7 +85,8 @@ void buf_addf(struct buf *b, const char *fmt, ...)
         return;
     }
     char *to = buf_reserve(b, (size_t)n);
-    if (!to) return;
+    if (!to)
+        return;
     va_start(ap, fmt);
     vsnprintf(to, (size_t)n + 1, fmt, ap); /* its NUL lands on the byte past cap at worst */
     va_end(ap);
@@ -85,7 +95,8 @@ void buf_addf(struct buf *b, const char *fmt, ...)
 
 const char *buf_cstr(struct buf *b)
 {
-    if (!buf_reserve(b, 0)) return NULL;
+    if (!buf_reserve(b, 0))
+        return NULL;
     b->p[b->n] = '\0';
     return b->p;
 }

@@ -10,8 +10,8 @@ static inline bool char_is_control(char c)
     return (unsigned char)c < 0x20 || c == 0x7f;
 }
 
-/* char_is_c1 says whether the UTF-8 character at p is a C1 control character, which terminals take for an escape sequence. At
- * least one byte, or the NUL of a string, must stand behind it. */
+/* char_is_c1 says whether the UTF-8 character at p is a C1 control character, which terminals take
+ * for an escape sequence. At least one byte, or the NUL of a string, must stand behind it. */
 static inline bool char_is_c1(const char *p)
 {
     return (unsigned char)p[0] == 0xc2 && (unsigned char)p[1] < 0xa0;

@@ -10,9 +10,11 @@
 
 struct clock {
     int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
-    int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; what a store without a server calls "now" */
+    /* milliseconds since 1970; what a store without a server calls "now" */
+    int64_t (*wall_ms)(void *ctx);
     void *ctx;
-    int64_t (*wall_ns)(void *ctx); /* the same in nanoseconds; NULL: it has whole milliseconds only */
+    /* the same in nanoseconds; NULL: it has whole milliseconds only */
+    int64_t (*wall_ns)(void *ctx);
 };
 
 /* clock_system is the machine's own. Thread-safe. */
@@ -30,22 +32,25 @@ static inline int64_t clock_wall(const struct clock *c)
 
 static inline int64_t clock_wall_ns(const struct clock *c)
 {
-    if (c->wall_ns) return c->wall_ns(c->ctx);
+    if (c->wall_ns)
+        return c->wall_ns(c->ctx);
     return clock_wall(c) * MS_NS;
 }
 
-/* clock_since is how long ago `then` was, in whatever both are counted in; times out of a database may be anything, so that it stops
- * at what can be said. */
+/* clock_since is how long ago `then` was, in whatever both are counted in; times out of a database
+ * may be anything, so that it stops at what can be said. */
 static inline int64_t clock_since(int64_t now, int64_t then)
 {
     int64_t span;
-    if (!__builtin_sub_overflow(now, then, &span)) return span;
+    if (!__builtin_sub_overflow(now, then, &span))
+        return span;
     return then < 0 ? INT64_MAX : INT64_MIN;
 }
 
 #define CLOCK_RFC3339_SIZE 32
 
-/* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds), returns its length. */
+/* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds), returns its
+ * length. */
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
 
 #endif

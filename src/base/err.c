@@ -6,34 +6,45 @@
 
 #include "base/char.h"
 
-/* sequence_length is how many bytes the UTF-8 character at p has; 0: there is none (a stranger's bytes, or one that was cut). */
+/* sequence_length is how many bytes the UTF-8 character at p has; 0: there is none (a stranger's
+ * bytes, or one that was cut). */
 static size_t sequence_length(const unsigned char *p)
 {
     size_t n = 0;
-    if (*p < 0x80) n = 1;
-    else if (*p >= 0xc2 && *p < 0xe0) n = 2;
-    else if (*p >= 0xe0 && *p < 0xf0) n = 3;
-    else if (*p >= 0xf0 && *p < 0xf5) n = 4;
+    if (*p < 0x80)
+        n = 1;
+    else if (*p >= 0xc2 && *p < 0xe0)
+        n = 2;
+    else if (*p >= 0xe0 && *p < 0xf0)
+        n = 3;
+    else if (*p >= 0xf0 && *p < 0xf5)
+        n = 4;
 
     for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
     return n;
 }
 
-/* clean makes a text of anything: one line, valid UTF-8, so that it can be logged and quoted as JSON. */
+/* clean makes a text of anything: one line, valid UTF-8, so that it can be logged and quoted as
+ * JSON. */
 static void clean(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p;) {
         size_t n = sequence_length(p);
-        if (n == 0) *p = '?';
-        else if (char_is_control((char)*p)) *p = ' ';
+        if (n == 0)
+            *p = '?';
+        else if (char_is_control((char)*p))
+            *p = ' ';
         p += n ? n : 1;
     }
 }
 
-static int set(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt, va_list ap)
+static int set(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
+               va_list ap)
 {
-    if (!err) return -1;
+    if (!err)
+        return -1;
     err->code = (int)code;
     err->fate = (int)fate;
     err->native = native;
@@ -52,7 +63,8 @@ int err_set(struct error *err, enum err_code code, const char *fmt, ...)
     return -1;
 }
 
-int err_fate(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt, ...)
+int err_fate(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
+             ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -64,7 +76,8 @@ int err_fate(struct error *err, enum err_code code, enum fate fate, int native, 
 int err_errno(struct error *err, enum err_code code, int errno_value, const char *fmt, ...)
 {
     va_list ap;
-    if (!err) return -1;
+    if (!err)
+        return -1;
     va_start(ap, fmt);
     set(err, code, FATE_NONE, errno_value, fmt, ap);
     va_end(ap);
@@ -76,7 +89,8 @@ int err_errno(struct error *err, enum err_code code, int errno_value, const char
 
 int err_prefix(struct error *err, const char *fmt, ...)
 {
-    if (!err) return -1;
+    if (!err)
+        return -1;
     char old[sizeof err->text];
     memcpy(old, err->text, sizeof old);
     va_list ap;

@@ -18,20 +18,25 @@ static void quiet_begin(struct quiet *q)
     sigset_t set;
     bool blocked = false;
     sigemptyset(&set);
-    for (size_t i = 0; i < RAISED; i++) sigaddset(&set, raised[i]);
+    for (size_t i = 0; i < RAISED; i++)
+        sigaddset(&set, raised[i]);
     pthread_sigmask(SIG_BLOCK, &set, &q->mask);
     sigemptyset(&q->pending);
-    for (size_t i = 0; i < RAISED; i++) blocked = blocked || sigismember(&q->mask, raised[i]);
-    if (blocked) sigpending(&q->pending); /* what was not blocked cannot have been pending */
+    for (size_t i = 0; i < RAISED; i++)
+        blocked = blocked || sigismember(&q->mask, raised[i]);
+    if (blocked)
+        sigpending(&q->pending); /* what was not blocked cannot have been pending */
 }
 
-/* quiet_end takes back what a write that failed has raised, and nothing that was there before it. */
+/* quiet_end takes back what a write that failed has raised, and nothing that was there before
+ * it. */
 static void quiet_end(const struct quiet *q, bool failed)
 {
     int saved = errno;
     for (size_t i = 0; failed && i < RAISED; i++) {
         sigset_t one;
-        if (sigismember(&q->pending, raised[i])) continue;
+        if (sigismember(&q->pending, raised[i]))
+            continue;
         sigemptyset(&one);
         sigaddset(&one, raised[i]);
         sigtimedwait(&one, NULL, &(struct timespec){0});

@@ -1,4 +1,5 @@
-/* hash.h: a 64-bit hash that is the same on every machine and in every version: it is persisted. Not for secrets. */
+/* hash.h: a 64-bit hash that is the same on every machine and in every version: it is persisted.
+ * Not for secrets. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -8,10 +9,12 @@
 
 #define HASH_INIT UINT64_C(0xcbf29ce484222325)
 
-/* hash_add takes in the bytes and a mark behind them, so that ("ab", "c") and ("a", "bc") differ. */
+/* hash_add takes in the bytes and a mark behind them, so that ("ab", "c") and ("a", "bc")
+ * differ. */
 static inline uint64_t hash_add(uint64_t h, struct str s)
 {
-    for (size_t i = 0; i < s.n; i++) h = (h ^ (unsigned char)s.p[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < s.n; i++)
+        h = (h ^ (unsigned char)s.p[i]) * UINT64_C(0x100000001b3);
     return (h ^ (s.p ? 0x100u : 0x200u)) * UINT64_C(0x100000001b3);
 }
 

@@ -26,11 +26,14 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* trim cuts the white space off both ends of [p, end), writes a NUL there, and returns the new beginning. */
+/* trim cuts the white space off both ends of [p, end), writes a NUL there, and returns the new
+ * beginning. */
 static char *trim(char *p, char *end)
 {
-    while (p < end && is_space(*p)) p++;
-    while (end > p && is_space(end[-1])) end--;
+    while (p < end && is_space(*p))
+        p++;
+    while (end > p && is_space(end[-1]))
+        end--;
     *end = '\0';
     return p;
 }
@@ -39,7 +42,8 @@ static void fold_space(char *s)
 {
     char *to = s;
     for (; *s; s++) {
-        if (is_space(*s) && is_space(s[1])) continue;
+        if (is_space(*s) && is_space(s[1]))
+            continue;
         *to++ = is_space(*s) ? ' ' : *s;
     }
     *to = '\0';
@@ -47,11 +51,14 @@ static void fold_space(char *s)
 
 static int open_section(struct parser *p, char *line, size_t n, struct error *err)
 {
-    if (line[n - 1] != ']') return err_set(err, ERR_CONFIG, "a section is [name], alone on its line");
+    if (line[n - 1] != ']')
+        return err_set(err, ERR_CONFIG, "a section is [name], alone on its line");
     char *name = trim(line + 1, line + n - 1);
     fold_space(name);
-    if (!*name) return err_set(err, ERR_CONFIG, "a section without a name");
-    if (strpbrk(name, "[]")) return err_set(err, ERR_CONFIG, "a bracket inside a section's name");
+    if (!*name)
+        return err_set(err, ERR_CONFIG, "a section without a name");
+    if (strpbrk(name, "[]"))
+        return err_set(err, ERR_CONFIG, "a bracket inside a section's name");
     p->section = name;
     return p->r->visit(p->r->ctx, name, NULL, NULL, err);
 }
@@ -65,7 +72,8 @@ static int remember(struct parser *p, const char *name, struct error *err)
     if (p->n_seen == p->cap_seen) {
         size_t cap = p->cap_seen ? p->cap_seen * 2 : 32;
         struct seen *more = realloc(p->seen, cap * sizeof *more);
-        if (!more) return err_nomem(err);
+        if (!more)
+            return err_nomem(err);
         p->seen = more;
         p->cap_seen = cap;
     }
@@ -76,28 +84,34 @@ static int remember(struct parser *p, const char *name, struct error *err)
 static int setting(struct parser *p, char *line, size_t n, struct error *err)
 {
     char *equals = memchr(line, '=', n);
-    if (!equals) return err_set(err, ERR_CONFIG, "expected name = value");
+    if (!equals)
+        return err_set(err, ERR_CONFIG, "expected name = value");
     char *value = trim(equals + 1, line + n);
     char *name = trim(line, equals);
-    if (!*name) return err_set(err, ERR_CONFIG, "no name before '='");
+    if (!*name)
+        return err_set(err, ERR_CONFIG, "no name before '='");
     size_t len = strlen(value);
     if (len >= 2 && value[0] == '"' && memchr(value + 1, '"', len - 1) == value + len - 1) {
         value[len - 1] = '\0';
         value++;
     }
-    if (remember(p, name, err) != 0) return -1;
+    if (remember(p, name, err) != 0)
+        return -1;
     return p->r->visit(p->r->ctx, p->section, name, value, err);
 }
 
 /* take_line handles one line; the byte at `end` may be overwritten. */
 static int take_line(struct parser *p, char *line, char *end, struct error *err)
 {
-    if (memchr(line, '\0', (size_t)(end - line))) return err_set(err, ERR_CONFIG, "a NUL byte");
+    if (memchr(line, '\0', (size_t)(end - line)))
+        return err_set(err, ERR_CONFIG, "a NUL byte");
     line = trim(line, end);
     size_t n = strlen(line);
-    if (n == 0 || *line == '#' || *line == ';') return 0;
+    if (n == 0 || *line == '#' || *line == ';')
+        return 0;
     if (*line == '[') {
-        if (open_section(p, line, n, err) == 0) return 0;
+        if (open_section(p, line, n, err) == 0)
+            return 0;
         p->section = NULL;
         return -1;
     }
@@ -107,7 +121,8 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
 /* gathered tells of a problem, if that is wanted, so that reading goes on. */
 static bool gathered(const struct parser *p, const struct error *why)
 {
-    if (!p->r->problem || why->code == ERR_NOMEM) return false;
+    if (!p->r->problem || why->code == ERR_NOMEM)
+        return false;
     p->r->problem(p->r->ctx, why);
     return true;
 }
@@ -116,17 +131,22 @@ int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *er
 {
     struct parser p = {.r = r, .section = ""};
     char *copy = malloc(n + 1);
-    if (!copy) return err_nomem(err);
-    if (n) memcpy(copy, text, n);
+    if (!copy)
+        return err_nomem(err);
+    if (n)
+        memcpy(copy, text, n);
     copy[n] = '\n';
     char *at = copy, *stop = copy + n;
-    if (n >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0) at += 3; /* a byte order mark, from some editors */
+    /* a byte order mark, from some editors */
+    if (n >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0)
+        at += 3;
     int result = 0;
     for (r->line = 1; at < stop; r->line++) {
         struct error why = {0};
         char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
         if (take_line(&p, at, end, &why) != 0 && !gathered(&p, &why)) {
-            if (err) *err = why;
+            if (err)
+                *err = why;
             result = -1;
             break;
         }
@@ -137,10 +157,12 @@ int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *er
     return result;
 }
 
-int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx, struct error *err)
+int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx,
+              struct error *err)
 {
     struct ini_reading r = {.visit = visit, .ctx = ctx};
-    if (ini_read(&r, text, n, err) == 0) return 0;
+    if (ini_read(&r, text, n, err) == 0)
+        return 0;
     return r.line ? err_prefix(err, "%s:%zu", where, r.line) : -1;
 }
 
@@ -148,13 +170,16 @@ int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, v
 static ssize_t read_all(const char *path, char *buf, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return -1;
+    if (fd < 0)
+        return -1;
     size_t n = 0;
     ssize_t got = 1;
     while (n < size && got != 0) {
         got = read(fd, buf + n, size - n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) break;
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            break;
         n += (size_t)got;
     }
     int saved = errno;
@@ -166,7 +191,8 @@ static ssize_t read_all(const char *path, char *buf, size_t size)
 int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)
 {
     char *text = malloc(INI_MAX_BYTES + 1);
-    if (!text) return err_nomem(err);
+    if (!text)
+        return err_nomem(err);
     int r;
     ssize_t n = read_all(path, text, INI_MAX_BYTES + 1);
     if (n < 0) {

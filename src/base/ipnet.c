@@ -38,7 +38,8 @@ static const struct range ranges4[] = {
     {{240}, 4, "reserved"},
 };
 
-/* ... and of IPv6. What is not in 2000::/3 is not public at all, so that only names are missing for the rest. */
+/* ... and of IPv6. What is not in 2000::/3 is not public at all, so that only names are missing for
+ * the rest. */
 static const struct range ranges6[] = {
     {{0}, 128, "unspecified"},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, IPNET_LOOPBACK},
@@ -66,7 +67,8 @@ static const struct {
 static bool same_bits(const unsigned char *a, const unsigned char *b, int bits)
 {
     int whole = bits / 8, rest = bits % 8;
-    if (memcmp(a, b, (size_t)whole) != 0) return false;
+    if (memcmp(a, b, (size_t)whole) != 0)
+        return false;
     return rest == 0 || ((a[whole] ^ b[whole]) >> (8 - rest)) == 0;
 }
 
@@ -89,7 +91,8 @@ static struct bytes bytes_of(const struct sockaddr *sa)
 static struct bytes inner(struct bytes a, size_t kinds)
 {
     for (size_t i = 0; a.n == 16 && i < kinds; i++) {
-        if (!same_bits(a.b, carriers[i].in.addr, carriers[i].in.bits)) continue;
+        if (!same_bits(a.b, carriers[i].in.addr, carriers[i].in.bits))
+            continue;
         struct bytes r = {.n = 4};
         memcpy(r.b, a.b + carriers[i].at, 4);
         return r;
@@ -100,15 +103,18 @@ static struct bytes inner(struct bytes a, size_t kinds)
 static const char *find(const struct range *r, size_t n, const unsigned char *addr)
 {
     for (size_t i = 0; i < n; i++)
-        if (same_bits(addr, r[i].addr, r[i].bits)) return r[i].what;
+        if (same_bits(addr, r[i].addr, r[i].bits))
+            return r[i].what;
     return NULL;
 }
 
 const char *ipnet_special(const struct sockaddr *sa)
 {
     struct bytes a = inner(bytes_of(sa), COUNT(carriers));
-    if (a.n == 4) return find(ranges4, COUNT(ranges4), a.b);
-    if (a.n != 16) return "not an internet";
+    if (a.n == 4)
+        return find(ranges4, COUNT(ranges4), a.b);
+    if (a.n != 16)
+        return "not an internet";
     const char *what = find(ranges6, COUNT(ranges6), a.b);
     return what || (a.b[0] & 0xe0) == 0x20 ? what : "reserved";
 }
@@ -116,7 +122,8 @@ const char *ipnet_special(const struct sockaddr *sa)
 bool ipnet_holds(const struct ipnet *net, const struct sockaddr *sa)
 {
     struct bytes a = bytes_of(sa);
-    if (net->family == AF_INET) a = inner(a, 1);
+    if (net->family == AF_INET)
+        a = inner(a, 1);
     return a.n == (net->family == AF_INET ? 4 : 16) && same_bits(a.b, net->addr, net->bits);
 }
 
@@ -129,7 +136,8 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
         memcpy(ret, &in, sizeof in);
         return true;
     }
-    if (inet_pton(AF_INET6, text, &in6.sin6_addr) != 1) return false;
+    if (inet_pton(AF_INET6, text, &in6.sin6_addr) != 1)
+        return false;
     memcpy(ret, &in6, sizeof in6);
     return true;
 }
@@ -137,7 +145,8 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
 static bool bits_behind(const struct ipnet *n, size_t bytes)
 {
     for (size_t i = (size_t)n->bits; i < bytes * 8; i++)
-        if (n->addr[i / 8] & (0x80 >> (i % 8))) return true;
+        if (n->addr[i / 8] & (0x80 >> (i % 8)))
+            return true;
     return false;
 }
 
@@ -149,18 +158,23 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
     struct sockaddr_storage sa;
     snprintf(addr, sizeof addr, "%.*s", (int)(n < sizeof addr ? n : sizeof addr - 1), text);
     if (n >= sizeof addr || !ipnet_of_text(addr, &sa))
-        return err_set(err, ERR_CONFIG, "\"%s\" is no network; write one as 10.0.0.0/8, fd00::/8 or 192.0.2.7", text);
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is no network; write one as 10.0.0.0/8, fd00::/8 or 192.0.2.7",
+                       text);
     struct bytes a = bytes_of((struct sockaddr *)&sa);
     struct ipnet net = {.family = sa.ss_family, .bits = (int)a.n * 8};
     int64_t bits;
     memcpy(net.addr, a.b, a.n);
     if (slash) {
-        if (text_int(slash + 1, 0, net.bits, &bits, err) != 0) return err_prefix(err, "prefix length");
+        if (text_int(slash + 1, 0, net.bits, &bits, err) != 0)
+            return err_prefix(err, "prefix length");
         net.bits = (int)bits;
     }
     if (bits_behind(&net, a.n))
-        return err_set(err, ERR_CONFIG, "\"%s\" has bits set behind its first %d; zero them, or take a longer prefix",
-                       text, net.bits);
+        return err_set(
+            err, ERR_CONFIG,
+            "\"%s\" has bits set behind its first %d; zero them, or take a longer prefix", text,
+            net.bits);
     *ret = net;
     return 0;
 }

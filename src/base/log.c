@@ -12,15 +12,18 @@ static bool wanted(const struct log *l, enum log_level level)
 }
 
 /* put formats a line and hands it over; about is NULL if it is not about one event. */
-static void put(const struct log *l, enum log_level level, const char *consumer, const struct log_about *about,
-                const char *fmt, va_list ap)
+static void put(const struct log *l, enum log_level level, const char *consumer,
+                const struct log_about *about, const char *fmt, va_list ap)
 {
     char text[TEXT];
-    if (!wanted(l, level)) return;
+    if (!wanted(l, level))
+        return;
     vsnprintf(text, sizeof text, fmt, ap);
     bool with_fields = about && l->write_about;
-    if (with_fields) l->write_about(l->ctx, level, consumer, text, about);
-    else l->write(l->ctx, level, consumer, text);
+    if (with_fields)
+        l->write_about(l->ctx, level, consumer, text, about);
+    else
+        l->write(l->ctx, level, consumer, text);
 }
 
 void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
@@ -31,8 +34,8 @@ void log_at(const struct log *l, enum log_level level, const char *consumer, con
     va_end(ap);
 }
 
-void log_about(const struct log *l, enum log_level level, const char *consumer, const struct log_about *about,
-               const char *fmt, ...)
+void log_about(const struct log *l, enum log_level level, const char *consumer,
+               const struct log_about *about, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);

@@ -1,4 +1,5 @@
-/* notify.h: tells a service manager how a service is, as systemd wants it: datagrams to the socket in NOTIFY_SOCKET. */
+/* notify.h: tells a service manager how a service is, as systemd wants it: datagrams to the socket
+ * in NOTIFY_SOCKET. */
 #ifndef BASE_NOTIFY_H
 #define BASE_NOTIFY_H
 
@@ -14,11 +15,12 @@ struct notify {
     int64_t watchdog_ns; /* how often WATCHDOG=1 is expected; 0: not at all */
 };
 
-/* notify_init takes over NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from the environment, and removes them from it:
- * they are not meant for the children. Before any thread is started. */
+/* notify_init takes over NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from the environment, and
+ * removes them from it: they are not meant for the children. Before any thread is started. */
 void notify_init(struct notify *n);
 void notify_release(struct notify *n);
 /* notify_send sends what is to be said, lines of NAME=VALUE; it never waits. Any thread. */
-void notify_send(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void notify_send(const struct notify *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

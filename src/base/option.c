@@ -11,20 +11,23 @@
 
 /* ---- setters ---- */
 
-/* out_of_bounds is the error of a value that a row's bounds exclude; show writes a bound as one would write the value. */
-static int out_of_bounds(const char *value, const struct option_def *o, void (*show)(int64_t, char[32]),
-                         struct error *err)
+/* out_of_bounds is the error of a value that a row's bounds exclude; show writes a bound as one
+ * would write the value. */
+static int out_of_bounds(const char *value, const struct option_def *o,
+                         void (*show)(int64_t, char[32]), struct error *err)
 {
     char least[32], most[32];
     show(o->min, least);
     show(o->max, most);
-    if (o->max == 0) return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
+    if (o->max == 0)
+        return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
     return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
 }
 
 static bool within_bounds(int64_t n, const struct option_def *o)
 {
-    if (n < o->min) return false;
+    if (n < o->min)
+        return false;
     return o->max == 0 || n <= o->max;
 }
 
@@ -43,7 +46,8 @@ int option_long(void *field, const char *value, const struct option_def *o, stru
 int option_int(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int64_t n;
-    if (option_long(&n, value, o, err) != 0) return -1;
+    if (option_long(&n, value, o, err) != 0)
+        return -1;
     *(int *)field = (int)n;
     return 0;
 }
@@ -51,8 +55,10 @@ int option_int(void *field, const char *value, const struct option_def *o, struc
 int option_span(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int64_t ms;
-    if (text_duration(value, &ms, err) != 0) return -1;
-    if (!within_bounds(ms, o)) return out_of_bounds(value, o, text_duration_show, err);
+    if (text_duration(value, &ms, err) != 0)
+        return -1;
+    if (!within_bounds(ms, o))
+        return out_of_bounds(value, o, text_duration_show, err);
     *(int64_t *)field = ms;
     return 0;
 }
@@ -60,8 +66,10 @@ int option_span(void *field, const char *value, const struct option_def *o, stru
 int option_size(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int64_t bytes;
-    if (text_size(value, &bytes, err) != 0) return -1;
-    if (!within_bounds(bytes, o)) return out_of_bounds(value, o, text_size_show, err);
+    if (text_size(value, &bytes, err) != 0)
+        return -1;
+    if (!within_bounds(bytes, o))
+        return out_of_bounds(value, o, text_size_show, err);
     *(int64_t *)field = bytes;
     return 0;
 }
@@ -74,7 +82,8 @@ int option_choice(void *field, const char *value, const struct option_def *o, st
 int option_either(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int i;
-    if (option_index(value, o->names, &i, err) != 0) return -1;
+    if (option_index(value, o->names, &i, err) != 0)
+        return -1;
     *(bool *)field = i == 1;
     return 0;
 }
@@ -82,7 +91,8 @@ int option_either(void *field, const char *value, const struct option_def *o, st
 int option_word(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     int i;
-    if (option_index(value, o->names, &i, err) != 0) return -1;
+    if (option_index(value, o->names, &i, err) != 0)
+        return -1;
     *(const char **)field = o->names[i];
     return 0;
 }
@@ -97,13 +107,15 @@ int option_text(void *field, const char *value, const struct option_def *o, stru
 
 static int refuse_empty(const char *value, struct error *err)
 {
-    if (*value) return 0;
+    if (*value)
+        return 0;
     return err_set(err, ERR_CONFIG, "the name is empty");
 }
 
 int option_name(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    if (refuse_empty(value, err) != 0) return -1;
+    if (refuse_empty(value, err) != 0)
+        return -1;
     return option_text(field, value, o, err);
 }
 
@@ -112,7 +124,8 @@ int option_copy(void *field, const char *value, const struct option_def *o, stru
     char **text = field;
     char *copy = strdup(value);
     (void)o;
-    if (!copy) return err_nomem(err);
+    if (!copy)
+        return err_nomem(err);
     free(*text);
     *text = copy;
     return 0;
@@ -120,7 +133,8 @@ int option_copy(void *field, const char *value, const struct option_def *o, stru
 
 int option_file(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    if (refuse_empty(value, err) != 0) return -1;
+    if (refuse_empty(value, err) != 0)
+        return -1;
     return option_copy(field, value, o, err);
 }
 
@@ -132,8 +146,10 @@ static void list_names(const char *const *names, char *out, size_t size)
     size_t n = 0;
     for (int i = 0; names[i] && n < size; i++) {
         const char *glue = ", ";
-        if (i == 0) glue = "";
-        else if (!names[i + 1]) glue = " or ";
+        if (i == 0)
+            glue = "";
+        else if (!names[i + 1])
+            glue = " or ";
         n += (size_t)snprintf(out + n, size - n, "%s%s", glue, names[i]);
     }
 }
@@ -142,7 +158,8 @@ int option_index(const char *value, const char *const *names, int *ret, struct e
 {
     char list[200] = "";
     for (int i = 0; names[i]; i++) {
-        if (strcmp(names[i], value) != 0) continue;
+        if (strcmp(names[i], value) != 0)
+            continue;
         *ret = i;
         return 0;
     }
@@ -158,7 +175,8 @@ int option_index(const char *value, const char *const *names, int *ret, struct e
 const struct option_def *option_find(const struct option_def *table, const char *name)
 {
     for (; table->name; table++)
-        if (strcmp(table->name, name) == 0) return table;
+        if (strcmp(table->name, name) == 0)
+            return table;
     return NULL;
 }
 
@@ -166,7 +184,8 @@ static int unknown(const struct option_def *table, const char *name, struct erro
 {
     const char *names[NAMES_MAX + 1];
     size_t n = 0;
-    for (; table->name && n < NAMES_MAX; table++) names[n++] = table->name;
+    for (; table->name && n < NAMES_MAX; table++)
+        names[n++] = table->name;
     names[n] = NULL;
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){"\"", "\"", NULL}, hint);
@@ -178,25 +197,32 @@ int option_apply(const struct option_def *o, void *target, const char *value, st
     return o->set((char *)target + o->at, value, o, err);
 }
 
-int option_set(const struct option_def *table, void *target, const char *name, const char *value, struct error *err)
+int option_set(const struct option_def *table, void *target, const char *name, const char *value,
+               struct error *err)
 {
     const struct option_def *o = option_find(table, name);
-    if (!o) return unknown(table, name, err);
+    if (!o)
+        return unknown(table, name, err);
     if (!o->arg) {
         bool on = true; /* a switch with no value at all is a flag on the command line */
-        if (value && text_bool(value, &on, err) != 0) return err_prefix(err, "%s", name);
+        if (value && text_bool(value, &on, err) != 0)
+            return err_prefix(err, "%s", name);
         value = on ? "yes" : "no";
     }
-    if (!value) return err_set(err, ERR_CONFIG, "%s: needs a value: %s", name, o->arg);
-    if (option_apply(o, target, value, err) != 0) return err_prefix(err, "%s", name);
+    if (!value)
+        return err_set(err, ERR_CONFIG, "%s: needs a value: %s", name, o->arg);
+    if (option_apply(o, target, value, err) != 0)
+        return err_prefix(err, "%s", name);
     return 0;
 }
 
 int option_defaults(const struct option_def *table, void *target, struct error *err)
 {
     for (const struct option_def *o = table; o->name; o++) {
-        if (!o->def) continue;
-        if (option_apply(o, target, o->def, err) != 0) return err_prefix(err, "default of %s", o->name);
+        if (!o->def)
+            continue;
+        if (option_apply(o, target, o->def, err) != 0)
+            return err_prefix(err, "default of %s", o->name);
     }
     return 0;
 }

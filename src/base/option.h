@@ -1,8 +1,10 @@
 /* option.h: one table behind flags, environment, config file, help, man page and sample.
  *
- * A row names its field by offset and its kind by setter, so that most options need no code of their own:
+ * A row names its field by offset and its kind by setter, so that most options need no code of
+ * their own:
  *
- *     {"lease", "DURATION", "30s", "how long ...", option_span, .at = offsetof(struct consumer, lease_ms), .min = 100},
+ *     {"lease", "DURATION", "30s", "how long ...", option_span, .at = offsetof(struct consumer,
+ *     lease_ms), .min = 100},
  */
 #ifndef BASE_OPTION_H
 #define BASE_OPTION_H
@@ -15,24 +17,31 @@
 
 struct option_def;
 
-/* An option_setter reads value into `field`, which lies o->at bytes into the target. A switch gets "yes" or "no". On failure the field
- * keeps what it had, and the error is ERR_CONFIG and speaks of the value only: the caller names the option. */
-typedef int option_setter(void *field, const char *value, const struct option_def *o, struct error *err);
+/* An option_setter reads value into `field`, which lies o->at bytes into the target. A switch gets
+ * "yes" or "no". On failure the field keeps what it had, and the error is ERR_CONFIG and speaks of
+ * the value only: the caller names the option. */
+typedef int option_setter(void *field, const char *value, const struct option_def *o,
+                          struct error *err);
 
 struct option_def {
-    const char *name; /* "drain-deadline": --drain-deadline, OUTBOX_DRAIN_DEADLINE, drain-deadline = */
-    const char *arg; /* what the value is called in help: "DURATION"; NULL for a switch, which in a file takes yes/no */
-    const char *def; /* default, as one would write it; NULL when there is none */
+    /* "drain-deadline": --drain-deadline, OUTBOX_DRAIN_DEADLINE, drain-deadline = */
+    const char *name;
+    /* what the value is called in help: "DURATION"; NULL for a switch, which in a file takes
+     * yes/no */
+    const char *arg;
+    const char *def;  /* default, as one would write it; NULL when there is none */
     const char *help; /* one sentence, no full stop */
     option_setter *set;
-    size_t at;                /* offset of the field in the target */
-    int64_t min, max;         /* bounds of option_int, option_long, option_span and option_size; max == 0: none */
+    size_t at; /* offset of the field in the target */
+    /* bounds of option_int, option_long, option_span and option_size; max == 0: none */
+    int64_t min, max;
     const char *const *names; /* of option_choice, option_either and option_word; ends with NULL */
     char letter;              /* of a command: -c; 0: none */
     bool env;                 /* of a command: may also come as OUTBOX_<NAME> */
 };
 
-/* The setters, by the type of their field. Borrowed texts live as long as the value; owned ones replace what was there, freeing it. */
+/* The setters, by the type of their field. Borrowed texts live as long as the value; owned ones
+ * replace what was there, freeing it. */
 option_setter option_bool;   /* bool */
 option_setter option_int;    /* int */
 option_setter option_long;   /* int64_t */
@@ -50,9 +59,12 @@ option_setter option_file;   /* char *, owned, not empty */
 const struct option_def *option_find(const struct option_def *table, const char *name);
 /* option_apply sets one row's field of target. */
 int option_apply(const struct option_def *o, void *target, const char *value, struct error *err);
-/* option_set finds and sets; the error names the option, and for an unknown one the nearest valid one. */
-int option_set(const struct option_def *table, void *target, const char *name, const char *value, struct error *err);
-/* option_defaults applies every default of a table, so that help and sample cannot say anything else. */
+/* option_set finds and sets; the error names the option, and for an unknown one the nearest valid
+ * one. */
+int option_set(const struct option_def *table, void *target, const char *name, const char *value,
+               struct error *err);
+/* option_defaults applies every default of a table, so that help and sample cannot say anything
+ * else. */
 int option_defaults(const struct option_def *table, void *target, struct error *err);
 /* option_index finds value among names; the error lists them, and names the nearest. */
 int option_index(const char *value, const char *const *names, int *ret, struct error *err);

@@ -19,12 +19,14 @@ static uint64_t rotl(uint64_t x, int k)
 
 void rng_seed(struct rng *r, uint64_t seed)
 {
-    for (int i = 0; i < 4; i++) r->s[i] = splitmix(&seed);
+    for (int i = 0; i < 4; i++)
+        r->s[i] = splitmix(&seed);
 }
 
 void rng_seed_os(struct rng *r)
 {
-    if (getrandom(r->s, sizeof r->s, 0) == (ssize_t)sizeof r->s) return;
+    if (getrandom(r->s, sizeof r->s, 0) == (ssize_t)sizeof r->s)
+        return;
     struct timespec ts; /* a kernel without getrandom: still differ from other processes */
     clock_gettime(CLOCK_REALTIME, &ts);
     rng_seed(r, (uint64_t)ts.tv_nsec ^ ((uint64_t)ts.tv_sec << 30) ^ ((uint64_t)getpid() << 20));

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* (1) p == NULL means absent (SQL NULL), and then n == 0. (2) Whoever made it says whether p[n] is a NUL. */
+/* (1) p == NULL means absent (SQL NULL), and then n == 0. (2) Whoever made it says whether p[n] is
+ *   a NUL. */
 struct str {
     const char *p;
     size_t n;

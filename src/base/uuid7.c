@@ -6,11 +6,13 @@
 
 static char *hex(char *out, uint64_t v, int digits)
 {
-    for (int i = digits - 1; i >= 0; i--) out[digits - 1 - i] = "0123456789abcdef"[(v >> (4 * i)) & 15];
+    for (int i = digits - 1; i >= 0; i--)
+        out[digits - 1 - i] = "0123456789abcdef"[(v >> (4 * i)) & 15];
     return out + digits;
 }
 
-/* step moves the generator to the next (time, count), which is past the last one whatever clock and count say. */
+/* step moves the generator to the next (time, count), which is past the last one whatever clock and
+ * count say. */
 static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
 {
     if (wall_ms > g->last_ms) {
@@ -26,8 +28,10 @@ static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
     }
 }
 
-/* Layout: 48 bits time, 4 version, 12 count, 2 variant, 12 count, 50 random. sql/sqlite/0004_contract.sql has the same. */
-void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r, char out[UUID_TEXT + 1])
+/* Layout: 48 bits time, 4 version, 12 count, 2 variant, 12 count, 50 random.
+ * sql/sqlite/0004_contract.sql has the same. */
+void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
+                char out[UUID_TEXT + 1])
 {
     step(g, wall_ms, (uint32_t)(count & COUNT_MAX));
     uint64_t ms = (uint64_t)g->last_ms & UINT64_C(0xffffffffffff);
@@ -48,10 +52,12 @@ void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
 
 bool uuid7_valid(struct str s)
 {
-    if (s.n != UUID_TEXT) return false;
+    if (s.n != UUID_TEXT)
+        return false;
     for (size_t i = 0; i < s.n; i++) {
         bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        if (dash ? s.p[i] != '-' : !isxdigit((unsigned char)s.p[i])) return false;
+        if (dash ? s.p[i] != '-' : !isxdigit((unsigned char)s.p[i]))
+            return false;
     }
     return true;
 }

@@ -1,5 +1,6 @@
-/* args.h: what the options and arguments of one call are set in. Strings are borrowed from the arguments or the environment. Every
- * command has a struct of its own; one that takes no options but the common ones needs none. */
+/* args.h: what the options and arguments of one call are set in. Strings are borrowed from the
+ * arguments or the environment. Every command has a struct of its own; one that takes no options
+ * but the common ones needs none. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 

@@ -1,5 +1,6 @@
-/* cli.h: what the files of the command line share. main.c boots, commands.c lists the commands, options.c reads the
- * arguments, config.c gathers what arguments, environment and file give, output.c prints; a cmd_*.c is a command. */
+/* cli.h: what the files of the command line share. main.c boots, commands.c lists the commands,
+ * options.c reads the arguments, config.c gathers what arguments, environment and file give,
+ * output.c prints; a cmd_*.c is a command. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -29,7 +30,8 @@ enum {
 
 /* An error code of our own beside enum err_code: the arguments are wrong. */
 #define CLI_USAGE 100
-/* And one that is none: all went well, but what was looked at is not in order, which has been printed. */
+/* And one that is none: all went well, but what was looked at is not in order, which has been
+ * printed. */
 #define CLI_FOUND 101
 /* The settings are wrong, and that has been printed. */
 #define CLI_WRONG 102
@@ -40,27 +42,31 @@ struct cli;
 
 struct command {
     const char *name;
-    const char *sub;                  /* subcommand; NULL: there is none */
-    const char *args;                 /* for the usage line: "TYPE", "[ID]" */
-    const char *help;                 /* one line */
-    const struct option_def *options; /* their target is a struct args; NULL: none but the global ones */
-    int min, max;                     /* how many args */
-    bool consumers;                   /* takes --consumer and the options of consumers */
-    bool gathers;                     /* wants to know everything that is wrong with the settings */
-    bool bare;                        /* works without any settings, and whatever is wrong with them */
+    const char *sub;  /* subcommand; NULL: there is none */
+    const char *args; /* for the usage line: "TYPE", "[ID]" */
+    const char *help; /* one line */
+    /* their target is a struct args; NULL: none but the global ones */
+    const struct option_def *options;
+    int min, max;   /* how many args */
+    bool consumers; /* takes --consumer and the options of consumers */
+    bool gathers;   /* wants to know everything that is wrong with the settings */
+    /* works without any settings, and whatever is wrong with them */
+    bool bare;
     int (*run)(struct cli *cli, struct error *err);
 };
 
 /* Each ends with name == NULL. */
-extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[], cmd_status[],
-    cmd_doctor[], cmd_events[], cmd_dead[], cmd_hwm[], cmd_trim[], cmd_grant[], cmd_revoke[], cmd_adopt[], cmd_config[],
-    cmd_consume[], cmd_webhook[], cmd_version[], cmd_help[];
+extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], cmd_consumers[],
+    cmd_status[], cmd_doctor[], cmd_events[], cmd_dead[], cmd_hwm[], cmd_trim[], cmd_grant[],
+    cmd_revoke[], cmd_adopt[], cmd_config[], cmd_consume[], cmd_webhook[], cmd_version[],
+    cmd_help[];
 
 extern const struct command *const commands_all[]; /* ends with NULL */
 
 /* commands_need_store says the three ways to give a store if there is none: ERR_CONFIG. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store that the settings name; commands_create does so for `init` and `migrate up`, which may make it. */
+/* commands_store opens the store that the settings name; commands_create does so for `init` and
+ * `migrate up`, which may make it. */
 int commands_store(struct cli *cli, struct store **ret, struct error *err);
 int commands_create(struct cli *cli, struct store **ret, struct error *err);
 /* commands_look opens it whatever version it has, to be looked at; it must be there. */
@@ -68,7 +74,8 @@ int commands_look(struct cli *cli, struct store **ret, struct error *err);
 /* commands_find gives the rows of a command. A usage error names the nearest one. */
 int commands_find(const char *name, const struct command **ret, struct error *err);
 /* commands_sub gives the row of a subcommand among those. A usage error names the nearest one. */
-int commands_sub(const struct command *rows, const char *sub, const struct command **ret, struct error *err);
+int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
+                 struct error *err);
 
 /* ---- settings: options that flags, environment and file have in common ---- */
 
@@ -95,7 +102,8 @@ enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
 
 extern const struct option_def config_options[]; /* their target is a struct settings */
 
-/* One value somebody gave. (1) value passed def->set. (2) consumer == NULL: for all consumers, or not about one. */
+/* One value somebody gave. (1) value passed def->set. (2) consumer == NULL: for all consumers, or
+ * not about one. */
 struct given {
     const struct option_def *def;
     enum origin origin;
@@ -117,7 +125,8 @@ struct problem {
     bool warning; /* a relay would start all the same */
 };
 
-/* Everything that was given. (1) gather: what is wrong is put among the problems, and reading goes on. */
+/* Everything that was given. (1) gather: what is wrong is put among the problems, and reading goes
+ * on. */
 struct config {
     struct given *given;
     size_t n_given;
@@ -131,42 +140,49 @@ struct config {
 void config_init(struct config *c);
 void config_release(struct config *c);
 /* config_flag takes a value from the arguments; the error is one of usage. consumer may be NULL. */
-int config_flag(struct config *c, const char *consumer, const struct option_def *def, const char *value,
-                struct error *err);
+int config_flag(struct config *c, const char *consumer, const struct option_def *def,
+                const char *value, struct error *err);
 /* config_flag_consumer opens the group of `--consumer NAME`. */
 int config_flag_consumer(struct config *c, const char *name, struct error *err);
-/* config_load takes what the environment says (OUTBOX_<OPTION>, and with `consumers` also OUTBOX_CONSUMERS and
- * OUTBOX_CONSUMER_<NAME>_<OPTION>) and what the file says, if path is not NULL. An empty variable counts as one that is not
- * there. config_file takes only the file. */
+/* config_load takes what the environment says (OUTBOX_<OPTION>, and with `consumers` also
+ * OUTBOX_CONSUMERS and OUTBOX_CONSUMER_<NAME>_<OPTION>) and what the file says, if path is not
+ * NULL. An empty variable counts as one that is not there. config_file takes only the file. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err);
 int config_file(struct config *c, const char *path, struct error *err);
 /* config_complain notes a problem; it takes nothing over. Returns -1 for want of memory. */
 int config_complain(struct config *c, const struct problem *p, struct error *err);
-/* config_again makes a config as `from` was made, from the same flags, but from the environment and the file as they are
- * now. The caller releases *ret, also after a failure. */
+/* config_again makes a config as `from` was made, from the same flags, but from the environment and
+ * the file as they are now. The caller releases *ret, also after a failure. */
 int config_again(const struct config *from, struct config *ret, struct error *err);
-/* config_get gives what counts for a consumer (NULL: for the outbox, or for every consumer) out of all that was given:
- * flags before environment before file, and in each what names the consumer before what is for all. NULL: nothing was
- * given, the default counts. */
-const struct given *config_get(const struct config *c, const char *consumer, const struct option_def *def);
+/* config_get gives what counts for a consumer (NULL: for the outbox, or for every consumer) out of
+ * all that was given: flags before environment before file, and in each what names the consumer
+ * before what is for all. NULL: nothing was given, the default counts. */
+const struct given *config_get(const struct config *c, const char *consumer,
+                               const struct option_def *def);
 /* config_settings puts defaults and what was given into *ret. */
 int config_settings(const struct config *c, struct settings *ret, struct error *err);
-/* config_consumers gives the names to run: those of the arguments, else those of the environment, else those of the file. */
+/* config_consumers gives the names to run: those of the arguments, else those of the environment,
+ * else those of the file. */
 char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check looks whether a relay could run these consumers: there is one, each has a sink, its options go together, and
- * the sink can be opened, which reads the files it needs and connects to nobody. With `connect` it does, too. Each problem is
- * told to `visit`, whose argument is borrowed. The relay looks the same way before it starts. */
+/* config_check looks whether a relay could run these consumers: there is one, each has a sink, its
+ * options go together, and the sink can be opened, which reads the files it needs and connects to
+ * nobody. With `connect` it does, too. Each problem is told to `visit`, whose argument is borrowed.
+ * The relay looks the same way before it starts. */
 typedef void config_visit(void *ctx, const struct problem *p);
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
-/* config_mask appends a value with the passwords in its URLs, and the path and query of a webhook, replaced by ***. */
+/* config_mask appends a value with the passwords in its URLs, and the path and query of a webhook,
+ * replaced by ***. */
 void config_mask(struct buf *b, const char *value);
-/* config_secret says whether a value has a password or a token in it for sure: a path may be just a path. */
+/* config_secret says whether a value has a password or a token in it for sure: a path may be just a
+ * path. */
 bool config_secret(const char *value);
 /* config_hide masks such a value in its place, as far as it fits: for what is in our arguments. */
 void config_hide(char *value);
-/* config_cautions tells of secrets that others on this machine can see: arguments, the config file, files that it names. */
+/* config_cautions tells of secrets that others on this machine can see: arguments, the config file,
+ * files that it names. */
 void config_cautions(const struct config *c, config_visit *visit, void *ctx);
-/* config_guard keeps what we know out of core dumps and from debuggers, if that is a secret, unless core-dumps says otherwise. */
+/* config_guard keeps what we know out of core dumps and from debuggers, if that is a secret, unless
+ * core-dumps says otherwise. */
 void config_guard(const struct config *c, const struct settings *s);
 /* config_variable writes OUTBOX_DRAIN_DEADLINE for drain-deadline. */
 #define CONFIG_VARIABLE 64
@@ -185,8 +201,9 @@ struct cli {
 extern const struct option_def options_global[];   /* -c, -h: with every command */
 extern const struct option_def options_consumer[]; /* --consumer, where it opens a group */
 
-/* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of the command that may
- * come from the environment are looked up there, too. Stops at -h, with cli->args.help set. */
+/* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of
+ * the command that may come from the environment are looked up there, too. Stops at -h, with
+ * cli->args.help set. */
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
 /* options_usage fills in a usage error and returns -1. */
 int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -197,9 +214,11 @@ int options_usage(struct error *err, const char *fmt, ...) __attribute__((format
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */
 
-/* confirm asks, on a terminal, whether to do what cannot be undone: "delete 3 dead letters ...". 0: yes, or --yes was given.
- * CLI_FOUND: no. Elsewhere than on a terminal it is a usage error that says what would be done. */
-int confirm(const struct cli *cli, struct error *err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* confirm asks, on a terminal, whether to do what cannot be undone: "delete 3 dead letters ...". 0:
+ * yes, or --yes was given. CLI_FOUND: no. Elsewhere than on a terminal it is a usage error that
+ * says what would be done. */
+int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* clang-format off */
 #define OPTION_YES {"yes", NULL, "no", "do not ask for confirmation; required without a terminal", option_bool, ARG(yes)}
@@ -227,17 +246,19 @@ void output_locale(void);
 /* output_color says whether stdout takes colours. */
 bool output_color(const struct settings *s);
 
-/* output_table starts a table; columns end with name == NULL. output_row adds cells, one per column, NULL for an empty
- * one; output_paint colours a cell of the last row, if colours are on. output_print prints, and frees in any case.
- * Cells may come from strangers: control characters are shown as \xNN. */
-int output_table(const struct output_column *columns, bool headings, bool color, struct libscols_table **ret,
-                 struct error *err);
+/* output_table starts a table; columns end with name == NULL. output_row adds cells, one per
+ * column, NULL for an empty one; output_paint colours a cell of the last row, if colours are on.
+ * output_print prints, and frees in any case. Cells may come from strangers: control characters are
+ * shown as \xNN. */
+int output_table(const struct output_column *columns, bool headings, bool color,
+                 struct libscols_table **ret, struct error *err);
 int output_row(struct libscols_table *tb, const char *const *cells, struct error *err);
 void output_paint(struct libscols_table *tb, size_t column, const char *color);
 int output_print(struct libscols_table *tb, struct error *err);
 void output_discard(struct libscols_table *tb);
 
-/* A pair of name and value, for what is shown one below the other; output_pair skips an empty value. */
+/* A pair of name and value, for what is shown one below the other; output_pair skips an empty
+ * value. */
 int output_pairs(struct libscols_table **ret, struct error *err);
 int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err);
 
@@ -245,7 +266,8 @@ int output_pair(struct libscols_table *tb, const char *name, const char *value, 
 void output_key(struct buf *b, const struct event *ev);
 int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err);
 
-#define OUTPUT_MAX ((size_t)256 << 20) /* of what is printed at once: an event, with everything escaped */
+/* of what is printed at once: an event, with everything escaped */
+#define OUTPUT_MAX ((size_t)256 << 20)
 #define OUTPUT_AGE 32
 /* output_age writes a span for people, two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
 const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
@@ -253,15 +275,18 @@ const char *output_age(int64_t ms, char out[OUTPUT_AGE]);
 const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
 #define OUTPUT_INT 24
 const char *output_int(int64_t n, char out[OUTPUT_INT]);
-/* output_about is output_int with a ~ before what is not exact; output_count has the noun agree, output_events_wait the verb, too. */
+/* output_about is output_int with a ~ before what is not exact; output_count has the noun agree,
+ * output_events_wait the verb, too. */
 #define OUTPUT_COUNT 64
 const char *output_about(int64_t n, bool exact, char out[OUTPUT_INT]);
 const char *output_count(int64_t n, const char *noun, char out[OUTPUT_COUNT]);
 const char *output_events_wait(int64_t n, bool exact, char out[OUTPUT_COUNT]);
-/* output_last_error is a consumer's, with since when if its sink is down; NULL: none. It may live in `to`, an empty buffer. */
+/* output_last_error is a consumer's, with since when if its sink is down; NULL: none. It may live
+ * in `to`, an empty buffer. */
 const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to);
 
-/* Members of a JSON object: `"name":value`, with a comma before all but the first. Absent strings and times are null. */
+/* Members of a JSON object: `"name":value`, with a comma before all but the first. Absent strings
+ * and times are null. */
 void output_member(struct buf *b, const char *name);
 void output_string(struct buf *b, const char *name, const char *value);
 void output_str(struct buf *b, const char *name, struct str value);
@@ -274,7 +299,8 @@ int output_flush(struct buf *b, struct error *err);
 /* output_end makes sure that everything reached stdout. */
 int output_end(struct error *err);
 
-/* output_clean appends text for a terminal or a log: control characters become ?, and what is no UTF-8. */
+/* output_clean appends text for a terminal or a log: control characters become ?, and what is no
+ * UTF-8. */
 void output_clean(struct buf *b, const char *text);
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);
@@ -288,7 +314,8 @@ void output_progress_start(struct output_progress *p, int64_t total);
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events);
 void output_progress_end(struct output_progress *p);
 
-/* output_consumer_state says how a consumer is: paused, in-flight, retrying, waiting, behind or idle. */
+/* output_consumer_state says how a consumer is: paused, in-flight, retrying, waiting, behind or
+ * idle. */
 const char *output_consumer_state(const struct consumer_info *c);
 /* output_consumer appends the members of a consumer; lag is counted from now_ms. */
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms);
@@ -306,9 +333,10 @@ void report_init(struct report *r, const struct cli *cli);
 void report_release(struct report *r);
 void report_visit(void *report, const struct finding *f); /* a finding_visit */
 /* report_say is report_visit for a text to be put together. advice may be NULL. */
-void report_say(struct report *r, enum finding_level level, const char *name, const char *advice, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-/* report_end prints it all, with a last line. Returns -1 with CLI_FOUND if there is a warning or a problem. */
+void report_say(struct report *r, enum finding_level level, const char *name, const char *advice,
+                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* report_end prints it all, with a last line. Returns -1 with CLI_FOUND if there is a warning or a
+ * problem. */
 int report_end(struct report *r, struct error *err);
 
 /* ---- SQL for other tools ---- */
@@ -336,7 +364,8 @@ struct lines {
 
 int lines_init(struct lines *l, int fd, size_t max, struct error *err);
 void lines_release(struct lines *l);
-/* lines_next gives the next line without its end, borrowed until the next call; *ret_more is false behind the last. */
+/* lines_next gives the next line without its end, borrowed until the next call; *ret_more is false
+ * behind the last. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err);
 /* lines_slurp appends the first `max` bytes of a file ("-": stdin) to b. Returns 0 or an errno. */
 int lines_slurp(const char *path, size_t max, struct buf *b);

@@ -6,7 +6,8 @@
 
 static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def check_options[] = {
-    {"connect", NULL, "no", "also connect to the store and to every sink", option_bool, ARG(check.connect)},
+    {"connect", NULL, "no", "also connect to the store and to every sink", option_bool,
+     ARG(check.connect)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -17,7 +18,8 @@ static void gather(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
     struct error err;
-    if (config_complain(&cli->config, p, &err) != 0) cli->args.check.overflow = true;
+    if (config_complain(&cli->config, p, &err) != 0)
+        cli->args.check.overflow = true;
 }
 
 /* check_store: the URL, and with --connect the database. */
@@ -30,15 +32,18 @@ static void check_store(struct cli *cli)
     if (r == 0 && cli->args.check.connect) {
         struct store *st;
         r = commands_store(cli, &st, &err);
-        if (r == 0) store_close(st);
+        if (r == 0)
+            store_close(st);
     } else if (r == 0) {
         buf_init(&b, (size_t)16 << 20);
-        struct ddl_request req = {.url = cli->settings.store, .up = &b, .down = &b, .ret_schema = &b};
+        struct ddl_request req = {
+            .url = cli->settings.store, .up = &b, .down = &b, .ret_schema = &b};
         r = store_kind(cli->settings.store)->ddl(&req, &err);
         buf_release(&b);
     }
     struct problem p = {g ? g->where : NULL, err.text, false};
-    if (r != 0) gather(cli, &p);
+    if (r != 0)
+        gather(cli, &p);
 }
 
 static size_t print_problems(const struct config *c)
@@ -48,11 +53,12 @@ static size_t print_problems(const struct config *c)
     for (size_t i = 0; i < c->n_problems; i++) {
         const struct problem *p = &c->problem[i];
         buf_init(&b, 8192);
-        buf_addf(&b, "%s%s%s%s", p->warning ? "warning: " : "", p->where ? p->where : "", p->where ? ": " : "",
-                 p->text);
+        buf_addf(&b, "%s%s%s%s", p->warning ? "warning: " : "", p->where ? p->where : "",
+                 p->where ? ": " : "", p->text);
         output_error(buf_cstr(&b));
         buf_release(&b);
-        if (!p->warning) wrong++;
+        if (!p->warning)
+            wrong++;
     }
     return wrong;
 }
@@ -63,7 +69,8 @@ static void list_json(struct buf *b, const char *name, const struct config *c, b
     output_member(b, name);
     buf_addc(b, '[');
     for (size_t i = 0; i < c->n_problems; i++) {
-        if (c->problem[i].warning != warnings) continue;
+        if (c->problem[i].warning != warnings)
+            continue;
         buf_adds(b, any ? ",\n{" : "\n{");
         output_string(b, "where", c->problem[i].where);
         output_string(b, "text", c->problem[i].text);
@@ -77,7 +84,8 @@ static int print_json(const struct cli *cli, size_t consumers, size_t *ret_wrong
 {
     struct buf b;
     const struct config *c = &cli->config;
-    for (size_t i = 0; i < c->n_problems; i++) *ret_wrong += c->problem[i].warning ? 0 : 1;
+    for (size_t i = 0; i < c->n_problems; i++)
+        *ret_wrong += c->problem[i].warning ? 0 : 1;
     buf_init(&b, OUTPUT_MAX);
     buf_addc(&b, '{');
     output_bool(&b, "ok", *ret_wrong == 0);
@@ -98,9 +106,11 @@ static int check(struct cli *cli, struct error *err)
     check_store(cli);
     config_check(&cli->config, cli->args.check.connect, gather, cli);
     config_consumers(&cli->config, &n);
-    if (cli->args.check.overflow) return err_nomem(err);
+    if (cli->args.check.overflow)
+        return err_nomem(err);
     if (cli->args.json) {
-        if (print_json(cli, n, &wrong, err) != 0) return -1;
+        if (print_json(cli, n, &wrong, err) != 0)
+            return -1;
     } else {
         wrong = print_problems(&cli->config);
     }
@@ -109,8 +119,8 @@ static int check(struct cli *cli, struct error *err)
         return -1;
     }
     if (!cli->args.json)
-        printf("%s: ok, %zu consumer%s%s\n", cli->config.path ? cli->config.path : "no config file", n,
-               n == 1 ? "" : "s", cli->args.check.connect ? ", all answer" : "");
+        printf("%s: ok, %zu consumer%s%s\n", cli->config.path ? cli->config.path : "no config file",
+               n, n == 1 ? "" : "s", cli->args.check.connect ? ", all answer" : "");
     return 0;
 }
 
@@ -131,20 +141,25 @@ struct counted {
     const char *where;  /* of a preset: where that is named; NULL: it is a default */
 };
 
-static struct counted count(const struct config *c, const char *consumer, const struct option_def *o)
+static struct counted count(const struct config *c, const char *consumer,
+                            const struct option_def *o)
 {
     static const char *const origins[] = {"default", "file", "environment", "flag"};
     const struct given *g = config_get(c, consumer, o);
-    if (g) return (struct counted){g->value, origins[g->origin], g->where};
+    if (g)
+        return (struct counted){g->value, origins[g->origin], g->where};
 
     const struct given *preset = config_get(c, consumer, option_find(consumer_options, "preset"));
     const char *value = NULL;
-    if (preset) value = consumer_preset(preset->value, o->name);
-    if (value) return (struct counted){value, "preset", preset->where};
+    if (preset)
+        value = consumer_preset(preset->value, o->name);
+    if (value)
+        return (struct counted){value, "preset", preset->where};
     return (struct counted){o->def, "default", NULL};
 }
 
-static int show_json(struct shown *s, const char *section, const struct option_def *o, const struct counted *c)
+static int show_json(struct shown *s, const char *section, const struct option_def *o,
+                     const struct counted *c)
 {
     buf_adds(&s->b, s->n++ ? ",\n{" : "\n{");
     output_string(&s->b, "section", section);
@@ -156,50 +171,64 @@ static int show_json(struct shown *s, const char *section, const struct option_d
     return 0;
 }
 
-static int show_cells(struct shown *s, const char *section, const struct option_def *o, const struct counted *c,
-                      struct error *err)
+static int show_cells(struct shown *s, const char *section, const struct option_def *o,
+                      const struct counted *c, struct error *err)
 {
     char from[600];
     bool preset = strcmp(c->origin, "preset") == 0;
-    snprintf(from, sizeof(from), "%s%s", preset ? "preset at " : "", c->where ? c->where : "default");
+    snprintf(from, sizeof(from), "%s%s", preset ? "preset at " : "",
+             c->where ? c->where : "default");
     const char *cells[] = {section, o->name, c->value ? c->value : "-", from};
     return output_row(s->tb, cells, err);
 }
 
-static int show_one(struct shown *s, const char *consumer, const struct option_def *o, struct error *err)
+static int show_one(struct shown *s, const char *consumer, const struct option_def *o,
+                    struct error *err)
 {
     struct counted c = count(&s->cli->config, consumer, o);
     char section[STORE_NAME_MAX + 16] = "outbox";
     struct buf masked;
     int r;
     buf_init(&masked, (size_t)1 << 20);
-    if (consumer) snprintf(section, sizeof(section), "consumer %s", consumer);
-    if (c.value) config_mask(&masked, c.value);
-    if (c.value) c.value = buf_cstr(&masked);
-    if (masked.failed) r = err_nomem(err);
-    else if (s->tb) r = show_cells(s, section, o, &c, err);
-    else r = show_json(s, section, o, &c);
+    if (consumer)
+        snprintf(section, sizeof(section), "consumer %s", consumer);
+    if (c.value)
+        config_mask(&masked, c.value);
+    if (c.value)
+        c.value = buf_cstr(&masked);
+    if (masked.failed)
+        r = err_nomem(err);
+    else if (s->tb)
+        r = show_cells(s, section, o, &c, err);
+    else
+        r = show_json(s, section, o, &c);
     buf_release(&masked);
     return r;
 }
 
-static int show_table(struct shown *s, const char *consumer, const struct option_def *table, struct error *err)
+static int show_table(struct shown *s, const char *consumer, const struct option_def *table,
+                      struct error *err)
 {
     for (const struct option_def *o = table; o->name; o++) {
-        if (show_one(s, consumer, o, err) != 0) return -1;
+        if (show_one(s, consumer, o, err) != 0)
+            return -1;
     }
     return 0;
 }
 
-/* show_all shows what counts: [outbox], what consumers get if they don't say otherwise, and each consumer. */
+/* show_all shows what counts: [outbox], what consumers get if they don't say otherwise, and each
+ * consumer. */
 static int show_all(struct shown *s, struct error *err)
 {
     size_t n;
     char *const *names = config_consumers(&s->cli->config, &n);
-    if (show_table(s, NULL, config_options, err) != 0) return -1;
-    if (show_table(s, NULL, consumer_options, err) != 0) return -1;
+    if (show_table(s, NULL, config_options, err) != 0)
+        return -1;
+    if (show_table(s, NULL, consumer_options, err) != 0)
+        return -1;
     for (size_t i = 0; i < n; i++) {
-        if (show_table(s, names[i], consumer_options, err) != 0) return -1;
+        if (show_table(s, names[i], consumer_options, err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -212,10 +241,14 @@ static int show(struct cli *cli, struct error *err)
     };
     struct shown s = {.cli = cli};
     buf_init(&s.b, (size_t)16 << 20);
-    if (cli->args.json) buf_addc(&s.b, '[');
-    int r = cli->args.json ? 0 : output_table(columns, true, output_color(&cli->settings), &s.tb, err);
-    if (r == 0) r = show_all(&s, err);
-    if (cli->args.json) buf_adds(&s.b, "\n]\n");
+    if (cli->args.json)
+        buf_addc(&s.b, '[');
+    int r = cli->args.json ? 0
+                           : output_table(columns, true, output_color(&cli->settings), &s.tb, err);
+    if (r == 0)
+        r = show_all(&s, err);
+    if (cli->args.json)
+        buf_adds(&s.b, "\n]\n");
     if (r == 0) {
         r = s.tb ? output_print(s.tb, err) : output_flush(&s.b, err);
     } else {
@@ -256,7 +289,8 @@ static const struct {
 static const char *example_of(const struct option_def *o)
 {
     for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
-        if (strcmp(examples[i].name, o->name) == 0) return examples[i].value;
+        if (strcmp(examples[i].name, o->name) == 0)
+            return examples[i].value;
     }
     return o->def ? o->def : "";
 }
@@ -265,7 +299,8 @@ static void sample_table(const struct option_def *table)
 {
     for (const struct option_def *o = table; o->name; o++) {
         printf("\n# %s", o->help);
-        if (o->arg) printf(" (%s)", o->arg);
+        if (o->arg)
+            printf(" (%s)", o->arg);
         printf("\n#%s = %s\n", o->name, example_of(o));
     }
 }
@@ -274,12 +309,15 @@ static int sample(struct cli *cli, struct error *err)
 {
     (void)cli;
     (void)err;
-    puts("# Settings of outbox, for outbox -c FILE. Lines that start with # are comments: take the # away to set\n"
-         "# something. Every setting is also an option (--lease 2s) and an environment variable (OUTBOX_LEASE=2s);\n"
+    puts("# Settings of outbox, for outbox -c FILE. Lines that start with # are comments: take the "
+         "# away to set\n"
+         "# something. Every setting is also an option (--lease 2s) and an environment variable "
+         "(OUTBOX_LEASE=2s);\n"
          "# options come before the environment, and that before this file.\n"
          "\n[outbox]");
     sample_table(config_options);
-    puts("\n# A section for each consumer to run. Its settings may stand in [outbox], too, and are then for all.\n"
+    puts("\n# A section for each consumer to run. Its settings may stand in [outbox], too, and are "
+         "then for all.\n"
          "#[consumer example]");
     sample_table(consumer_options);
     return 0;
@@ -299,6 +337,10 @@ const struct command cmd_config[] = {
      .options = show_options,
      .consumers = true,
      .run = show},
-    {.name = "config", .sub = "sample", .help = "print a commented sample config file", .bare = true, .run = sample},
+    {.name = "config",
+     .sub = "sample",
+     .help = "print a commented sample config file",
+     .bare = true,
+     .run = sample},
     {.name = NULL},
 };

@@ -11,23 +11,25 @@ static const struct option_def list_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def set_options[] = {
     {"events", "PATTERN,...", NULL, "event types to deliver from now on; \"\" for all", option_text,
      ARG(consumers.events)},
-    {"where", "EXPR", NULL, "payload predicate from now on; \"\" for none", option_text, ARG(consumers.where)},
-    {"order", "none|key|global", NULL, "which events stay in order, once nothing is in flight or parked", option_text,
+    {"where", "EXPR", NULL, "payload predicate from now on; \"\" for none", option_text,
+     ARG(consumers.where)},
+    {"order", "none|key|global", NULL,
+     "which events stay in order, once nothing is in flight or parked", option_text,
      ARG(consumers.order)},
-    {"lanes", "N", NULL, "number of lanes, 1 to 64, once nothing is in flight or parked", option_text,
-     ARG(consumers.lanes)},
+    {"lanes", "N", NULL, "number of lanes, 1 to 64, once nothing is in flight or parked",
+     option_text, ARG(consumers.lanes)},
     OPTION_JSON,
     OPTION_END,
 };
 static const struct option_def revert_options[] = {
-    {"to", "GENERATION", NULL, "which settings; those before the last change if not given", option_long,
-     ARG(consumers.generation), .min = 1, .max = INT32_MAX},
+    {"to", "GENERATION", NULL, "which settings; those before the last change if not given",
+     option_long, ARG(consumers.generation), .min = 1, .max = INT32_MAX},
     OPTION_JSON,
     OPTION_END,
 };
 static const struct option_def remove_options[] = {
-    {"force", NULL, "no", "even with dead letters, events waiting for a retry, or a running relay", option_bool,
-     ARG(consumers.force)},
+    {"force", NULL, "no", "even with dead letters, events waiting for a retry, or a running relay",
+     option_bool, ARG(consumers.force)},
     OPTION_DRY_RUN,
     OPTION_YES,
     OPTION_JSON,
@@ -55,44 +57,56 @@ static int add_row(struct libscols_table *tb, const struct consumer_info *c, str
     return output_row(tb, cells, err);
 }
 
-static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n, struct error *err)
+static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n,
+                       struct error *err)
 {
     static const struct output_column columns[] = {
-        {"NAME", false, false},     {"STATE", false, false}, {"EVENTS", false, true}, {"WHERE", false, true},
-        {"ORDER", false, false},    {"LANES", true, false},  {"RETRY", false, true},  {"POSITION", true, false},
-        {"IN-FLIGHT", true, false}, {"DEAD", true, false},   {NULL, false, false},
+        {"NAME", false, false}, {"STATE", false, false},   {"EVENTS", false, true},
+        {"WHERE", false, true}, {"ORDER", false, false},   {"LANES", true, false},
+        {"RETRY", false, true}, {"POSITION", true, false}, {"IN-FLIGHT", true, false},
+        {"DEAD", true, false},  {NULL, false, false},
     };
     struct libscols_table *tb;
-    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0) return -1;
+    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0)
+        return -1;
     for (size_t i = 0; i < n; i++) {
         if (add_row(tb, &c[i], err) != 0) {
             output_discard(tb);
             return -1;
         }
-        if (c[i].paused) output_paint(tb, 1, "yellow");
-        if (c[i].down && !c[i].paused) output_paint(tb, 1, "red");
-        if (c[i].dead) output_paint(tb, 9, "red");
+        if (c[i].paused)
+            output_paint(tb, 1, "yellow");
+        if (c[i].down && !c[i].paused)
+            output_paint(tb, 1, "red");
+        if (c[i].dead)
+            output_paint(tb, 9, "red");
     }
-    if (n == 0) fputs("no consumers yet: outbox relay registers them\n", stderr);
+    if (n == 0)
+        fputs("no consumers yet: outbox relay registers them\n", stderr);
     return output_print(tb, err);
 }
 
-static int print_json(const struct consumer_info *c, size_t n, bool as_list, int64_t now, struct error *err)
+static int print_json(const struct consumer_info *c, size_t n, bool as_list, int64_t now,
+                      struct error *err)
 {
     struct buf b;
     buf_init(&b, 1 << 20);
-    if (as_list) buf_addc(&b, '[');
+    if (as_list)
+        buf_addc(&b, '[');
     int r = 0;
     for (size_t i = 0; i < n && r == 0; i++) {
-        if (i) buf_addc(&b, ',');
-        if (as_list) buf_addc(&b, '\n');
+        if (i)
+            buf_addc(&b, ',');
+        if (as_list)
+            buf_addc(&b, '\n');
         buf_addc(&b, '{');
         output_consumer(&b, &c[i], now);
         buf_addc(&b, '}');
         r = output_flush(&b, err);
     }
     buf_adds(&b, as_list ? "\n]\n" : "\n");
-    if (r == 0) r = output_flush(&b, err);
+    if (r == 0)
+        r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
@@ -101,7 +115,8 @@ static int print_json(const struct consumer_info *c, size_t n, bool as_list, int
 
 static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
-    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE], down[CLOCK_RFC3339_SIZE];
+    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE],
+        down[CLOCK_RFC3339_SIZE];
     char n[8][OUTPUT_INT], floor[64];
     snprintf(floor, sizeof(floor), "%lld, held by its %s", (long long)c->floor,
              c->floor_pin ? c->floor_pin : "position");
@@ -129,7 +144,8 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
         {"done up to", floor},
     };
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
-        if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0) return -1;
+        if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -137,7 +153,8 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
 static int print_pairs(const struct consumer_info *c, struct error *err)
 {
     struct libscols_table *tb;
-    if (output_pairs(&tb, err) != 0) return -1;
+    if (output_pairs(&tb, err) != 0)
+        return -1;
     if (add_pairs(tb, c, err) != 0) {
         output_discard(tb);
         return -1;
@@ -148,14 +165,16 @@ static int print_pairs(const struct consumer_info *c, struct error *err)
 /* ---- commands ---- */
 
 /* print: ages go by `now`, the store's clock. */
-static int print(const struct cli *cli, const char *name, const struct consumer_info *c, size_t n, int64_t now,
-                 struct error *err)
+static int print(const struct cli *cli, const char *name, const struct consumer_info *c, size_t n,
+                 int64_t now, struct error *err)
 {
     if (name && n == 0) {
-        return err_set(err, ERR_NOTFOUND, "there is no consumer \"%s\"; outbox consumers list names those there are",
+        return err_set(err, ERR_NOTFOUND,
+                       "there is no consumer \"%s\"; outbox consumers list names those there are",
                        name);
     }
-    if (cli->args.json) return print_json(c, n, !name, now, err);
+    if (cli->args.json)
+        return print_json(c, n, !name, now, err);
     return name ? print_pairs(c, err) : print_table(cli, c, n, err);
 }
 
@@ -167,12 +186,15 @@ static int list(struct cli *cli, struct error *err)
     struct store *st;
     struct arena a;
     size_t n = 0;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     arena_init(&a, 0);
     int r = st->ops->info(st, &info, err);
-    if (r == 0) r = st->ops->consumer_list(st, name, &a, &c, &n, err);
+    if (r == 0)
+        r = st->ops->consumer_list(st, name, &a, &c, &n, err);
     store_close(st);
-    if (r == 0) r = print(cli, name, c, n, info.now_ms, err);
+    if (r == 0)
+        r = print(cli, name, c, n, info.now_ms, err);
     arena_release(&a);
     return r;
 }
@@ -197,7 +219,8 @@ static int report(const struct cli *cli, const char *what, struct error *err)
 static int change(struct cli *cli, const char *what, struct error *err)
 {
     struct store *st;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     int r = st->ops->consumer_pause(st, cli->args.pos[0], strcmp(what, "paused") == 0, err);
     store_close(st);
     return r == 0 ? report(cli, what, err) : -1;
@@ -208,8 +231,9 @@ static int change(struct cli *cli, const char *what, struct error *err)
 /* add_loss says what goes with a consumer. */
 static void add_loss(struct buf *b, const struct consumer_info *c)
 {
-    buf_addf(b, "its place (%lld), %lld dead letter%s and %lld parked event%s", (long long)c->position,
-             (long long)c->dead, c->dead == 1 ? "" : "s", (long long)c->parked, c->parked == 1 ? "" : "s");
+    buf_addf(b, "its place (%lld), %lld dead letter%s and %lld parked event%s",
+             (long long)c->position, (long long)c->dead, c->dead == 1 ? "" : "s",
+             (long long)c->parked, c->parked == 1 ? "" : "s");
 }
 
 static int report_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
@@ -227,7 +251,8 @@ static int report_removal(const struct cli *cli, const struct consumer_info *c, 
         output_number(&b, "position", c->position);
         buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "consumer \"%s\": %s, with ", c->spec.name, dry ? "would be removed" : "removed");
+        buf_addf(&b, "consumer \"%s\": %s, with ", c->spec.name,
+                 dry ? "would be removed" : "removed");
         add_loss(&b, c);
         buf_addc(&b, '\n');
     }
@@ -242,14 +267,19 @@ static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct 
     struct consumer_info *c;
     struct buf loss;
     size_t n;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
-    if (!cli->args.consumers.force && store_removable(name, c->dead, c->parked, c->claims, err) != 0) return -1;
-    if (cli->args.dry_run) return report_removal(cli, c, err);
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+        return -1;
+    if (!cli->args.consumers.force &&
+        store_removable(name, c->dead, c->parked, c->claims, err) != 0)
+        return -1;
+    if (cli->args.dry_run)
+        return report_removal(cli, c, err);
     buf_init(&loss, 1024);
     add_loss(&loss, c);
     int r = confirm(cli, err, "remove consumer \"%s\" for good, with %s", name, buf_cstr(&loss));
     buf_release(&loss);
-    if (r == 0) r = st->ops->consumer_remove(st, name, cli->args.consumers.force, err);
+    if (r == 0)
+        r = st->ops->consumer_remove(st, name, cli->args.consumers.force, err);
     return r == 0 ? report_removal(cli, c, err) : -1;
 }
 
@@ -267,7 +297,8 @@ static int remove_(struct cli *cli, struct error *err)
 {
     struct store *st;
     struct arena a;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     arena_init(&a, 0);
     int r = remove_in(cli, st, &a, err);
     arena_release(&a);
@@ -277,16 +308,19 @@ static int remove_(struct cli *cli, struct error *err)
 
 /* ---- settings: history, set, revert ---- */
 
-static int add_generation(struct libscols_table *tb, const struct consumer_settings *s, bool counts, struct error *err)
+static int add_generation(struct libscols_table *tb, const struct consumer_settings *s, bool counts,
+                          struct error *err)
 {
     char generation[OUTPUT_INT], lanes[OUTPUT_INT], since[CLOCK_RFC3339_SIZE];
-    const char *cells[] = {
-        output_int(s->generation, generation), counts ? "counts" : "replaced", *s->events ? s->events : "*", s->where,
-        store_order_names[s->order],           output_int(s->lanes, lanes),    output_time(s->since, since), s->by};
+    const char *cells[] = {output_int(s->generation, generation), counts ? "counts" : "replaced",
+                           *s->events ? s->events : "*",          s->where,
+                           store_order_names[s->order],           output_int(s->lanes, lanes),
+                           output_time(s->since, since),          s->by};
     return output_row(tb, cells, err);
 }
 
-static int history_table(const struct cli *cli, const struct consumer_settings *s, size_t n, struct error *err)
+static int history_table(const struct cli *cli, const struct consumer_settings *s, size_t n,
+                         struct error *err)
 {
     static const struct output_column columns[] = {
         {"GENERATION", true, false}, {"STATE", false, false}, {"EVENTS", false, true},
@@ -294,9 +328,11 @@ static int history_table(const struct cli *cli, const struct consumer_settings *
         {"SINCE", false, false},     {"BY", false, true},     {NULL, false, false},
     };
     struct libscols_table *tb;
-    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0) return -1;
+    if (output_table(columns, true, output_color(&cli->settings), &tb, err) != 0)
+        return -1;
     for (size_t i = 0; i < n; i++) {
-        if (add_generation(tb, &s[i], i == 0, err) == 0) continue;
+        if (add_generation(tb, &s[i], i == 0, err) == 0)
+            continue;
         output_discard(tb);
         return -1;
     }
@@ -327,15 +363,19 @@ static int history_json(const struct consumer_settings *s, size_t n, struct erro
 }
 
 /* settings_of gives the settings a consumer has had; of one that has always had the same, those. */
-static int settings_of(struct store *st, const char *name, struct arena *a, struct consumer_settings **ret,
-                       size_t *ret_n, struct consumer_spec *ret_spec, struct error *err)
+static int settings_of(struct store *st, const char *name, struct arena *a,
+                       struct consumer_settings **ret, size_t *ret_n,
+                       struct consumer_spec *ret_spec, struct error *err)
 {
     struct consumer_info *c;
     size_t n;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0) return -1;
+    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+        return -1;
     *ret_spec = c->spec;
-    if (st->ops->consumer_history(st, name, a, ret, ret_n, err) != 0) return -1;
-    if (*ret_n > 0) return 0;
+    if (st->ops->consumer_history(st, name, a, ret, ret_n, err) != 0)
+        return -1;
+    if (*ret_n > 0)
+        return 0;
     **ret = (struct consumer_settings){.generation = 1,
                                        .events = c->spec.events,
                                        .where = c->spec.where,
@@ -353,16 +393,19 @@ static int history(struct cli *cli, struct error *err)
     struct store *st;
     struct arena a;
     size_t n;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     arena_init(&a, 0);
     int r = settings_of(st, cli->args.pos[0], &a, &s, &n, &spec, err);
     store_close(st);
-    if (r == 0) r = cli->args.json ? history_json(s, n, err) : history_table(cli, s, n, err);
+    if (r == 0)
+        r = cli->args.json ? history_json(s, n, err) : history_table(cli, s, n, err);
     arena_release(&a);
     return r;
 }
 
-/* give makes these the settings that count, whether or not they were replaced before, and says which they are. */
+/* give makes these the settings that count, whether or not they were replaced before, and says
+ * which they are. */
 static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, struct error *err)
 {
     char by[STORE_NAME_MAX + 80], host[65] = "", what[1024];
@@ -371,16 +414,20 @@ static int give(struct cli *cli, struct store *st, struct consumer_spec *spec, s
     snprintf(by, sizeof(by), "%.60s on %s", who ? who->pw_name : "an operator", host);
     spec->how = PUT_PURPOSE;
     spec->by = by;
-    if (st->ops->consumer_put(st, spec, NULL, err) != 0) return -1;
-    snprintf(what, sizeof(what),
-             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by",
-             *spec->events ? spec->events : "*", spec->where, store_order_names[spec->order], spec->lanes);
+    if (st->ops->consumer_put(st, spec, NULL, err) != 0)
+        return -1;
+    snprintf(
+        what, sizeof(what),
+        "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with others stand by",
+        *spec->events ? spec->events : "*", spec->where, store_order_names[spec->order],
+        spec->lanes);
     return report(cli, what, err);
 }
 
-/* check_settings puts what was given through the options of consumers, so that nothing gets in here that a relay refuses. */
-static int check_settings(const struct cli *cli, struct consumer *c, const struct consumer_spec *spec,
-                          struct error *err)
+/* check_settings puts what was given through the options of consumers, so that nothing gets in here
+ * that a relay refuses. */
+static int check_settings(const struct cli *cli, struct consumer *c,
+                          const struct consumer_spec *spec, struct error *err)
 {
     const struct consumers_args *s = &cli->args.consumers;
     char lanes[OUTPUT_INT];
@@ -391,11 +438,14 @@ static int check_settings(const struct cli *cli, struct consumer *c, const struc
         {"lanes", s->lanes ? s->lanes : output_int(spec->lanes, lanes)},
     };
     for (size_t i = 0; i < sizeof(given) / sizeof(*given); i++) {
-        if (option_set(consumer_options, c, given[i][0], given[i][1], err) == 0) continue;
-        if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+        if (option_set(consumer_options, c, given[i][0], given[i][1], err) == 0)
+            continue;
+        if (err->code == ERR_CONFIG)
+            err->code = CLI_USAGE;
         return -1;
     }
-    if (c->order == ORDER_GLOBAL && c->lanes != 1) return options_usage(err, "order global has one lane");
+    if (c->order == ORDER_GLOBAL && c->lanes != 1)
+        return options_usage(err, "order global has one lane");
     return 0;
 }
 
@@ -405,15 +455,18 @@ static int set_in(struct cli *cli, struct store *st, struct arena *a, struct err
     struct consumer c;
     size_t n;
     const char *name = cli->args.pos[0];
-    if (st->ops->consumer_list(st, name, a, &info, &n, err) != 0) return -1;
-    if (consumer_init(&c, name, err) != 0) return -1;
+    if (st->ops->consumer_list(st, name, a, &info, &n, err) != 0)
+        return -1;
+    if (consumer_init(&c, name, err) != 0)
+        return -1;
     int r = check_settings(cli, &c, &info->spec, err);
     struct consumer_spec spec = info->spec;
     spec.events = c.events;
     spec.where = c.where;
     spec.order = c.order;
     spec.lanes = c.lanes;
-    if (r == 0) r = give(cli, st, &spec, err);
+    if (r == 0)
+        r = give(cli, st, &spec, err);
     consumer_release(&c);
     return r;
 }
@@ -425,7 +478,8 @@ static int set_(struct cli *cli, struct error *err)
     struct arena a;
     if (!s->events && !s->where && !s->order && !s->lanes)
         return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     arena_init(&a, 0);
     int r = set_in(cli, st, &a, err);
     arena_release(&a);
@@ -440,13 +494,15 @@ static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct 
     struct consumer_settings *list;
     struct consumer_spec spec;
     size_t n, i = to ? 0 : 1;
-    if (settings_of(st, name, a, &list, &n, &spec, err) != 0) return -1;
-    while (to && i < n && list[i].generation != to) i++;
+    if (settings_of(st, name, a, &list, &n, &spec, err) != 0)
+        return -1;
+    while (to && i < n && list[i].generation != to)
+        i++;
     if (i >= n)
-        return err_set(
-            err, ERR_NOTFOUND,
-            "consumer \"%s\" has no such settings to go back to; outbox consumers history %s shows those there are",
-            name, name);
+        return err_set(err, ERR_NOTFOUND,
+                       "consumer \"%s\" has no such settings to go back to; outbox consumers "
+                       "history %s shows those there are",
+                       name, name);
     spec.events = list[i].events;
     spec.where = list[i].where;
     spec.order = list[i].order;
@@ -458,7 +514,8 @@ static int revert(struct cli *cli, struct error *err)
 {
     struct store *st;
     struct arena a;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     arena_init(&a, 0);
     int r = revert_in(cli, st, &a, err);
     arena_release(&a);
@@ -467,7 +524,11 @@ static int revert(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_consumers[] = {
-    {.name = "consumers", .sub = "list", .help = "list the consumers", .options = list_options, .run = list},
+    {.name = "consumers",
+     .sub = "list",
+     .help = "list the consumers",
+     .options = list_options,
+     .run = list},
     {.name = "consumers",
      .sub = "show",
      .args = "NAME",

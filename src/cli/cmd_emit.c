@@ -14,16 +14,19 @@
 #include "event/ndjson.h"
 
 #define LINES_PER_TRANSACTION 1000
-#define LINE_EXTRA ((size_t)128 * 1024)          /* of a line beside its payload: headers, keys, names */
+/* of a line beside its payload: headers, keys, names */
+#define LINE_EXTRA ((size_t)128 * 1024)
 #define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
 
 /* ---- options ---- */
 
-static int set_version(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_version(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
 {
     struct emit_args *a = field;
     (void)o;
-    if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0) return -1;
+    if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0)
+        return -1;
     a->has_version = true;
     return 0;
 }
@@ -33,7 +36,8 @@ static int set_header(void *field, const char *value, const struct option_def *o
     struct emit_args *a = field;
     (void)o;
     const char *equals = strchr(value, '=');
-    if (!equals || equals == value) return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
+    if (!equals || equals == value)
+        return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
     if (a->n_headers == EVENT_HEADERS_COUNT)
         return err_set(err, ERR_CONFIG, "more headers than %d, the limit", EVENT_HEADERS_COUNT);
     size_t n = (size_t)(equals - value) + 1;
@@ -46,19 +50,23 @@ static int set_header(void *field, const char *value, const struct option_def *o
 }
 
 static const struct option_def options[] = {
-    {"key", "AGGTYPE/AGGID", NULL, "what the event is about; events with the same key stay in order", options_key,
-     ARG(emit.key)},
+    {"key", "AGGTYPE/AGGID", NULL,
+     "what the event is about; events with the same key stay in order", options_key, ARG(emit.key)},
     {"version", "N", NULL, "version of the aggregate", set_version, ARG(emit)},
-    {"payload", "JSON|@FILE|-", NULL, "the payload: JSON, @FILE to read a file, - for stdin; null if not given",
-     option_text, ARG(emit.payload)},
+    {"payload", "JSON|@FILE|-", NULL,
+     "the payload: JSON, @FILE to read a file, - for stdin; null if not given", option_text,
+     ARG(emit.payload)},
     {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
-    {"idempotency-key", "KEY", NULL, "emitting this key again adds no second event while the first one is kept",
-     option_text, ARG(emit.idempotency_key)},
+    {"idempotency-key", "KEY", NULL,
+     "emitting this key again adds no second event while the first one is kept", option_text,
+     ARG(emit.idempotency_key)},
     {"tenant", "NAME", NULL, "tenant that the event belongs to", option_text, ARG(emit.tenant)},
-    {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span, ARG(emit.delay_ms)},
-    {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line", option_bool, ARG(emit.ndjson)},
-    {"atomic", NULL, "no", "with --ndjson: one transaction for all lines instead of one per 1,000", option_bool,
-     ARG(emit.atomic), .env = true},
+    {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span,
+     ARG(emit.delay_ms)},
+    {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line",
+     option_bool, ARG(emit.ndjson)},
+    {"atomic", NULL, "no", "with --ndjson: one transaction for all lines instead of one per 1,000",
+     option_bool, ARG(emit.atomic), .env = true},
     OPTION_JSON,
     OPTION_END,
 };
@@ -72,30 +80,39 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
         const char *equals = strchr(a->headers[i], '=');
         struct str name = {a->headers[i], (size_t)(equals - a->headers[i])};
         if (!utf8_valid(str_of(a->headers[i]), NULL)) {
-            return err_set(err, ERR_INVALID, "header %zu is not valid UTF-8; nothing is stored", i + 1);
+            return err_set(err, ERR_INVALID, "header %zu is not valid UTF-8; nothing is stored",
+                           i + 1);
         }
-        if (i) buf_addc(b, ',');
+        if (i)
+            buf_addc(b, ',');
         json_quote(b, name);
         buf_addc(b, ':');
         json_quote(b, str_of(equals + 1));
     }
     buf_addc(b, '}');
-    return buf_cstr(b) ? 0 : err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
+    return buf_cstr(b)
+               ? 0
+               : err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
 }
 
-/* payload_read gets the payload's text into *ret; b keeps it if it comes from a file. One byte more than is allowed is
- * enough to see that it is too much. */
+/* payload_read gets the payload's text into *ret; b keeps it if it comes from a file. One byte more
+ * than is allowed is enough to see that it is too much. */
 static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
 {
     const char *p = cli->args.emit.payload;
     size_t max = (size_t)cli->settings.payload_max + 1;
     *ret = str_of(p);
-    if (!p || (p[0] != '@' && strcmp(p, "-") != 0)) return 0;
+    if (!p || (p[0] != '@' && strcmp(p, "-") != 0))
+        return 0;
     const char *path = p[0] == '@' ? p + 1 : p;
     int e = lines_slurp(path, max, b);
-    if (e) return err_errno(err, ERR_INVALID, e, "could not read the payload from %s", p[0] == '-' ? "stdin" : path);
+    if (e)
+        return err_errno(err, ERR_INVALID, e, "could not read the payload from %s",
+                         p[0] == '-' ? "stdin" : path);
     if (b->n == max) {
-        return err_set(err, ERR_INVALID, "the payload is over the limit of %zu bytes; --max-payload sets it", max - 1);
+        return err_set(err, ERR_INVALID,
+                       "the payload is over the limit of %zu bytes; --max-payload sets it",
+                       max - 1);
     }
     *ret = (struct str){b->p ? b->p : "", b->n};
     return 0;
@@ -112,7 +129,8 @@ static int report_one(const struct args *a, const char *id, bool duplicate, stru
     }
     int r = output_flush(&b, err) == 0 ? output_end(err) : -1;
     buf_release(&b);
-    if (duplicate) output_error("idempotency key known: no new event");
+    if (duplicate)
+        output_error("idempotency key known: no new event");
     return r == 0 ? 0 : err_prefix(err, "the event is stored, with the id %s", id);
 }
 
@@ -122,8 +140,10 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     char id[UUID_TEXT + 1];
     bool duplicate = false;
     struct event_limits limits = {cli->settings.payload_max, clock_wall(&clock_system)};
-    if (event_check(ev, &limits, err) != 0) return -1;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (event_check(ev, &limits, err) != 0)
+        return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
     store_close(st);
     return r == 0 ? report_one(&cli->args, id, duplicate, err) : -1;
@@ -146,9 +166,12 @@ static int emit_one(struct cli *cli, struct error *err)
         .not_before = a->delay_ms ? clock_wall(&clock_system) + a->delay_ms : 0,
     };
     int r = payload_read(cli, &payload, &ev.payload, err);
-    if (r == 0 && a->n_headers) r = headers_json(a, &headers, err);
-    if (a->n_headers) ev.headers = (struct str){headers.p, headers.n};
-    if (r == 0) r = emit_checked(cli, &ev, err);
+    if (r == 0 && a->n_headers)
+        r = headers_json(a, &headers, err);
+    if (a->n_headers)
+        ev.headers = (struct str){headers.p, headers.n};
+    if (r == 0)
+        r = emit_checked(cli, &ev, err);
     buf_release(&payload);
     buf_release(&headers);
     return r;
@@ -156,7 +179,8 @@ static int emit_one(struct cli *cli, struct error *err)
 
 /* ---- many ---- */
 
-/* (1) events, duplicates and stored_line count what is committed; batch_* what the open transaction holds besides. */
+/* (1) events, duplicates and stored_line count what is committed; batch_* what the open transaction
+ *   holds besides. */
 struct bulk {
     struct cli *cli;
     struct store *st;
@@ -173,7 +197,8 @@ static int bulk_commit(struct bulk *k, struct error *err)
 {
     bool open = k->open;
     k->open = false; /* whatever becomes of it, commit ends it */
-    if (open && k->st->ops->commit(k->st, err) != 0) return -1;
+    if (open && k->st->ops->commit(k->st, err) != 0)
+        return -1;
     k->events += k->batch_events;
     k->duplicates += k->batch_duplicates;
     k->stored_line = k->lines.number;
@@ -188,11 +213,15 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
     bool duplicate = false;
     arena_reset(&k->arena);
     struct event_limits limits = {k->cli->settings.payload_max, clock_wall(&clock_system)};
-    if (ndjson_read(line, limits.now, &k->arena, &ev, err) != 0) return -1;
-    if (event_check(&ev, &limits, err) != 0) return -1;
-    if (!k->open && k->st->ops->begin(k->st, err) != 0) return -1;
+    if (ndjson_read(line, limits.now, &k->arena, &ev, err) != 0)
+        return -1;
+    if (event_check(&ev, &limits, err) != 0)
+        return -1;
+    if (!k->open && k->st->ops->begin(k->st, err) != 0)
+        return -1;
     k->open = true;
-    if (k->st->ops->emit(k->st, NULL, &ev, id, &duplicate, err) != 0) return -1;
+    if (k->st->ops->emit(k->st, NULL, &ev, id, &duplicate, err) != 0)
+        return -1;
     if (duplicate) {
         k->batch_duplicates++;
     } else {
@@ -204,7 +233,8 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
 static bool is_blank(struct str line)
 {
     for (size_t i = 0; i < line.n; i++) {
-        if (!strchr(" \t\r", line.p[i]) || !line.p[i]) return false;
+        if (!strchr(" \t\r", line.p[i]) || !line.p[i])
+            return false;
     }
     return true;
 }
@@ -214,13 +244,17 @@ static int bulk_lines(struct bulk *k, struct error *err)
     struct str line;
     bool more;
     for (;;) {
-        if (lines_next(&k->lines, &line, &more, err) != 0) return -1;
-        if (!more) return bulk_commit(k, err);
+        if (lines_next(&k->lines, &line, &more, err) != 0)
+            return -1;
+        if (!more)
+            return bulk_commit(k, err);
         k->batch_lines++;
-        if (!is_blank(line) && bulk_line(k, line, err) != 0) return -1;
+        if (!is_blank(line) && bulk_line(k, line, err) != 0)
+            return -1;
         output_progress_step(&k->progress, k->lines.bytes, k->events + k->batch_events);
         bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.emit.atomic;
-        if (full && bulk_commit(k, err) != 0) return -1;
+        if (full && bulk_commit(k, err) != 0)
+            return -1;
     }
 }
 
@@ -228,7 +262,8 @@ static int bulk_lines(struct bulk *k, struct error *err)
 static int bulk_failed(struct bulk *k, struct error *err)
 {
     char told[160];
-    if (k->open) k->st->ops->rollback(k->st);
+    if (k->open)
+        k->st->ops->rollback(k->st);
     if (k->stored_line == 0) {
         snprintf(told, sizeof(told), "nothing is stored");
     } else {
@@ -251,7 +286,8 @@ static int bulk_report(const struct bulk *k, struct error *err)
     struct buf b;
     buf_init(&b, 256);
     if (k->cli->args.json) {
-        buf_addf(&b, "{\"events\":%" PRId64 ",\"duplicates\":%" PRId64 "}\n", k->events, k->duplicates);
+        buf_addf(&b, "{\"events\":%" PRId64 ",\"duplicates\":%" PRId64 "}\n", k->events,
+                 k->duplicates);
     } else {
         buf_addf(&b, "%" PRId64 " events, %" PRId64 " duplicates\n", k->events, k->duplicates);
     }
@@ -263,9 +299,11 @@ static int bulk_report(const struct bulk *k, struct error *err)
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     struct stat sb;
-    if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0) return -1;
+    if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
+        return -1;
     arena_init(&k->arena, ATTRIBUTES_MAX);
-    output_progress_start(&k->progress, fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) ? sb.st_size : 0);
+    output_progress_start(&k->progress,
+                          fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) ? sb.st_size : 0);
     int r = bulk_lines(k, err);
     output_progress_end(&k->progress);
     r = r == 0 ? bulk_report(k, err) : bulk_failed(k, err);
@@ -280,18 +318,22 @@ static int emit_many(struct cli *cli, struct error *err)
     bool is_stdin = strcmp(path, "-") == 0;
     struct bulk k = {.cli = cli, .name = is_stdin ? "stdin" : path};
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
+    if (fd < 0)
+        return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
     int r = commands_store(cli, &k.st, err);
-    if (r == 0) r = bulk_run(&k, fd, err);
+    if (r == 0)
+        r = bulk_run(&k, fd, err);
     store_close(k.st);
-    if (!is_stdin) close(fd);
+    if (!is_stdin)
+        close(fd);
     return r;
 }
 
 /* about_one tells whether an option was given that describes a single event. */
 static bool about_one(const struct emit_args *a)
 {
-    if (a->payload || a->n_headers || a->key.aggregate_id.p) return true;
+    if (a->payload || a->n_headers || a->key.aggregate_id.p)
+        return true;
     return a->has_version || a->idempotency_key || a->tenant || a->delay_ms;
 }
 
@@ -299,11 +341,14 @@ static int run(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
     if (a->ndjson && about_one(a)) {
-        return options_usage(err,
-                             "with --ndjson the lines say everything about the events; drop the options about one");
+        return options_usage(
+            err,
+            "with --ndjson the lines say everything about the events; drop the options about one");
     }
-    if (a->ndjson) return emit_many(cli, err);
-    if (cli->args.n_pos == 0) return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
+    if (a->ndjson)
+        return emit_many(cli, err);
+    if (cli->args.n_pos == 0)
+        return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
     return emit_one(cli, err);
 }
 

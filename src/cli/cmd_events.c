@@ -6,22 +6,24 @@
 
 #define STATES_MAX 4096 /* bytes of the STATE column */
 
-/* The five inspections, which are commands, too: as other descriptions of an outbox call the states. Unprocessed is what a worker
- * would get: pending, or failed and due again. */
+/* The five inspections, which are commands, too: as other descriptions of an outbox call the
+ * states. Unprocessed is what a worker would get: pending, or failed and due again. */
 static const struct {
     const char *name;
     enum delivery_state state;
     bool unprocessed;
 } inspections[] = {
-    {"unprocessed", STATE_PENDING, true}, {"processing", STATE_INFLIGHT, false}, {"failed", STATE_FAILED, false},
-    {"abandoned", STATE_EXPIRED, false},  {"published", STATE_DELIVERED, false},
+    {"unprocessed", STATE_PENDING, true},  {"processing", STATE_INFLIGHT, false},
+    {"failed", STATE_FAILED, false},       {"abandoned", STATE_EXPIRED, false},
+    {"published", STATE_DELIVERED, false},
 };
 #define N_INSPECTIONS ((int)(sizeof inspections / sizeof *inspections))
 
 static bool inspection(struct events_args *a, const char *name)
 {
     for (int i = 0; i < N_INSPECTIONS; i++) {
-        if (strcmp(inspections[i].name, name) != 0) continue;
+        if (strcmp(inspections[i].name, name) != 0)
+            continue;
         a->unprocessed = inspections[i].unprocessed;
         a->state = a->unprocessed ? 0 : (int)inspections[i].state + 1;
         return true;
@@ -35,13 +37,16 @@ static int set_state(void *field, const char *value, const struct option_def *o,
     const char *names[STATE_COUNT + N_INSPECTIONS + 1];
     int i, n = 0;
     (void)o;
-    if (inspection(a, value)) return 0;
-    for (i = 0; i < STATE_COUNT; i++) names[n++] = delivery_state_names[i];
+    if (inspection(a, value))
+        return 0;
+    for (i = 0; i < STATE_COUNT; i++)
+        names[n++] = delivery_state_names[i];
     for (i = 0; i < N_INSPECTIONS; i++)
         if (strcmp(inspections[i].name, delivery_state_names[inspections[i].state]) != 0)
             names[n++] = inspections[i].name;
     names[n] = NULL;
-    if (option_index(value, names, &i, err) != 0) return -1;
+    if (option_index(value, names, &i, err) != 0)
+        return -1;
     a->state = i + 1; /* a state: the names of inspections were taken above */
     a->unprocessed = false;
     return 0;
@@ -61,7 +66,8 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 
 static const struct option_def list_options[] = {
     {"state", "STATE", NULL,
-     "only events in this state for some consumer: pending, in-flight, delivered, failed, expired, skipped, dropped, "
+     "only events in this state for some consumer: pending, in-flight, delivered, failed, expired, "
+     "skipped, dropped, "
      "before-start; or unprocessed, processing, abandoned, published",
      set_state, ARG(events)},
     OPTIONS_OF_A_LISTING,
@@ -85,12 +91,14 @@ struct listing {
 static bool all_alike(const struct delivery_info *d, size_t n)
 {
     for (size_t i = 1; i < n; i++) {
-        if (d[i].state != d[0].state) return false;
+        if (d[i].state != d[0].state)
+            return false;
     }
     return true;
 }
 
-/* states_text is one word if all consumers agree, else consumer:state of each that wants the event. */
+/* states_text is one word if all consumers agree, else consumer:state of each that wants the
+ * event. */
 static void states_text(struct buf *b, const struct delivery_info *d, size_t n)
 {
     if (n && all_alike(d, n)) {
@@ -98,7 +106,8 @@ static void states_text(struct buf *b, const struct delivery_info *d, size_t n)
         return;
     }
     for (size_t i = 0, shown = 0; i < n; i++) {
-        if (d[i].state == STATE_SKIPPED) continue;
+        if (d[i].state == STATE_SKIPPED)
+            continue;
         buf_addf(b, "%s%s:%s", shown++ ? " " : "", d[i].consumer, delivery_state_names[d[i].state]);
     }
 }
@@ -109,7 +118,8 @@ static const char *or_dash(struct buf *b)
     return s ? s : "-";
 }
 
-static int add_row(struct listing *l, const struct event *ev, const struct delivery_info *d, size_t n)
+static int add_row(struct listing *l, const struct event *ev, const struct delivery_info *d,
+                   size_t n)
 {
     char seq[OUTPUT_INT], created[CLOCK_RFC3339_SIZE];
     struct buf key, states;
@@ -142,14 +152,16 @@ static void delivery_json(struct buf *b, const struct delivery_info *d)
     buf_addc(b, '}');
 }
 
-static void event_json(struct buf *b, const struct event *ev, const struct delivery_info *d, size_t n)
+static void event_json(struct buf *b, const struct event *ev, const struct delivery_info *d,
+                       size_t n)
 {
     buf_addc(b, '{');
     output_event(b, ev);
     output_member(b, "deliveries");
     buf_addc(b, '[');
     for (size_t i = 0; i < n; i++) {
-        if (i) buf_addc(b, ',');
+        if (i)
+            buf_addc(b, ',');
         delivery_json(b, &d[i]);
     }
     buf_adds(b, "]}");
@@ -174,19 +186,24 @@ static int visit(void *ctx, const struct event *ev, const struct delivery_info *
     return l->failed;
 }
 
-static int print_list(struct store *st, const struct event_query *q, struct listing *l, struct error *err)
+static int print_list(struct store *st, const struct event_query *q, struct listing *l,
+                      struct error *err)
 {
-    if (!l->tb) buf_addc(&l->b, '[');
+    if (!l->tb)
+        buf_addc(&l->b, '[');
     int r = st->ops->events(st, q, visit, l, err);
-    if (r != 0 || l->failed) return -1;
+    if (r != 0 || l->failed)
+        return -1;
     if (!l->tb) {
         buf_adds(&l->b, l->seen ? "\n]\n" : "]\n");
         return output_flush(&l->b, err);
     }
     struct libscols_table *tb = l->tb;
     l->tb = NULL;
-    if (output_print(tb, err) != 0 || output_end(err) != 0) return -1;
-    if (l->seen == 0) fputs("no events match\n", stderr);
+    if (output_print(tb, err) != 0 || output_end(err) != 0)
+        return -1;
+    if (l->seen == 0)
+        fputs("no events match\n", stderr);
     if (l->more && !q->newest_first) {
         fprintf(stderr, "there are more: --after %lld, or a larger --limit\n", (long long)l->last);
     }
@@ -196,8 +213,9 @@ static int print_list(struct store *st, const struct event_query *q, struct list
 static int list(struct cli *cli, struct error *err)
 {
     static const struct output_column columns[] = {
-        {"SEQ", true, false},   {"ID", false, false},      {"TYPE", false, true}, {"KEY", false, true},
-        {"STATE", false, true}, {"CREATED", false, false}, {NULL, false, false},
+        {"SEQ", true, false}, {"ID", false, false},   {"TYPE", false, true},
+        {"KEY", false, true}, {"STATE", false, true}, {"CREATED", false, false},
+        {NULL, false, false},
     };
     const struct events_args *a = &cli->args.events;
     struct listing l = {.limit = a->limit, .err = err};
@@ -213,10 +231,13 @@ static int list(struct cli *cli, struct error *err)
         .newest_first = a->newest,
     };
     struct store *st;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     buf_init(&l.b, OUTPUT_MAX);
-    int r = cli->args.json ? 0 : output_table(columns, true, output_color(&cli->settings), &l.tb, err);
-    if (r == 0) r = print_list(st, &q, &l, err);
+    int r = cli->args.json ? 0
+                           : output_table(columns, true, output_color(&cli->settings), &l.tb, err);
+    if (r == 0)
+        r = print_list(st, &q, &l, err);
     output_discard(l.tb);
     buf_release(&l.b);
     store_close(st);
@@ -258,11 +279,13 @@ static int list_published(struct cli *cli, struct error *err)
 static bool any_receipt(const struct delivery_info *d, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (d[i].delivered_at) return true;
+        if (d[i].delivered_at)
+            return true;
     return false;
 }
 
-static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, bool receipts, struct error *err)
+static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, bool receipts,
+                        struct error *err)
 {
     char attempts[OUTPUT_INT], due[CLOCK_RFC3339_SIZE], delivered[CLOCK_RFC3339_SIZE];
     const char *cells[] = {d->consumer,
@@ -288,13 +311,16 @@ static int print_deliveries(const struct delivery_info *d, size_t n, struct erro
         {"DUE", false, false},      {"ERROR", false, true},  {NULL, false, false},
     };
     static const struct output_column with_receipts[] = {
-        {"CONSUMER", false, false},  {"STATE", false, false},   {"ATTEMPTS", true, false}, {"DUE", false, false},
-        {"DELIVERED", false, false}, {"RECEIPT", false, false}, {"ERROR", false, true},    {NULL, false, false},
+        {"CONSUMER", false, false}, {"STATE", false, false},     {"ATTEMPTS", true, false},
+        {"DUE", false, false},      {"DELIVERED", false, false}, {"RECEIPT", false, false},
+        {"ERROR", false, true},     {NULL, false, false},
     };
     struct libscols_table *tb;
     bool receipts = any_receipt(d, n);
-    if (n == 0) return 0;
-    if (output_table(receipts ? with_receipts : plain, true, false, &tb, err) != 0) return -1;
+    if (n == 0)
+        return 0;
+    if (output_table(receipts ? with_receipts : plain, true, false, &tb, err) != 0)
+        return -1;
     for (size_t i = 0; i < n; i++) {
         if (add_delivery(tb, &d[i], receipts, err) != 0) {
             output_discard(tb);
@@ -305,10 +331,12 @@ static int print_deliveries(const struct delivery_info *d, size_t n, struct erro
     return output_print(tb, err);
 }
 
-static int print_event(const struct event *ev, const struct delivery_info *d, size_t n, struct error *err)
+static int print_event(const struct event *ev, const struct delivery_info *d, size_t n,
+                       struct error *err)
 {
     struct libscols_table *tb;
-    if (output_pairs(&tb, err) != 0) return -1;
+    if (output_pairs(&tb, err) != 0)
+        return -1;
     if (output_event_pairs(tb, ev, err) != 0) {
         output_discard(tb);
         return -1;
@@ -336,15 +364,19 @@ static int show(struct cli *cli, struct error *err)
     struct event_query q = {.id = id, .limit = 1};
     struct listing l = {.limit = !cli->args.json, .err = err};
     struct store *st;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     buf_init(&l.b, OUTPUT_MAX);
     int r = st->ops->events(st, &q, visit_one, &l, err);
     buf_release(&l.b);
     store_close(st);
-    if (r != 0 || l.failed) return -1;
-    if (l.seen) return 0;
-    return err_set(err, ERR_NOTFOUND,
-                   "there is no event \"%s\"; it takes an id or a sequence number: outbox events list", id);
+    if (r != 0 || l.failed)
+        return -1;
+    if (l.seen)
+        return 0;
+    return err_set(
+        err, ERR_NOTFOUND,
+        "there is no event \"%s\"; it takes an id or a sequence number: outbox events list", id);
 }
 
 /* ---- retry ---- */
@@ -360,8 +392,10 @@ struct again {
 static int retry_waiting(struct again *g, const char *consumer, int64_t seq, struct error *err)
 {
     bool waited = false;
-    if (g->st->ops->retry_now(g->st, consumer, seq, &waited, err) != 0) return -1;
-    if (waited) g->waited++;
+    if (g->st->ops->retry_now(g->st, consumer, seq, &waited, err) != 0)
+        return -1;
+    if (waited)
+        g->waited++;
     return 0;
 }
 
@@ -379,29 +413,35 @@ static void add_waiting(struct waiting *w, const char *consumer)
     const char **list = arena_alloc(&w->arena, (w->n + 1) * sizeof *list);
     const char *name = arena_bytes(&w->arena, consumer, strlen(consumer));
     w->nomem = w->nomem || !list || !name;
-    if (w->nomem) return;
-    if (w->n) memcpy(list, w->consumer, w->n * sizeof *list);
+    if (w->nomem)
+        return;
+    if (w->n)
+        memcpy(list, w->consumer, w->n * sizeof *list);
     list[w->n++] = name;
     w->consumer = list;
 }
 
-static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
+static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d,
+                           size_t n)
 {
     struct waiting *w = ctx;
     w->known = true;
     w->seq = ev->seq;
     for (size_t i = 0; i < n; i++)
-        if (d[i].state == STATE_FAILED) add_waiting(w, d[i].consumer);
+        if (d[i].state == STATE_FAILED)
+            add_waiting(w, d[i].consumer);
     return 1;
 }
 
-/* A dead letter that was sent back is tried again, even if its event was trimmed meanwhile: the letter has it whole. */
+/* A dead letter that was sent back is tried again, even if its event was trimmed meanwhile: the
+ * letter has it whole. */
 static int collect_sent_back(void *ctx, const struct dead_letter *d)
 {
     struct waiting *w = ctx;
     w->known = true;
     w->seq = d->ev.seq;
-    if (d->retrying) add_waiting(w, d->consumer);
+    if (d->retrying)
+        add_waiting(w, d->consumer);
     return w->nomem;
 }
 
@@ -412,10 +452,14 @@ static int retry_event(struct again *g, const char *id, struct error *err)
     struct dead_query dead = {.id = id, .consumer = g->consumer};
     arena_init(&w.arena, 0);
     int r = g->st->ops->events(g->st, &q, collect_waiting, &w, err);
-    if (r == 0 && !w.known) r = g->st->ops->dead(g->st, &dead, collect_sent_back, &w, err);
-    if (r == 0 && w.nomem) r = err_nomem(err);
-    for (size_t i = 0; r == 0 && i < w.n; i++) r = retry_waiting(g, w.consumer[i], w.seq, err);
-    if (r == 0) r = g->st->ops->dead_retry(g->st, &dead, &g->buried, err);
+    if (r == 0 && !w.known)
+        r = g->st->ops->dead(g->st, &dead, collect_sent_back, &w, err);
+    if (r == 0 && w.nomem)
+        r = err_nomem(err);
+    for (size_t i = 0; r == 0 && i < w.n; i++)
+        r = retry_waiting(g, w.consumer[i], w.seq, err);
+    if (r == 0)
+        r = g->st->ops->dead_retry(g->st, &dead, &g->buried, err);
     g->known = w.known || g->buried > 0;
     arena_release(&w.arena);
     return r;
@@ -424,20 +468,25 @@ static int retry_event(struct again *g, const char *id, struct error *err)
 static int not_retried(const struct again *g, const char *id, struct error *err)
 {
     if (!g->known)
-        return err_set(err, ERR_NOTFOUND,
-                       "there is no event \"%s\"; it takes an id or a sequence number: outbox events failed", id);
-    return err_set(
-        err, ERR_NOTFOUND,
-        "event \"%s\" waits for no attempt%s%s, and is no dead letter; what it is instead: outbox events show %s", id,
-        g->consumer ? " of consumer " : "", g->consumer ? g->consumer : "", id);
+        return err_set(
+            err, ERR_NOTFOUND,
+            "there is no event \"%s\"; it takes an id or a sequence number: outbox events failed",
+            id);
+    return err_set(err, ERR_NOTFOUND,
+                   "event \"%s\" waits for no attempt%s%s, and is no dead letter; what it is "
+                   "instead: outbox events show %s",
+                   id, g->consumer ? " of consumer " : "", g->consumer ? g->consumer : "", id);
 }
 
-static void report_retry(struct buf *b, const struct args *a, const char *id, const struct again *g, bool first)
+static void report_retry(struct buf *b, const struct args *a, const char *id, const struct again *g,
+                         bool first)
 {
     if (!a->json) {
         int64_t n = g->waited + g->buried;
-        buf_addf(b, "%s: tried again at once for %lld consumer%s", id, (long long)n, n == 1 ? "" : "s");
-        if (g->buried) buf_addf(b, " (%lld had buried it)", (long long)g->buried);
+        buf_addf(b, "%s: tried again at once for %lld consumer%s", id, (long long)n,
+                 n == 1 ? "" : "s");
+        if (g->buried)
+            buf_addf(b, " (%lld had buried it)", (long long)g->buried);
         buf_addc(b, '\n');
         return;
     }
@@ -448,7 +497,8 @@ static void report_retry(struct buf *b, const struct args *a, const char *id, co
     buf_addc(b, '}');
 }
 
-/* Every event is tried, and what was done is told, also if one of them cannot be; the first of those is the error. */
+/* Every event is tried, and what was done is told, also if one of them cannot be; the first of
+ * those is the error. */
 static int retry(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
@@ -456,9 +506,11 @@ static int retry(struct cli *cli, struct error *err)
     struct buf b;
     int r = 0;
     bool first = true;
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     buf_init(&b, OUTPUT_MAX);
-    if (a->json) buf_addc(&b, '[');
+    if (a->json)
+        buf_addc(&b, '[');
     for (int i = 0; i < a->n_pos; i++) {
         struct error why;
         struct again g = {.st = st, .consumer = a->events.consumer};
@@ -468,12 +520,16 @@ static int retry(struct cli *cli, struct error *err)
             first = false;
             continue;
         }
-        if (done) not_retried(&g, a->pos[i], &why);
-        if (r == 0) *err = why;
+        if (done)
+            not_retried(&g, a->pos[i], &why);
+        if (r == 0)
+            *err = why;
         r = -1;
-        if (!done) break;
+        if (!done)
+            break;
     }
-    if (a->json) buf_adds(&b, "\n]\n");
+    if (a->json)
+        buf_adds(&b, "\n]\n");
     struct error lost;
     int told = output_flush(&b, r == 0 ? err : &lost);
     buf_release(&b);
@@ -482,13 +538,18 @@ static int retry(struct cli *cli, struct error *err)
 }
 
 static const struct option_def retry_options[] = {
-    {"consumer", "NAME", NULL, "only for this consumer", options_consumer_name, ARG(events.consumer)},
+    {"consumer", "NAME", NULL, "only for this consumer", options_consumer_name,
+     ARG(events.consumer)},
     OPTION_JSON,
     OPTION_END,
 };
 
 const struct command cmd_events[] = {
-    {.name = "events", .sub = "list", .help = "list events and their states", .options = list_options, .run = list},
+    {.name = "events",
+     .sub = "list",
+     .help = "list events and their states",
+     .options = list_options,
+     .run = list},
     {.name = "events",
      .sub = "show",
      .args = "ID",

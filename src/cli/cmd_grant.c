@@ -7,12 +7,14 @@ static const char *const parts[] = {"producer", "consumer", "operator", NULL};
 
 /* ---- options ---- */
 
-static int add_consumer(void *field, const char *value, const struct option_def *o, struct error *err)
+static int add_consumer(void *field, const char *value, const struct option_def *o,
+                        struct error *err)
 {
     struct grant_args *a = field;
     (void)o;
     if (a->n_consumers == GRANTED_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d consumers: give some in another call", GRANTED_MAX);
+        return err_set(err, ERR_CONFIG, "more than %d consumers: give some in another call",
+                       GRANTED_MAX);
     a->consumers[a->n_consumers++] = value;
     return 0;
 }
@@ -29,12 +31,14 @@ static int add_consumer(void *field, const char *value, const struct option_def 
 
 static void add_scope(const struct grant_request *req, struct buf *b)
 {
-    if (strcmp(req->part, "consumer") != 0) return;
+    if (strcmp(req->part, "consumer") != 0)
+        return;
     if (req->n_consumers == 0) {
         buf_adds(b, req->revoke ? "" : " of every consumer");
         return;
     }
-    for (size_t i = 0; i < req->n_consumers; i++) buf_addf(b, "%s%s", i ? ", " : " of ", req->consumers[i]);
+    for (size_t i = 0; i < req->n_consumers; i++)
+        buf_addf(b, "%s%s", i ? ", " : " of ", req->consumers[i]);
 }
 
 /* verb_of says what the role is, was or would be. */
@@ -43,8 +47,10 @@ static const char *verb_of(const struct grant_request *req, bool changed)
     static const char *const granted[2] = {"is", "would be"};
     static const char *const untouched[2] = {"was no", "is no"};
     static const char *const revoked[2] = {"is no longer", "would no longer be"};
-    if (!req->revoke) return granted[req->dry_run];
-    if (!changed) return untouched[req->dry_run];
+    if (!req->revoke)
+        return granted[req->dry_run];
+    if (!changed)
+        return untouched[req->dry_run];
     return revoked[req->dry_run];
 }
 
@@ -52,8 +58,10 @@ static void add_text(const struct grant_request *req, bool changed, struct buf *
 {
     buf_addf(b, "role \"%s\": %s %s", req->role, verb_of(req, changed), req->part);
     add_scope(req, b);
-    if (req->tenant) buf_addf(b, ", held to tenant \"%s\"", req->tenant);
-    if (req->dry_run && !changed) buf_adds(b, "; nothing would be done");
+    if (req->tenant)
+        buf_addf(b, ", held to tenant \"%s\"", req->tenant);
+    if (req->dry_run && !changed)
+        buf_adds(b, "; nothing would be done");
     buf_addc(b, '\n');
 }
 
@@ -70,18 +78,23 @@ static void add_json(const struct grant_request *req, bool changed, struct buf *
         }
         buf_addc(b, ']');
     }
-    if (req->tenant) output_string(b, "tenant", req->tenant);
+    if (req->tenant)
+        output_string(b, "tenant", req->tenant);
     output_bool(b, "changed", changed);
-    if (req->revoke || req->dry_run) output_bool(b, "dry_run", req->dry_run);
+    if (req->revoke || req->dry_run)
+        output_bool(b, "dry_run", req->dry_run);
     buf_adds(b, "}\n");
 }
 
-static int report(const struct cli *cli, const struct grant_request *req, bool changed, struct error *err)
+static int report(const struct cli *cli, const struct grant_request *req, bool changed,
+                  struct error *err)
 {
     struct buf b;
     buf_init(&b, 1 << 16);
-    if (cli->args.json) add_json(req, changed, &b);
-    else add_text(req, changed, &b);
+    if (cli->args.json)
+        add_json(req, changed, &b);
+    else
+        add_text(req, changed, &b);
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
@@ -118,18 +131,21 @@ static int change(struct cli *cli, bool take, struct error *err)
     struct grant_request req;
     struct store *st;
     bool changed = false;
-    if (request(cli, take, &req, err) != 0) return -1;
-    if (take && !req.dry_run &&
-        confirm(cli, err, "take the part %s from role \"%s\": whoever works as it can do so no longer", req.part,
-                req.role) != 0)
+    if (request(cli, take, &req, err) != 0)
         return -1;
-    if (commands_store(cli, &st, err) != 0) return -1;
-    int r = st->ops->grant
-                ? st->ops->grant(st, &req, &changed, err)
-                : err_set(err, ERR_CONFIG,
-                          "a %s: store has no roles: who may write its file, and the folder it is in, may do "
-                          "everything; set its permissions",
-                          st->ops->scheme);
+    if (take && !req.dry_run &&
+        confirm(cli, err,
+                "take the part %s from role \"%s\": whoever works as it can do so no longer",
+                req.part, req.role) != 0)
+        return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
+    int r = st->ops->grant ? st->ops->grant(st, &req, &changed, err)
+                           : err_set(err, ERR_CONFIG,
+                                     "a %s: store has no roles: who may write its file, and the "
+                                     "folder it is in, may do "
+                                     "everything; set its permissions",
+                                     st->ops->scheme);
     store_close(st);
     return r == 0 ? report(cli, &req, changed, err) : -1;
 }
@@ -146,13 +162,14 @@ static int revoke_(struct cli *cli, struct error *err)
 
 static const struct option_def options[] = {
     OPTION_CONSUMER,
-    {"tenant", "NAME", NULL, "confine the role to this tenant, in all its parts, whatever its sessions set",
-     option_name, ARG(grant.tenant)},
+    {"tenant", "NAME", NULL,
+     "confine the role to this tenant, in all its parts, whatever its sessions set", option_name,
+     ARG(grant.tenant)},
     OPTION_DRY_RUN,
     OPTION_JSON,
     OPTION_END};
-static const struct option_def revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON,
-                                                   OPTION_END};
+static const struct option_def revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES,
+                                                   OPTION_JSON, OPTION_END};
 
 const struct command cmd_grant[] = {
     {.name = "grant",

@@ -31,17 +31,22 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 static void print_option(const struct option_def *o)
 {
     char head[96] = "      ";
-    if (o->letter) snprintf(head, sizeof(head), "  -%c, ", o->letter);
+    if (o->letter)
+        snprintf(head, sizeof(head), "  -%c, ", o->letter);
     size_t n = strlen(head);
-    n += (size_t)snprintf(head + n, sizeof(head) - n, "--%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
-    printf("%-*s%s%*s%s", COLUMN, head, n >= COLUMN ? "\n" : "", n >= COLUMN ? COLUMN : 0, "", o->help);
-    if (o->def && o->arg) printf(" [%s]", o->def);
+    n += (size_t)snprintf(head + n, sizeof(head) - n, "--%s%s%s", o->name, o->arg ? " " : "",
+                          o->arg ? o->arg : "");
+    printf("%-*s%s%*s%s", COLUMN, head, n >= COLUMN ? "\n" : "", n >= COLUMN ? COLUMN : 0, "",
+           o->help);
+    if (o->def && o->arg)
+        printf(" [%s]", o->def);
     putchar('\n');
 }
 
 static void print_table(const struct option_def *table)
 {
-    for (const struct option_def *o = table; o && o->name; o++) print_option(o);
+    for (const struct option_def *o = table; o && o->name; o++)
+        print_option(o);
 }
 
 /* is_common tells the settings that every command looks at from those that only a relay does. */
@@ -49,20 +54,23 @@ static bool is_common(const struct option_def *o)
 {
     static const char *const names[] = {"store", "busy-timeout", "max-payload", "color"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (strcmp(names[i], o->name) == 0) return true;
+        if (strcmp(names[i], o->name) == 0)
+            return true;
     return false;
 }
 
 static void print_settings(bool common)
 {
     for (const struct option_def *o = config_options; o->name; o++)
-        if (is_common(o) == common) print_option(o);
+        if (is_common(o) == common)
+            print_option(o);
 }
 
 static void print_usage(const struct command *c)
 {
-    printf("  outbox %s%s%s%s%s%s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "", c->args ? " " : "",
-           c->args ? c->args : "", c->options || c->consumers ? " [options]" : "");
+    printf("  outbox %s%s%s%s%s%s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "",
+           c->args ? " " : "", c->args ? c->args : "",
+           c->options || c->consumers ? " [options]" : "");
     printf("      %s\n", c->help);
 }
 
@@ -75,17 +83,20 @@ static void print_sinks(void)
                strlen(sink_kinds[i]->synopsis) >= COLUMN - 6 ? COLUMN : 0, "", sink_kinds[i]->help);
 }
 
-/* print_row prints one form of a command and its options. Of several with the same options, the last has them. */
+/* print_row prints one form of a command and its options. Of several with the same options, the
+ * last has them. */
 static void print_row(const struct command *c, bool alone)
 {
     bool last = alone || !c[1].name;
     print_usage(c);
-    if (!last && c[1].options == c->options) return;
+    if (!last && c[1].options == c->options)
+        return;
     if (c->options) {
         puts(c->sub ? "" : "\nOptions:");
         print_table(c->options);
     }
-    if (!last) putchar('\n');
+    if (!last)
+        putchar('\n');
 }
 
 static void print_consumers(void)
@@ -104,11 +115,13 @@ static void print_command(const struct command *rows, const char *sub)
     bool consumers = false;
     puts("Usage:");
     for (const struct command *c = rows; c->name; c++) {
-        if (sub && strcmp(c->sub, sub) != 0) continue;
+        if (sub && strcmp(c->sub, sub) != 0)
+            continue;
         print_row(c, sub != NULL);
         consumers = consumers || c->consumers;
     }
-    if (consumers) print_consumers();
+    if (consumers)
+        print_consumers();
     puts("\nFor every command:");
     print_table(options_global);
     print_settings(true);
@@ -116,27 +129,29 @@ static void print_command(const struct command *rows, const char *sub)
 
 static void print_overview(void)
 {
-    puts(
-        "outbox: write events in your own database transaction; every consumer gets them, at least once and in order\n\n"
-        "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
+    puts("outbox: write events in your own database transaction; every consumer gets them, at "
+         "least once and in order\n\n"
+         "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
             char name[64];
-            snprintf(name, sizeof(name), "%s%s%s", c->name, c->sub ? " " : "", c->sub ? c->sub : "");
+            snprintf(name, sizeof(name), "%s%s%s", c->name, c->sub ? " " : "",
+                     c->sub ? c->sub : "");
             printf("  %-20s%s\n", name, c->help);
         }
     }
     puts("\nFor every command:");
     print_table(options_global);
     print_settings(true);
-    puts(
-        "\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file (outbox config sample).\n"
-        "More about a command: outbox help COMMAND. Settings of a relay: outbox help relay");
+    puts("\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
+         "(outbox config sample).\n"
+         "More about a command: outbox help COMMAND. Settings of a relay: outbox help relay");
 }
 
 /* ---- as JSON, for tests that compare all places an option shows up in ---- */
 
-static void dump_option(struct buf *b, const char *scope, const struct option_def *o, bool env, bool file)
+static void dump_option(struct buf *b, const char *scope, const struct option_def *o, bool env,
+                        bool file)
 {
     char variable[CONFIG_VARIABLE];
     buf_adds(b, b->n > 1 ? ",\n{" : "\n{");
@@ -152,7 +167,8 @@ static void dump_option(struct buf *b, const char *scope, const struct option_de
 
 static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
-    for (const struct option_def *o = table; o && o->name; o++) dump_option(b, scope, o, o->env, false);
+    for (const struct option_def *o = table; o && o->name; o++)
+        dump_option(b, scope, o, o->env, false);
 }
 
 static void dump_commands(struct buf *b)
@@ -160,8 +176,10 @@ static void dump_commands(struct buf *b)
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
             char scope[64];
-            snprintf(scope, sizeof(scope), "%s%s%s", c->name, c->sub ? " " : "", c->sub ? c->sub : "");
-            if (c->consumers) dump_own(b, scope, options_consumer);
+            snprintf(scope, sizeof(scope), "%s%s%s", c->name, c->sub ? " " : "",
+                     c->sub ? c->sub : "");
+            if (c->consumers)
+                dump_own(b, scope, options_consumer);
             dump_own(b, scope, c->options);
         }
     }
@@ -173,8 +191,10 @@ static int dump(struct error *err)
     buf_init(&b, (size_t)1 << 20);
     buf_addc(&b, '[');
     dump_own(&b, "global", options_global);
-    for (const struct option_def *o = config_options; o->name; o++) dump_option(&b, "outbox", o, true, true);
-    for (const struct option_def *o = consumer_options; o->name; o++) dump_option(&b, "consumer", o, true, true);
+    for (const struct option_def *o = config_options; o->name; o++)
+        dump_option(&b, "outbox", o, true, true);
+    for (const struct option_def *o = consumer_options; o->name; o++)
+        dump_option(&b, "consumer", o, true, true);
     dump_commands(&b);
     buf_adds(&b, "\n]\n");
     int r = output_flush(&b, err);
@@ -188,7 +208,8 @@ static int dump(struct error *err)
 static void man_text(const char *s)
 {
     for (bool start = true; *s; s++, start = false) {
-        if (start && (*s == '.' || *s == '\'')) fputs("\\&", stdout);
+        if (start && (*s == '.' || *s == '\''))
+            fputs("\\&", stdout);
         if (*s == '-') {
             fputs("\\-", stdout);
         } else if (*s == '\\') {
@@ -202,7 +223,8 @@ static void man_text(const char *s)
 static void man_option(const struct option_def *o)
 {
     fputs(".TP\n", stdout);
-    if (o->letter) printf("\\fB\\-%c\\fR, ", o->letter);
+    if (o->letter)
+        printf("\\fB\\-%c\\fR, ", o->letter);
     fputs("\\fB\\-\\-", stdout);
     man_text(o->name);
     fputs("\\fR", stdout);
@@ -222,7 +244,8 @@ static void man_option(const struct option_def *o)
 
 static void man_table(const struct option_def *table)
 {
-    for (const struct option_def *o = table; o && o->name; o++) man_option(o);
+    for (const struct option_def *o = table; o && o->name; o++)
+        man_option(o);
 }
 
 static void man_commands(void)
@@ -230,10 +253,12 @@ static void man_commands(void)
     puts(".SH COMMANDS");
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
-            printf(".SS %s%s%s %s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "", c->args ? c->args : "");
+            printf(".SS %s%s%s %s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "",
+                   c->args ? c->args : "");
             man_text(c->help);
             puts(".");
-            if (c->consumers) man_table(options_consumer);
+            if (c->consumers)
+                man_table(options_consumer);
             man_table(c->options);
         }
     }
@@ -262,24 +287,30 @@ static void man_exit_codes(void)
 static void print_man(void)
 {
     printf(".TH OUTBOX 1 \"\" \"outbox %s\" \"User Commands\"\n", outbox_version());
-    puts(
-        ".SH NAME\noutbox \\- transactional outbox: store events with your data, deliver them at least once\n"
-        ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] \\fICOMMAND\\fR [\\fIoptions\\fR]\n"
-        ".SH DESCRIPTION\nAn application writes its events in the database transaction that changes its data; whatever "
-        "commits is delivered, at least once and in order, to every consumer that asked.\n"
-        ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
+    puts(".SH NAME\noutbox \\- transactional outbox: store events with your data, deliver them at "
+         "least once\n"
+         ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] "
+         "\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
+         ".SH DESCRIPTION\nAn application writes its events in the database transaction that "
+         "changes its data; whatever "
+         "commits is delivered, at least once and in order, to every consumer that asked.\n"
+         ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
     man_table(options_global);
     man_table(config_options);
-    puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; before the first "
+    puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; "
+         "before the first "
          "\\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
     man_table(consumer_options);
     man_commands();
     man_sinks();
-    puts(
-        ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the environment, in capitals and with "
-        "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the "
-        "config file. The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "
-        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR turns colors off.");
+    puts(".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
+         "environment, in capitals and with "
+         "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options override the "
+         "environment, which overrides the "
+         "config file. The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail "
+         "names them, and "
+         "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. "
+         "NO_COLOR turns colors off.");
     man_exit_codes();
 }
 
@@ -289,11 +320,16 @@ static int help(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
     const struct command *rows = cli->rows, *row = cli->cmd;
-    if (a->helping.man) print_man();
-    if (a->helping.options) return dump(err);
-    if (a->helping.man) return 0;
-    if (a->n_pos && commands_find(a->pos[0], &rows, err) != 0) return -1;
-    if (a->n_pos > 1 && commands_sub(rows, a->pos[1], &row, err) != 0) return -1;
+    if (a->helping.man)
+        print_man();
+    if (a->helping.options)
+        return dump(err);
+    if (a->helping.man)
+        return 0;
+    if (a->n_pos && commands_find(a->pos[0], &rows, err) != 0)
+        return -1;
+    if (a->n_pos > 1 && commands_sub(rows, a->pos[1], &row, err) != 0)
+        return -1;
     if (a->help && rows && rows != cmd_help) {
         print_command(rows, row ? row->sub : NULL);
     } else if (rows && a->n_pos) {
@@ -319,7 +355,11 @@ static int version(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_version[] = {
-    {.name = "version", .help = "print the version", .options = version_options, .bare = true, .run = version},
+    {.name = "version",
+     .help = "print the version",
+     .options = version_options,
+     .bare = true,
+     .run = version},
     {.name = NULL},
 };
 

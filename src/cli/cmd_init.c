@@ -17,7 +17,8 @@ static int report(const struct cli *cli, bool created, struct error *err)
     } else if (created) {
         buf_addf(&b, "%s: the outbox is ready\n", name ? name : "store");
     } else {
-        buf_addf(&b, "%s: holds an outbox of this version already; nothing to do\n", name ? name : "store");
+        buf_addf(&b, "%s: holds an outbox of this version already; nothing to do\n",
+                 name ? name : "store");
     }
     int r = output_flush(&b, err);
     buf_release(&url);
@@ -29,7 +30,8 @@ static int run(struct cli *cli, struct error *err)
 {
     struct store *st;
     bool created = false;
-    if (commands_create(cli, &st, err) != 0) return -1;
+    if (commands_create(cli, &st, err) != 0)
+        return -1;
     int r = st->ops->init(st, &created, err);
     store_close(st);
     return r == 0 ? report(cli, created, err) : -1;
@@ -38,6 +40,9 @@ static int run(struct cli *cli, struct error *err)
 static const struct option_def options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 const struct command cmd_init[] = {
-    {.name = "init", .help = "create the outbox tables, or upgrade them", .options = options, .run = run},
+    {.name = "init",
+     .help = "create the outbox tables, or upgrade them",
+     .options = options,
+     .run = run},
     {.name = NULL},
 };

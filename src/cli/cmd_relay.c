@@ -18,8 +18,8 @@ static struct relay *volatile the_relay;
 #define AWAY_LOOK 50  /* ms: how soon a signal is noticed meanwhile */
 
 static const struct option_def options[] = {
-    {"drain", NULL, "no", "exit once every consumer has received everything there is", option_bool, ARG(relay.drain),
-     .env = true},
+    {"drain", NULL, "no", "exit once every consumer has received everything there is", option_bool,
+     ARG(relay.drain), .env = true},
     OPTION_END,
 };
 
@@ -29,8 +29,10 @@ static const struct option_def options[] = {
 static void on_stop(int number)
 {
     int none = 0;
-    if (!atomic_compare_exchange_strong(&the_relay->signal, &none, number)) _exit(128 + number);
-    if (atomic_load(&the_relay->open)) outbox_stop(the_relay->ob);
+    if (!atomic_compare_exchange_strong(&the_relay->signal, &none, number))
+        _exit(128 + number);
+    if (atomic_load(&the_relay->open))
+        outbox_stop(the_relay->ob);
     relay_wake(the_relay);
 }
 
@@ -41,32 +43,37 @@ static void on_reload(int number)
     relay_wake(the_relay);
 }
 
-/* catch_hangup: without a config file there is nothing to read again, and SIGHUP means what it means to any program, but
- * in order; unless whoever started us wants it to be ignored (nohup). */
+/* catch_hangup: without a config file there is nothing to read again, and SIGHUP means what it
+ * means to any program, but in order; unless whoever started us wants it to be ignored (nohup). */
 static void catch_hangup(const struct relay *r)
 {
     struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART}, old;
     sigaction(SIGHUP, NULL, &old);
-    if (!r->cli->config.path && old.sa_handler == SIG_IGN) return;
-    if (!r->cli->config.path) act.sa_handler = on_stop;
+    if (!r->cli->config.path && old.sa_handler == SIG_IGN)
+        return;
+    if (!r->cli->config.path)
+        act.sa_handler = on_stop;
     sigaction(SIGHUP, &act, NULL);
 }
 
 static void catch_signals(struct relay *r)
 {
-    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART},
+                     ignore = {.sa_handler = SIG_IGN};
     the_relay = r;
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is an error like any other */
-    signal(SIGCHLD, SIG_DFL);          /* whoever started us may have ignored it: exit statuses would be lost */
+    /* whoever started us may have ignored it: exit statuses would be lost */
+    signal(SIGCHLD, SIG_DFL);
     catch_hangup(r);
 }
 
 /* ---- a store that is away ---- */
 
-/* away: a server may be started after us, or just be starting again. Who drains wants to know at once, though. */
+/* away: a server may be started after us, or just be starting again. Who drains wants to know at
+ * once, though. */
 static bool away(struct relay *r, const struct error *err)
 {
     return err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY && !r->cli->args.relay.drain &&
@@ -77,11 +84,14 @@ static bool away(struct relay *r, const struct error *err)
 static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
 {
     *pause_ms = *pause_ms ? *pause_ms * 2 : 250;
-    if (*pause_ms > AWAY_MAX) *pause_ms = AWAY_MAX;
+    if (*pause_ms > AWAY_MAX)
+        *pause_ms = AWAY_MAX;
     relay_log(r, LOG_WARN_, NULL, "waiting for the store: %s", err->text);
     relay_waits(r, err->text);
-    notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store", 4 * AWAY_MAX * 1000);
-    for (int64_t left = *pause_ms; left > 0 && !atomic_load(&r->signal); left -= AWAY_LOOK) usleep(AWAY_LOOK * 1000);
+    notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store",
+                4 * AWAY_MAX * 1000);
+    for (int64_t left = *pause_ms; left > 0 && !atomic_load(&r->signal); left -= AWAY_LOOK)
+        usleep(AWAY_LOOK * 1000);
     return !atomic_load(&r->signal);
 }
 
@@ -102,9 +112,11 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);
         const struct given *g = config_get(&cli->config, NULL, o);
-        if (outbox_set(ob, o->name, g ? g->value : o->def, &e) == 0) continue;
+        if (outbox_set(ob, o->name, g ? g->value : o->def, &e) == 0)
+            continue;
         api_error(err, &e);
-        if (err->code == ERR_CONFIG && g && g->origin == ORIGIN_FLAG) err->code = CLI_USAGE;
+        if (err->code == ERR_CONFIG && g && g->origin == ORIGIN_FLAG)
+            err->code = CLI_USAGE;
         return -1;
     }
     return 0;
@@ -115,7 +127,8 @@ static int configure(struct relay *r, struct error *err)
     size_t n;
     char *const *names = config_consumers(&r->cli->config, &n);
     for (size_t i = 0; i < n; i++) {
-        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0) return -1;
+        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
+            return -1;
     }
     return set_relay_options(r->cli, r->ob, err);
 }
@@ -125,8 +138,10 @@ static void say_starting(struct relay *r)
     struct buf b;
     buf_init(&b, 4096);
     config_mask(&b, r->cli->settings.store);
-    for (size_t i = 0; i < r->n_consumers; i++) buf_addf(&b, "%s%s", i ? "," : " consumers=", r->consumer[i].name);
-    if (buf_cstr(&b)) relay_log(r, LOG_INFO_, NULL, "starting store=%s", b.p);
+    for (size_t i = 0; i < r->n_consumers; i++)
+        buf_addf(&b, "%s%s", i ? "," : " consumers=", r->consumer[i].name);
+    if (buf_cstr(&b))
+        relay_log(r, LOG_INFO_, NULL, "starting store=%s", b.p);
     buf_release(&b);
 }
 
@@ -140,10 +155,10 @@ static void say_cautions(struct relay *r)
 {
     config_cautions(&r->cli->config, log_caution, r);
     if (geteuid() == 0)
-        relay_log(
-            r, LOG_WARN_, NULL,
-            "running as root, which a relay has no need for: whatever goes wrong, in a command of exec: for one, goes wrong "
-            "as root; give it a user of its own");
+        relay_log(r, LOG_WARN_, NULL,
+                  "running as root, which a relay has no need for: whatever goes wrong, in a "
+                  "command of exec: for one, goes wrong "
+                  "as root; give it a user of its own");
 }
 
 /* serve starts the HTTP server, if one is wanted. */
@@ -152,15 +167,20 @@ static int serve(struct relay *r, struct error *err)
     const struct settings *s = &r->cli->settings;
     struct admin_door door = {.tokens = NULL};
     char url[ADMIN_ADDRESS];
-    if (!s->listen) return 0;
-    if (admin_address_parse(s->listen, &door.address, err) != 0) return -1;
-    if (relay_tokens(r->cli, &door.tokens, err) != 0) return -1;
+    if (!s->listen)
+        return 0;
+    if (admin_address_parse(s->listen, &door.address, err) != 0)
+        return -1;
+    if (relay_tokens(r->cli, &door.tokens, err) != 0)
+        return -1;
     bool asks = door.tokens;
-    if (admin_start(&r->admin_cfg, &door, &r->admin, url, err) != 0) return err_prefix(err, "--listen %s", s->listen);
+    if (admin_start(&r->admin_cfg, &door, &r->admin, url, err) != 0)
+        return err_prefix(err, "--listen %s", s->listen);
     relay_log(r, LOG_INFO_, NULL, "listening at %s", url);
     if (!asks && !admin_loopback(&door.address))
         relay_log(r, LOG_WARN_, NULL,
-                  "--listen %s: other machines may reach it, and there is no token to ask them for: only /livez and "
+                  "--listen %s: other machines may reach it, and there is no token to ask them "
+                  "for: only /livez and "
                   "/readyz are served. Set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
                   s->listen);
     return 0;
@@ -181,24 +201,30 @@ static int deliver(struct relay *r, struct error *err)
     outbox_error e;
     int64_t pause = 0;
     int result;
-    while ((result = outbox_run(r->ob, r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) != 0) {
+    while ((result = outbox_run(r->ob, r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) !=
+           0) {
         api_error(err, &e);
-        if (!away(r, err)) break;
-        if (wait_for_store(r, &pause, err)) continue;
+        if (!away(r, err))
+            break;
+        if (wait_for_store(r, &pause, err))
+            continue;
         result = 0;
         break;
     }
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
-        result = err_set(err, ERR_CONFIG, "after the config was read again no consumer could be started");
-    relay_log(r, LOG_INFO_, NULL, "%s", result != 0 ? "stopped after an error" : stopped_by(number));
+        result = err_set(err, ERR_CONFIG,
+                         "after the config was read again no consumer could be started");
+    relay_log(r, LOG_INFO_, NULL, "%s",
+              result != 0 ? "stopped after an error" : stopped_by(number));
     return result;
 }
 
 static int run_relay(struct relay *r, struct error *err)
 {
-    if (configure(r, err) != 0) return -1;
+    if (configure(r, err) != 0)
+        return -1;
     say_starting(r);
     say_cautions(r);
     return deliver(r, err);
@@ -215,7 +241,8 @@ static int open_outbox(struct relay *r, struct error *err)
     opt.log_about = logger_write_about;
     opt.log_ctx = &r->logger;
     opt.log_level = s->log_level;
-    if (outbox_open(s->store, &opt, &r->ob, &e) != 0) return api_error(err, &e);
+    if (outbox_open(s->store, &opt, &r->ob, &e) != 0)
+        return api_error(err, &e);
     manage_hooks(r->ob, relay_started, relay_reload, r);
     atomic_store(&r->admin_cfg.ob, r->ob);
     admin_attach(r->admin, r->ob);
@@ -223,8 +250,8 @@ static int open_outbox(struct relay *r, struct error *err)
     return 0;
 }
 
-/* watch starts what is there from the first moment on, whether or not the store is: metrics and health, and the thread that
- * looks after them. */
+/* watch starts what is there from the first moment on, whether or not the store is: metrics and
+ * health, and the thread that looks after them. */
 static int watch(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -235,9 +262,11 @@ static int watch(struct relay *r, struct error *err)
     r->admin_cfg.wait = &r->wait;
     r->admin_cfg.hosts = s->listen_hosts;
     r->admin_cfg.socket_mode = (mode_t)s->listen_mode;
-    if (serve(r, err) != 0) return -1;
+    if (serve(r, err) != 0)
+        return -1;
     int e = pthread_create(&r->watch, NULL, relay_watch, r);
-    if (e == 0) return 0;
+    if (e == 0)
+        return 0;
     err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
     admin_stop(r->admin);
     return -1;
@@ -256,8 +285,10 @@ static int work(struct relay *r, struct error *err)
     int64_t pause = 0;
     int result;
     catch_signals(r);
-    if (watch(r, err) != 0) return -1;
-    while ((result = open_outbox(r, err)) != 0 && away(r, err) && wait_for_store(r, &pause, err)) continue;
+    if (watch(r, err) != 0)
+        return -1;
+    while ((result = open_outbox(r, err)) != 0 && away(r, err) && wait_for_store(r, &pause, err))
+        continue;
     if (atomic_load(&r->signal)) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
         result = 0;
@@ -265,26 +296,32 @@ static int work(struct relay *r, struct error *err)
         result = run_relay(r, err);
     }
     unwatch(r);
-    /* A signal may still come: it must not find a handle that is gone, and we are on the way out already. */
+    /* A signal may still come: it must not find a handle that is gone, and we are on the way out
+     * already. */
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    if (admin_stop(r->admin)) outbox_close(r->ob);
+    if (admin_stop(r->admin))
+        outbox_close(r->ob);
     return result;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
-    struct relay r = {.cli = cli, .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
-    if (r.wake_fd < 0) return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+    struct relay r = {.cli = cli,
+                      .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
+    if (r.wake_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
     atomic_init(&r.log_level, cli->settings.log_level);
     pthread_mutex_init(&r.wait.lock, NULL);
     notify_init(&r.notify);
     logger_init(&r.logger, (enum log_format)cli->settings.log_format,
                 cli->settings.log_level == LOG_DEBUG_ ? 0 : cli->settings.log_hold_ms, r.wake_fd);
     int result = commands_need_store(cli, err);
-    if (result == 0) result = relay_check(&cli->config, err);
-    if (result == 0) result = work(&r, err);
+    if (result == 0)
+        result = relay_check(&cli->config, err);
+    if (result == 0)
+        result = work(&r, err);
     relay_release(&r);
     logger_flush(&r.logger);
     logger_release(&r.logger);

@@ -14,9 +14,10 @@ static volatile sig_atomic_t interrupted;
 
 static const struct option_def options[] = {
     OPTION_JSON,
-    {"watch", NULL, "no", "repeat until interrupted, and show rates", option_bool, ARG(status.watch), .env = true},
-    {"interval", "DURATION", "1s", "with --watch: how often", option_span, ARG(status.interval_ms), .min = 10,
-     .env = true},
+    {"watch", NULL, "no", "repeat until interrupted, and show rates", option_bool,
+     ARG(status.watch), .env = true},
+    {"interval", "DURATION", "1s", "with --watch: how often", option_span, ARG(status.interval_ms),
+     .min = 10, .env = true},
     OPTION_END,
 };
 
@@ -42,8 +43,10 @@ struct look {
 static int look(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
-    if (l->st->ops->info(l->st, &l->info, err) != 0) return -1;
-    if (l->st->ops->consumer_list(l->st, NULL, &l->arena, &l->c, &l->n, err) != 0) return -1;
+    if (l->st->ops->info(l->st, &l->info, err) != 0)
+        return -1;
+    if (l->st->ops->consumer_list(l->st, NULL, &l->arena, &l->c, &l->n, err) != 0)
+        return -1;
     l->now_ns = clock_mono(&clock_system);
     return 0;
 }
@@ -64,7 +67,8 @@ static void remember(struct look *l)
 static const struct mark *mark_of(const struct look *l, const char *name)
 {
     for (size_t i = 0; i < l->n_before; i++) {
-        if (strcmp(l->before[i].name, name) == 0) return &l->before[i];
+        if (strcmp(l->before[i].name, name) == 0)
+            return &l->before[i];
     }
     return NULL;
 }
@@ -73,7 +77,8 @@ static const struct mark *mark_of(const struct look *l, const char *name)
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
     int64_t span = l->now_ns - l->before_ns;
-    if (!l->before_ns || span <= 0) return -1;
+    if (!l->before_ns || span <= 0)
+        return -1;
     return (int64_t)((double)(now - before) * 1e9 / (double)span + 0.5);
 }
 
@@ -93,29 +98,38 @@ static int64_t position_rate(const struct look *l, const struct consumer_info *c
 
 static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
 {
-    if (rate < 0) return "-";
+    if (rate < 0)
+        return "-";
     return output_int(rate, out);
 }
 
 static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
 {
-    if (!c->oldest_at) return "-";
+    if (!c->oldest_at)
+        return "-";
     return output_age(clock_since(l->info.now_ms, c->oldest_at), out);
 }
 
 static void paint(struct libscols_table *tb, const struct consumer_info *c)
 {
-    static const char *const colors[][2] = {
-        {"paused", "yellow"}, {"down", "red"}, {"in-flight", "cyan"}, {"retrying", "magenta"}, {"idle", "green"}};
+    static const char *const colors[][2] = {{"paused", "yellow"},
+                                            {"down", "red"},
+                                            {"in-flight", "cyan"},
+                                            {"retrying", "magenta"},
+                                            {"idle", "green"}};
     for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
-        if (strcmp(colors[i][0], output_consumer_state(c)) == 0) output_paint(tb, 1, colors[i][1]);
+        if (strcmp(colors[i][0], output_consumer_state(c)) == 0)
+            output_paint(tb, 1, colors[i][1]);
     }
-    if (c->dead) output_paint(tb, 7, "red");
+    if (c->dead)
+        output_paint(tb, 7, "red");
 }
 
-static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c, struct error *err)
+static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c,
+                   struct error *err)
 {
-    char behind[OUTPUT_INT], delivered[OUTPUT_INT], inflight[OUTPUT_INT], parked[OUTPUT_INT], dead[OUTPUT_INT];
+    char behind[OUTPUT_INT], delivered[OUTPUT_INT], inflight[OUTPUT_INT], parked[OUTPUT_INT],
+        dead[OUTPUT_INT];
     char lag[OUTPUT_AGE], rate[2][OUTPUT_INT];
     struct buf text;
     buf_init(&text, 8192);
@@ -135,19 +149,22 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
     };
     int r = text.failed ? err_nomem(err) : output_row(tb, cells, err);
     buf_release(&text);
-    if (r == 0) paint(tb, c);
+    if (r == 0)
+        paint(tb, c);
     return r;
 }
 
 static int consumers_table(const struct look *l, struct error *err)
 {
 #define COMMON \
-    {"NAME", false, false}, {"STATE", false, false}, {"BEHIND", true, false}, {"LAG", true, false}, \
-        {"IN-FLIGHT", true, false}, {"DELIVERED", true, false}, {"PARKED", true, false}, \
+    {"NAME", false, false}, {"STATE", false, false}, {"BEHIND", true, false}, \
+        {"LAG", true, false}, {"IN-FLIGHT", true, false}, {"DELIVERED", true, false}, \
+        {"PARKED", true, false}, \
     { \
         "DEAD", true, false \
     }
-    static const struct output_column once[] = {COMMON, {"LAST ERROR", false, true}, {NULL, false, false}};
+    static const struct output_column once[] = {
+        COMMON, {"LAST ERROR", false, true}, {NULL, false, false}};
     static const struct output_column watch[] = {COMMON,
                                                  {"DELIVERED/S", true, false},
                                                  {"READ/S", true, false},
@@ -156,7 +173,8 @@ static int consumers_table(const struct look *l, struct error *err)
 #undef COMMON
     struct libscols_table *tb;
     bool color = output_color(&l->cli->settings);
-    if (output_table(l->cli->args.status.watch ? watch : once, true, color, &tb, err) != 0) return -1;
+    if (output_table(l->cli->args.status.watch ? watch : once, true, color, &tb, err) != 0)
+        return -1;
     for (size_t i = 0; i < l->n; i++) {
         if (add_row(l, tb, &l->c[i], err) != 0) {
             output_discard(tb);
@@ -175,10 +193,12 @@ static int print_text(const struct look *l, struct error *err)
     buf_init(&b, 8192);
     buf_adds(&b, "store ");
     config_mask(&b, l->cli->settings.store);
-    buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ", output_count(i->events, "event", kept),
-             (long long)i->head);
-    if (i->oldest_at) buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
-    if (l->cli->args.status.watch && rate >= 0) buf_addf(&b, ", %lld emitted/s", (long long)rate);
+    buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
+             output_count(i->events, "event", kept), (long long)i->head);
+    if (i->oldest_at)
+        buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
+    if (l->cli->args.status.watch && rate >= 0)
+        buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
     int r = output_flush(&b, err);
     buf_release(&b);
@@ -194,7 +214,8 @@ static void add_store(struct buf *b, const struct look *l)
     buf_init(&url, 4096);
     config_mask(&url, l->cli->settings.store);
     output_string(b, "url", buf_cstr(&url));
-    if (url.failed) b->failed = true;
+    if (url.failed)
+        b->failed = true;
     buf_release(&url);
     output_number(b, "schema_version", i->schema_version);
     output_number(b, "events", i->events);
@@ -218,7 +239,8 @@ static int print_json(const struct look *l, struct error *err)
         int64_t rate = delivery_rate(l, &l->c[i]);
         buf_adds(&b, i ? ",{" : "{");
         output_consumer(&b, &l->c[i], l->info.now_ms);
-        if (rate >= 0) output_number(&b, "delivered_per_s", rate);
+        if (rate >= 0)
+            output_number(&b, "delivered_per_s", rate);
         buf_addc(&b, '}');
     }
     buf_adds(&b, "]}\n");
@@ -231,9 +253,12 @@ static int print_json(const struct look *l, struct error *err)
 
 static int show(struct look *l, struct error *err)
 {
-    if (look(l, err) != 0) return -1;
-    if (l->cli->args.status.watch && !l->cli->args.json && isatty(STDOUT_FILENO)) fputs("\033[H\033[2J", stdout);
-    if ((l->cli->args.json ? print_json(l, err) : print_text(l, err)) != 0) return -1;
+    if (look(l, err) != 0)
+        return -1;
+    if (l->cli->args.status.watch && !l->cli->args.json && isatty(STDOUT_FILENO))
+        fputs("\033[H\033[2J", stdout);
+    if ((l->cli->args.json ? print_json(l, err) : print_text(l, err)) != 0)
+        return -1;
     remember(l);
     return output_end(err);
 }
@@ -252,8 +277,10 @@ static int watch(struct look *l, struct error *err)
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     while (!interrupted) {
-        if (show(l, err) != 0) return -1;
-        if (!interrupted) nanosleep(&pause, NULL);
+        if (show(l, err) != 0)
+            return -1;
+        if (!interrupted)
+            nanosleep(&pause, NULL);
     }
     return 0;
 }
@@ -261,7 +288,8 @@ static int watch(struct look *l, struct error *err)
 static int run(struct cli *cli, struct error *err)
 {
     struct look l = {.cli = cli};
-    if (commands_store(cli, &l.st, err) != 0) return -1;
+    if (commands_store(cli, &l.st, err) != 0)
+        return -1;
     arena_init(&l.arena, 0);
     int r = cli->args.status.watch ? watch(&l, err) : show(&l, err);
     arena_release(&l.arena);
@@ -270,6 +298,9 @@ static int run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_status[] = {
-    {.name = "status", .help = "show the store and the state of its consumers", .options = options, .run = run},
+    {.name = "status",
+     .help = "show the store and the state of its consumers",
+     .options = options,
+     .run = run},
     {.name = NULL},
 };

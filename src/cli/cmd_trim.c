@@ -4,32 +4,38 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static int set_older_than(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_older_than(void *field, const char *value, const struct option_def *o,
+                          struct error *err)
 {
     struct trim_args *a = field;
     (void)o;
-    if (text_duration(value, &a->older_than_ms, err) != 0) return -1;
+    if (text_duration(value, &a->older_than_ms, err) != 0)
+        return -1;
     a->older_than = true;
     return 0;
 }
 
 static const struct option_def options[] = {
-    {"older-than", "DURATION", NULL, "minimum time since the last consumer received an event; retention if not given",
+    {"older-than", "DURATION", NULL,
+     "minimum time since the last consumer received an event; retention if not given",
      set_older_than, ARG(trim), .env = true},
-    {"dry-run", NULL, "no", "only say what would be deleted", option_bool, ARG(dry_run), .env = true},
+    {"dry-run", NULL, "no", "only say what would be deleted", option_bool, ARG(dry_run),
+     .env = true},
     OPTION_YES,
     OPTION_JSON,
     OPTION_END,
 };
 
 /* trim_all calls until nothing is left to do; each call is a short transaction of its own. */
-static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum, struct error *err)
+static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
+                    struct error *err)
 {
     struct trim_result one;
     *sum = (struct trim_result){0};
     do {
         one = (struct trim_result){0};
-        if (st->ops->trim(st, req, &one, err) != 0) return -1;
+        if (st->ops->trim(st, req, &one, err) != 0)
+            return -1;
         sum->events += one.events;
         sum->keys += one.keys;
         sum->inbox += one.inbox;
@@ -42,23 +48,29 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
 }
 
 /* say_deleted: idempotency keys, inbox rows and receipts are named only if there were any. */
-static void say_deleted(struct buf *b, const struct trim_request *req, const struct trim_result *t, const char *age)
+static void say_deleted(struct buf *b, const struct trim_request *req, const struct trim_result *t,
+                        const char *age)
 {
     char n[OUTPUT_COUNT];
     const struct {
         int64_t n;
         const char *noun;
     } rest[] = {{t->keys, "idempotency key"}, {t->inbox, "inbox row"}, {t->receipts, "receipt"}};
-    buf_addf(b, "%s %s", req->dry_run ? "would delete" : "deleted", output_count(t->events, "event", n));
+    buf_addf(b, "%s %s", req->dry_run ? "would delete" : "deleted",
+             output_count(t->events, "event", n));
     for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++)
-        if (rest[i].n) buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
+        if (rest[i].n)
+            buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
     buf_addf(b, " older than %s\n", age);
-    if (!t->pin[0]) return;
-    buf_addf(b, "%s %s%lld more %s: %s\n", req->dry_run ? "would keep" : "kept", t->kept_more ? "at least " : "",
-             (long long)t->kept_for_pin, t->kept_for_pin == 1 ? "event" : "events", t->pin);
+    if (!t->pin[0])
+        return;
+    buf_addf(b, "%s %s%lld more %s: %s\n", req->dry_run ? "would keep" : "kept",
+             t->kept_more ? "at least " : "", (long long)t->kept_for_pin,
+             t->kept_for_pin == 1 ? "event" : "events", t->pin);
 }
 
-static int report(const struct cli *cli, const struct trim_request *req, const struct trim_result *t, struct error *err)
+static int report(const struct cli *cli, const struct trim_request *req,
+                  const struct trim_result *t, struct error *err)
 {
     char age[32];
     struct buf b;
@@ -85,40 +97,53 @@ static int report(const struct cli *cli, const struct trim_request *req, const s
 }
 
 /* ask_first: what is younger than retention was meant to be kept. */
-static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req, struct error *err)
+static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
+                     struct error *err)
 {
     struct trim_request look = *req;
     struct trim_result would;
     char age[32];
-    bool as_retention = cli->settings.retention_ms > 0 && req->older_than_ms >= cli->settings.retention_ms;
-    if (req->dry_run || as_retention || cli->args.yes) return 0;
+    bool as_retention = cli->settings.retention_ms > 0 &&
+                        req->older_than_ms >= cli->settings.retention_ms;
+    if (req->dry_run || as_retention || cli->args.yes)
+        return 0;
     look.dry_run = true;
-    if (trim_all(st, &look, &would, err) != 0) return -1;
-    if (would.events == 0) return 0;
+    if (trim_all(st, &look, &would, err) != 0)
+        return -1;
+    if (would.events == 0)
+        return 0;
     text_duration_show(req->older_than_ms, age);
-    return confirm(cli, err, "delete %lld event%s older than %s, though retention keeps them for longer",
+    return confirm(cli, err,
+                   "delete %lld event%s older than %s, though retention keeps them for longer",
                    (long long)would.events, would.events == 1 ? "" : "s", age);
 }
 
 static int run(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = &cli->args.trim;
-    struct trim_request req = {
-        .older_than_ms = a->older_than_ms, .inbox_ms = cli->settings.inbox_ms, .dry_run = cli->args.dry_run};
+    struct trim_request req = {.older_than_ms = a->older_than_ms,
+                               .inbox_ms = cli->settings.inbox_ms,
+                               .dry_run = cli->args.dry_run};
     struct trim_result sum;
     struct store *st;
-    if (!a->older_than) req.older_than_ms = cli->settings.retention_ms;
+    if (!a->older_than)
+        req.older_than_ms = cli->settings.retention_ms;
     if (!a->older_than && req.older_than_ms == 0) {
         return options_usage(err, "retention is 0s, for ever; say --older-than to delete anyway");
     }
-    if (commands_store(cli, &st, err) != 0) return -1;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
     int r = ask_first(cli, st, &req, err);
-    if (r == 0) r = trim_all(st, &req, &sum, err);
+    if (r == 0)
+        r = trim_all(st, &req, &sum, err);
     store_close(st);
     return r == 0 ? report(cli, &req, &sum, err) : -1;
 }
 
 const struct command cmd_trim[] = {
-    {.name = "trim", .help = "delete old events that every consumer has received", .options = options, .run = run},
+    {.name = "trim",
+     .help = "delete old events that every consumer has received",
+     .options = options,
+     .run = run},
     {.name = NULL},
 };

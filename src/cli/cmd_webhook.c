@@ -14,7 +14,8 @@
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
 /* set_secret_env checks the name as a consumer's option does, and borrows it. */
-static int set_secret_env(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_secret_env(void *field, const char *value, const struct option_def *o,
+                          struct error *err)
 {
     char *copy = NULL;
     int r = http_options_secret_env(&copy, value, o, err);
@@ -22,18 +23,22 @@ static int set_secret_env(void *field, const char *value, const struct option_de
     return r == 0 ? option_text(field, value, o, err) : -1;
 }
 
-static int set_address(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_address(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
 {
     struct sockaddr_storage sa;
-    if (!ipnet_of_text(value, &sa)) return err_set(err, ERR_CONFIG, "\"%s\" is no address", value);
+    if (!ipnet_of_text(value, &sa))
+        return err_set(err, ERR_CONFIG, "\"%s\" is no address", value);
     return option_text(field, value, o, err);
 }
 
-static int set_retry_after(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_retry_after(void *field, const char *value, const struct option_def *o,
+                           struct error *err)
 {
     struct number_arg *n = field;
     (void)o;
-    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0) return -1;
+    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0)
+        return -1;
     n->given = true;
     return 0;
 }
@@ -46,21 +51,27 @@ static int set_retry_after(void *field, const char *value, const struct option_d
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
-    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long, ARG(webhook.port), .max = 65535},
+    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long, ARG(webhook.port),
+     .max = 65535},
     {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address, ARG(webhook.address)},
     {"verify", "FILE", NULL,
-     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 to replays",
+     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 "
+     "to replays",
      option_name, ARG(webhook.secret_file)},
     OPTION_SECRET_ENV("the same with the secrets in this environment variable"),
-    {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status), .min = 200,
-     .max = 599},
-    {"delay", "DURATION", "0s", "how long to wait before answering", option_span, ARG(webhook.delay_ms)},
-    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after, ARG(webhook.retry_after)},
-    {"max-body", "SIZE", "65MiB", "maximum size of a body; all bodies in progress may take twice that", option_size,
+    {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status),
+     .min = 200, .max = 599},
+    {"delay", "DURATION", "0s", "how long to wait before answering", option_span,
+     ARG(webhook.delay_ms)},
+    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after,
+     ARG(webhook.retry_after)},
+    {"max-body", "SIZE", "65MiB",
+     "maximum size of a body; all bodies in progress may take twice that", option_size,
      ARG(webhook.body_max), .min = 1, .max = LISTEN_BODY_MAX},
-    {"request-timeout", "DURATION", "60s", "how long a request's body may take to arrive", option_span,
-     ARG(webhook.request_ms), .min = 1},
-    {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count), .min = 1},
+    {"request-timeout", "DURATION", "60s", "how long a request's body may take to arrive",
+     option_span, ARG(webhook.request_ms), .min = 1},
+    {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count),
+     .min = 1},
     {"quiet", NULL, "no", "print nothing", option_bool, ARG(webhook.quiet)},
     {"json", NULL, "no", "print a JSON object for each request", option_bool, ARG(json)},
     OPTION_END,
@@ -79,13 +90,15 @@ static const struct option_def verify_options[] = {
     OPTION_SECRET_ENV("environment variable with secrets"),
     OPTION_ID,
     OPTION_TIMESTAMP("webhook-timestamp"),
-    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,... and so on", option_text, ARG(webhook.signature)},
+    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,... and so on", option_text,
+     ARG(webhook.signature)},
     {"any-time", NULL, "no", "accept a signature of any age", option_bool, ARG(webhook.any_time)},
     OPTION_END,
 };
 
 static const struct option_def secret_options[] = {
-    {"asymmetric", NULL, "no", "a pair of ed25519 keys: the private one signs, receivers verify with the public one",
+    {"asymmetric", NULL, "no",
+     "a pair of ed25519 keys: the private one signs, receivers verify with the public one",
      option_bool, ARG(webhook.asymmetric)},
     OPTION_END,
 };
@@ -96,28 +109,35 @@ static const struct option_def public_options[] = {
     OPTION_END,
 };
 
-static int load_keys(const struct webhook_args *w, enum signature_use use, struct signature_keys **ret,
-                     struct error *err)
+static int load_keys(const struct webhook_args *w, enum signature_use use,
+                     struct signature_keys **ret, struct error *err)
 {
     struct signature_source from = {w->secret_file, w->secret_env, use};
-    if (!from.file && !from.variable) return options_usage(err, "say --secret-file FILE or --secret-env NAME");
+    if (!from.file && !from.variable)
+        return options_usage(err, "say --secret-file FILE or --secret-env NAME");
     return signature_keys_load(&from, ret, err);
 }
 
 /* load reads secrets and body, which the caller releases. */
-static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys, struct buf *body,
-                struct error *err)
+static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
+                struct buf *body, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    if (!w->id || !*w->id) return options_usage(err, "say --id ID");
+    if (!w->id || !*w->id)
+        return options_usage(err, "say --id ID");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
-        return options_usage(err, "an id has no dot in it: it could not be told from the time that is signed with it");
-    if (load_keys(w, use, keys, err) != 0) return -1;
+        return options_usage(
+            err,
+            "an id has no dot in it: it could not be told from the time that is signed with it");
+    if (load_keys(w, use, keys, err) != 0)
+        return -1;
     int e = lines_slurp(path, BODY_MAX, body);
-    if (e == 0 && body->n < BODY_MAX) return 0;
+    if (e == 0 && body->n < BODY_MAX)
+        return 0;
     signature_keys_free(*keys);
-    if (e == 0) return err_set(err, ERR_INVALID, "%s: over 64 MiB", path);
+    if (e == 0)
+        return err_set(err, ERR_INVALID, "%s: over 64 MiB", path);
     return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
 }
 
@@ -130,8 +150,10 @@ static int sign(struct cli *cli, struct error *err)
     buf_init(&out, 8192);
     int r = load(cli, SIGNATURE_SIGN, &keys, &body, err);
     if (r == 0) {
-        struct signature_message m = {
-            str_of(w->id), w->timestamp ? w->timestamp : clock_wall(&clock_system) / 1000, {body.p, body.n}};
+        struct signature_message m = {str_of(w->id),
+                                      w->timestamp ? w->timestamp
+                                                   : clock_wall(&clock_system) / 1000,
+                                      {body.p, body.n}};
         buf_adds(&out, "webhook-id: ");
         output_clean(&out, w->id);
         buf_addf(&out, "\nwebhook-timestamp: %lld\nwebhook-signature: ", (long long)m.timestamp);
@@ -150,7 +172,8 @@ static int verify(struct cli *cli, struct error *err)
     const struct webhook_args *w = &cli->args.webhook;
     struct signature_keys *keys = NULL;
     struct buf body;
-    if (!w->signature || !w->timestamp) return options_usage(err, "say --timestamp SECONDS and --signature TEXT");
+    if (!w->signature || !w->timestamp)
+        return options_usage(err, "say --timestamp SECONDS and --signature TEXT");
     buf_init(&body, BODY_MAX);
     int r = load(cli, SIGNATURE_VERIFY, &keys, &body, err);
     if (r == 0) {
@@ -176,9 +199,9 @@ static void caution(void)
     struct stat st;
     bool file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     if (file && st.st_mode & (S_IROTH | S_IWOTH))
-        output_error(
-            "warning: everybody on this machine can read the file this is written to; chmod o-rwx it, and make "
-            "such files with umask 077");
+        output_error("warning: everybody on this machine can read the file this is written to; "
+                     "chmod o-rwx it, and make "
+                     "such files with umask 077");
 }
 
 static int secret(struct cli *cli, struct error *err)
@@ -188,12 +211,17 @@ static int secret(struct cli *cli, struct error *err)
     caution();
     buf_init(&b, 512);
     buf_init(&public, 256);
-    if (cli->args.webhook.asymmetric) r = signature_new_pair(&b, &public, err);
-    else r = signature_new_secret(&b, err);
+    if (cli->args.webhook.asymmetric)
+        r = signature_new_pair(&b, &public, err);
+    else
+        r = signature_new_secret(&b, err);
     buf_addc(&b, '\n');
-    if (public.n) buf_addf(&b, "# for receivers: %s\n", buf_cstr(&public));
-    if (r == 0) r = output_flush(&b, err);
-    if (b.p) explicit_bzero(b.p, b.cap);
+    if (public.n)
+        buf_addf(&b, "# for receivers: %s\n", buf_cstr(&public));
+    if (r == 0)
+        r = output_flush(&b, err);
+    if (b.p)
+        explicit_bzero(b.p, b.cap);
     buf_release(&b);
     buf_release(&public);
     return r;
@@ -203,10 +231,12 @@ static int public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;
     struct buf b;
-    if (load_keys(&cli->args.webhook, SIGNATURE_VERIFY, &keys, err) != 0) return -1;
+    if (load_keys(&cli->args.webhook, SIGNATURE_VERIFY, &keys, err) != 0)
+        return -1;
     buf_init(&b, 4096);
     int r = signature_public(&b, keys, err);
-    if (r == 0) r = output_flush(&b, err);
+    if (r == 0)
+        r = output_flush(&b, err);
     buf_release(&b);
     signature_keys_free(keys);
     return r;

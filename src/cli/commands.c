@@ -7,8 +7,9 @@
 #define NAMES_MAX 32
 
 const struct command *const commands_all[] = {
-    cmd_init,    cmd_migrate, cmd_emit, cmd_relay, cmd_consume, cmd_consumers, cmd_status, cmd_doctor,
-    cmd_events,  cmd_dead,    cmd_hwm,  cmd_trim,  cmd_grant,   cmd_revoke,    cmd_adopt,  cmd_config,
+    cmd_init,    cmd_migrate, cmd_emit,   cmd_relay,  cmd_consume, cmd_consumers,
+    cmd_status,  cmd_doctor,  cmd_events, cmd_dead,   cmd_hwm,     cmd_trim,
+    cmd_grant,   cmd_revoke,  cmd_adopt,  cmd_config,
 #ifdef OUTBOX_HTTP
     cmd_webhook,
 #endif
@@ -20,7 +21,8 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     const char *names[NAMES_MAX] = {0};
     for (size_t i = 0; commands_all[i]; i++) {
         names[i] = commands_all[i]->name;
-        if (strcmp(names[i], name) != 0) continue;
+        if (strcmp(names[i], name) != 0)
+            continue;
         *ret = commands_all[i];
         return 0;
     }
@@ -29,7 +31,8 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     return options_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
-int commands_sub(const struct command *rows, const char *sub, const struct command **ret, struct error *err)
+int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
+                 struct error *err)
 {
     const char *names[NAMES_MAX] = {0};
     char list[200] = "";
@@ -42,7 +45,8 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
         size_t n = strlen(list);
         snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
     }
-    if (!sub) return options_usage(err, "%s needs one of %s behind it", rows->name, list);
+    if (!sub)
+        return options_usage(err, "%s needs one of %s behind it", rows->name, list);
     char hint[TEXT_HINT], all[TEXT_HINT];
     snprintf(all, sizeof(all), "there are %s", list);
     text_hint(sub, names, (struct text_hint){.otherwise = all}, hint);
@@ -51,16 +55,20 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
 
 int commands_need_store(const struct cli *cli, struct error *err)
 {
-    if (cli->settings.store) return 0;
+    if (cli->settings.store)
+        return 0;
     return err_set(err, ERR_CONFIG,
-                   "no store given; say --store sqlite:shop.db, or set OUTBOX_STORE, or put `store = ...` into the "
+                   "no store given; say --store sqlite:shop.db, or set OUTBOX_STORE, or put `store "
+                   "= ...` into the "
                    "[outbox] section of a config file and name that with -c");
 }
 
 int commands_look(struct cli *cli, struct store **ret, struct error *err)
 {
-    struct store_options opt = {.clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
-    if (commands_need_store(cli, err) != 0) return -1;
+    struct store_options opt = {
+        .clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
+    if (commands_need_store(cli, err) != 0)
+        return -1;
     return store_open(cli->settings.store, &opt, ret, err);
 }
 
@@ -82,18 +90,21 @@ static struct store_options options_of(const struct settings *s)
 
 int commands_store(struct cli *cli, struct store **ret, struct error *err)
 {
-    if (commands_need_store(cli, err) != 0) return -1;
+    if (commands_need_store(cli, err) != 0)
+        return -1;
     struct store_options opt = options_of(&cli->settings);
     return store_open(cli->settings.store, &opt, ret, err);
 }
 
 int commands_create(struct cli *cli, struct store **ret, struct error *err)
 {
-    if (commands_need_store(cli, err) != 0) return -1;
+    if (commands_need_store(cli, err) != 0)
+        return -1;
     struct store_options opt = options_of(&cli->settings);
     opt.create = true;
     opt.replace = cli->args.init.replace;
     opt.lock_ms = cli->args.init.lock_ms;
-    if (opt.lock_ms == 0) opt.lock_ms = 1; /* 0s: try once; to the store, 0 is its default */
+    if (opt.lock_ms == 0)
+        opt.lock_ms = 1; /* 0s: try once; to the store, 0 is its default */
     return store_open(cli->settings.store, &opt, ret, err);
 }

@@ -21,86 +21,105 @@
 
 static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    if (store_url_check(value, err) != 0) return -1;
+    if (store_url_check(value, err) != 0)
+        return -1;
     return option_text(field, value, o, err);
 }
 
 static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct admin_address a;
-    if (admin_address_parse(value, &a, err) != 0) return -1;
+    if (admin_address_parse(value, &a, err) != 0)
+        return -1;
     return option_text(field, value, o, err);
 }
 
-static int set_listen_token_env(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
+                                struct error *err)
 {
-    if (token_variable(value, err) != 0) return -1;
+    if (token_variable(value, err) != 0)
+        return -1;
     return option_text(field, value, o, err);
 }
 
-static int set_listen_hosts(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
+                            struct error *err)
 {
-    if (gate_hosts_check(value, err) != 0) return -1;
+    if (gate_hosts_check(value, err) != 0)
+        return -1;
     return option_text(field, value, o, err);
 }
 
 /* set_listen_mode takes modes that let the owner connect; nobody needs to execute a socket. */
-static int set_listen_mode(void *field, const char *value, const struct option_def *o, struct error *err)
+static int set_listen_mode(void *field, const char *value, const struct option_def *o,
+                           struct error *err)
 {
     char *end;
     long mode = strtol(value, &end, 8);
-    bool good = isdigit((unsigned char)*value) && !*end && (mode & ~0666L) == 0 && (mode & 0600) == 0600;
+    bool good = isdigit((unsigned char)*value) && !*end && (mode & ~0666L) == 0 &&
+                (mode & 0600) == 0600;
     (void)o;
-    if (!good) return err_set(err, ERR_CONFIG, "\"%s\" is no mode of a socket; write 0600, 0660 or 0666", value);
+    if (!good)
+        return err_set(err, ERR_CONFIG, "\"%s\" is no mode of a socket; write 0600, 0660 or 0666",
+                       value);
     *(int64_t *)field = mode;
     return 0;
 }
 
-static const char *const level_names[] = {"debug", "info", "warning", "error", NULL}; /* by enum log_level */
-static const char *const format_names[] = {"text", "json", NULL};                     /* by enum log_format */
-static const char *const color_names[] = {"auto", "always", "never", NULL};           /* by enum color */
+/* by enum log_level */
+static const char *const level_names[] = {"debug", "info", "warning", "error", NULL};
+/* by enum log_format */
+static const char *const format_names[] = {"text", "json", NULL};
+/* by enum color */
+static const char *const color_names[] = {"auto", "always", "never", NULL};
 
 #define AT(field) .at = offsetof(struct settings, field)
 
 const struct option_def config_options[] = {
-    {"store", "URL", NULL, "database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH", set_store,
-     AT(store)},
-    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span, AT(busy_ms),
-     .min = 1},
-    {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size, AT(payload_max), .min = 1,
-     .max = PAYLOAD_LIMIT},
-    {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice, AT(log_level),
-     .names = level_names},
-    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line", option_choice,
-     AT(log_format), .names = format_names},
+    {"store", "URL", NULL, "database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH",
+     set_store, AT(store)},
+    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
+     AT(busy_ms), .min = 1},
+    {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size,
+     AT(payload_max), .min = 1, .max = PAYLOAD_LIMIT},
+    {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice,
+     AT(log_level), .names = level_names},
+    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line",
+     option_choice, AT(log_format), .names = format_names},
     {"log-hold", "DURATION", "60s",
-     "log at most ten similar lines in this time, then only count them; 0s logs all of them", option_span,
-     AT(log_hold_ms)},
-    {"color", "auto|always|never", "auto", "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice,
-     AT(color), .names = color_names},
+     "log at most ten similar lines in this time, then only count them; 0s logs all of them",
+     option_span, AT(log_hold_ms)},
+    {"color", "auto|always|never", "auto",
+     "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice, AT(color),
+     .names = color_names},
     {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE,
-     "how long a stopping relay waits for deliveries that are in flight", option_span, AT(drain_ms)},
-    {"sweep", "DURATION", DEFAULT_SWEEP, "how often to look for work even if nothing signals any", option_span,
-     AT(sweep_ms), .min = 1},
+     "how long a stopping relay waits for deliveries that are in flight", option_span,
+     AT(drain_ms)},
+    {"sweep", "DURATION", DEFAULT_SWEEP, "how often to look for work even if nothing signals any",
+     option_span, AT(sweep_ms), .min = 1},
     {"retention", "DURATION", DEFAULT_RETENTION,
-     "how long to keep an event after its last consumer received it; 0s keeps events forever", option_span,
-     AT(retention_ms)},
+     "how long to keep an event after its last consumer received it; 0s keeps events forever",
+     option_span, AT(retention_ms)},
     {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION,
-     "how long to remember which events a handler has processed", option_span, AT(inbox_ms), .min = 1},
-    {"listen", "ADDRESS:PORT|unix:PATH", NULL, "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025",
-     set_listen, AT(listen)},
+     "how long to remember which events a handler has processed", option_span, AT(inbox_ms),
+     .min = 1},
+    {"listen", "ADDRESS:PORT|unix:PATH", NULL,
+     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
     {"listen-token-file", "FILE", NULL,
-     "file with the bearer token to require; without one, other machines can only read /livez and /readyz", option_name,
-     AT(listen_token_file)},
+     "file with the bearer token to require; without one, other machines can only read /livez and "
+     "/readyz",
+     option_name, AT(listen_token_file)},
     {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
      AT(listen_token_env)},
-    {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any", set_listen_hosts,
-     AT(listen_hosts)},
-    {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode, AT(listen_mode)},
-    {"stuck-after", "DURATION", "60s", "report not ready if a consumer has work but makes no progress for this long",
-     option_span, AT(stuck_ms), .min = 1},
-    {"core-dumps", NULL, "no", "allow core dumps and debuggers even if the process holds a secret", option_bool,
-     AT(core_dumps)},
+    {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any",
+     set_listen_hosts, AT(listen_hosts)},
+    {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode,
+     AT(listen_mode)},
+    {"stuck-after", "DURATION", "60s",
+     "report not ready if a consumer has work but makes no progress for this long", option_span,
+     AT(stuck_ms), .min = 1},
+    {"core-dumps", NULL, "no", "allow core dumps and debuggers even if the process holds a secret",
+     option_bool, AT(core_dumps)},
     {NULL},
 };
 
@@ -129,7 +148,8 @@ void config_release(struct config *c)
         free(c->given[i].where);
     }
     free(c->given);
-    for (int i = 0; i < ORIGINS; i++) release_names(&c->names[i]);
+    for (int i = 0; i < ORIGINS; i++)
+        release_names(&c->names[i]);
     for (size_t i = 0; i < c->n_problems; i++) {
         free(c->problem[i].where);
         free(c->problem[i].text);
@@ -149,8 +169,10 @@ static int check_value(const struct option_def *def, const char *value, struct e
 {
     struct settings s = {0};
     struct consumer c;
-    if (!of_consumer(def)) return option_apply(def, &s, value, err);
-    if (consumer_init(&c, "check", err) != 0) return -1;
+    if (!of_consumer(def))
+        return option_apply(def, &s, value, err);
+    if (consumer_init(&c, "check", err) != 0)
+        return -1;
     int r = option_apply(def, &c, value, err);
     consumer_release(&c);
     return r;
@@ -163,9 +185,11 @@ static char *copy(const char *s)
 
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
-    if (check_value(g->def, g->value, err) != 0) return -1;
+    if (check_value(g->def, g->value, err) != 0)
+        return -1;
     struct given *grown = realloc(c->given, (c->n_given + 1) * sizeof(*grown));
-    if (!grown) return err_nomem(err);
+    if (!grown)
+        return err_nomem(err);
     c->given = grown;
     struct given *new = &grown[c->n_given++];
     *new = (struct given){.def = g->def,
@@ -173,14 +197,16 @@ int config_add(struct config *c, const struct given *g, struct error *err)
                           .consumer = copy(g->consumer),
                           .value = copy(g->value),
                           .where = copy(g->where)};
-    if ((g->consumer && !new->consumer) || !new->value || !new->where) return err_nomem(err);
+    if ((g->consumer && !new->consumer) || !new->value || !new->where)
+        return err_nomem(err);
     return 0;
 }
 
 int config_complain(struct config *c, const struct problem *p, struct error *err)
 {
     struct problem *grown = realloc(c->problem, (c->n_problems + 1) * sizeof(*grown));
-    if (!grown) return err_nomem(err);
+    if (!grown)
+        return err_nomem(err);
     c->problem = grown;
     struct problem new = {copy(p->where), copy(p->text), p->warning};
     if (!new.text || (p->where && !new.where)) {
@@ -195,14 +221,16 @@ int config_complain(struct config *c, const struct problem *p, struct error *err
 /* complain is where reading ends with the first problem, or notes it and goes on. */
 static int complain(struct config *c, const char *where, struct error *err)
 {
-    if (!c->gather || err->code == ERR_NOMEM) return err_prefix(err, "%s", where);
+    if (!c->gather || err->code == ERR_NOMEM)
+        return err_prefix(err, "%s", where);
     struct problem p = {(char *)(uintptr_t)where, err->text, false};
     return config_complain(c, &p, err);
 }
 
 static int check_new(const struct consumer_names *names, const char *name, struct error *err)
 {
-    if (store_name_check(name, err) != 0) return -1;
+    if (store_name_check(name, err) != 0)
+        return -1;
     for (size_t i = 0; i < names->n; i++) {
         if (strcmp(names->name[i], name) == 0)
             return err_set(err, ERR_CONFIG, "there is a consumer \"%s\" already", name);
@@ -210,15 +238,20 @@ static int check_new(const struct consumer_names *names, const char *name, struc
     return 0;
 }
 
-int config_add_name(struct config *c, enum origin origin, const char *name, const char *where, struct error *err)
+int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
+                    struct error *err)
 {
     struct consumer_names *names = &c->names[origin];
-    if (check_new(names, name, err) != 0) return -1;
+    if (check_new(names, name, err) != 0)
+        return -1;
     char **more = realloc(names->name, (names->n + 1) * sizeof(*more));
-    if (more) names->name = more;
+    if (more)
+        names->name = more;
     char **wheres = realloc(names->where, (names->n + 1) * sizeof(*wheres));
-    if (wheres) names->where = wheres;
-    if (!more || !wheres) return err_nomem(err);
+    if (wheres)
+        names->where = wheres;
+    if (!more || !wheres)
+        return err_nomem(err);
     char *kept[] = {strdup(name), strdup(where)};
     if (!kept[0] || !kept[1]) {
         free(kept[0]);
@@ -230,24 +263,29 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
-int config_flag(struct config *c, const char *consumer, const struct option_def *def, const char *value,
-                struct error *err)
+int config_flag(struct config *c, const char *consumer, const struct option_def *def,
+                const char *value, struct error *err)
 {
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
     /* config_add copies: the casts only take const away from what is borrowed meanwhile. */
-    struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value, where};
-    if (config_add(c, &g, err) == 0) return 0;
+    struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value,
+                      where};
+    if (config_add(c, &g, err) == 0)
+        return 0;
     err_prefix(err, "%s", where);
-    if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+    if (err->code == ERR_CONFIG)
+        err->code = CLI_USAGE;
     return -1;
 }
 
 int config_flag_consumer(struct config *c, const char *name, struct error *err)
 {
-    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) == 0) return 0;
+    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) == 0)
+        return 0;
     err_prefix(err, "--consumer");
-    if (err->code == ERR_CONFIG) err->code = CLI_USAGE;
+    if (err->code == ERR_CONFIG)
+        err->code = CLI_USAGE;
     return -1;
 }
 
@@ -267,9 +305,11 @@ static int environment(struct config *c, const struct option_def *table, struct 
     char variable[CONFIG_VARIABLE];
     for (const struct option_def *o = table; o->name; o++) {
         char *value = getenv(config_variable(o->name, variable));
-        if (!value || !*value) continue;
+        if (!value || !*value)
+            continue;
         struct given g = {o, ORIGIN_ENV, NULL, value, variable};
-        if (config_add(c, &g, err) != 0 && complain(c, variable, err) != 0) return -1;
+        if (config_add(c, &g, err) != 0 && complain(c, variable, err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -293,12 +333,14 @@ static const char *where_now(const struct reading *r, char out[WHERE])
 
 static int open_section(struct reading *r, const char *section, struct error *err)
 {
-    if (strcmp(section, "outbox") == 0) return 0;
+    if (strcmp(section, "outbox") == 0)
+        return 0;
     if (strncmp(section, "consumer ", 9) == 0) {
         char where[WHERE];
         return config_add_name(r->config, ORIGIN_FILE, section + 9, where_now(r, where), err);
     }
-    return err_set(err, ERR_CONFIG, "unknown section [%s]; there are [outbox] and [consumer NAME]", section);
+    return err_set(err, ERR_CONFIG, "unknown section [%s]; there are [outbox] and [consumer NAME]",
+                   section);
 }
 
 /* unknown_name says what was meant, looking at the options that may stand in the section. */
@@ -306,36 +348,46 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[64];
     size_t n = 0;
-    for (const struct option_def *o = consumer_options; o->name && n < 63; o++) names[n++] = o->name;
+    for (const struct option_def *o = consumer_options; o->name && n < 63; o++)
+        names[n++] = o->name;
     if (!in_consumer) {
-        for (const struct option_def *o = config_options; o->name && n < 63; o++) names[n++] = o->name;
+        for (const struct option_def *o = config_options; o->name && n < 63; o++)
+            names[n++] = o->name;
     }
     names[n] = NULL;
     bool misplaced = in_consumer && option_find(config_options, name);
     bool typo = text_nearest(name, names) != NULL;
     if (misplaced && !typo) {
-        return err_set(err, ERR_CONFIG, "\"%s\" is not about one consumer; move it to the [outbox] section", name);
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not about one consumer; move it to the [outbox] section", name);
     }
     char hint[TEXT_HINT];
-    text_hint(name, names, (struct text_hint){.otherwise = "outbox config sample lists those there are"}, hint);
+    text_hint(name, names,
+              (struct text_hint){.otherwise = "outbox config sample lists those there are"}, hint);
     return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
-static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+static int visit(void *ctx, const char *section, const char *name, const char *value,
+                 struct error *err)
 {
     struct reading *r = ctx;
-    if (!name) return open_section(r, section, err);
-    if (!*section) return err_set(err, ERR_CONFIG, "\"%s\" stands in no section; put [outbox] before it", name);
+    if (!name)
+        return open_section(r, section, err);
+    if (!*section)
+        return err_set(err, ERR_CONFIG, "\"%s\" stands in no section; put [outbox] before it",
+                       name);
 
     bool in_consumer = strncmp(section, "consumer ", 9) == 0;
     const struct option_def *def = option_find(consumer_options, name);
-    if (!def && !in_consumer) def = option_find(config_options, name);
-    if (!def) return unknown_name(name, in_consumer, err);
+    if (!def && !in_consumer)
+        def = option_find(config_options, name);
+    if (!def)
+        return unknown_name(name, in_consumer, err);
 
     char where[WHERE];
     where_now(r, where);
-    struct given g = {def, ORIGIN_FILE, in_consumer ? (char *)(uintptr_t)(section + 9) : NULL, (char *)(uintptr_t)value,
-                      where};
+    struct given g = {def, ORIGIN_FILE, in_consumer ? (char *)(uintptr_t)(section + 9) : NULL,
+                      (char *)(uintptr_t)value, where};
     return config_add(r->config, &g, err) == 0 ? 0 : err_prefix(err, "%s", name);
 }
 
@@ -344,20 +396,27 @@ static void gather_problem(void *ctx, const struct error *err)
     struct reading *r = ctx;
     struct error why = *err;
     char where[WHERE];
-    if (complain(r->config, where_now(r, where), &why) != 0) r->nomem = why;
+    if (complain(r->config, where_now(r, where), &why) != 0)
+        r->nomem = why;
 }
 
 static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
-    if (text->n > FILE_MAX) return err_set(err, ERR_CONFIG, "%s: over 1 MiB", path);
+    if (text->n > FILE_MAX)
+        return err_set(err, ERR_CONFIG, "%s: over 1 MiB", path);
     c->path = strdup(path);
-    if (!c->path) return err_nomem(err);
-    if (text->n == 0) return 0;
-    struct reading r = {
-        .config = c, .path = path, .ini = {.visit = visit, .problem = c->gather ? gather_problem : NULL}};
+    if (!c->path)
+        return err_nomem(err);
+    if (text->n == 0)
+        return 0;
+    struct reading r = {.config = c,
+                        .path = path,
+                        .ini = {.visit = visit, .problem = c->gather ? gather_problem : NULL}};
     r.ini.ctx = &r;
-    if (ini_read(&r.ini, text->p, text->n, err) != 0) return err_prefix(err, "%s:%zu", path, r.ini.line);
-    if (!r.nomem.code) return 0;
+    if (ini_read(&r.ini, text->p, text->n, err) != 0)
+        return err_prefix(err, "%s:%zu", path, r.ini.line);
+    if (!r.nomem.code)
+        return 0;
     *err = r.nomem;
     return -1;
 }
@@ -367,7 +426,8 @@ int config_file(struct config *c, const char *path, struct error *err)
     struct buf text;
     buf_init(&text, FILE_MAX + 1);
     int e = lines_slurp(path, FILE_MAX + 1, &text);
-    int r = e ? err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path) : parse(c, path, &text, err);
+    int r = e ? err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path)
+              : parse(c, path, &text, err);
     buf_release(&text);
     return r;
 }
@@ -375,16 +435,20 @@ int config_file(struct config *c, const char *path, struct error *err)
 /* load_file: a file that cannot be read is one of the problems, where they are gathered. */
 static int load_file(struct config *c, const char *path, struct error *err)
 {
-    if (config_file(c, path, err) == 0) return 0;
-    if (!c->gather || err->code == ERR_NOMEM) return -1;
+    if (config_file(c, path, err) == 0)
+        return 0;
+    if (!c->gather || err->code == ERR_NOMEM)
+        return -1;
     struct problem p = {NULL, err->text, false};
     return config_complain(c, &p, err);
 }
 
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
-    if (environment(c, config_options, err) != 0 || environment(c, consumer_options, err) != 0) return -1;
-    if (path && load_file(c, path, err) != 0) return -1;
+    if (environment(c, config_options, err) != 0 || environment(c, consumer_options, err) != 0)
+        return -1;
+    if (path && load_file(c, path, err) != 0)
+        return -1;
     return consumers ? config_environment_consumers(c, err) : 0;
 }
 
@@ -392,23 +456,28 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 {
     config_init(ret);
     for (size_t i = 0; i < from->n_given; i++)
-        if (from->given[i].origin == ORIGIN_FLAG && config_add(ret, &from->given[i], err) != 0) return -1;
+        if (from->given[i].origin == ORIGIN_FLAG && config_add(ret, &from->given[i], err) != 0)
+            return -1;
     for (size_t i = 0; i < from->names[ORIGIN_FLAG].n; i++)
-        if (config_flag_consumer(ret, from->names[ORIGIN_FLAG].name[i], err) != 0) return -1;
+        if (config_flag_consumer(ret, from->names[ORIGIN_FLAG].name[i], err) != 0)
+            return -1;
     return config_load(ret, from->path, true, err);
 }
 
 /* ---- what counts ---- */
 
-const struct given *config_get(const struct config *c, const char *consumer, const struct option_def *def)
+const struct given *config_get(const struct config *c, const char *consumer,
+                               const struct option_def *def)
 {
     const struct given *best = NULL;
     int best_rank = -1;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        if (g->def != def || (g->consumer && (!consumer || strcmp(g->consumer, consumer) != 0))) continue;
+        if (g->def != def || (g->consumer && (!consumer || strcmp(g->consumer, consumer) != 0)))
+            continue;
         int rank = 2 * (int)g->origin + (g->consumer ? 1 : 0);
-        if (rank < best_rank) continue;
+        if (rank < best_rank)
+            continue;
         best = g;
         best_rank = rank;
     }
@@ -421,7 +490,8 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
     for (const struct option_def *o = config_options; o->name; o++) {
         const struct given *g = config_get(c, NULL, o);
         const char *value = g ? g->value : o->def;
-        if (value && option_apply(o, &s, value, err) != 0) return err_prefix(err, "%s", o->name);
+        if (value && option_apply(o, &s, value, err) != 0)
+            return err_prefix(err, "%s", o->name);
     }
     *ret = s;
     return 0;
@@ -430,7 +500,8 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
     enum origin from = ORIGIN_FLAG;
-    while (from > ORIGIN_FILE && c->names[from].n == 0) from--;
+    while (from > ORIGIN_FILE && c->names[from].n == 0)
+        from--;
     *ret_n = c->names[from].n;
     return c->names[from].name;
 }

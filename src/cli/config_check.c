@@ -1,5 +1,5 @@
-/* config_check.c: whether a relay could run with the settings. `config check` and the relay itself look the same way, so that the
- * one says what the other would. */
+/* config_check.c: whether a relay could run with the settings. `config check` and the relay itself
+ * look the same way, so that the one says what the other would. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,23 +44,26 @@ static const char *value_of(const struct checking *k, const char *consumer, cons
     return g ? g->value : def->def;
 }
 
-/* culprit is the option that an error speaks of: by its name, or by the file that it names. NULL: none, so it is the sink. */
+/* culprit is the option that an error speaks of: by its name, or by the file that it names. NULL:
+ * none, so it is the sink. */
 static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, consumer, o);
-        if (!g || strcmp(o->name, "sink") == 0) continue;
+        if (!g || strcmp(o->name, "sink") == 0)
+            continue;
         bool file = o->arg && strcmp(o->arg, "FILE") == 0;
         bool named = strchr(o->name, '-') && strstr(text, o->name);
-        if (named || (file && strstr(text, g->value))) return g;
+        if (named || (file && strstr(text, g->value)))
+            return g;
     }
     return NULL;
 }
 
 #define WITHOUT_MAX 32
 
-/* A consumer as it would be, were it not for the problems that were told of already: without some of its options, and with
- * another URL of its sink. */
+/* A consumer as it would be, were it not for the problems that were told of already: without some
+ * of its options, and with another URL of its sink. */
 struct trial {
     const char *name;
     const struct given *without[WITHOUT_MAX];
@@ -72,19 +75,24 @@ struct trial {
 static bool left_out(const struct trial *t, const struct given *g)
 {
     for (size_t i = 0; i < t->n; i++)
-        if (t->without[i] == g) return true;
+        if (t->without[i] == g)
+            return true;
     return false;
 }
 
 /* fill makes the consumer as the relay would. */
-static int fill(const struct checking *k, const struct trial *t, struct consumer *ret, struct error *err)
+static int fill(const struct checking *k, const struct trial *t, struct consumer *ret,
+                struct error *err)
 {
-    if (consumer_init(ret, t->name, err) != 0) return -1;
+    if (consumer_init(ret, t->name, err) != 0)
+        return -1;
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, t->name, o);
-        if (!g || left_out(t, g)) continue;
+        if (!g || left_out(t, g))
+            continue;
         const char *value = t->url && strcmp(o->name, "sink") == 0 ? t->url : g->value;
-        if (option_apply(o, ret, value, err) == 0) continue;
+        if (option_apply(o, ret, value, err) == 0)
+            continue;
         consumer_release(ret);
         return -1;
     }
@@ -106,7 +114,8 @@ static int try_sink(const struct consumer *c, bool connect, struct error *err)
     struct sink *sk;
     cfg.clock = &clock_system;
     cfg.done = ignore;
-    if (sink_find(cfg.url, &kind, err) != 0 || kind->open(&cfg, &sk, err) != 0) return -1;
+    if (sink_find(cfg.url, &kind, err) != 0 || kind->open(&cfg, &sk, err) != 0)
+        return -1;
     int r = connect && kind->probe ? kind->probe(sk, PROBE_MS, err) : 0;
     kind->close(sk);
     return r;
@@ -116,7 +125,8 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
 {
     struct consumer c;
     *err = (struct error){0};
-    if (fill(k, t, &c, err) != 0) return -1;
+    if (fill(k, t, &c, err) != 0)
+        return -1;
     int r = try_sink(&c, k->connect && !t->mended, err);
     consumer_release(&c);
     return r;
@@ -126,16 +136,19 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
 static char *replaced(const char *url, size_t at, size_t n, const char *by)
 {
     char *made = NULL;
-    if (asprintf(&made, "%.*s%s%s", (int)at, url, by, url + at + n) < 0) return NULL;
+    if (asprintf(&made, "%.*s%s%s", (int)at, url, by, url + at + n) < 0)
+        return NULL;
     return made;
 }
 
-/* fits says whether the problem is gone with this URL; then the trial goes on with it, and url is its. */
+/* fits says whether the problem is gone with this URL; then the trial goes on with it, and url is
+ * its. */
 static bool fits(const struct checking *k, struct trial *t, char *url, const char *problem)
 {
     struct error err;
     struct trial with = *t;
-    if (!url) return false;
+    if (!url)
+        return false;
     with.url = url;
     with.mended = true;
     if (try_consumer(k, &with, &err) != 0 && strcmp(err.text, problem) == 0) {
@@ -147,26 +160,32 @@ static bool fits(const struct checking *k, struct trial *t, char *url, const cha
     return true;
 }
 
-/* mend_url looks which part of the sink's URL a problem is about: the one without which it is gone. What else is wrong with
- * the URL can be told then, too. */
-static bool mend_url(const struct checking *k, struct trial *t, const char *url, const char *problem)
+/* mend_url looks which part of the sink's URL a problem is about: the one without which it is gone.
+ * What else is wrong with the URL can be told then, too. */
+static bool mend_url(const struct checking *k, struct trial *t, const char *url,
+                     const char *problem)
 {
     const char *host = strstr(url, "://");
     size_t query = strcspn(url, "?");
     for (size_t at = query; url[at];) {
         size_t from = at + 1, n = strcspn(url + from, "&");
         const char *by = strncmp(url + from, "stream=", 7) == 0 ? "stream=x" : "";
-        if (n > 0 && strncmp(url + from, "stream=x", n) != 0 && fits(k, t, replaced(url, from, n, by), problem))
+        if (n > 0 && strncmp(url + from, "stream=x", n) != 0 &&
+            fits(k, t, replaced(url, from, n, by), problem))
             return true;
         at = from + n;
     }
     const char *glue = url[query] ? "&stream=x" : "?stream=x"; /* perhaps it is what is missing */
-    if (!strstr(url + query, "stream=") && fits(k, t, replaced(url, strlen(url), 0, glue), problem)) return true;
-    if (!host || (size_t)(host - url) > query) return false;
+    if (!strstr(url + query, "stream=") && fits(k, t, replaced(url, strlen(url), 0, glue), problem))
+        return true;
+    if (!host || (size_t)(host - url) > query)
+        return false;
     size_t from = (size_t)(host - url) + 3, n = strcspn(url + from, "/?");
     const char *at = memrchr(url + from, '@', n);
-    if (at && fits(k, t, replaced(url, from, (size_t)(at + 1 - url) - from, ""), problem)) return true;
-    if (fits(k, t, replaced(url, from, n, "127.0.0.1"), problem)) return true;
+    if (at && fits(k, t, replaced(url, from, (size_t)(at + 1 - url) - from, ""), problem))
+        return true;
+    if (fits(k, t, replaced(url, from, n, "127.0.0.1"), problem))
+        return true;
     from += n;
     return query > from && fits(k, t, replaced(url, from, query - from, "/"), problem);
 }
@@ -178,13 +197,16 @@ static void check_files(const struct checking *k, const struct trial *t)
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, t->name, o);
         bool file = g && o->arg && strcmp(o->arg, "FILE") == 0;
-        if (!file || left_out(t, g) || access(g->value, R_OK) == 0) continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", t->name, g->value, strerror(errno));
+        if (!file || left_out(t, g) || access(g->value, R_OK) == 0)
+            continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", t->name,
+                 g->value, strerror(errno));
         tell(k, g->where, text, false);
     }
 }
 
-/* check_sink finds one problem after the other, leaving out the option, or the part of the URL, that the last was about. */
+/* check_sink finds one problem after the other, leaving out the option, or the part of the URL,
+ * that the last was about. */
 static void check_sink(const struct checking *k, const char *name)
 {
     struct trial t = {.name = name};
@@ -192,7 +214,8 @@ static void check_sink(const struct checking *k, const char *name)
     char text[sizeof(((struct error *)0)->text) + STORE_NAME_MAX + 32];
     for (size_t told = 0; told < WITHOUT_MAX; told++) {
         struct error err;
-        if (try_consumer(k, &t, &err) == 0) break;
+        if (try_consumer(k, &t, &err) == 0)
+            break;
         const struct given *g = culprit(k, name, err.text);
         snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
         tell(k, g ? g->where : where_of(k, name, "sink"), text, false);
@@ -201,8 +224,10 @@ static void check_sink(const struct checking *k, const char *name)
             continue;
         }
         bool of_url = !g && err.code == ERR_CONFIG;
-        if (of_url && mend_url(k, &t, t.url ? t.url : given, err.text)) continue;
-        if (strncmp(given, "http", 4) == 0) check_files(k, &t);
+        if (of_url && mend_url(k, &t, t.url ? t.url : given, err.text))
+            continue;
+        if (strncmp(given, "http", 4) == 0)
+            check_files(k, &t);
         break;
     }
     free(t.url);
@@ -211,8 +236,10 @@ static void check_sink(const struct checking *k, const char *name)
 static void check_consumer(const struct checking *k, const char *name)
 {
     char text[2 * STORE_NAME_MAX + 200];
-    if (strcmp(value_of(k, name, "order"), "global") == 0 && strcmp(value_of(k, name, "lanes"), "1") != 0) {
-        snprintf(text, sizeof(text), "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
+    if (strcmp(value_of(k, name, "order"), "global") == 0 &&
+        strcmp(value_of(k, name, "lanes"), "1") != 0) {
+        snprintf(text, sizeof(text),
+                 "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
                  name);
         tell(k, where_of(k, name, "lanes"), text, false);
     }
@@ -221,7 +248,8 @@ static void check_consumer(const struct checking *k, const char *name)
         return;
     }
     snprintf(text, sizeof(text),
-             "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, sink = URL in its section, or "
+             "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, sink = URL in its "
+             "section, or "
              "OUTBOX_CONSUMER_<NAME>_SINK",
              name, name);
     tell(k, config_where(k->c, name), text, false);
@@ -235,18 +263,23 @@ static const struct given *given_for(const struct checking *k, const char *optio
 /* check_tokens looks at what the HTTP server asks for. False: nothing. */
 static bool check_tokens(const struct checking *k)
 {
-    const struct given *file = given_for(k, "listen-token-file"), *variable = given_for(k, "listen-token-env");
+    const struct given *file = given_for(k, "listen-token-file"),
+                       *variable = given_for(k, "listen-token-env");
     struct tokens *tokens;
     struct error err;
     struct stat st;
     char text[600];
-    if (!file && !variable) return false;
-    if (token_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens, &err) == 0)
+    if (!file && !variable)
+        return false;
+    if (token_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens, &err) ==
+        0)
         token_free(tokens);
-    else tell(k, file ? file->where : variable->where, err.text, false);
+    else
+        tell(k, file ? file->where : variable->where, err.text, false);
     bool open_to_all = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
     if (open_to_all) {
-        snprintf(text, sizeof(text), "everybody on this machine can read or write %s; chmod o-rwx it", file->value);
+        snprintf(text, sizeof(text),
+                 "everybody on this machine can read or write %s; chmod o-rwx it", file->value);
         tell(k, file->where, text, true);
     }
     return true;
@@ -257,9 +290,11 @@ static void check_listen(const struct checking *k)
     const struct given *listen = given_for(k, "listen");
     struct admin_address a;
     bool asks = check_tokens(k);
-    if (!listen || asks || admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a)) return;
+    if (!listen || asks || admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
+        return;
     tell(k, listen->where,
-         "other machines may reach it, and there is no token to ask them for: only /livez and /readyz are served; set "
+         "other machines may reach it, and there is no token to ask them for: only /livez and "
+         "/readyz are served; set "
          "listen-token-file, or listen at 127.0.0.1 or unix:PATH",
          true);
 }
@@ -270,12 +305,13 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
     size_t n;
     char *const *names = config_consumers(c, &n);
     if (n == 0)
-        tell(
-            &k, c->path,
-            "no consumers to run; say --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, or name with -c a config "
-            "file that has a [consumer NAME] section",
-            false);
-    for (size_t i = 0; i < n; i++) check_consumer(&k, names[i]);
+        tell(&k, c->path,
+             "no consumers to run; say --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
+             "or name with -c a config "
+             "file that has a [consumer NAME] section",
+             false);
+    for (size_t i = 0; i < n; i++)
+        check_consumer(&k, names[i]);
     check_listen(&k);
     config_cautions(c, visit, ctx);
 }

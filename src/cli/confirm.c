@@ -11,7 +11,8 @@
 static bool says_yes(void)
 {
     char line[64] = "";
-    if (!fgets(line, sizeof(line), stdin)) return false;
+    if (!fgets(line, sizeof(line), stdin))
+        return false;
     line[strcspn(line, "\r\n")] = '\0';
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }
@@ -29,7 +30,8 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     char what[700];
     struct buf clean;
     va_list ap;
-    if (cli->args.yes) return 0;
+    if (cli->args.yes)
+        return 0;
     va_start(ap, fmt);
     vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
@@ -41,7 +43,8 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     fprintf(stderr, "This will %s. Go on? [y/N] ", buf_cstr(&clean));
     fflush(stderr);
     buf_release(&clean);
-    if (says_yes()) return 0;
+    if (says_yes())
+        return 0;
     fputs("outbox: nothing was done\n", stderr);
     err->code = CLI_FOUND;
     return -1;

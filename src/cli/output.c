@@ -15,25 +15,30 @@
 void output_locale(void)
 {
     setlocale(LC_CTYPE, "");
-    /* Keys and payloads are UTF-8 whatever LANG says; in the C locale tables would show them as \xNN. */
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+    /* Keys and payloads are UTF-8 whatever LANG says; in the C locale tables would show them as
+     * \xNN. */
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
 }
 
 bool output_color(const struct settings *s)
 {
-    if (s->color != COLOR_AUTO) return s->color == COLOR_ALWAYS;
+    if (s->color != COLOR_AUTO)
+        return s->color == COLOR_ALWAYS;
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
-    if ((no && *no) || (term && strcmp(term, "dumb") == 0)) return false;
+    if ((no && *no) || (term && strcmp(term, "dumb") == 0))
+        return false;
     return isatty(STDOUT_FILENO);
 }
 
 /* ---- tables ---- */
 
-int output_table(const struct output_column *columns, bool headings, bool color, struct libscols_table **ret,
-                 struct error *err)
+int output_table(const struct output_column *columns, bool headings, bool color,
+                 struct libscols_table **ret, struct error *err)
 {
     struct libscols_table *tb = scols_new_table();
-    if (!tb) return err_nomem(err);
+    if (!tb)
+        return err_nomem(err);
     scols_table_enable_colors(tb, color);
     scols_table_enable_noheadings(tb, !headings);
     for (const struct output_column *c = columns; c->name; c++) {
@@ -50,11 +55,14 @@ int output_table(const struct output_column *columns, bool headings, bool color,
 int output_row(struct libscols_table *tb, const char *const *cells, struct error *err)
 {
     struct libscols_line *ln = scols_table_new_line(tb, NULL);
-    if (!ln) return err_nomem(err);
+    if (!ln)
+        return err_nomem(err);
     size_t n = scols_table_get_ncols(tb);
     for (size_t i = 0; i < n; i++) {
-        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Branch): there are as many cells as columns. */
-        if (cells[i] && scols_line_set_data(ln, i, cells[i]) != 0) return err_nomem(err);
+        /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Branch): there are as many cells as
+         * columns. */
+        if (cells[i] && scols_line_set_data(ln, i, cells[i]) != 0)
+            return err_nomem(err);
     }
     return 0;
 }
@@ -63,20 +71,23 @@ void output_paint(struct libscols_table *tb, size_t column, const char *color)
 {
     struct libscols_line *ln = scols_table_get_line(tb, scols_table_get_nlines(tb) - 1);
     struct libscols_cell *ce = ln ? scols_line_get_cell(ln, column) : NULL;
-    if (ce) scols_cell_set_color(ce, color);
+    if (ce)
+        scols_cell_set_color(ce, color);
 }
 
 int output_print(struct libscols_table *tb, struct error *err)
 {
     int r = scols_table_is_empty(tb) ? 0 : scols_print_table(tb);
     scols_unref_table(tb);
-    if (r == -ENOMEM) return err_nomem(err);
+    if (r == -ENOMEM)
+        return err_nomem(err);
     return r == 0 ? 0 : err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
 }
 
 void output_discard(struct libscols_table *tb)
 {
-    if (tb) scols_unref_table(tb);
+    if (tb)
+        scols_unref_table(tb);
 }
 
 int output_pairs(struct libscols_table **ret, struct error *err)
@@ -105,17 +116,20 @@ const char *output_age(int64_t ms, char out[OUTPUT_AGE])
         return out;
     }
     size_t i = 0;
-    while (ms < units[i].ms) i++;
+    while (ms < units[i].ms)
+        i++;
     int n = snprintf(out, OUTPUT_AGE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
     int64_t rest = i < 3 ? ms % units[i].ms / units[i + 1].ms : 0;
-    if (rest) snprintf(out + n, (size_t)(OUTPUT_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
+    if (rest)
+        snprintf(out + n, (size_t)(OUTPUT_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
     return out;
 }
 
 const char *output_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
 {
     out[0] = 0;
-    if (wall_ms) clock_rfc3339(wall_ms, out);
+    if (wall_ms)
+        clock_rfc3339(wall_ms, out);
     return out;
 }
 
@@ -150,8 +164,10 @@ void output_clean(struct buf *b, const char *text)
     size_t length;
     for (size_t at = 0, n = strlen(text); at < n; at += length) {
         length = text_char(text + at, n - at, &fit);
-        if (fit) buf_add(b, text + at, length);
-        else buf_addc(b, '?');
+        if (fit)
+            buf_add(b, text + at, length);
+        else
+            buf_addc(b, '?');
     }
 }
 
@@ -171,7 +187,8 @@ void output_error(const char *text)
 void output_member(struct buf *b, const char *name)
 {
     char last = b->n ? b->p[b->n - 1] : '{';
-    if (last != '{' && last != '[') buf_addc(b, ',');
+    if (last != '{' && last != '[')
+        buf_addc(b, ',');
     json_quote(b, str_of(name));
     buf_addc(b, ':');
 }
@@ -244,17 +261,20 @@ void output_event(struct buf *b, const struct event *ev)
 
 void output_key(struct buf *b, const struct event *ev)
 {
-    if (!ev->aggregate_id.p) return;
+    if (!ev->aggregate_id.p)
+        return;
     buf_addstr(b, ev->aggregate_type);
     buf_addc(b, '/');
     buf_addstr(b, ev->aggregate_id);
 }
 
 /* flat_pair shows a JSON text on one line. */
-static int flat_pair(struct libscols_table *tb, const char *name, struct str json, struct error *err)
+static int flat_pair(struct libscols_table *tb, const char *name, struct str json,
+                     struct error *err)
 {
     struct buf b;
-    if (!json.p) return 0;
+    if (!json.p)
+        return 0;
     buf_init(&b, OUTPUT_MAX);
     json_flat(&b, json);
     int r = buf_cstr(&b) ? output_pair(tb, name, b.p, err) : err_nomem(err);
@@ -284,13 +304,15 @@ int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct
         r = output_pair(tb, pairs[i][0], pairs[i][1], err);
     }
     buf_release(&key);
-    if (r == 0) r = flat_pair(tb, "headers", ev->headers, err);
+    if (r == 0)
+        r = flat_pair(tb, "headers", ev->headers, err);
     return r == 0 ? flat_pair(tb, "payload", ev->payload, err) : -1;
 }
 
 int output_flush(struct buf *b, struct error *err)
 {
-    if (b->failed) return err_nomem(err);
+    if (b->failed)
+        return err_nomem(err);
     if (b->n && fwrite(b->p, 1, b->n, stdout) != b->n) {
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
     }
@@ -300,7 +322,8 @@ int output_flush(struct buf *b, struct error *err)
 
 int output_end(struct error *err)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
     return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
 }
 
@@ -308,22 +331,30 @@ int output_end(struct error *err)
 
 const char *output_consumer_state(const struct consumer_info *c)
 {
-    if (c->paused) return "paused";
-    if (c->down) return "down";
-    if (c->claims > 0) return "in-flight";
-    if (c->parked > 0) return c->last_error ? "retrying" : "waiting"; /* for a delay, or behind one */
+    if (c->paused)
+        return "paused";
+    if (c->down)
+        return "down";
+    if (c->claims > 0)
+        return "in-flight";
+    /* for a delay, or behind one */
+    if (c->parked > 0)
+        return c->last_error ? "retrying" : "waiting";
     return c->behind > 0 || !c->behind_exact ? "behind" : "idle";
 }
 
 const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to)
 {
     char age[OUTPUT_AGE];
-    if (!c->last_error) return NULL;
-    if (!c->down) return c->last_error;
+    if (!c->last_error)
+        return NULL;
+    if (!c->down)
+        return c->last_error;
     buf_clear(to);
     buf_addf(to, "since %s: ", output_age(clock_since(now_ms, c->report_at), age));
     buf_adds(to, c->report);
-    if (c->claims == 0) buf_adds(to, " (as its relay said last; none has a claim now)");
+    if (c->claims == 0)
+        buf_adds(to, " (as its relay said last; none has a claim now)");
     return buf_cstr(to);
 }
 
@@ -340,7 +371,8 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_number(b, "position", c->position);
     output_number(b, "behind", c->behind);
     output_bool(b, "behind_exact", c->behind_exact);
-    output_number(b, "lag_ms", c->oldest_at && now_ms > c->oldest_at ? clock_since(now_ms, c->oldest_at) : 0);
+    output_number(b, "lag_ms",
+                  c->oldest_at && now_ms > c->oldest_at ? clock_since(now_ms, c->oldest_at) : 0);
     output_number(b, "delivered", c->delivered);
     output_number(b, "in_flight", c->inflight);
     output_bool(b, "in_flight_exact", c->inflight_exact);
@@ -370,19 +402,22 @@ void output_progress_start(struct output_progress *p, int64_t total)
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events)
 {
     int64_t now = clock_mono(&clock_system);
-    if (!p->on || now - p->shown_at < REDRAW_NS) return;
+    if (!p->on || now - p->shown_at < REDRAW_NS)
+        return;
     p->shown_at = now;
     if (p->total <= 0) {
         fprintf(stderr, "\r%lld events\033[K", (long long)events);
         return;
     }
     int64_t part = done < p->total ? done * BAR / p->total : BAR;
-    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %lld events\033[K", (int)part, "##############################",
-            BAR - (int)part, "", (long long)(part * 100 / BAR), (long long)events);
+    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %lld events\033[K", (int)part,
+            "##############################", BAR - (int)part, "", (long long)(part * 100 / BAR),
+            (long long)events);
 }
 
 void output_progress_end(struct output_progress *p)
 {
-    if (p->on && p->shown_at) fputs("\r\033[K", stderr);
+    if (p->on && p->shown_at)
+        fputs("\r\033[K", stderr);
     p->on = false;
 }

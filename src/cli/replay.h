@@ -1,4 +1,5 @@
-/* replay.h: which webhooks a receiver has accepted, for as long as their timestamp would let them in again. */
+/* replay.h: which webhooks a receiver has accepted, for as long as their timestamp would let them
+ * in again. */
 #ifndef CLI_REPLAY_H
 #define CLI_REPLAY_H
 
@@ -18,8 +19,10 @@ struct replay_memory;
 /* replay_new makes an empty memory of a fixed size; NULL: out of memory. */
 struct replay_memory *replay_new(void);
 void replay_free(struct replay_memory *r);
-/* replay_known says what a message is. replay_accept takes note of it, and may forget the one that is the first to be too old. now_s is the time. */
-enum replay replay_known(const struct replay_memory *r, const struct signature_message *m, int64_t now_s);
+/* replay_known says what a message is. replay_accept takes note of it, and may forget the one that
+ * is the first to be too old. now_s is the time. */
+enum replay replay_known(const struct replay_memory *r, const struct signature_message *m,
+                         int64_t now_s);
 void replay_accept(struct replay_memory *r, const struct signature_message *m, int64_t now_s);
 
 #endif

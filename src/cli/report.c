@@ -7,7 +7,8 @@ void report_init(struct report *r, const struct cli *cli)
 {
     *r = (struct report){.json = cli->args.json, .color = output_color(&cli->settings)};
     buf_init(&r->b, (size_t)4 << 20);
-    if (r->json) buf_adds(&r->b, "{\"findings\":[");
+    if (r->json)
+        buf_adds(&r->b, "{\"findings\":[");
 }
 
 void report_release(struct report *r)
@@ -27,10 +28,13 @@ static void as_json(struct buf *b, const struct finding *f, bool first)
 
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
-    static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m", "\033[31m"};
-    if (r->color) buf_adds(b, colors[f->level]);
+    static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
+                                                       "\033[31m"};
+    if (r->color)
+        buf_adds(b, colors[f->level]);
     buf_addf(b, "%-8s", finding_level_names[f->level]);
-    if (r->color) buf_adds(b, "\033[0m");
+    if (r->color)
+        buf_adds(b, "\033[0m");
     buf_addf(b, "%-21s", f->name);
     output_clean(b, f->text); /* names in it come from strangers */
     if (f->advice) {
@@ -44,13 +48,17 @@ void report_visit(void *report, const struct finding *f)
 {
     struct report *r = report;
     size_t before = 0;
-    for (int i = 0; i < FINDING_LEVELS; i++) before += r->count[i];
-    if (r->json) as_json(&r->b, f, before == 0);
-    else as_line(r, &r->b, f);
+    for (int i = 0; i < FINDING_LEVELS; i++)
+        before += r->count[i];
+    if (r->json)
+        as_json(&r->b, f, before == 0);
+    else
+        as_line(r, &r->b, f);
     r->count[f->level]++;
 }
 
-void report_say(struct report *r, enum finding_level level, const char *name, const char *advice, const char *fmt, ...)
+void report_say(struct report *r, enum finding_level level, const char *name, const char *advice,
+                const char *fmt, ...)
 {
     char text[600];
     va_list ap;
@@ -68,12 +76,13 @@ static void count(struct buf *b, size_t n, const char *what)
 
 int report_end(struct report *r, struct error *err)
 {
-    size_t notes = r->count[FINDING_NOTE], warnings = r->count[FINDING_WARNING], problems = r->count[FINDING_PROBLEM];
+    size_t notes = r->count[FINDING_NOTE], warnings = r->count[FINDING_WARNING],
+           problems = r->count[FINDING_PROBLEM];
     struct buf *b = &r->b;
     if (r->json) {
         buf_adds(b, "],");
-        buf_addf(b, "\"problems\":%zu,\"warnings\":%zu,\"notes\":%zu,\"ok\":%s}\n", problems, warnings, notes,
-                 problems + warnings ? "false" : "true");
+        buf_addf(b, "\"problems\":%zu,\"warnings\":%zu,\"notes\":%zu,\"ok\":%s}\n", problems,
+                 warnings, notes, problems + warnings ? "false" : "true");
     } else {
         buf_adds(b, problems + warnings ? "not in order: " : "all is well: ");
         count(b, problems, "problem");
@@ -83,9 +92,12 @@ int report_end(struct report *r, struct error *err)
         count(b, notes, "note");
         buf_addc(b, '\n');
     }
-    if (output_flush(b, err) != 0) return -1;
-    if (problems + warnings == 0) return 0;
+    if (output_flush(b, err) != 0)
+        return -1;
+    if (problems + warnings == 0)
+        return 0;
     err_set(err, ERR_NONE, "not in order");
-    if (err) err->code = CLI_FOUND;
+    if (err)
+        err->code = CLI_FOUND;
     return -1;
 }

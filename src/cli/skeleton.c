@@ -96,15 +96,16 @@ static const char program_body[] =
     "    return status;\n"
     "}\n";
 
-static const char makefile[] = "override CFLAGS += -std=c17 -Wall -Wextra $(shell pkg-config --cflags outbox)\n"
-                               "override LDLIBS += $(shell pkg-config --libs outbox)\n"
-                               "\n"
-                               "boot: boot.c\n"
-                               "\n"
-                               "clean:\n"
-                               "\trm -f boot\n"
-                               "\n"
-                               ".PHONY: clean\n";
+static const char makefile[] =
+    "override CFLAGS += -std=c17 -Wall -Wextra $(shell pkg-config --cflags outbox)\n"
+    "override LDLIBS += $(shell pkg-config --libs outbox)\n"
+    "\n"
+    "boot: boot.c\n"
+    "\n"
+    "clean:\n"
+    "\trm -f boot\n"
+    "\n"
+    ".PHONY: clean\n";
 
 /* add_literal appends a string of C. What is no plain character is written in octal, three digits of it; a second question mark
  * might make a trigraph. */
@@ -114,9 +115,12 @@ static void add_literal(struct buf *b, const char *text)
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
         bool trigraph = *p == '?' && p[1] == '?';
         bool special = *p == '"' || *p == '\\' || trigraph;
-        if (special) buf_addc(b, '\\');
-        if (*p < ' ' || *p > '~') buf_addf(b, "\\%03o", *p);
-        else buf_addc(b, (char)*p);
+        if (special)
+            buf_addc(b, '\\');
+        if (*p < ' ' || *p > '~')
+            buf_addf(b, "\\%03o", *p);
+        else
+            buf_addc(b, (char)*p);
     }
     buf_addc(b, '"');
 }
@@ -128,7 +132,9 @@ void skeleton_program(struct buf *b, const char *service, const char *store)
     add_literal(b, service);
     buf_adds(b, "\n#define STORE ");
     add_literal(b, store);
-    buf_adds(b, "\n#define SINK \"stdout:\" /* or \"redis://127.0.0.1:6379/0?stream={type}&lease=lock:outbox:");
+    buf_adds(
+        b,
+        "\n#define SINK \"stdout:\" /* or \"redis://127.0.0.1:6379/0?stream={type}&lease=lock:outbox:");
     buf_adds(b, service);
     buf_adds(b, "\" */\n\n");
     buf_adds(b, program_body);
@@ -146,11 +152,14 @@ static int make_folder(const char *dir, struct error *err)
 {
     char path[SKELETON_PATH];
     size_t n = strlen(dir);
-    if (n == 0) return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is empty");
-    if (n >= sizeof(path)) return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is too long");
+    if (n == 0)
+        return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is empty");
+    if (n >= sizeof(path))
+        return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is too long");
     memcpy(path, dir, n + 1);
     for (char *p = path + 1; *p; p++) {
-        if (*p != '/') continue;
+        if (*p != '/')
+            continue;
         *p = '\0';
         if (mkdir(path, DIR_MODE) != 0 && errno != EEXIST)
             return err_errno(err, ERR_CONFIG, errno, "--out-dir: could not make %s", path);
@@ -164,7 +173,8 @@ static int make_folder(const char *dir, struct error *err)
 static int path_of(const char *dir, const char *name, char out[SKELETON_PATH], struct error *err)
 {
     int n = snprintf(out, SKELETON_PATH, "%s/%s", dir, name);
-    if (n < SKELETON_PATH) return 0;
+    if (n < SKELETON_PATH)
+        return 0;
     return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is too long");
 }
 
@@ -174,25 +184,30 @@ static int look(const char *path, struct skeleton_file *f, struct error *err)
     struct buf there;
     buf_init(&there, f->text.n + 1);
     int e = lines_slurp(path, f->text.n + 1, &there);
-    bool same = e == 0 && there.n == f->text.n && memcmp(there.p ? there.p : "", f->text.p, there.n) == 0;
+    bool same = e == 0 && there.n == f->text.n &&
+                memcmp(there.p ? there.p : "", f->text.p, there.n) == 0;
     buf_release(&there);
     f->there = same;
-    if (e == ENOENT || same) return 0;
-    return err_set(err, ERR_CONFIG,
-                   "%s is there already, and is not what would be written; nothing was: move it away, or take another "
-                   "--out-dir",
-                   path);
+    if (e == ENOENT || same)
+        return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "%s is there already, and is not what would be written; nothing was: move it away, or take another "
+        "--out-dir",
+        path);
 }
 
 /* write_new never replaces a file, nor follows a link: whatever came there meanwhile stays. */
 static int write_new(const char *path, const struct buf *text, struct error *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
-    if (fd < 0) return err_errno(err, ERR_CONFIG, errno, "could not make %s", path);
+    if (fd < 0)
+        return err_errno(err, ERR_CONFIG, errno, "could not make %s", path);
     size_t at = 0;
     while (at < text->n) {
         ssize_t n = write(fd, text->p + at, text->n - at);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n < 0) {
             int e = errno;
             close(fd);
@@ -201,7 +216,8 @@ static int write_new(const char *path, const struct buf *text, struct error *err
         }
         at += (size_t)n;
     }
-    if (close(fd) == 0) return 0;
+    if (close(fd) == 0)
+        return 0;
     return err_errno(err, ERR_FULL, errno, "could not write %s", path);
 }
 
@@ -209,14 +225,20 @@ int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struc
 {
     char path[SKELETON_PATH];
     for (size_t i = 0; i < n; i++)
-        if (!buf_cstr(&files[i].text)) return err_nomem(err);
-    if (make_folder(dir, err) != 0) return -1;
+        if (!buf_cstr(&files[i].text))
+            return err_nomem(err);
+    if (make_folder(dir, err) != 0)
+        return -1;
     for (size_t i = 0; i < n; i++)
-        if (path_of(dir, files[i].name, path, err) != 0 || look(path, &files[i], err) != 0) return -1;
+        if (path_of(dir, files[i].name, path, err) != 0 || look(path, &files[i], err) != 0)
+            return -1;
     for (size_t i = 0; i < n; i++) {
-        if (files[i].there) continue;
-        if (path_of(dir, files[i].name, path, err) != 0) return -1;
-        if (write_new(path, &files[i].text, err) != 0) return -1;
+        if (files[i].there)
+            continue;
+        if (path_of(dir, files[i].name, path, err) != 0)
+            return -1;
+        if (write_new(path, &files[i].text, err) != 0)
+            return -1;
     }
     return 0;
 }

@@ -13,11 +13,12 @@ struct skeleton_file {
     bool there; /* it was there already, just like this */
 };
 
-/* skeleton_program appends boot.c, skeleton_makefile the file that makes it. The service's name has passed store_name_check. */
+/* skeleton_program appends boot.c, skeleton_makefile the file that makes it. The service's name has
+ * passed store_name_check. */
 void skeleton_program(struct buf *b, const char *service, const char *store);
 void skeleton_makefile(struct buf *b);
-/* skeleton_write writes the files into a folder, which it makes if need be. A file that is there and says anything else is an
- * error, and then none is written. */
+/* skeleton_write writes the files into a folder, which it makes if need be. A file that is there
+ * and says anything else is an error, and then none is written. */
 int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struct error *err);
 
 #endif

@@ -7,8 +7,8 @@
 #include "engine/pipeline_impl.h"
 
 static const char silent[] = "a statement of the handler failed, and it did not say so";
-static const char own_record[] =
-    "the handler has recorded itself in the inbox, under the name and key that its own record has: leave that to us";
+static const char own_record[] = "the handler has recorded itself in the inbox, under the name and "
+                                 "key that its own record has: leave that to us";
 
 /* ---- fates ---- */
 
@@ -24,7 +24,8 @@ bool calls_loaded(const struct calls *c, const struct live *l)
 
 int calls_load(struct calls *c, struct live *l, struct error *err)
 {
-    if (calls_loaded(c, l)) return 0;
+    if (calls_loaded(c, l))
+        return 0;
 
     size_t n = c->n_handlers * l->b.n;
     c->key = arena_alloc(&l->a, n * sizeof *c->key);
@@ -32,12 +33,14 @@ int calls_load(struct calls *c, struct live *l, struct error *err)
     c->failure = arena_zalloc(&l->a, n, sizeof *c->failure);
     c->flag = arena_zalloc(&l->a, n, sizeof *c->flag);
     bool room = c->key && c->fate && c->failure && c->flag;
-    if (!room) return err_nomem(err);
+    if (!room)
+        return err_nomem(err);
 
     size_t at = 0;
     for (size_t h = 0; h < c->n_handlers; h++) {
         struct str name = str_of(c->h[h].name);
-        for (size_t i = 0; i < l->b.n; i++) c->key[at++] = (struct inbox_key){name, event_inbox_key(&l->b.ev[i])};
+        for (size_t i = 0; i < l->b.n; i++)
+            c->key[at++] = (struct inbox_key){name, event_inbox_key(&l->b.ev[i])};
     }
     c->n = n;
     c->epoch = l->b.epoch;
@@ -46,7 +49,8 @@ int calls_load(struct calls *c, struct live *l, struct error *err)
 
 void calls_forget(struct calls *c, const struct live *l)
 {
-    if (calls_loaded(c, l)) c->epoch = 0;
+    if (calls_loaded(c, l))
+        c->epoch = 0;
 }
 
 static size_t place_of(size_t handler, const struct item *it)
@@ -59,42 +63,50 @@ void calls_renew(struct calls *c)
 {
     for (size_t i = 0; i < c->n; i++) {
         bool of_last_transaction = c->fate[i] == CALL_RECORDED || c->fate[i] == CALL_DONE;
-        if (of_last_transaction) c->fate[i] = CALL_OPEN;
+        if (of_last_transaction)
+            c->fate[i] = CALL_OPEN;
     }
 }
 
-/* calls_flagged marks only calls of which nothing is known: one with a savepoint asks the inbox itself. */
+/* calls_flagged marks only calls of which nothing is known: one with a savepoint asks the inbox
+ * itself. */
 bool calls_flagged(struct calls *c)
 {
     bool any = false;
     for (size_t i = 0; i < c->n; i++) {
-        if (!c->flag[i]) continue;
+        if (!c->flag[i])
+            continue;
         any = true;
-        if (c->fate[i] == CALL_OPEN) c->fate[i] = CALL_RECORDED;
+        if (c->fate[i] == CALL_OPEN)
+            c->fate[i] = CALL_RECORDED;
     }
     return any;
 }
 
 const bool *calls_not_done(struct calls *c)
 {
-    for (size_t i = 0; i < c->n; i++) c->flag[i] = c->fate[i] != CALL_DONE;
+    for (size_t i = 0; i < c->n; i++)
+        c->flag[i] = c->fate[i] != CALL_DONE;
     return c->flag;
 }
 
-/* fail_next makes the call count as failed when the batch is done again. If there is no memory for the reason, the call is
- * made again instead. */
+/* fail_next makes the call count as failed when the batch is done again. If there is no memory for
+ * the reason, the call is made again instead. */
 static void fail_next(struct calls *c, struct live *l, size_t at, const char *why)
 {
-    if (c->fate[at] == CALL_ENDED) return;
+    if (c->fate[at] == CALL_ENDED)
+        return;
     const char *kept = arena_bytes(&l->a, why, strlen(why));
-    if (!kept) return;
+    if (!kept)
+        return;
     c->failure[at] = kept;
     c->fate[at] = CALL_FAILED;
 }
 
 void calls_fail_event(struct calls *c, const struct item *it, const char *why)
 {
-    for (size_t h = 0; h < c->n_handlers; h++) fail_next(c, it->live, place_of(h, it), why);
+    for (size_t h = 0; h < c->n_handlers; h++)
+        fail_next(c, it->live, place_of(h, it), why);
 }
 
 /* ---- what every mode has ---- */
@@ -119,13 +131,15 @@ static enum sink_status failed(struct handler_call *call, const char *why)
 
 static void say_who_ended(const struct calls *c, size_t handler, struct handler_call *call)
 {
-    snprintf(call->text, sizeof call->text,
-             "handler \"%s\" ended the transaction it was given: it must neither commit nor roll back",
-             c->h[handler].name);
+    snprintf(
+        call->text, sizeof call->text,
+        "handler \"%s\" ended the transaction it was given: it must neither commit nor roll back",
+        c->h[handler].name);
 }
 
 /* known_fate answers for calls that are not made any more. HANDLER_RUN: this one may be. */
-static enum handler_entry known_fate(const struct calls *c, size_t handler, size_t at, struct handler_call *call)
+static enum handler_entry known_fate(const struct calls *c, size_t handler, size_t at,
+                                     struct handler_call *call)
 {
     switch (c->fate[at]) {
     case CALL_RECORDED: return HANDLER_SKIP;
@@ -139,12 +153,13 @@ static enum handler_entry known_fate(const struct calls *c, size_t handler, size
     return HANDLER_RUN;
 }
 
-/* recorded_itself looks at the inbox after a call was undone because a record was there already. If the record is gone now,
- * the call had made it. */
+/* recorded_itself looks at the inbox after a call was undone because a record was there already. If
+ * the record is gone now, the call had made it. */
 static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool there;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &there, err) != 0) return -1;
+    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &there, err) != 0)
+        return -1;
     *ret_own = !there;
     return 0;
 }
@@ -159,36 +174,46 @@ static int record(struct effects *e, size_t at, bool *ret_first, struct error *e
 
 static bool has_savepoint(const struct effects *e, size_t at)
 {
-    if (e->mode != MODE_PER_BATCH) return true;
+    if (e->mode != MODE_PER_BATCH)
+        return true;
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
 }
 
-/* enter_savepoint looks for the record before the call and leaves writing it until afterwards: written first, it would block
- * the worker that takes over from one that hangs. */
+/* enter_savepoint looks for the record before the call and leaves writing it until afterwards:
+ * written first, it would block the worker that takes over from one that hangs. */
 static enum handler_entry enter_savepoint(struct effects *e, size_t at, struct error *err)
 {
     bool done;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, err) != 0) return HANDLER_WAIT;
-    if (done) return HANDLER_SKIP;
-    if (e->st->ops->savepoint(e->st, SAVEPOINT_SET, err) != 0) return HANDLER_WAIT;
+    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, err) != 0)
+        return HANDLER_WAIT;
+    if (done)
+        return HANDLER_SKIP;
+    if (e->st->ops->savepoint(e->st, SAVEPOINT_SET, err) != 0)
+        return HANDLER_WAIT;
     return HANDLER_RUN;
 }
 
-static enum handler_entry enter_shared(struct pipeline *p, struct item *it, size_t handler, struct handler_call *call)
+static enum handler_entry enter_shared(struct pipeline *p, struct item *it, size_t handler,
+                                       struct handler_call *call)
 {
     struct effects *e = &p->effects;
     struct error err = {.text = "the transaction has to be undone first"};
 
     bool usable = e->state == EFFECTS_OPEN;
-    if (e->state == EFFECTS_IDLE) usable = effects_open(p, it->live, &err) == 0;
-    if (!usable) return wait_because(call, err.text);
+    if (e->state == EFFECTS_IDLE)
+        usable = effects_open(p, it->live, &err) == 0;
+    if (!usable)
+        return wait_because(call, err.text);
 
     size_t at = place_of(handler, it);
     enum handler_entry entry = known_fate(&e->calls, handler, at, call);
-    if (entry != HANDLER_RUN) return entry;
+    if (entry != HANDLER_RUN)
+        return entry;
 
-    if (has_savepoint(e, at)) entry = enter_savepoint(e, at, &err);
-    if (entry != HANDLER_WAIT) return entry;
+    if (has_savepoint(e, at))
+        entry = enter_savepoint(e, at, &err);
+    if (entry != HANDLER_WAIT)
+        return entry;
     effects_break(e, NULL);
     return wait_because(call, err.text);
 }
@@ -200,17 +225,22 @@ static enum sink_status start_over(struct effects *e, const struct error *why)
     return SINK_CANCELLED;
 }
 
-/* ended_tx deals with a call during which the transaction ended: the effects of the others went with it, or were committed
- * without a settlement. The batch is done again without this call, and finds what was committed in the inbox. If the handler
- * had failed, the database gave the transaction up (SQLite does when the disk is full), which is an ordinary failure. */
-static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status said, const struct handler_call *call)
+/* ended_tx deals with a call during which the transaction ended: the effects of the others went
+ * with it, or were committed without a settlement. The batch is done again without this call, and
+ * finds what was committed in the inbox. If the handler had failed, the database gave the
+ * transaction up (SQLite does when the disk is full), which is an ordinary failure. */
+static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status said,
+                                 const struct handler_call *call)
 {
     bool by_handler = said == SINK_DELIVERED || said == SINK_REJECT;
     const char *why = "the database gave up the handler's transaction";
-    if (call->text[0]) why = call->text;
+    if (call->text[0])
+        why = call->text;
 
-    if (by_handler) e->calls.fate[at] = CALL_ENDED;
-    else fail_next(&e->calls, e->batch, at, why);
+    if (by_handler)
+        e->calls.fate[at] = CALL_ENDED;
+    else
+        fail_next(&e->calls, e->batch, at, why);
     return start_over(e, NULL);
 }
 
@@ -218,19 +248,25 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
 static enum sink_status lost_connection(struct effects *e, size_t at)
 {
     struct calls *c = &e->calls;
-    if (c->fate[at] == CALL_LOST) fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
-    else c->fate[at] = CALL_LOST;
+    if (c->fate[at] == CALL_LOST)
+        fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
+    else
+        c->fate[at] = CALL_LOST;
     return start_over(e, NULL);
 }
 
-/* keep_call records the call and keeps what it did, unless another worker was first: then the effect of that one counts. */
+/* keep_call records the call and keeps what it did, unless another worker was first: then the
+ * effect of that one counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
-    if (record(e, at, &first, err) != 0) return -1;
-    if (first) return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
+    if (record(e, at, &first, err) != 0)
+        return -1;
+    if (first)
+        return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
 
-    if (e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err) != 0) return -1;
+    if (e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err) != 0)
+        return -1;
     return recorded_itself(e, at, ret_own, err);
 }
 
@@ -239,32 +275,43 @@ static int undo_call(struct effects *e, struct error *err)
     return e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err);
 }
 
-static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said, struct handler_call *call)
+static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
+                                        struct handler_call *call)
 {
     struct error err = {0};
     enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE) return ended_tx(e, at, said, call);
-    if (state == TX_LOST) return lost_connection(e, at);
-    if (state == TX_FAILED && said == SINK_DELIVERED) said = failed(call, silent);
+    if (state == TX_GONE)
+        return ended_tx(e, at, said, call);
+    if (state == TX_LOST)
+        return lost_connection(e, at);
+    if (state == TX_FAILED && said == SINK_DELIVERED)
+        said = failed(call, silent);
 
     bool own = false;
     int r;
-    if (said == SINK_DELIVERED) r = keep_call(e, at, &own, &err);
-    else r = undo_call(e, &err);
+    if (said == SINK_DELIVERED)
+        r = keep_call(e, at, &own, &err);
+    else
+        r = undo_call(e, &err);
     bool savepoint_gone = r != 0 && err.code == ERR_MISUSE;
-    if (savepoint_gone) return ended_tx(e, at, SINK_DELIVERED, call);
-    if (r != 0) return start_over(e, &err);
+    if (savepoint_gone)
+        return ended_tx(e, at, SINK_DELIVERED, call);
+    if (r != 0)
+        return start_over(e, &err);
 
-    if (own) said = failed(call, own_record);
-    if (said != SINK_DELIVERED) e->failures++;
+    if (own)
+        said = failed(call, own_record);
+    if (said != SINK_DELIVERED)
+        e->failures++;
     return said;
 }
 
-static enum sink_status leave_shared(struct effects *e, const struct item *it, size_t at, enum sink_status said,
-                                     struct handler_call *call)
+static enum sink_status leave_shared(struct effects *e, const struct item *it, size_t at,
+                                     enum sink_status said, struct handler_call *call)
 {
     e->last = it;
-    if (has_savepoint(e, at)) return leave_savepoint(e, at, said, call);
+    if (has_savepoint(e, at))
+        return leave_savepoint(e, at, said, call);
 
     bool done = said == SINK_DELIVERED && e->st->ops->tx_state(e->st) == TX_OPEN;
     if (done) {
@@ -277,28 +324,35 @@ static enum sink_status leave_shared(struct effects *e, const struct item *it, s
 
 /* ---- calls with a transaction of their own ---- */
 
-static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t handler, struct handler_call *call)
+static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t handler,
+                                    struct handler_call *call)
 {
     struct effects *e = &p->effects;
     struct error err;
-    if (calls_load(&e->calls, it->live, &err) != 0) return wait_because(call, err.text);
+    if (calls_load(&e->calls, it->live, &err) != 0)
+        return wait_because(call, err.text);
 
     size_t at = place_of(handler, it);
     enum handler_entry known = known_fate(&e->calls, handler, at, call);
-    if (known != HANDLER_RUN) return known;
+    if (known != HANDLER_RUN)
+        return known;
 
     bool done = false;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err) != 0) return wait_because(call, err.text);
-    if (done) return HANDLER_SKIP;
-    if (e->calls.h[handler].external) return HANDLER_RUN;
+    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err) != 0)
+        return wait_because(call, err.text);
+    if (done)
+        return HANDLER_SKIP;
+    if (e->calls.h[handler].external)
+        return HANDLER_RUN;
 
-    if (e->st->ops->begin(e->st, &err) != 0) return wait_because(call, err.text);
+    if (e->st->ops->begin(e->st, &err) != 0)
+        return wait_because(call, err.text);
     pipeline_frozen(p, true);
     return HANDLER_RUN;
 }
 
-/* record_external notes that a handler acted outside of the database. If that fails it has acted all the same, and the
- * settlement says so, too. */
+/* record_external notes that a handler acted outside of the database. If that fails it has acted
+ * all the same, and the settlement says so, too. */
 static void record_external(struct pipeline *p, size_t at)
 {
     struct effects *e = &p->effects;
@@ -307,30 +361,39 @@ static void record_external(struct pipeline *p, size_t at)
     int r = e->st->ops->begin(e->st, &err);
     if (r == 0) {
         r = record(e, at, &first, &err);
-        if (r == 0) r = e->st->ops->commit(e->st, &err);
-        if (r != 0) e->st->ops->rollback(e->st);
+        if (r == 0)
+            r = e->st->ops->commit(e->st, &err);
+        if (r != 0)
+            e->st->ops->rollback(e->st);
     }
-    if (r == 0) return;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not record that a handler acted, it may act again: %s", err.text);
+    if (r == 0)
+        return;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "could not record that a handler acted, it may act again: %s", err.text);
 }
 
 /* commit_call commits what the call did, and the record of it, if the claim is still ours. */
-static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool *ret_own, struct error *err)
+static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool *ret_own,
+                       struct error *err)
 {
     struct effects *e = &p->effects;
     bool first, lost;
-    if (record(e, at, &first, err) != 0) return -1;
+    if (record(e, at, &first, err) != 0)
+        return -1;
     if (!first) {
         e->st->ops->rollback(e->st); /* the effect of another worker counts */
         return recorded_itself(e, at, ret_own, err);
     }
-    if (e->st->ops->extend(e->st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, err) != 0) return -1;
-    if (lost) return err_set(err, ERR_LOST, "the claim was lost meanwhile");
+    if (e->st->ops->extend(e->st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, err) != 0)
+        return -1;
+    if (lost)
+        return err_set(err, ERR_LOST, "the claim was lost meanwhile");
     return e->st->ops->commit(e->st, err);
 }
 
 /* end_call says what a call that reported success has come to. */
-static enum sink_status end_call(struct pipeline *p, const struct item *it, size_t handler, struct handler_call *call)
+static enum sink_status end_call(struct pipeline *p, const struct item *it, size_t handler,
+                                 struct handler_call *call)
 {
     struct effects *e = &p->effects;
     struct error err = {.text = "?"};
@@ -343,36 +406,44 @@ static enum sink_status end_call(struct pipeline *p, const struct item *it, size
         say_who_ended(&e->calls, handler, call);
         return SINK_REJECT;
     }
-    if (state != TX_OPEN) return failed(call, silent);
+    if (state != TX_OPEN)
+        return failed(call, silent);
 
     if (commit_call(p, it->live, at, &own, &err) != 0) {
         say(call, err.text);
-        if (effects_refused(e, &err)) return SINK_RETRY;
+        if (effects_refused(e, &err))
+            return SINK_RETRY;
         return SINK_DOWN;
     }
-    if (own) return failed(call, own_record);
+    if (own)
+        return failed(call, own_record);
     return SINK_DELIVERED;
 }
 
-static enum sink_status leave_own(struct pipeline *p, const struct item *it, size_t handler, enum sink_status said,
-                                  struct handler_call *call)
+static enum sink_status leave_own(struct pipeline *p, const struct item *it, size_t handler,
+                                  enum sink_status said, struct handler_call *call)
 {
     struct effects *e = &p->effects;
-    if (said == SINK_DELIVERED) said = end_call(p, it, handler, call);
-    if (said != SINK_DELIVERED) e->st->ops->rollback(e->st);
+    if (said == SINK_DELIVERED)
+        said = end_call(p, it, handler, call);
+    if (said != SINK_DELIVERED)
+        e->st->ops->rollback(e->st);
     pipeline_frozen(p, false);
     return said;
 }
 
 /* ---- the guard ---- */
 
-enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d, struct handler_call *call)
+enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
+                               struct handler_call *call)
 {
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
     struct item *it = (struct item *)d;
-    if (!e->calls.h[handler].external) call->tx = e->st;
-    if (e->mode == MODE_PER_CALL) return enter_own(p, it, handler, call);
+    if (!e->calls.h[handler].external)
+        call->tx = e->st;
+    if (e->mode == MODE_PER_CALL)
+        return enter_own(p, it, handler, call);
     return enter_shared(p, it, handler, call);
 }
 
@@ -384,8 +455,11 @@ enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum
     const struct item *it = (struct item *)d;
     size_t at = place_of(handler, it);
     call->tx = NULL;
-    if (e->mode != MODE_PER_CALL) return leave_shared(e, it, at, said, call);
-    if (!e->calls.h[handler].external) return leave_own(p, it, handler, said, call);
-    if (said == SINK_DELIVERED) record_external(p, at);
+    if (e->mode != MODE_PER_CALL)
+        return leave_shared(e, it, at, said, call);
+    if (!e->calls.h[handler].external)
+        return leave_own(p, it, handler, said, call);
+    if (said == SINK_DELIVERED)
+        record_external(p, at);
     return said;
 }

@@ -8,7 +8,8 @@ void careful_init(struct careful_token *t, atomic_flag *shared)
 /* take gets the permission, unless another pipeline of this process has it. */
 static bool take(struct careful_token *t)
 {
-    if (!t->shared || t->held) return true;
+    if (!t->shared || t->held)
+        return true;
     bool taken_by_another = atomic_flag_test_and_set(t->shared);
     t->held = !taken_by_another;
     return t->held;
@@ -16,14 +17,17 @@ static bool take(struct careful_token *t)
 
 enum careful careful_mode(struct careful_token *t, size_t others)
 {
-    if (others > 0) return CAREFUL_WAIT; /* they end first: a careful event is delivered alone */
-    if (take(t)) return CAREFUL_TAKE;
+    if (others > 0)
+        return CAREFUL_WAIT; /* they end first: a careful event is delivered alone */
+    if (take(t))
+        return CAREFUL_TAKE;
     return CAREFUL_SKIP;
 }
 
 void careful_leave(struct careful_token *t)
 {
-    if (!t->held) return;
+    if (!t->held)
+        return;
     atomic_flag_clear(t->shared);
     t->held = false;
 }

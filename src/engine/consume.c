@@ -17,13 +17,15 @@
 #define ANSWER_MS 10000 /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
 #define IN_MAX \
-    (SIZE_MAX / 2 < UINT64_C(8) << 30 ? SIZE_MAX / 2 : (size_t)(UINT64_C(8) << 30)) /* a hundred large entries */
+    (SIZE_MAX / 2 < UINT64_C(8) << 30 ? SIZE_MAX / 2 \
+                                      : (size_t)(UINT64_C(8) << 30)) /* a hundred large entries */
 #define TEXT_MAX ((size_t)2 << 30)
 #define WAIT_MIN_MS 100
 #define WAIT_MAX_MS 5000
 #define CLAIM_MS 60000
 
-/* (1) stream[0..n) point into names. (2) cursor[i]: own entries of stream[i] that were read before and not acknowledged are
+/* (1) stream[0..n) point into names. (2) cursor[i]: own entries of stream[i] that were read before
+ *   and not acknowledged are
  * looked through from here; "" once they are done, and new ones are read. */
 struct member {
     const struct consume_config *cfg;
@@ -54,38 +56,45 @@ static void pause_for(struct member *m)
 {
     struct pollfd fd = {.fd = m->cfg->wake, .events = POLLIN};
     m->wait_ms = m->wait_ms ? m->wait_ms * 2 : WAIT_MIN_MS;
-    if (m->wait_ms > WAIT_MAX_MS) m->wait_ms = WAIT_MAX_MS;
+    if (m->wait_ms > WAIT_MAX_MS)
+        m->wait_ms = WAIT_MAX_MS;
     poll(&fd, 1, (int)m->wait_ms);
 }
 
 /* ---- asking ---- */
 
-/* ask runs a command. An error reply is an error here: *err has the text, and FATE_FATAL where no waiting helps. */
+/* ask runs a command. An error reply is an error here: *err has the text, and FATE_FATAL where no
+ * waiting helps. */
 static int ask(struct member *m, int argc, const char **argv, redisReply **ret, struct error *err)
 {
     char said[REDIS_TEXT];
-    if (redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err) != 0) return -1;
-    if ((*ret)->type != REDIS_REPLY_ERROR) return 0;
+    if (redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err) != 0)
+        return -1;
+    if ((*ret)->type != REDIS_REPLY_ERROR)
+        return 0;
     redis_conn_text(&m->conn, *ret, said);
     enum redis_fault fault = redis_fault_of((*ret)->str);
-    if (redis_reconnects((*ret)->str)) redis_conn_close(&m->conn);
+    if (redis_reconnects((*ret)->str))
+        redis_conn_close(&m->conn);
     freeReplyObject(*ret);
     *ret = NULL;
-    return err_fate(err, ERR_UNAVAILABLE, fault == REDIS_FAULT_SETUP ? FATE_FATAL : FATE_DOWN, 0, "%s: %s",
-                    m->url.label, said);
+    return err_fate(err, ERR_UNAVAILABLE, fault == REDIS_FAULT_SETUP ? FATE_FATAL : FATE_DOWN, 0,
+                    "%s: %s", m->url.label, said);
 }
 
-/* odd: an answer of another shape than that of Redis, from whatever it is that we are connected to. */
+/* odd: an answer of another shape than that of Redis, from whatever it is that we are connected
+ * to. */
 static int odd(const struct member *m, const char *command, struct error *err)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s gave no such answer to %s as Redis gives", m->url.label,
-                    command);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
+                    "%s gave no such answer to %s as Redis gives", m->url.label, command);
 }
 
 /* is_pair: a text and something that goes with it: an id and fields, a stream and entries. */
 static bool is_pair(const redisReply *r)
 {
-    return r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[0]->type == REDIS_REPLY_STRING;
+    return r->type == REDIS_REPLY_ARRAY && r->elements == 2 &&
+           r->element[0]->type == REDIS_REPLY_STRING;
 }
 
 /* find gives the text behind a name in a list of names and values; NULL: not there. */
@@ -93,7 +102,8 @@ static const redisReply *find(const redisReply *list, const char *name)
 {
     for (size_t i = 0; list->type == REDIS_REPLY_ARRAY && i + 1 < list->elements; i += 2) {
         const redisReply *value = list->element[i + 1];
-        if (!list->element[i]->str || strcmp(list->element[i]->str, name) != 0) continue;
+        if (!list->element[i]->str || strcmp(list->element[i]->str, name) != 0)
+            continue;
         return value->type == REDIS_REPLY_STRING ? value : NULL;
     }
     return NULL;
@@ -104,24 +114,25 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
 {
     redisReply *r = NULL;
     *ret = false;
-    if (redis_conn_call(&m->conn, 3, (const char *[]){"XINFO", "GROUPS", stream}, NULL, ANSWER_MS, m->cfg->wake, &r,
-                        err) != 0)
+    if (redis_conn_call(&m->conn, 3, (const char *[]){"XINFO", "GROUPS", stream}, NULL, ANSWER_MS,
+                        m->cfg->wake, &r, err) != 0)
         return -1;
     for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i < r->elements; i++) {
         const redisReply *name = find(r->element[i], "name");
-        if (name && strcmp(name->str, m->cfg->group) == 0) *ret = true;
+        if (name && strcmp(name->str, m->cfg->group) == 0)
+            *ret = true;
     }
     freeReplyObject(r);
     return 0;
 }
 
-/* last_id: what is in the stream up to it was committed in the source before it was added, so whoever reads the source's rows
- * from now on finds it there. */
+/* last_id: what is in the stream up to it was committed in the source before it was added, so
+ * whoever reads the source's rows from now on finds it there. */
 static int last_id(struct member *m, const char *stream, char id[48], struct error *err)
 {
     redisReply *r = NULL;
-    if (redis_conn_call(&m->conn, 3, (const char *[]){"XINFO", "STREAM", stream}, NULL, ANSWER_MS, m->cfg->wake, &r,
-                        err) != 0)
+    if (redis_conn_call(&m->conn, 3, (const char *[]){"XINFO", "STREAM", stream}, NULL, ANSWER_MS,
+                        m->cfg->wake, &r, err) != 0)
         return -1;
     const redisReply *last = find(r, "last-generated-id");
     int64_t hi, lo;
@@ -137,29 +148,37 @@ static int make_group(struct member *m, const char *stream, struct error *err)
     char from[48] = "0", said[REDIS_TEXT];
     bool there;
     redisReply *r = NULL;
-    if (has_group(m, stream, &there, err) != 0) return -1;
-    if (there) return 0;
-    if (m->cfg->from) snprintf(from, sizeof from, "%s", m->cfg->from);
+    if (has_group(m, stream, &there, err) != 0)
+        return -1;
+    if (there)
+        return 0;
+    if (m->cfg->from)
+        snprintf(from, sizeof from, "%s", m->cfg->from);
     if (m->cfg->snapshot) {
-        if (last_id(m, stream, from, err) != 0) return -1;
+        if (last_id(m, stream, from, err) != 0)
+            return -1;
         if (m->cfg->snapshot(m->cfg->ctx, stream, from, err) != 0) {
             err->fate = FATE_FATAL;
             return -1;
         }
     }
     const char *argv[] = {"XGROUP", "CREATE", stream, m->cfg->group, from, "MKSTREAM"};
-    if (redis_conn_call(&m->conn, 6, argv, NULL, ANSWER_MS, m->cfg->wake, &r, err) != 0) return -1;
+    if (redis_conn_call(&m->conn, 6, argv, NULL, ANSWER_MS, m->cfg->wake, &r, err) != 0)
+        return -1;
     there = r->type != REDIS_REPLY_ERROR || strncmp(r->str, "BUSYGROUP", 9) == 0;
     redis_conn_text(&m->conn, r, said);
     freeReplyObject(r);
-    if (there) return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s, stream %.100s: %s", m->url.label, stream, said);
+    if (there)
+        return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s, stream %.100s: %s", m->url.label,
+                    stream, said);
 }
 
 static int acknowledge(struct member *m, const char *stream, const char *id, struct error *err)
 {
     redisReply *r = NULL;
-    if (ask(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0) return -1;
+    if (ask(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0)
+        return -1;
     freeReplyObject(r);
     return 0;
 }
@@ -169,13 +188,16 @@ static int acknowledge(struct member *m, const char *stream, const char *id, str
 /* event_of finds the field `event` of an entry and reads it. */
 static int event_of(struct member *m, const redisReply *fields, struct event *ev, struct error *err)
 {
-    if (fields->type != REDIS_REPLY_ARRAY) return err_set(err, ERR_INVALID, "it was trimmed away before it was read");
+    if (fields->type != REDIS_REPLY_ARRAY)
+        return err_set(err, ERR_INVALID, "it was trimmed away before it was read");
     const redisReply *value = find(fields, "event");
-    if (!value) return err_set(err, ERR_INVALID, "it has no field named event");
+    if (!value)
+        return err_set(err, ERR_INVALID, "it has no field named event");
     return envelope_read((struct str){value->str, value->len}, &m->text, ev, err);
 }
 
-/* take handles one entry until it is done, or until it is time to stop: those behind it wait, lest they overtake it. */
+/* take handles one entry until it is done, or until it is time to stop: those behind it wait, lest
+ * they overtake it. */
 static int take(struct member *m, const char *stream, const redisReply *entry, struct error *err)
 {
     struct event ev;
@@ -183,17 +205,19 @@ static int take(struct member *m, const char *stream, const redisReply *entry, s
     const char *id = entry->element[0]->str;
     if (event_of(m, entry->element[1], &ev, &why) != 0) {
         m->stats->skipped++;
-        log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream, why.text);
+        log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream,
+               why.text);
         return acknowledge(m, stream, id, err);
     }
     while (m->cfg->handle(m->cfg->ctx, &ev, &why) != 0) {
         m->stats->failed++;
         log_at(m->cfg->log, m->failing ? LOG_DEBUG_ : LOG_WARN_, m->cfg->group,
-               "event %s (%s) failed: %s; it will be tried again, and what is behind it waits", ev.id.p, ev.type.p,
-               why.text);
+               "event %s (%s) failed: %s; it will be tried again, and what is behind it waits",
+               ev.id.p, ev.type.p, why.text);
         m->failing = true;
         pause_for(m);
-        if (told_to_stop(m)) return err_set(err, ERR_BUSY, "told to stop");
+        if (told_to_stop(m))
+            return err_set(err, ERR_BUSY, "told to stop");
     }
     m->stats->handled++;
     m->failing = false;
@@ -201,13 +225,19 @@ static int take(struct member *m, const char *stream, const redisReply *entry, s
     return acknowledge(m, stream, id, err);
 }
 
-static int take_all(struct member *m, const char *stream, const redisReply *entries, struct error *err)
+static int take_all(struct member *m, const char *stream, const redisReply *entries,
+                    struct error *err)
 {
     for (size_t i = 0; entries->type == REDIS_REPLY_ARRAY && i < entries->elements; i++) {
-        if (told_to_stop(m)) return err_set(err, ERR_BUSY, "told to stop");
-        if (entries->element[i]->type == REDIS_REPLY_NIL) continue; /* deleted, as Redis 6 says it */
-        if (!is_pair(entries->element[i])) return odd(m, "a question for entries", err);
-        if (take(m, stream, entries->element[i], err) != 0) return -1;
+        if (told_to_stop(m))
+            return err_set(err, ERR_BUSY, "told to stop");
+        /* deleted, as Redis 6 says it */
+        if (entries->element[i]->type == REDIS_REPLY_NIL)
+            continue;
+        if (!is_pair(entries->element[i]))
+            return odd(m, "a question for entries", err);
+        if (take(m, stream, entries->element[i], err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -219,18 +249,22 @@ static int claim_stranded(struct member *m, const char *stream, struct error *er
     snprintf(idle, sizeof idle, "%lld", (long long)m->claim_ms);
     do {
         redisReply *r = NULL;
-        const char *argv[] = {"XAUTOCLAIM", stream, m->cfg->group, m->name, idle, cursor, "COUNT", COUNT_TEXT};
-        if (ask(m, 8, argv, &r, err) != 0) return -1;
-        if (r->type != REDIS_REPLY_ARRAY || r->elements < 2 || r->element[0]->type != REDIS_REPLY_STRING) {
+        const char *argv[] = {"XAUTOCLAIM", stream, m->cfg->group, m->name,
+                              idle,         cursor, "COUNT",       COUNT_TEXT};
+        if (ask(m, 8, argv, &r, err) != 0)
+            return -1;
+        if (r->type != REDIS_REPLY_ARRAY || r->elements < 2 ||
+            r->element[0]->type != REDIS_REPLY_STRING) {
             freeReplyObject(r);
-            return err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0, "%s: XAUTOCLAIM needs Redis 6.2 or later",
-                            m->url.label);
+            return err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0,
+                            "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
         }
         snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
         m->stats->claimed += (int64_t)r->element[1]->elements;
         int rc = take_all(m, stream, r->element[1], err);
         freeReplyObject(r);
-        if (rc != 0) return -1;
+        if (rc != 0)
+            return -1;
     } while (strcmp(cursor, "0-0") != 0);
     return 0;
 }
@@ -242,17 +276,25 @@ static int read_own(struct member *m, size_t i, struct error *err)
         redisReply *r = NULL;
         const char *argv[] = {"XREADGROUP", "GROUP",   m->cfg->group, m->name,     "COUNT",
                               COUNT_TEXT,   "STREAMS", m->stream[i],  m->cursor[i]};
-        if (ask(m, 9, argv, &r, err) != 0) return -1;
+        if (ask(m, 9, argv, &r, err) != 0)
+            return -1;
         bool any = r->type == REDIS_REPLY_ARRAY && r->elements > 0;
-        const redisReply *entries = any && is_pair(r->element[0]) ? r->element[0]->element[1] : NULL;
+        const redisReply *entries = any && is_pair(r->element[0]) ? r->element[0]->element[1]
+                                                                  : NULL;
         size_t n = entries && entries->type == REDIS_REPLY_ARRAY ? entries->elements : 0;
         int rc = any && !entries ? odd(m, "XREADGROUP", err) : 0;
-        if (n) rc = take_all(m, m->stream[i], entries, err);
-        if (n && rc == 0 && !is_pair(entries->element[n - 1])) rc = odd(m, "XREADGROUP", err);
-        if (n == 0) m->cursor[i][0] = '\0';
-        else if (rc == 0) snprintf(m->cursor[i], sizeof m->cursor[i], "%s", entries->element[n - 1]->element[0]->str);
+        if (n)
+            rc = take_all(m, m->stream[i], entries, err);
+        if (n && rc == 0 && !is_pair(entries->element[n - 1]))
+            rc = odd(m, "XREADGROUP", err);
+        if (n == 0)
+            m->cursor[i][0] = '\0';
+        else if (rc == 0)
+            snprintf(m->cursor[i], sizeof m->cursor[i], "%s",
+                     entries->element[n - 1]->element[0]->str);
         freeReplyObject(r);
-        if (rc != 0) return -1;
+        if (rc != 0)
+            return -1;
     }
     return 0;
 }
@@ -261,20 +303,24 @@ static int read_own(struct member *m, size_t i, struct error *err)
 static int read_new(struct member *m, bool *ret_any, struct error *err)
 {
     char block[24];
-    const char *argv[9 + 2 * STREAMS_MAX] = {"XREADGROUP", "GROUP", m->cfg->group, m->name,  "COUNT",
-                                             COUNT_TEXT,   "BLOCK", block,         "STREAMS"};
+    const char *argv[9 + 2 * STREAMS_MAX] = {"XREADGROUP", "GROUP", m->cfg->group,
+                                             m->name,      "COUNT", COUNT_TEXT,
+                                             "BLOCK",      block,   "STREAMS"};
     snprintf(block, sizeof block, "%d", m->cfg->until_through ? BLOCK_SHORT_MS : BLOCK_MS);
     for (size_t i = 0; i < m->n; i++) {
         argv[9 + i] = m->stream[i];
         argv[9 + m->n + i] = ">";
     }
     redisReply *r = NULL;
-    if (ask(m, (int)(9 + 2 * m->n), argv, &r, err) != 0) return -1;
+    if (ask(m, (int)(9 + 2 * m->n), argv, &r, err) != 0)
+        return -1;
     int rc = 0;
     *ret_any = r->type == REDIS_REPLY_ARRAY && r->elements > 0;
     for (size_t i = 0; *ret_any && rc == 0 && i < r->elements; i++) {
-        if (!is_pair(r->element[i])) rc = odd(m, "XREADGROUP", err);
-        else rc = take_all(m, r->element[i]->element[0]->str, r->element[i]->element[1], err);
+        if (!is_pair(r->element[i]))
+            rc = odd(m, "XREADGROUP", err);
+        else
+            rc = take_all(m, r->element[i]->element[0]->str, r->element[i]->element[1], err);
     }
     freeReplyObject(r);
     return rc;
@@ -282,12 +328,14 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
 
 /* ---- the loop ---- */
 
-/* begin: after a connection was lost, entries that were read may not have been handled: they are our own now. */
+/* begin: after a connection was lost, entries that were read may not have been handled: they are
+ * our own now. */
 static int begin(struct member *m, struct error *err)
 {
     for (size_t i = 0; i < m->n; i++) {
         strcpy(m->cursor[i], "0");
-        if (make_group(m, m->stream[i], err) != 0) return -1;
+        if (make_group(m, m->stream[i], err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -297,15 +345,19 @@ static int go_on(struct member *m, struct error *err)
 {
     bool any = false;
     int64_t now = clock_mono(&clock_system);
-    if (m->conn.state == REDIS_CLOSED && begin(m, err) != 0) return -1;
+    if (m->conn.state == REDIS_CLOSED && begin(m, err) != 0)
+        return -1;
     for (size_t i = 0; i < m->n; i++)
-        if (read_own(m, i, err) != 0) return -1;
+        if (read_own(m, i, err) != 0)
+            return -1;
     if (now >= m->claim_at) {
         for (size_t i = 0; i < m->n; i++)
-            if (claim_stranded(m, m->stream[i], err) != 0) return -1;
+            if (claim_stranded(m, m->stream[i], err) != 0)
+                return -1;
         m->claim_at = now + m->claim_ms / 2 * MS_NS;
     }
-    if (read_new(m, &any, err) != 0) return -1;
+    if (read_new(m, &any, err) != 0)
+        return -1;
     m->wait_ms = 0;
     return m->cfg->until_through && !any ? 1 : 0;
 }
@@ -315,32 +367,42 @@ static int loop(struct member *m, struct error *err)
     bool away = false;
     while (!told_to_stop(m)) {
         int rc = go_on(m, err);
-        if (rc == 1) return 0;
-        if (rc == 0 && away) log_at(m->cfg->log, LOG_INFO_, m->cfg->group, "%s is back", m->url.label);
-        if (rc == 0) away = false;
-        if (rc == 0 || told_to_stop(m)) continue;
-        if (err->fate == FATE_FATAL) return -1;
+        if (rc == 1)
+            return 0;
+        if (rc == 0 && away)
+            log_at(m->cfg->log, LOG_INFO_, m->cfg->group, "%s is back", m->url.label);
+        if (rc == 0)
+            away = false;
+        if (rc == 0 || told_to_stop(m))
+            continue;
+        if (err->fate == FATE_FATAL)
+            return -1;
         redis_conn_close(&m->conn);
-        log_at(m->cfg->log, away ? LOG_DEBUG_ : LOG_WARN_, m->cfg->group, "%s; trying again", err->text);
+        log_at(m->cfg->log, away ? LOG_DEBUG_ : LOG_WARN_, m->cfg->group, "%s; trying again",
+               err->text);
         away = true;
         pause_for(m);
     }
     return 0;
 }
 
-static int set_streams(void *target, const char *value, const struct option_def *o, struct error *err)
+static int set_streams(void *target, const char *value, const struct option_def *o,
+                       struct error *err)
 {
     struct member *m = target;
     (void)o;
     free(m->names);
     m->names = strdup(value);
     m->n = 0;
-    if (!m->names) return err_nomem(err);
+    if (!m->names)
+        return err_nomem(err);
     for (char *save, *p = strtok_r(m->names, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
-        if (m->n == STREAMS_MAX) return err_set(err, ERR_CONFIG, "more than %d streams", STREAMS_MAX);
+        if (m->n == STREAMS_MAX)
+            return err_set(err, ERR_CONFIG, "more than %d streams", STREAMS_MAX);
         m->stream[m->n++] = p;
     }
-    return m->n ? 0 : err_set(err, ERR_CONFIG, "the name of a stream, or several with commas between");
+    return m->n ? 0
+                : err_set(err, ERR_CONFIG, "the name of a stream, or several with commas between");
 }
 
 static const struct option_def options[] = {
@@ -350,11 +412,16 @@ static const struct option_def options[] = {
 
 static int setup(struct member *m, const struct consume_config *cfg, struct error *err)
 {
-    if (redis_url_parse(cfg->url, options, m, &m->url, err) != 0) return -1;
-    if (m->n == 0) return err_set(err, ERR_CONFIG, "which stream? add ?stream=NAME");
-    if (!cfg->group || !*cfg->group) return err_set(err, ERR_CONFIG, "which group?");
-    if (cfg->name) snprintf(m->name, sizeof m->name, "%s", cfg->name);
-    else if (gethostname(m->name, sizeof m->name - 1) != 0) strcpy(m->name, "outbox");
+    if (redis_url_parse(cfg->url, options, m, &m->url, err) != 0)
+        return -1;
+    if (m->n == 0)
+        return err_set(err, ERR_CONFIG, "which stream? add ?stream=NAME");
+    if (!cfg->group || !*cfg->group)
+        return err_set(err, ERR_CONFIG, "which group?");
+    if (cfg->name)
+        snprintf(m->name, sizeof m->name, "%s", cfg->name);
+    else if (gethostname(m->name, sizeof m->name - 1) != 0)
+        strcpy(m->name, "outbox");
     m->claim_ms = cfg->claim_ms > 0 ? cfg->claim_ms : CLAIM_MS;
     return 0;
 }
@@ -363,7 +430,8 @@ int consume_run(const struct consume_config *cfg, struct consume_stats *stats, s
 {
     struct consume_stats ignored = {0};
     struct member *m = calloc(1, sizeof *m);
-    if (!m) return err_nomem(err);
+    if (!m)
+        return err_nomem(err);
     m->cfg = cfg;
     m->stats = stats ? stats : &ignored;
     *m->stats = (struct consume_stats){0};

@@ -7,7 +7,8 @@
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
 #define UNDO_MAX 3          /* a batch undone this often gets savepoints */
 #define SAVEPOINTS_FOR 4    /* and so do as many batches after it */
-#define FRESH_MIN 4 /* after as many batches of which nothing was recorded before, the inbox is not asked first */
+/* after as many batches of which nothing was recorded before, the inbox is not asked first */
+#define FRESH_MIN 4
 
 /* set_mode is the only place where the mode changes. */
 static void set_mode(struct effects *e, enum effects_mode mode)
@@ -21,8 +22,10 @@ void effects_init(struct effects *e, struct store *st, const struct handler *h, 
     *e = (struct effects){.st = st};
     calls_init(&e->calls, h, n);
     bool external = false;
-    for (size_t i = 0; i < n; i++) external = external || h[i].external;
-    if (external) set_mode(e, MODE_PER_CALL);
+    for (size_t i = 0; i < n; i++)
+        external = external || h[i].external;
+    if (external)
+        set_mode(e, MODE_PER_CALL);
 }
 
 struct handler_guard effects_guard(struct pipeline *p)
@@ -34,40 +37,51 @@ struct handler_guard effects_guard(struct pipeline *p)
 
 static enum effects_mode first_mode(const struct effects *e, const struct live *l)
 {
-    if (l->b.n == 1) return MODE_PER_EVENT;
-    if (e->savepoint_batches > 0) return MODE_SAVEPOINTS;
+    if (l->b.n == 1)
+        return MODE_PER_EVENT;
+    if (e->savepoint_batches > 0)
+        return MODE_SAVEPOINTS;
     return MODE_PER_BATCH;
 }
 
 /* load does what is done once for a batch, however often it is done again. */
 static int load(struct effects *e, struct live *l, struct error *err)
 {
-    if (calls_loaded(&e->calls, l)) return 0;
-    if (calls_load(&e->calls, l, err) != 0) return -1;
+    if (calls_loaded(&e->calls, l))
+        return 0;
+    if (calls_load(&e->calls, l, err) != 0)
+        return -1;
     set_mode(e, first_mode(e, l));
     e->undone = 0;
     return 0;
 }
 
-/* ask_inbox finds out which calls took effect before. An event that comes for the first time has none, so where that has been
- * true for a while nobody asks. If one was recorded after all, recording it again will tell, and the batch is done again. */
+/* ask_inbox finds out which calls took effect before. An event that comes for the first time has
+ * none, so where that has been true for a while nobody asks. If one was recorded after all,
+ * recording it again will tell, and the batch is done again. */
 static int ask_inbox(struct effects *e, const struct live *l, struct error *err)
 {
     struct calls *c = &e->calls;
     bool all_new = !l->b.parked && e->fresh >= FRESH_MIN;
-    if (all_new) return 0;
-    if (e->st->ops->handled(e->st, c->key, c->n, c->flag, err) != 0) return -1;
+    if (all_new)
+        return 0;
+    if (e->st->ops->handled(e->st, c->key, c->n, c->flag, err) != 0)
+        return -1;
 
-    if (calls_flagged(c)) e->fresh = 0;
-    else e->fresh++;
+    if (calls_flagged(c))
+        e->fresh = 0;
+    else
+        e->fresh++;
     return 0;
 }
 
 int effects_open(struct pipeline *p, struct live *l, struct error *err)
 {
     struct effects *e = &p->effects;
-    if (load(e, l, err) != 0) return -1;
-    if (e->st->ops->begin(e->st, err) != 0) return -1;
+    if (load(e, l, err) != 0)
+        return -1;
+    if (e->st->ops->begin(e->st, err) != 0)
+        return -1;
 
     e->state = EFFECTS_OPEN;
     e->batch = l;
@@ -77,18 +91,23 @@ int effects_open(struct pipeline *p, struct live *l, struct error *err)
     e->trouble.code = 0;
     pipeline_frozen(p, true);
     calls_renew(&e->calls);
-    if (e->mode != MODE_PER_BATCH) return 0; /* each call asks the inbox, and has its own savepoint */
+    /* each call asks the inbox, and has its own savepoint */
+    if (e->mode != MODE_PER_BATCH)
+        return 0;
 
     int r = ask_inbox(e, l, err);
-    if (r == 0) r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, err);
-    if (r != 0) effects_break(e, NULL);
+    if (r == 0)
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, err);
+    if (r != 0)
+        effects_break(e, NULL);
     return r;
 }
 
 void effects_break(struct effects *e, const struct error *why)
 {
     e->state = EFFECTS_BROKEN;
-    if (why) e->trouble = *why;
+    if (why)
+        e->trouble = *why;
 }
 
 /* ---- undoing it ---- */
@@ -105,16 +124,20 @@ static void uncount(struct pipeline *p, const struct live *l)
 {
     for (size_t i = 0; i < l->b.n; i++) {
         const struct item *it = &l->items[i];
-        if (it->state != ITEM_ENDED || it->released) continue;
-        if (it->out.kind == OUTCOME_DELIVERED) p->stats.delivered--;
+        if (it->state != ITEM_ENDED || it->released)
+            continue;
+        if (it->out.kind == OUTCOME_DELIVERED)
+            p->stats.delivered--;
     }
 }
 
-/* use_savepoints narrows the mode for this batch, and for some to come: what made it necessary is seldom alone. */
+/* use_savepoints narrows the mode for this batch, and for some to come: what made it necessary is
+ * seldom alone. */
 static void use_savepoints(struct effects *e)
 {
     e->savepoint_batches = SAVEPOINTS_FOR;
-    if (e->mode == MODE_PER_BATCH) set_mode(e, MODE_SAVEPOINTS);
+    if (e->mode == MODE_PER_BATCH)
+        set_mode(e, MODE_SAVEPOINTS);
 }
 
 /* undo takes back what the transaction did. The batch starts again. */
@@ -125,7 +148,8 @@ static void undo(struct pipeline *p)
     e->st->ops->rollback(e->st);
     end_tx(p, EFFECTS_IDLE);
     e->undone++;
-    if (e->undone >= UNDO_MAX) use_savepoints(e);
+    if (e->undone >= UNDO_MAX)
+        use_savepoints(e);
 
     uncount(p, l);
     hand_again(&p->hand, l);
@@ -136,9 +160,11 @@ static void undo(struct pipeline *p)
 bool effects_pending(const struct pipeline *p, int64_t now)
 {
     const struct effects *e = &p->effects;
-    if (e->state != EFFECTS_OPEN) return false;
+    if (e->state != EFFECTS_OPEN)
+        return false;
     bool full = e->mode == MODE_PER_EVENT && e->last;
-    if (full) return false;
+    if (full)
+        return false;
     return now - e->opened_at < SLICE;
 }
 
@@ -147,8 +173,10 @@ static int record_done(struct effects *e, struct error *err)
 {
     struct calls *c = &e->calls;
     bool all;
-    if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0) return -1;
-    if (!all) return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
+    if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
+        return -1;
+    if (!all)
+        return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
     return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
 }
 
@@ -157,40 +185,50 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
 {
     struct effects *e = &p->effects;
     judge_batch(p, l);
-    if (live_outcomes(l) != 0) return err_nomem(err);
+    if (live_outcomes(l) != 0)
+        return err_nomem(err);
     struct settlement s = turn_settlement(p, l);
-    if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0) return -1;
+    if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0)
+        return -1;
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
-/* effects_refused: the database has answered, and will not have what handlers did, because of a deferred constraint, say.
- * Any other error means that the answer got lost, or is not about them. */
+/* effects_refused: the database has answered, and will not have what handlers did, because of a
+ * deferred constraint, say. Any other error means that the answer got lost, or is not about
+ * them. */
 bool effects_refused(struct effects *e, const struct error *err)
 {
     bool answered = err->code == ERR_INVALID || err->code == ERR_INTERNAL;
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* isolate: something in the transaction cannot be committed, and only the commit tells. So the batch is done again with one
- * event to a transaction. If it was one already, that event has failed. */
+/* isolate: something in the transaction cannot be committed, and only the commit tells. So the
+ * batch is done again with one event to a transaction. If it was one already, that event has
+ * failed. */
 static void isolate(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s", err->text);
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s",
+           err->text);
     bool culprit_known = e->mode == MODE_PER_EVENT && e->last;
-    if (culprit_known) calls_fail_event(&e->calls, e->last, err->text);
+    if (culprit_known)
+        calls_fail_event(&e->calls, e->last, err->text);
     set_mode(e, MODE_PER_EVENT);
     batch_size_one(&p->batch_size);
     undo(p);
 }
 
-/* count_batch decides how many batches to come begin with savepoints. A batch of one event says nothing about that. */
+/* count_batch decides how many batches to come begin with savepoints. A batch of one event says
+ * nothing about that. */
 static void count_batch(struct effects *e, const struct live *l)
 {
     bool several = l->b.n > 1;
-    if (!several || e->savepoint_batches == 0) return;
-    if (e->failures > 0) e->savepoint_batches = SAVEPOINTS_FOR;
-    else e->savepoint_batches--;
+    if (!several || e->savepoint_batches == 0)
+        return;
+    if (e->failures > 0)
+        e->savepoint_batches = SAVEPOINTS_FOR;
+    else
+        e->savepoint_batches--;
 }
 
 static void commit_failed(struct pipeline *p, const struct error *err)
@@ -203,7 +241,8 @@ static void commit_failed(struct pipeline *p, const struct error *err)
     turn_store_failed(p, err);
 }
 
-/* commit ends a transaction that is sealed. Without the claim it must not take effect: another worker has the events. */
+/* commit ends a transaction that is sealed. Without the claim it must not take effect: another
+ * worker has the events. */
 static void commit(struct pipeline *p, struct live *l, bool lost)
 {
     struct effects *e = &p->effects;
@@ -211,27 +250,31 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     bool keep = !lost;
 
     int r = 0;
-    if (keep) r = e->st->ops->commit(e->st, &err);
-    else e->st->ops->rollback(e->st);
+    if (keep)
+        r = e->st->ops->commit(e->st, &err);
+    else
+        e->st->ops->rollback(e->st);
     if (r != 0) {
         commit_failed(p, &err);
         return;
     }
     end_tx(p, EFFECTS_IDLE);
-    if (lost) uncount(p, l);
+    if (lost)
+        uncount(p, l);
     count_batch(e, l);
     turn_settled(p, 0, lost);
 }
 
-/* give_rest_back keeps what is done and hands the rest to the store: time is up, or the sink is down. */
+/* give_rest_back keeps what is done and hands the rest to the store: time is up, or the sink is
+ * down. */
 static void give_rest_back(struct pipeline *p)
 {
     hand_give_back(&p->hand);
     batch_size_halve(&p->batch_size);
 }
 
-/* seal_failed: if a call was recorded by another worker, or ended the transaction, nobody has seen which. With savepoints the
- * batch will show it. Anything else is a failure of the store. */
+/* seal_failed: if a call was recorded by another worker, or ended the transaction, nobody has seen
+ * which. With savepoints the batch will show it. Anything else is a failure of the store. */
 static void seal_failed(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -242,14 +285,16 @@ static void seal_failed(struct pipeline *p, const struct error *err)
         e->fresh = 0;
     }
     undo(p);
-    if (!unseen) turn_store_failed(p, err);
+    if (!unseen)
+        turn_store_failed(p, err);
 }
 
 static void finish_broken(struct pipeline *p)
 {
     struct error why = p->effects.trouble;
     undo(p);
-    if (why.code) turn_store_failed(p, &why);
+    if (why.code)
+        turn_store_failed(p, &why);
 }
 
 void effects_finish(struct pipeline *p)
@@ -258,26 +303,34 @@ void effects_finish(struct pipeline *p)
     struct live *l = e->batch;
     struct error err = {0};
     bool lost = false;
-    if (e->state == EFFECTS_BROKEN) finish_broken(p);
-    if (e->state != EFFECTS_OPEN) return;
+    if (e->state == EFFECTS_BROKEN)
+        finish_broken(p);
+    if (e->state != EFFECTS_OPEN)
+        return;
 
-    if (l->open > 0) give_rest_back(p);
-    if (seal(p, l, &lost, &err) == 0) commit(p, l, lost);
-    else seal_failed(p, &err);
+    if (l->open > 0)
+        give_rest_back(p);
+    if (seal(p, l, &lost, &err) == 0)
+        commit(p, l, lost);
+    else
+        seal_failed(p, &err);
 }
 
 void effects_drop(struct pipeline *p, const struct live *l)
 {
     struct effects *e = &p->effects;
     calls_forget(&e->calls, l);
-    if (e->batch != l) return;
-    if (effects_in_tx(e)) e->st->ops->rollback(e->st);
-    if (e->state != EFFECTS_IDLE) end_tx(p, EFFECTS_IDLE);
+    if (e->batch != l)
+        return;
+    if (effects_in_tx(e))
+        e->st->ops->rollback(e->st);
+    if (e->state != EFFECTS_IDLE)
+        end_tx(p, EFFECTS_IDLE);
     e->batch = NULL;
 }
 
-/* effects_resolve asks for the claim: if it is still there, nothing was committed. If it is not, all of it was, or another
- * worker has taken over. */
+/* effects_resolve asks for the claim: if it is still there, nothing was committed. If it is not,
+ * all of it was, or another worker has taken over. */
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;
@@ -285,15 +338,18 @@ bool effects_resolve(struct pipeline *p)
     struct error err;
     bool lost;
     int64_t now = pipeline_now(p);
-    if (e->state != EFFECTS_UNSURE) return true;
+    if (e->state != EFFECTS_UNSURE)
+        return true;
 
     bool out_of_time = p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now);
     if (out_of_time) {
         turn_drop(p, 0);
         return true;
     }
-    if (schedule_store_away(&p->schedule, now)) return false;
-    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
+    if (schedule_store_away(&p->schedule, now))
+        return false;
+    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost,
+                               &err) != 0) {
         turn_store_failed(p, &err);
         return false;
     }

@@ -1,8 +1,10 @@
-/* effects.h: handlers that work in the database of the store, so that each event takes effect there once.
+/* effects.h: handlers that work in the database of the store, so that each event takes effect there
+ * once.
  *
- * What the handlers of a batch do, the record that they did it (the inbox) and the settlement of the batch are one
- * transaction, on a handle of its own. The first call opens it, and it ends before the step is over, so nothing waits for the
- * network or for a retry inside it. Its mode says what it spans: see below. calls.h has what becomes of each call. */
+ * What the handlers of a batch do, the record that they did it (the inbox) and the settlement of
+ * the batch are one transaction, on a handle of its own. The first call opens it, and it ends
+ * before the step is over, so nothing waits for the network or for a retry inside it. Its mode says
+ * what it spans: see below. calls.h has what becomes of each call. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
@@ -12,14 +14,17 @@
 
 struct pipeline;
 
-/* How much one transaction spans. A batch begins with the first three as wide as it may, and is done again in a narrower one
- * when a wider one has failed; it never goes back. */
+/* How much one transaction spans. A batch begins with the first three as wide as it may, and is
+ * done again in a narrower one when a wider one has failed; it never goes back. */
 enum effects_mode {
-    MODE_PER_BATCH,  /* all events share it. A call that failed in it has a savepoint from then on */
+    /* all events share it. A call that failed in it has a savepoint from then on */
+    MODE_PER_BATCH,
     MODE_SAVEPOINTS, /* all events share it, with a savepoint around each call */
-    MODE_PER_EVENT,  /* one event, with a savepoint around each call; the rest of the batch is given back */
-    MODE_PER_CALL, /* one call, which is committed only if the claim still holds; a call of an external handler has none,
-                      * and is recorded afterwards. So it is from the start if any handler is external */
+    /* one event, with a savepoint around each call; the rest of the batch is given back */
+    MODE_PER_EVENT,
+    /* one call, which is committed only if the claim still holds; a call of an external handler
+     * has none, and is recorded afterwards. So it is from the start if any handler is external */
+    MODE_PER_CALL,
 };
 
 enum effects_state {
@@ -29,8 +34,10 @@ enum effects_state {
     EFFECTS_UNSURE, /* the answer to its commit got lost */
 };
 
-/* (1) mode is written by set_mode, and state by effects.c. (2) batch and what follows it up to trouble mean something while
- * state is not IDLE. (3) With MODE_PER_CALL state is always IDLE: such a transaction is over before the call has ended. */
+/* (1) mode is written by set_mode, and state by effects.c. (2) batch and what follows it up to
+ *   trouble mean something while
+ * state is not IDLE. (3) With MODE_PER_CALL state is always IDLE: such a transaction is over before
+ * the call has ended. */
 struct effects {
     struct store *st; /* NULL: handlers act on their own */
     struct calls calls;
@@ -51,8 +58,8 @@ struct effects {
 void effects_init(struct effects *e, struct store *st, const struct handler *h, size_t n);
 struct handler_guard effects_guard(struct pipeline *p);
 
-/* effects_used says whether handlers work in the database of the store at all. effects_in_tx: a transaction is open.
- * effects_unsure: nobody knows whether one was committed. */
+/* effects_used says whether handlers work in the database of the store at all. effects_in_tx: a
+ * transaction is open. effects_unsure: nobody knows whether one was committed. */
 static inline bool effects_used(const struct effects *e)
 {
     return e->st != NULL;
@@ -70,15 +77,18 @@ static inline bool effects_unsure(const struct effects *e)
 
 /* effects_pending says whether the batch may go on in the transaction that is open. */
 bool effects_pending(const struct pipeline *p, int64_t now);
-/* effects_finish ends the transaction, if one is open: it settles and commits, or undoes it and has the batch done again. */
+/* effects_finish ends the transaction, if one is open: it settles and commits, or undoes it and has
+ * the batch done again. */
 void effects_finish(struct pipeline *p);
 /* effects_drop undoes it, if it is that of l, and forgets l. */
 void effects_drop(struct pipeline *p, const struct live *l);
-/* effects_resolve finds out what became of a commit whose answer got lost. Returns whether it is known now. */
+/* effects_resolve finds out what became of a commit whose answer got lost. Returns whether it is
+ * known now. */
 bool effects_resolve(struct pipeline *p);
 
-/* What calls.c needs of the transaction. effects_open opens that of l. effects_break: it must be undone, because of what the
- * store said (NULL: nothing). effects_refused tells an error of a commit that is about what handlers did. */
+/* What calls.c needs of the transaction. effects_open opens that of l. effects_break: it must be
+ * undone, because of what the store said (NULL: nothing). effects_refused tells an error of a
+ * commit that is about what handlers did. */
 int effects_open(struct pipeline *p, struct live *l, struct error *err);
 void effects_break(struct effects *e, const struct error *why);
 bool effects_refused(struct effects *e, const struct error *err);

@@ -1,7 +1,8 @@
 #include "engine/evidence.h"
 
-#define DOWN_FAILURES 3 /* before a sink counts as down; and of each event, before it can be given up without proof */
-#define USUAL 512       /* deliveries that count for how many fail usually; the older, the less */
+/* before a sink counts as down; and of each event, before it can be given up without proof */
+#define DOWN_FAILURES 3
+#define USUAL 512 /* deliveries that count for how many fail usually; the older, the less */
 
 void evidence_init(struct evidence *e)
 {
@@ -14,9 +15,12 @@ static void keep_slot(struct evidence *e, int64_t sent_at)
 {
     int64_t number = sent_at / EVIDENCE_SLOT;
     struct evidence_slot *s = &e->slot[number % EVIDENCE_SLOTS];
-    if (s->number != number) *s = (struct evidence_slot){.number = number, .first = sent_at, .last = sent_at};
-    if (sent_at < s->first) s->first = sent_at;
-    if (sent_at > s->last) s->last = sent_at;
+    if (s->number != number)
+        *s = (struct evidence_slot){.number = number, .first = sent_at, .last = sent_at};
+    if (sent_at < s->first)
+        s->first = sent_at;
+    if (sent_at > s->last)
+        s->last = sent_at;
 }
 
 static bool is_near(int64_t failed_sent, int64_t passed_sent)
@@ -30,12 +34,14 @@ static bool in_outage(const struct evidence *e, int64_t sent_at)
     return sent_at >= e->out_from && sent_at < e->out_to;
 }
 
-/* surprising is how many failures in a row are too many to be chance, given how many there usually are: 1 in `odds`. */
+/* surprising is how many failures in a row are too many to be chance, given how many there usually
+ * are: 1 in `odds`. */
 static size_t surprising(const struct evidence *e, size_t least, double odds)
 {
     double usual = e->usual_fails / (e->usual_fails + e->usual_passes + 1.0), chance = 1.0;
     size_t n = 0;
-    for (; n < EVIDENCE_FAILING && (n < least || chance > 1.0 / odds); n++) chance *= usual;
+    for (; n < EVIDENCE_FAILING && (n < least || chance > 1.0 / odds); n++)
+        chance *= usual;
     return n;
 }
 
@@ -43,7 +49,8 @@ static void note_usual(struct evidence *e)
 {
     e->usual_passes++;
     e->usual_fails += (double)e->failures;
-    if (e->usual_passes + e->usual_fails < USUAL) return;
+    if (e->usual_passes + e->usual_fails < USUAL)
+        return;
     e->usual_passes /= 2;
     e->usual_fails /= 2;
 }
@@ -53,8 +60,8 @@ static bool fails_for_long(const struct evidence *e, int64_t ns)
     return e->failures >= surprising(e, DOWN_FAILURES, 1e3) && ns >= EVIDENCE_PATIENCE;
 }
 
-/* note_outage: something was sent, and gets through again. If that ends an outage, what failed in it is nobody's fault but
- * the sink's, however soon after it the sink was back. */
+/* note_outage: something was sent, and gets through again. If that ends an outage, what failed in
+ * it is nobody's fault but the sink's, however soon after it the sink was back. */
 static void note_outage(struct evidence *e, int64_t sent_at)
 {
     bool for_long = fails_for_long(e, sent_at - e->first_sent);
@@ -70,7 +77,8 @@ static void convict(struct evidence *e, int64_t sent_at)
 {
     for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
         struct evidence_suspect *s = &e->suspect[i];
-        if (s->seq && is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at)) s->proven = true;
+        if (s->seq && is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at))
+            s->proven = true;
     }
 }
 
@@ -83,9 +91,11 @@ void evidence_passed(struct evidence *e, int64_t sent_at)
         return;
     }
     bool again = sent_at >= e->first_sent; /* else it was on its way when the sink still worked */
-    if (again) note_outage(e, sent_at);
+    if (again)
+        note_outage(e, sent_at);
     convict(e, sent_at);
-    if (!again) return;
+    if (!again)
+        return;
     e->failing_since = 0;
     e->failures = e->n_failing = 0;
 }
@@ -95,21 +105,25 @@ void evidence_passed(struct evidence *e, int64_t sent_at)
 static void add_failing(struct evidence *e, int64_t seq)
 {
     for (size_t i = 0; i < e->n_failing; i++)
-        if (e->failing[i] == seq) return;
-    if (e->n_failing < EVIDENCE_FAILING) e->failing[e->n_failing++] = seq;
+        if (e->failing[i] == seq)
+            return;
+    if (e->n_failing < EVIDENCE_FAILING)
+        e->failing[e->n_failing++] = seq;
 }
 
 static struct evidence_suspect *find_suspect(struct evidence *e, int64_t seq)
 {
     for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++)
-        if (e->suspect[i].seq == seq) return &e->suspect[i];
+        if (e->suspect[i].seq == seq)
+            return &e->suspect[i];
     return NULL;
 }
 
 static void add_suspect(struct evidence *e, int64_t seq, int64_t sent_at)
 {
     struct evidence_suspect *s = find_suspect(e, seq);
-    if (!s) s = &e->suspect[e->next_suspect++ % EVIDENCE_SUSPECTS];
+    if (!s)
+        s = &e->suspect[e->next_suspect++ % EVIDENCE_SUSPECTS];
     *s = (struct evidence_suspect){.seq = seq, .sent_at = sent_at};
 }
 
@@ -129,11 +143,14 @@ void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t n
 bool evidence_near(const struct evidence *e, int64_t sent_at)
 {
     int64_t number = sent_at / EVIDENCE_SLOT;
-    if (in_outage(e, sent_at)) return false;
+    if (in_outage(e, sent_at))
+        return false;
     for (int64_t n = number; n <= number + EVIDENCE_NEAR / EVIDENCE_SLOT; n++) {
         const struct evidence_slot *s = &e->slot[n % EVIDENCE_SLOTS];
-        if (s->number != n) continue;
-        if (is_near(sent_at, s->first) || is_near(sent_at, s->last)) return true;
+        if (s->number != n)
+            continue;
+        if (is_near(sent_at, s->first) || is_near(sent_at, s->last))
+            return true;
     }
     return false;
 }
@@ -147,7 +164,8 @@ bool evidence_found(struct evidence *e, int64_t seq)
 bool evidence_late(struct evidence *e, int64_t seq)
 {
     struct evidence_suspect *s = find_suspect(e, seq);
-    if (!s || !s->proven) return false;
+    if (!s || !s->proven)
+        return false;
     *s = (struct evidence_suspect){0};
     return true;
 }
@@ -164,7 +182,8 @@ bool evidence_many(const struct evidence *e)
 
 bool evidence_down(const struct evidence *e, int64_t now)
 {
-    if (evidence_certain(e)) return true;
+    if (evidence_certain(e))
+        return true;
     return fails_for_long(e, now - e->failing_since);
 }
 

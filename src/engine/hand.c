@@ -4,27 +4,31 @@ int hand_init(struct hand *h, const struct consumer *c)
 {
     *h = (struct hand){.c = c};
     ready_init(&h->ready);
-    for (size_t i = 0; i < HAND_MAX; i++) arena_init(&h->pool[i].a, 0);
+    for (size_t i = 0; i < HAND_MAX; i++)
+        arena_init(&h->pool[i].a, 0);
     return keymap_init(&h->keys, (size_t)c->batch * 2);
 }
 
 void hand_release(struct hand *h)
 {
-    for (size_t i = 0; i < HAND_MAX; i++) arena_release(&h->pool[i].a);
+    for (size_t i = 0; i < HAND_MAX; i++)
+        arena_release(&h->pool[i].a);
     keymap_release(&h->keys);
 }
 
 struct live *hand_spare(struct hand *h)
 {
     for (size_t i = 0; i < HAND_MAX; i++) {
-        if (!h->pool[i].used) return &h->pool[i];
+        if (!h->pool[i].used)
+            return &h->pool[i];
     }
     return NULL;
 }
 
 int hand_take(struct hand *h, struct live *l, bool chain)
 {
-    /* A fresh batch of the only lane: had there been a claim that we don't know of, the lane would not have been free. */
+    /* A fresh batch of the only lane: had there been a claim that we don't know of, the lane would
+     * not have been free. */
     bool lane_was_free = !l->b.parked && h->c->lanes == 1;
     if (lane_was_free) {
         h->forgot = false;
@@ -43,7 +47,8 @@ void hand_drop(struct hand *h, size_t i)
 {
     live_release(h->live[i], &h->keys);
     h->n--;
-    for (; i < h->n; i++) h->live[i] = h->live[i + 1];
+    for (; i < h->n; i++)
+        h->live[i] = h->live[i + 1];
     if (h->n == 0) {
         h->gave_back = false;
     }
@@ -52,16 +57,19 @@ void hand_drop(struct hand *h, size_t i)
 size_t hand_flying(const struct hand *h)
 {
     size_t flying = 0;
-    for (size_t i = 0; i < h->n; i++) flying += h->live[i]->flying;
+    for (size_t i = 0; i < h->n; i++)
+        flying += h->live[i]->flying;
     return flying;
 }
 
 size_t hand_next(const struct hand *h)
 {
-    if (h->n < 2 || h->forgot) return 0;
+    if (h->n < 2 || h->forgot)
+        return 0;
     const struct live *newest = h->live[h->n - 1];
     bool untried = newest->release_from == newest->b.from + 1;
-    if (untried) return h->n - 1;
+    if (untried)
+        return h->n - 1;
     return 0;
 }
 
@@ -82,16 +90,18 @@ bool hand_untidy(const struct hand *h)
     return h->queue != QUEUE_READY;
 }
 
-/* requeue makes the queue anew, in the order of the batches and of the events in them: what came back goes before what was
- * claimed after it. */
+/* requeue makes the queue anew, in the order of the batches and of the events in them: what came
+ * back goes before what was claimed after it. */
 static void requeue(struct hand *h)
 {
     ready_init(&h->ready);
     for (size_t i = 0; i < h->n; i++) {
         struct live *l = h->live[i];
-        if (l->lost) continue;
+        if (l->lost)
+            continue;
         for (size_t k = 0; k < l->b.n; k++) {
-            if (l->items[k].state == ITEM_READY) ready_push(&h->ready, &l->items[k]);
+            if (l->items[k].state == ITEM_READY)
+                ready_push(&h->ready, &l->items[k]);
         }
     }
     h->queue = QUEUE_READY;
@@ -108,7 +118,8 @@ void hand_tidy(struct hand *h)
 
 void hand_give_back(struct hand *h)
 {
-    for (size_t i = h->n; i-- > 0;) live_give_up(h->live[i], &h->ready);
+    for (size_t i = h->n; i-- > 0;)
+        live_give_up(h->live[i], &h->ready);
     ready_init(&h->ready);
     h->queue = QUEUE_READY;
     h->gave_back = h->n > 0;
@@ -132,7 +143,8 @@ void hand_lose(struct hand *h, struct live *l)
 
 void hand_remap(struct hand *h)
 {
-    for (size_t i = 0; i < h->n; i++) live_remap(h->live[i], &h->keys);
+    for (size_t i = 0; i < h->n; i++)
+        live_remap(h->live[i], &h->keys);
 }
 
 void hand_forgot(struct hand *h)

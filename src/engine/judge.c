@@ -5,7 +5,8 @@
 
 /* How a failure is judged. (1) attempts == 0: it may be the sink's fault. */
 struct judgement {
-    int attempts;  /* that are used up by it: this one, and one before, if its guilt came out only afterwards */
+    /* that are used up by it: this one, and one before, if its guilt came out only afterwards */
+    int attempts;
     bool proven;   /* others got through, so it is its own fault */
     bool hopeless; /* nobody knows whose fault it is, but it has gone on for long enough */
     int64_t failing_ms;
@@ -23,19 +24,22 @@ static int64_t failing_ms(const struct pipeline *p, const struct item *it)
     int64_t before = it->d.ev->failing_ms;
     int64_t since_claim = (pipeline_now(p) - it->live->claimed_at) / MS_NS;
     int64_t all;
-    if (before == 0) return 0;
-    if (__builtin_add_overflow(before, since_claim, &all)) return INT64_MAX;
+    if (before == 0)
+        return 0;
+    if (__builtin_add_overflow(before, since_claim, &all))
+        return INT64_MAX;
     return all;
 }
 
-/* judge_in_doubt: nothing speaks against the event, but it is not tried for ever. If it has failed for long enough it is given up;
- * if others get through now and then, only never close enough to prove anything, the attempt counts. While the sink is
- * out beyond doubt nothing is given up. */
+/* judge_in_doubt: nothing speaks against the event, but it is not tried for ever. If it has failed
+ * for long enough it is given up; if others get through now and then, only never close enough to
+ * prove anything, the attempt counts. While the sink is out beyond doubt nothing is given up. */
 static void judge_in_doubt(const struct pipeline *p, const struct item *it, struct judgement *j)
 {
     const struct evidence *e = &p->evidence;
     bool long_enough = j->failing_ms >= p->c->retry.outage_ms && !evidence_certain(e);
-    if (!long_enough) return;
+    if (!long_enough)
+        return;
     j->hopeless = evidence_tried(e, it->sent_at);
     if (!j->hopeless && evidence_between(e, it->sent_at)) {
         j->attempts = 1;
@@ -66,7 +70,8 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     }
 
     j.failing_ms = failing_ms(p, it);
-    if (j.attempts == 0) judge_in_doubt(p, it, &j);
+    if (j.attempts == 0)
+        judge_in_doubt(p, it, &j);
     return j;
 }
 
@@ -75,11 +80,13 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
 struct log_about judge_about(const struct event *ev, int attempt, char key[JUDGE_KEY])
 {
     key[0] = '\0';
-    if (ev->aggregate_id.p) snprintf(key, JUDGE_KEY, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
+    if (ev->aggregate_id.p)
+        snprintf(key, JUDGE_KEY, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
     return (struct log_about){ev->id.p, ev->type.p, key, attempt};
 }
 
-void judge_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text, enum burial why)
+void judge_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text,
+                  enum burial why)
 {
     p->stats.buried++;
     meter_buried(&p->stats.meter, ev->type, why, 1);
@@ -87,8 +94,9 @@ void judge_buried(struct pipeline *p, const struct event *ev, int attempts, cons
 
     char key[JUDGE_KEY];
     struct log_about of = judge_about(ev, attempts, key);
-    log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of, "event %s (%s) is a dead letter after %d attempt%s: %s",
-              ev->id.p, ev->type.p, attempts, attempts == 1 ? "" : "s", text);
+    log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of,
+              "event %s (%s) is a dead letter after %d attempt%s: %s", ev->id.p, ev->type.p,
+              attempts, attempts == 1 ? "" : "s", text);
 }
 
 /* say_failed tells that the event failed, whether that counts, and when it is tried again. */
@@ -101,19 +109,23 @@ static void say_failed(const struct pipeline *p, const struct item *it, bool cou
     long long next_ms = (long long)out->delay_ms;
     if (!counts) {
         log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, and nothing got through after it, so it is not counted: %s; next in %lld ms",
+                  "event %s (%s) failed, and nothing got through after it, so it is not counted: "
+                  "%s; next in %lld ms",
                   ev->id.p, ev->type.p, out->error, next_ms);
     } else if (p->c->retry.attempts == RETRY_FOREVER) {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, attempt %d, and is held until it succeeds: %s; next in %lld ms", ev->id.p,
-                  ev->type.p, out->attempts, out->error, next_ms);
+        log_about(
+            p->cfg.log, LOG_WARN_, p->c->name, &of,
+            "event %s (%s) failed, attempt %d, and is held until it succeeds: %s; next in %lld ms",
+            ev->id.p, ev->type.p, out->attempts, out->error, next_ms);
     } else {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of, "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms",
-                  ev->id.p, ev->type.p, out->attempts, p->c->retry.attempts, out->error, next_ms);
+        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
+                  "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms", ev->id.p,
+                  ev->type.p, out->attempts, p->c->retry.attempts, out->error, next_ms);
     }
 }
 
-/* wait_for_retry puts the next attempt off by what the retry policy says, and by what the sink asked for at least. */
+/* wait_for_retry puts the next attempt off by what the retry policy says, and by what the sink
+ * asked for at least. */
 static void wait_for_retry(struct pipeline *p, struct item *it, const struct judgement *j)
 {
     struct outcome *out = &it->out;
@@ -151,9 +163,11 @@ static void judge_item(struct pipeline *p, struct item *it)
 
 void judge_batch(struct pipeline *p, struct live *l)
 {
-    if (l->lost || l->exceptions == 0) return;
+    if (l->lost || l->exceptions == 0)
+        return;
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
-        if (it->unjudged) judge_item(p, it);
+        if (it->unjudged)
+            judge_item(p, it);
     }
 }

@@ -3,10 +3,12 @@
 
 void lease_lose(struct pipeline *p, struct live *l, const char *why)
 {
-    if (l->lost) return;
+    if (l->lost)
+        return;
     hand_lose(&p->hand, l);
     p->stats.lost++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "claim %lld is lost: %s; what it held will be delivered again: %zu",
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "claim %lld is lost: %s; what it held will be delivered again: %zu",
            (long long)l->b.epoch, why, l->b.n);
 }
 
@@ -16,7 +18,8 @@ static int extend(struct pipeline *p, struct live *l)
     int64_t now = pipeline_now(p);
     struct error err;
     bool lost;
-    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, &err) != 0) {
+    if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost,
+                               &err) != 0) {
         schedule_store_pause(&p->schedule, now);
         p->stats.meter.renewals[RENEWAL_ERROR]++;
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
@@ -32,14 +35,16 @@ static int extend(struct pipeline *p, struct live *l)
     return 0;
 }
 
-/* extend_all goes from the newest claim to the oldest and stops at a failure. So of two claims of a lane the earlier never
- * outlives the later one, and whoever takes over finds them in order. */
+/* extend_all goes from the newest claim to the oldest and stops at a failure. So of two claims of a
+ * lane the earlier never outlives the later one, and whoever takes over finds them in order. */
 static void extend_all(struct pipeline *p)
 {
     for (size_t i = p->hand.n; i-- > 0;) {
         struct live *l = p->hand.live[i];
-        if (l->lost) continue;
-        if (extend(p, l) != 0) return;
+        if (l->lost)
+            continue;
+        if (extend(p, l) != 0)
+            return;
     }
 }
 
@@ -48,16 +53,20 @@ static bool any_half_gone(const struct pipeline *p, int64_t now)
 {
     for (size_t i = 0; i < p->hand.n; i++) {
         const struct live *l = p->hand.live[i];
-        if (!l->lost && now >= pipeline_half_lease(p, l)) return true;
+        if (!l->lost && now >= pipeline_half_lease(p, l))
+            return true;
     }
     return false;
 }
 
-/* lease_keep extends all claims when half of the oldest lease is gone. Past its deadline a claim may be someone else's: then
- * nothing of it is submitted (see lease_allows in deliver.c) until the store has said that it is still ours. */
+/* lease_keep extends all claims when half of the oldest lease is gone. Past its deadline a claim
+ * may be someone else's: then nothing of it is submitted (see lease_allows in deliver.c) until the
+ * store has said that it is still ours. */
 void lease_keep(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (schedule_store_away(&p->schedule, now)) return;
-    if (any_half_gone(p, now)) extend_all(p);
+    if (schedule_store_away(&p->schedule, now))
+        return;
+    if (any_half_gone(p, now))
+        extend_all(p);
 }

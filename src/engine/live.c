@@ -6,7 +6,8 @@
 int keymap_init(struct keymap *m, size_t items)
 {
     m->n = 64;
-    while (m->n < items) m->n *= 2;
+    while (m->n < items)
+        m->n *= 2;
     m->bucket = calloc(m->n, sizeof(struct item *));
     return m->bucket ? 0 : -1;
 }
@@ -20,7 +21,8 @@ void keymap_release(struct keymap *m)
 static struct item **keymap_slot(struct keymap *m, uint64_t key)
 {
     struct item **p = &m->bucket[key & (m->n - 1)];
-    while (*p && (*p)->key != key) p = &(*p)->next_in_bucket;
+    while (*p && (*p)->key != key)
+        p = &(*p)->next_in_bucket;
     return p;
 }
 
@@ -30,14 +32,16 @@ static struct item *keymap_put(struct keymap *m, struct item *it)
     struct item **p = keymap_slot(m, it->key), *last = *p;
     it->next_in_bucket = last ? last->next_in_bucket : NULL;
     it->mapped = true;
-    if (last) last->mapped = false;
+    if (last)
+        last->mapped = false;
     *p = it;
     return last;
 }
 
 static void keymap_drop(struct keymap *m, struct item *it)
 {
-    if (!it->mapped) return;
+    if (!it->mapped)
+        return;
     *keymap_slot(m, it->key) = it->next_in_bucket;
     it->mapped = false;
 }
@@ -59,20 +63,24 @@ void ready_unshift(struct ready *q, struct item *it)
 {
     it->next_ready = q->head;
     q->head = it;
-    if (!it->next_ready) q->tail = &it->next_ready;
+    if (!it->next_ready)
+        q->tail = &it->next_ready;
 }
 
 struct item *ready_pop(struct ready *q)
 {
     struct item *it = q->head;
-    if (!it) return NULL;
+    if (!it)
+        return NULL;
     q->head = it->next_ready;
-    if (!q->head) q->tail = &q->head;
+    if (!q->head)
+        q->tail = &q->head;
     return it;
 }
 
-/* holds says whether an ended event keeps those of its key behind it from being tried. A dead letter does, too, until it
- * is settled: were its burial lost in a crash, it would be tried again, after them. */
+/* holds says whether an ended event keeps those of its key behind it from being tried. A dead
+ * letter does, too, until it is settled: were its burial lost in a crash, it would be tried again,
+ * after them. */
 static bool holds(const struct item *it)
 {
     return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
@@ -80,7 +88,8 @@ static bool holds(const struct item *it)
 
 void item_hold(struct item *it, struct ready *q)
 {
-    item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true, q);
+    item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true,
+             q);
 }
 
 static void place(struct item *it, struct item *before, struct ready *q)
@@ -102,14 +111,16 @@ static void place(struct item *it, struct item *before, struct ready *q)
 
 static void unlink_follower(struct item *it)
 {
-    if (it->follower) it->follower->before = NULL;
+    if (it->follower)
+        it->follower->before = NULL;
     it->follower = NULL;
 }
 
 static bool any_held(const struct batch *b)
 {
     for (size_t i = 0; i < b->n; i++)
-        if (b->ev[i].behind || b->ev[i].delayed) return true;
+        if (b->ev[i].behind || b->ev[i].delayed)
+            return true;
     return false;
 }
 
@@ -128,7 +139,8 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
         struct item *it = &l->items[i];
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
-        if (chain) it->key = store_order_key(order, it->d.ev->key);
+        if (chain)
+            it->key = store_order_key(order, it->d.ev->key);
         place(it, it->key ? keymap_put(m, it) : NULL, q);
     }
 }
@@ -136,7 +148,8 @@ static void start(struct live *l, enum order order, bool chain, struct keymap *m
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
 {
     l->items = arena_alloc(&l->a, l->b.n * sizeof *l->items);
-    if (!l->items) return -1;
+    if (!l->items)
+        return -1;
     start(l, order, chain, m, q);
     return 0;
 }
@@ -147,7 +160,9 @@ static void unlink_all(struct live *l, struct keymap *m)
         struct item *it = &l->items[i];
         keymap_drop(m, it);
         unlink_follower(it);
-        if (it->before) unlink_follower(it->before); /* a lost batch goes before the one it waits for */
+        /* a lost batch goes before the one it waits for */
+        if (it->before)
+            unlink_follower(it->before);
     }
 }
 
@@ -155,7 +170,8 @@ void live_remap(struct live *l, struct keymap *m)
 {
     for (size_t i = 0; l->flying > 0 && i < l->b.n; i++) {
         struct item *it = &l->items[i];
-        if (it->state == ITEM_FLYING && it->key && !*keymap_slot(m, it->key)) keymap_put(m, it);
+        if (it->state == ITEM_FLYING && it->key && !*keymap_slot(m, it->key))
+            keymap_put(m, it);
     }
 }
 
@@ -194,13 +210,16 @@ static const char *keep(struct arena *a, const char *text)
     return text ? arena_bytes(a, text, strlen(text)) : NULL;
 }
 
-/* A follower that was waiting goes on as its own flags and the event before it say. Chains can be long, so it is a loop
- * in the one place where it could recurse: hold_back ends an item, whose follower is held back in turn. */
+/* A follower that was waiting goes on as its own flags and the event before it say. Chains can be
+ * long, so it is a loop in the one place where it could recurse: hold_back ends an item, whose
+ * follower is held back in turn. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q)
 {
-    for (struct outcome o = *out;; o = (struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}) {
+    for (struct outcome o = *out;;
+         o = (struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}) {
         assert(it->state != ITEM_ENDED);
-        if (it->state == ITEM_FLYING) it->live->flying--;
+        if (it->state == ITEM_FLYING)
+            it->live->flying--;
         it->state = ITEM_ENDED;
         it->live->open--;
         it->exceptional = exceptional;
@@ -208,10 +227,12 @@ void item_end(struct item *it, const struct outcome *out, bool exceptional, stru
         it->out.ev = it->d.ev;
         it->out.error = keep(&it->live->a, o.error);
         it->out.receipt = keep(&it->live->a, o.receipt);
-        if (exceptional) it->live->exceptions++;
+        if (exceptional)
+            it->live->exceptions++;
         struct item *next = it->follower;
         unlink_follower(it);
-        if (!next || next->state != ITEM_WAITING) return;
+        if (!next || next->state != ITEM_WAITING)
+            return;
         if (!holds(it) && !next->d.ev->behind) {
             place(next, NULL, q);
             return;
@@ -226,7 +247,8 @@ static bool untried(const struct item *it)
     return it->state == ITEM_READY || it->state == ITEM_WAITING;
 }
 
-/* give_back leaves an untried item to release_from; what waits for it in another batch is held back. */
+/* give_back leaves an untried item to release_from; what waits for it in another batch is held
+ * back. */
 static void give_back(struct item *it, struct ready *q)
 {
     struct item *next = it->follower;
@@ -234,26 +256,34 @@ static void give_back(struct item *it, struct ready *q)
     it->released = true;
     it->live->open--;
     unlink_follower(it);
-    if (next && next->state == ITEM_WAITING) item_hold(next, q);
+    if (next && next->state == ITEM_WAITING)
+        item_hold(next, q);
 }
 
 void live_give_up(struct live *l, struct ready *q)
 {
-    size_t tail = l->b.n; /* from here on nothing was tried: a run at the end, so followers in it go first */
-    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1])) give_back(&l->items[--tail], q);
-    if (tail < l->b.n) l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
+    /* from here on nothing was tried: a run at the end, so followers in it go first */
+    size_t tail = l->b.n;
+    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1]))
+        give_back(&l->items[--tail], q);
+    if (tail < l->b.n)
+        l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
     for (size_t i = 0; i < tail; i++)
-        if (untried(&l->items[i])) item_hold(&l->items[i], q);
+        if (untried(&l->items[i]))
+            item_hold(&l->items[i], q);
 }
 
 int live_outcomes(struct live *l)
 {
     assert(l->open == 0);
-    if (l->out) return 0; /* settling may have to be tried many times */
+    if (l->out)
+        return 0; /* settling may have to be tried many times */
     struct outcome *out = arena_alloc(&l->a, (l->exceptions + 1) * sizeof *out);
-    if (!out) return -1;
+    if (!out)
+        return -1;
     for (size_t i = 0; l->exceptions && i < l->b.n; i++)
-        if (l->items[i].exceptional) out[l->n_out++] = l->items[i].out;
+        if (l->items[i].exceptional)
+            out[l->n_out++] = l->items[i].out;
     l->out = out;
     return 0;
 }

@@ -1,4 +1,5 @@
-/* live.h: a claimed batch while it is being delivered: where each event stands, and what its key allows. */
+/* live.h: a claimed batch while it is being delivered: where each event stands, and what its key
+ * allows. */
 #ifndef ENGINE_LIVE_H
 #define ENGINE_LIVE_H
 
@@ -15,9 +16,9 @@ enum item_state {
 
 struct live;
 
-/* One event on its way. (1) The delivery comes first: the sink hands back a pointer to it. (2) A state changes only in
- * live.c. (3) follower is the event of the same key that waits for this one, in any live batch;
- * a->follower == b if and only if b->before == a. */
+/* One event on its way. (1) The delivery comes first: the sink hands back a pointer to it. (2) A
+ * state changes only in live.c. (3) follower is the event of the same key that waits for this one,
+ * in any live batch; a->follower == b if and only if b->before == a. */
 struct item {
     struct delivery d;
     struct live *live;
@@ -34,7 +35,8 @@ struct item {
     struct outcome out;
 };
 
-/* (1) open == number of items that have not ended. (2) used == false: everything else is meaningless but the arena. */
+/* (1) open == number of items that have not ended. (2) used == false: everything else is
+ *   meaningless but the arena. */
 struct live {
     bool used;
     bool lost; /* the claim is not ours any more: ends without a settlement */
@@ -68,13 +70,14 @@ void ready_push(struct ready *q, struct item *it);
 void ready_unshift(struct ready *q, struct item *it);
 struct item *ready_pop(struct ready *q);
 
-/* live_load makes items of l->b and queues those that may go. With `chain`, events of one key go one after the other;
- * without, the sink keeps their order (SINK_FAILSTOP) and the map is used only where something is held back. -1: out of
- * memory. */
+/* live_load makes items of l->b and queues those that may go. With `chain`, events of one key go
+ * one after the other; without, the sink keeps their order (SINK_FAILSTOP) and the map is used only
+ * where something is held back. -1: out of memory. */
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
-/* live_remap has what flies wait for by its key again, where the last of that key was in a batch that was forgotten. */
+/* live_remap has what flies wait for by its key again, where the last of that key was in a batch
+ * that was forgotten. */
 void live_remap(struct live *l, struct keymap *m);
 /* live_release forgets the batch; the arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
@@ -82,17 +85,19 @@ void live_release(struct live *l, struct keymap *m);
 void item_fly(struct item *it);
 /* item_land takes a flying item back: it was not tried. The caller queues it again. */
 void item_land(struct item *it);
-/* item_end records the outcome, and queues or holds back the follower: only a delivered event lets it go. Text in `out` is copied. `exceptional` is false for a plain delivery. */
+/* item_end records the outcome, and queues or holds back the follower: only a delivered event lets
+ * it go. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
 
 /* item_hold ends an item as not tried: it goes behind its key, its attempts as they were. */
 void item_hold(struct item *it, struct ready *q);
 
-/* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh batch is left to
- * release_from, without outcomes. The caller empties its queue afterwards. */
+/* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh
+ * batch is left to release_from, without outcomes. The caller empties its queue afterwards. */
 void live_give_up(struct live *l, struct ready *q);
 
-/* live_outcomes lists the exceptions, in batch order, in l->out; once nothing is open. Returns -1 when out of memory. */
+/* live_outcomes lists the exceptions, in batch order, in l->out; once nothing is open. Returns -1
+ * when out of memory. */
 int live_outcomes(struct live *l);
 
 #endif

@@ -18,10 +18,13 @@ const int64_t meter_call_bounds[METER_BUCKETS] = {
 static void observe(struct histogram *h, const int64_t *bounds, int64_t ns)
 {
     size_t i = 0;
-    if (ns < 0) ns = 0; /* clocks of two machines */
-    while (i < METER_BUCKETS && ns > bounds[i]) i++;
+    if (ns < 0)
+        ns = 0; /* clocks of two machines */
+    while (i < METER_BUCKETS && ns > bounds[i])
+        i++;
     h->bucket[i]++;
-    if (__builtin_add_overflow(h->sum_ns, ns, &h->sum_ns)) h->sum_ns = INT64_MAX;
+    if (__builtin_add_overflow(h->sum_ns, ns, &h->sum_ns))
+        h->sum_ns = INT64_MAX;
 }
 
 static bool named(const struct meter *m, size_t i, struct str type)
@@ -34,13 +37,18 @@ static bool named(const struct meter *m, size_t i, struct str type)
 static size_t index_of(struct meter *m, struct str type)
 {
     const size_t slots = sizeof m->slot / sizeof *m->slot;
-    if (m->last < m->n_types && named(m, m->last, type)) return m->last;
-    if (type.n >= METER_NAME) return METER_TYPES;
+    if (m->last < m->n_types && named(m, m->last, type))
+        return m->last;
+    if (type.n >= METER_NAME)
+        return METER_TYPES;
     size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
     for (; m->slot[at]; at = (at + 1) % slots)
-        if (named(m, m->slot[at] - 1u, type)) return m->slot[at] - 1u;
-    if (m->n_types == METER_TYPES) return METER_TYPES; /* half of the slots stay free, so the search ends */
-    memcpy(m->type[m->n_types].name, type.p, type.n);  /* what is behind it is 0 still */
+        if (named(m, m->slot[at] - 1u, type))
+            return m->slot[at] - 1u;
+    /* half of the slots stay free, so the search ends */
+    if (m->n_types == METER_TYPES)
+        return METER_TYPES;
+    memcpy(m->type[m->n_types].name, type.p, type.n); /* what is behind it is 0 still */
     m->slot[at] = (uint8_t)(m->n_types + 1);
     return m->n_types++;
 }
@@ -48,17 +56,21 @@ static size_t index_of(struct meter *m, struct str type)
 void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n)
 {
     size_t at = METER_TYPES;
-    if (type.n > 0) at = index_of(m, type);
+    if (type.n > 0)
+        at = index_of(m, type);
     m->type[at].buried[why] += n;
 }
 
 void meter_ended(struct meter *m, const struct meter_end *e)
 {
-    if (e->status == SINK_CANCELLED) return;
+    if (e->status == SINK_CANCELLED)
+        return;
     m->last = index_of(m, e->type);
     m->type[m->last].ends[e->status]++;
     observe(&m->call, meter_call_bounds, e->call_ns);
     int64_t age;
-    if (__builtin_mul_overflow(e->age_ms, MS_NS, &age)) age = e->age_ms < 0 ? 0 : INT64_MAX;
-    if (e->status == SINK_DELIVERED) observe(&m->delivery, meter_delivery_bounds, age);
+    if (__builtin_mul_overflow(e->age_ms, MS_NS, &age))
+        age = e->age_ms < 0 ? 0 : INT64_MAX;
+    if (e->status == SINK_DELIVERED)
+        observe(&m->delivery, meter_delivery_bounds, age);
 }

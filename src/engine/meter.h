@@ -1,5 +1,5 @@
-/* meter.h: what a pipeline counts for those who look from outside. One thread counts, without a lock and without
- * allocating; the others are given copies of the whole. */
+/* meter.h: what a pipeline counts for those who look from outside. One thread counts, without a
+ * lock and without allocating; the others are given copies of the whole. */
 #ifndef ENGINE_METER_H
 #define ENGINE_METER_H
 
@@ -9,7 +9,8 @@
 #include "base/str.h"
 #include "sink/sink.h"
 
-#define METER_TYPES 32   /* types of events counted by name; what comes later is counted as "other" */
+/* types of events counted by name; what comes later is counted as "other" */
+#define METER_TYPES 32
 #define METER_NAME 80    /* longer names are "other" at once */
 #define METER_BUCKETS 14 /* bounded ones; one more is for the rest */
 
@@ -28,7 +29,8 @@ enum burial {
     BURIAL_REJECTED,  /* the sink will never take it */
     BURIAL_OUTAGE,    /* nobody knows whose fault it is, but it has gone on for `outage` */
     BURIAL_MALFORMED, /* no sink can be given it */
-    BURIAL_CRASHED,   /* the process died at each attempt; the store buries those, so their types are not known */
+    /* the process died at each attempt; the store buries those, so their types are not known */
+    BURIAL_CRASHED,
     BURIALS
 };
 
@@ -40,7 +42,8 @@ struct meter_type {
     int64_t buried[BURIALS];
 };
 
-/* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest. (2) slot[] holds an index of type + 1, or 0.
+/* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest. (2) slot[] holds an index
+ *   of type + 1, or 0.
  * (3) Numbers only grow. */
 struct meter {
     struct meter_type type[METER_TYPES + 1];
@@ -53,7 +56,8 @@ struct meter {
     int64_t store_errors, openings; /* openings of the circuit */
 };
 
-/* meter_ended counts the end of a delivery: how, how long the sink took, and (if delivered) how old the event was. */
+/* meter_ended counts the end of a delivery: how, how long the sink took, and (if delivered) how old
+ * the event was. */
 struct meter_end {
     struct str type;
     enum sink_status status;

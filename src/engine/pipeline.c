@@ -1,4 +1,5 @@
-/* pipeline.c: the front door: claim -> deliver -> settle, for one consumer. See docs/architecture.md. */
+/* pipeline.c: the front door: claim -> deliver -> settle, for one consumer. See
+ * docs/architecture.md. */
 #include "engine/pipeline.h"
 
 #include <stdlib.h>
@@ -8,12 +9,16 @@
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
     struct pipeline *p = calloc(1, sizeof *p);
-    if (!p) return err_nomem(err);
+    if (!p)
+        return err_nomem(err);
     p->cfg = *cfg;
     p->c = cfg->consumer;
-    if (!p->cfg.sweep_ms) p->cfg.sweep_ms = 30000;
-    if (p->c->poll_ms) p->cfg.sweep_ms = p->c->poll_ms;
-    if (!p->cfg.poll_ms) p->cfg.poll_ms = 500;
+    if (!p->cfg.sweep_ms)
+        p->cfg.sweep_ms = 30000;
+    if (p->c->poll_ms)
+        p->cfg.sweep_ms = p->c->poll_ms;
+    if (!p->cfg.poll_ms)
+        p->cfg.poll_ms = 500;
     batch_size_init(&p->batch_size, (size_t)p->c->concurrency, (size_t)p->c->batch);
     careful_init(&p->careful, cfg->careful);
     schedule_init(&p->schedule);
@@ -24,7 +29,8 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
         err_nomem(err);
         goto fail;
     }
-    if (filter_new(p->c->events, p->c->where, &p->filter, err) != 0) goto fail;
+    if (filter_new(p->c->events, p->c->where, &p->filter, err) != 0)
+        goto fail;
     *ret = p;
     return 0;
 fail:
@@ -41,12 +47,14 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
 {
     p->sk = sk;
     const char *caution = sk->ops->caution ? sk->ops->caution(sk) : NULL;
-    if (caution) log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
+    if (caution)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
 }
 
 void pipeline_free(struct pipeline *p)
 {
-    if (!p) return;
+    if (!p)
+        return;
     careful_leave(&p->careful);
     hand_release(&p->hand);
     filter_free(p->filter);
@@ -56,14 +64,17 @@ void pipeline_free(struct pipeline *p)
 /* set_state is the one place where the state changes. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
-    if (p->state < s) p->state = s;
+    if (p->state < s)
+        p->state = s;
 }
 
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline)
 {
-    if (p->error.code) return;
+    if (p->error.code)
+        return;
     p->error = *err;
-    if (!p->error.code) p->error.code = ERR_INTERNAL;
+    if (!p->error.code)
+        p->error.code = ERR_INTERNAL;
     log_at(p->cfg.log, LOG_ERROR_, p->c->name, "stopping: %s", err->text);
     pipeline_drain(p, deadline);
 }
@@ -79,8 +90,8 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we stand by: then it runs out,
- * and those who have the settings that count get it. */
+/* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we
+ * stand by: then it runs out, and those who have the settings that count get it. */
 static bool keeps_lease(const struct pipeline *p)
 {
     return pipeline_leased(p) && !p->standby.code;
@@ -98,32 +109,39 @@ static bool stands_by(const struct pipeline *p)
     return p->standby.code && p->hand.n == 0;
 }
 
-/* hear_sink lets the sink get on with its work. What it hands back is queued again; if it is not our turn to deliver, what was
- * not started goes to whoever has it. */
+/* hear_sink lets the sink get on with its work. What it hands back is queued again; if it is not
+ * our turn to deliver, what was not started goes to whoever has it. */
 static void hear_sink(struct pipeline *p)
 {
-    if (awaits_sink(p)) p->sk->ops->drive(p->sk);
-    if (!pipeline_our_turn(p)) hand_give_back(&p->hand);
+    if (awaits_sink(p))
+        p->sk->ops->drive(p->sk);
+    if (!pipeline_our_turn(p))
+        hand_give_back(&p->hand);
     hand_tidy(&p->hand);
 }
 
-/* forget_all: the time for draining is up, and the store is away: the leases will run out. All batches go at once, or a later one
- * would overtake an earlier one. What is with the sink has to be cancelled first, which the next step does. */
+/* forget_all: the time for draining is up, and the store is away: the leases will run out. All
+ * batches go at once, or a later one would overtake an earlier one. What is with the sink has to be
+ * cancelled first, which the next step does. */
 static bool forget_all(struct pipeline *p)
 {
-    if (!schedule_drain_over(&p->schedule, pipeline_now(p))) return false;
-    if (hand_flying(&p->hand) > 0) return true;
-    while (p->hand.n > 0) turn_drop(p, p->hand.n - 1);
+    if (!schedule_drain_over(&p->schedule, pipeline_now(p)))
+        return false;
+    if (hand_flying(&p->hand) > 0)
+        return true;
+    while (p->hand.n > 0)
+        turn_drop(p, p->hand.n - 1);
     return true;
 }
 
-/* drain gives back what was not started, the newest batch first (see hand_next), lets end what is with the sink, and settles
- * it. */
+/* drain gives back what was not started, the newest batch first (see hand_next), lets end what is
+ * with the sink, and settles it. */
 static bool drain(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
     bool over = schedule_drain_over(&p->schedule, now);
-    if (over && hand_flying(&p->hand) > 0) p->sk->ops->cancel(p->sk);
+    if (over && hand_flying(&p->hand) > 0)
+        p->sk->ops->cancel(p->sk);
     hand_give_back(&p->hand);
     turn_drop_lost(p);
     if (p->hand.n == 0) {
@@ -131,21 +149,26 @@ static bool drain(struct pipeline *p)
         return false;
     }
 
-    if (schedule_store_away(&p->schedule, now) && !over) return false;
+    if (schedule_store_away(&p->schedule, now) && !over)
+        return false;
     size_t next = hand_next(&p->hand);
-    if (p->hand.live[next]->open > 0) return false;
-    if (turn_settle(p, next)) return true;
+    if (p->hand.live[next]->open > 0)
+        return false;
+    if (turn_settle(p, next))
+        return true;
     return forget_all(p);
 }
 
-/* work hands events to the sink, settles what has ended and claims more. Either may be what ends the pipeline: then it is worth
- * another step, which drains. */
+/* work hands events to the sink, settles what has ended and claims more. Either may be what ends
+ * the pipeline: then it is worth another step, which drains. */
 static bool work(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);
-    if (submitted && hand_flying(&p->hand) > 0) p->sk->ops->drive(p->sk);
+    if (submitted && hand_flying(&p->hand) > 0)
+        p->sk->ops->drive(p->sk);
     outage_report(p);
-    if (p->state == PIPELINE_DRAINING) return true;
+    if (p->state == PIPELINE_DRAINING)
+        return true;
 
     bool turned = turn_store(p);
     return submitted || turned || p->state == PIPELINE_DRAINING;
@@ -153,14 +176,18 @@ static bool work(struct pipeline *p)
 
 bool pipeline_step(struct pipeline *p)
 {
-    if (p->state >= PIPELINE_STOPPED) return false;
+    if (p->state >= PIPELINE_STOPPED)
+        return false;
     outage_report(p);
-    if (!effects_resolve(p)) return false;
+    if (!effects_resolve(p))
+        return false;
     hear_sink(p);
     lease_keep(p);
 
-    if (p->state == PIPELINE_DRAINING) return drain(p);
-    if (stands_by(p)) return standby_try(p);
+    if (p->state == PIPELINE_DRAINING)
+        return drain(p);
+    if (stands_by(p))
+        return standby_try(p);
     return work(p);
 }
 
@@ -175,20 +202,25 @@ static int64_t lease_wake(const struct pipeline *p)
     int64_t at = CLOCK_NEVER;
     for (size_t i = 0; i < p->hand.n; i++) {
         const struct live *l = p->hand.live[i];
-        if (!l->lost) at = sooner(at, pipeline_half_lease(p, l));
+        if (!l->lost)
+            at = sooner(at, pipeline_half_lease(p, l));
     }
     return at;
 }
 
 /* wait_for_work waits for the bell and for the next look, if this is a time for new work at all. */
-static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max, int64_t *at)
+static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
+                            int64_t *at)
 {
-    if (!turn_may_claim(p, now, 0) || schedule_store_away(&p->schedule, now)) return 0;
+    if (!turn_may_claim(p, now, 0) || schedule_store_away(&p->schedule, now))
+        return 0;
     *at = sooner(*at, schedule_look_wake(&p->schedule, now));
-    if (!schedule_listens(&p->schedule, now)) return 0;
+    if (!schedule_listens(&p->schedule, now))
+        return 0;
 
     int bell = p->cfg.st->ops->bell_fd(p->cfg.st);
-    if (bell < 0 || max == 0) return 0;
+    if (bell < 0 || max == 0)
+        return 0;
     fds[0] = (struct pollfd){.fd = bell, .events = POLLIN};
     return 1;
 }
@@ -196,7 +228,8 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
-    if (p->state >= PIPELINE_STOPPED) return 0;
+    if (p->state >= PIPELINE_STOPPED)
+        return 0;
 
     int64_t now = pipeline_now(p);
     int64_t at = lease_wake(p);
@@ -249,8 +282,10 @@ const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
 struct pipeline_held pipeline_held(const struct pipeline *p)
 {
     struct pipeline_held h = {0};
-    for (size_t i = 0; i < p->hand.n; i++) h.n += p->hand.live[i]->open;
-    if (h.n == 0) return h;
+    for (size_t i = 0; i < p->hand.n; i++)
+        h.n += p->hand.live[i]->open;
+    if (h.n == 0)
+        return h;
     h.oldest_at = p->hand.live[0]->b.ev[0].created_at;
     h.type = p->hand.live[0]->b.ev[0].type;
     return h;

@@ -1,5 +1,6 @@
-/* pulse.h: what a pipeline says about the call it is in, where the sink works in the pipeline's own thread (handlers), so
- * that somebody else can extend its claim meanwhile. All of it may be read at any time, from any thread. */
+/* pulse.h: what a pipeline says about the call it is in, where the sink works in the pipeline's own
+ * thread (handlers), so that somebody else can extend its claim meanwhile. All of it may be read at
+ * any time, from any thread. */
 #ifndef ENGINE_PULSE_H
 #define ENGINE_PULSE_H
 
@@ -11,7 +12,9 @@ struct pulse {
     _Atomic int64_t started; /* monotonic; 0: it is in no call */
     _Atomic int64_t epoch;   /* of the claim */
     _Atomic int64_t
-        deadline;       /* monotonic: when the claim runs out. Who extends it moves this, unless the claim changed */
+        /* monotonic: when the claim runs out. Who extends it moves this, unless the claim
+         * changed */
+        deadline;
     atomic_bool frozen; /* no claim can run out now, nor be extended (STORE_ONE_WRITER) */
 };
 

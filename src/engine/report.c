@@ -29,13 +29,16 @@ void report_answered(struct report *r, bool was_down, bool paused)
     if (resumed) {
         r->paused = false;
     }
-    if (r->paused) return; /* why it is paused stays to be read */
-    if (was_down || resumed || first) note(r, "");
+    if (r->paused)
+        return; /* why it is paused stays to be read */
+    if (was_down || resumed || first)
+        note(r, "");
 }
 
 bool report_take(struct report *r, const char **ret_text)
 {
-    if (!r->due) return false;
+    if (!r->due)
+        return false;
     r->due = false;
     *ret_text = r->text[0] ? r->text : NULL;
     return true;

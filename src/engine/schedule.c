@@ -2,7 +2,8 @@
 
 #include "base/clock.h"
 
-#define CROWDED_WAIT (50 * MS_NS) /* while another worker has the lane, look no more often than this */
+/* while another worker has the lane, look no more often than this */
+#define CROWDED_WAIT (50 * MS_NS)
 #define STORE_WAIT_MIN (100 * MS_NS)
 #define STORE_WAIT_MAX (5000 * MS_NS)
 #define STORE_PAUSE (200 * MS_NS)
@@ -22,9 +23,11 @@ void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded)
 {
     s->look_at = now + wait;
     s->deaf_until = 0;
-    if (!crowded) return;
+    if (!crowded)
+        return;
 
-    /* Every commit of the worker that has the lane rings, and each look would find the lane taken. */
+    /* Every commit of the worker that has the lane rings, and each look would find the lane
+     * taken. */
     s->deaf_until = now + CROWDED_WAIT;
     if (wait < CROWDED_WAIT) {
         s->look_at = s->deaf_until;
@@ -57,7 +60,8 @@ bool schedule_listens(const struct schedule *s, int64_t now)
 int64_t schedule_look_wake(const struct schedule *s, int64_t now)
 {
     bool deaf_first = now < s->deaf_until && s->deaf_until < s->look_at;
-    if (deaf_first) return s->deaf_until;
+    if (deaf_first)
+        return s->deaf_until;
     return s->look_at;
 }
 
@@ -104,8 +108,10 @@ bool schedule_drain_over(const struct schedule *s, int64_t now)
 
 int64_t schedule_wake(const struct schedule *s, int64_t now, int64_t at)
 {
-    if (!schedule_store_away(s, now)) return at;
+    if (!schedule_store_away(s, now))
+        return at;
     bool due = at <= now; /* and was not done, because it needs the store */
-    if (due || s->store_at < at) return s->store_at;
+    if (due || s->store_at < at)
+        return s->store_at;
     return at;
 }

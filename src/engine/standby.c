@@ -1,8 +1,9 @@
 /* standby.c: registering a consumer, and standing by while it has other settings than ours.
  *
- * In a rolling deploy workers with old and with new settings run side by side. The store takes the new ones and refuses those
- * they replaced, so the old workers stand by: they claim nothing, settle what they have, and ask again now and then. They go
- * on if an operator brings their settings back. */
+ * In a rolling deploy workers with old and with new settings run side by side. The store takes the
+ * new ones and refuses those they replaced, so the old workers stand by: they claim nothing, settle
+ * what they have, and ask again now and then. They go on if an operator brings their settings
+ * back. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
@@ -26,9 +27,11 @@ static void wait_on(struct pipeline *p, const struct error *why)
     p->standby = *why;
     p->stats.standby = true;
     p->standby_delay = p->standby_delay ? p->standby_delay * 2 : AGAIN_MIN;
-    if (p->standby_delay > AGAIN_MAX) p->standby_delay = AGAIN_MAX;
+    if (p->standby_delay > AGAIN_MAX)
+        p->standby_delay = AGAIN_MAX;
     p->standby_at = pipeline_now(p) + p->standby_delay;
-    if (news) log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
+    if (news)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
 }
 
 static void go_on(struct pipeline *p)
@@ -43,12 +46,14 @@ static void go_on(struct pipeline *p)
 int pipeline_register(struct pipeline *p, struct error *err)
 {
     struct error why;
-    if (put(p, PUT_START, &why) == 0) return 0;
+    if (put(p, PUT_START, &why) == 0)
+        return 0;
     if (why.code == ERR_CONFLICT && p->cfg.stand_by) {
         wait_on(p, &why);
         return 0;
     }
-    if (err) *err = why;
+    if (err)
+        *err = why;
     return -1;
 }
 
@@ -63,12 +68,15 @@ bool standby_try(struct pipeline *p)
 {
     struct error err;
     int64_t now = pipeline_now(p);
-    if (now < p->standby_at || schedule_store_away(&p->schedule, now)) return false;
+    if (now < p->standby_at || schedule_store_away(&p->schedule, now))
+        return false;
     if (put(p, PUT_AGAIN, &err) == 0) {
         go_on(p);
         return true;
     }
-    if (err.code == ERR_CONFLICT) wait_on(p, &err);
-    else turn_store_failed(p, &err);
+    if (err.code == ERR_CONFLICT)
+        wait_on(p, &err);
+    else
+        turn_store_failed(p, &err);
     return false;
 }

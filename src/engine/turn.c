@@ -1,15 +1,17 @@
-/* turn.c: what a pipeline does with its store: settles what has ended and claims what comes next, both in one exchange. */
+/* turn.c: what a pipeline does with its store: settles what has ended and claims what comes next,
+ * both in one exchange. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
 
 #define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
 #define PROBE_EVENTS 16               /* to claim while the sink is down */
-#define CAREFUL_AGAIN (20 * MS_NS)    /* when another pipeline of this process is at a careful event */
+/* when another pipeline of this process is at a careful event */
+#define CAREFUL_AGAIN (20 * MS_NS)
 #define NO_MEMORY_WAIT (1000 * MS_NS)
 
-/* One exchange with the store: what is settled and what is asked for, in one transaction, and the answer. Everything the store
- * needs to know is in here, and everything it says. */
+/* One exchange with the store: what is settled and what is asked for, in one transaction, and the
+ * answer. Everything the store needs to know is in here, and everything it says. */
 struct exchange {
     int64_t at; /* when it was made */
 
@@ -49,7 +51,8 @@ void turn_store_failed(struct pipeline *p, const struct error *err)
 void turn_store_back(struct pipeline *p)
 {
     schedule_store_back(&p->schedule);
-    if (!p->store_error.code) return;
+    if (!p->store_error.code)
+        return;
     p->store_error.code = 0;
     if (!p->stats.down) {
         p->stats.why[0] = '\0';
@@ -81,27 +84,33 @@ void turn_drop_lost(struct pipeline *p)
             i++;
         }
     }
-    if (p->hand.n < before) hand_remap(&p->hand);
+    if (p->hand.n < before)
+        hand_remap(&p->hand);
 }
 
 /* ---- is this a time for new work? ---- */
 
-/* batches_at_once is how many batches may be in hand. With a sink that keeps order by itself one is enough, and it is what makes
- * that safe. Handlers' effects are one transaction for one batch. */
+/* batches_at_once is how many batches may be in hand. With a sink that keeps order by itself one is
+ * enough, and it is what makes that safe. Handlers' effects are one transaction for one batch. */
 static size_t batches_at_once(const struct pipeline *p)
 {
-    if (pipeline_failstop(p)) return 1;
-    if (effects_used(&p->effects)) return 1;
+    if (pipeline_failstop(p))
+        return 1;
+    if (effects_used(&p->effects))
+        return 1;
     return HAND_MAX;
 }
 
 /* may_join says whether a batch may be claimed beside those in hand. */
 static bool may_join(const struct pipeline *p)
 {
-    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would know of nothing before it. */
-    if (p->hand.gave_back) return false;
+    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would
+     * know of nothing before it. */
+    if (p->hand.gave_back)
+        return false;
 
-    /* While a careful event is on its way, or waits to be, nothing else is started: if the process dies, it was that event. */
+    /* While a careful event is on its way, or waits to be, nothing else is started: if the process
+     * dies, it was that event. */
     const struct live *newest = p->hand.live[p->hand.n - 1];
     return !p->careful.due && !newest->b.careful;
 }
@@ -109,10 +118,14 @@ static bool may_join(const struct pipeline *p)
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t others = p->hand.n - settling;
-    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p)) return false;
-    if (p->hand.ready.head) return false; /* there is work in hand */
-    if (others >= batches_at_once(p)) return false;
-    if (others > 0 && !may_join(p)) return false;
+    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
+        return false;
+    if (p->hand.ready.head)
+        return false; /* there is work in hand */
+    if (others >= batches_at_once(p))
+        return false;
+    if (others > 0 && !may_join(p))
+        return false;
     return circuit_room(&p->circuit, now, hand_flying(&p->hand)) > 0;
 }
 
@@ -129,7 +142,8 @@ static size_t known_epochs(const struct pipeline *p, int64_t known[HAND_MAX])
     size_t n = 0;
     for (size_t i = 0; i < p->hand.n; i++) {
         const struct live *l = p->hand.live[i];
-        if (!l->lost) known[n++] = l->b.epoch;
+        if (!l->lost)
+            known[n++] = l->b.epoch;
     }
     return n;
 }
@@ -165,7 +179,8 @@ struct settlement turn_settlement(const struct pipeline *p, const struct live *l
                            .out = l->out,
                            .n = l->n_out,
                            .release_from = l->release_from};
-    if (p->sk->ops->marks) s.n_marks = p->sk->ops->marks(p->sk, &s.marks);
+    if (p->sk->ops->marks)
+        s.n_marks = p->sk->ops->marks(p->sk, &s.marks);
     return s;
 }
 
@@ -174,7 +189,8 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
 {
     struct live *l = p->hand.live[i];
     judge_batch(p, l);
-    if (live_outcomes(l) != 0) return err_nomem(err);
+    if (live_outcomes(l) != 0)
+        return err_nomem(err);
 
     x->settled = l;
     x->place = i;
@@ -192,18 +208,21 @@ static size_t claim_size(const struct pipeline *p)
 {
     size_t most = p->batch_size.n;
     bool probing = circuit_open(&p->circuit);
-    if (probing && most > PROBE_EVENTS) return PROBE_EVENTS;
+    if (probing && most > PROBE_EVENTS)
+        return PROBE_EVENTS;
     return most;
 }
 
-/* add_claim has the exchange claim the next batch, if this is a time for new work. The bell is emptied before the look, never
- * after it: what rings meanwhile stays in it. */
+/* add_claim has the exchange claim the next batch, if this is a time for new work. The bell is
+ * emptied before the look, never after it: what rings meanwhile stays in it. */
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
-    if (!wants_work(p, x->at, settling)) return;
+    if (!wants_work(p, x->at, settling))
+        return;
     x->next = hand_spare(&p->hand);
-    if (!x->next) return;
+    if (!x->next)
+        return;
 
     p->cfg.st->ops->bell_clear(p->cfg.st);
     x->request.max_events = claim_size(p);
@@ -215,8 +234,10 @@ static void add_claim(struct pipeline *p, struct exchange *x)
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct live *l = p->hand.live[i];
-    if (p->sk->ops->marks_kept) p->sk->ops->marks_kept(p->sk);
-    if (lost) lease_lose(p, l, "another worker has taken it over, or its lease ran out");
+    if (p->sk->ops->marks_kept)
+        p->sk->ops->marks_kept(p->sk);
+    if (lost)
+        lease_lose(p, l, "another worker has taken it over, or its lease ran out");
     batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
     turn_drop(p, i);
     schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
@@ -230,8 +251,8 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu event%s of a worker that vanished; delivering one at a time", h->crashed,
-               h->crashed == 1 ? "" : "s");
+               "took over %zu event%s of a worker that vanished; delivering one at a time",
+               h->crashed, h->crashed == 1 ? "" : "s");
     }
     if (h->buried) {
         log_at(p->cfg.log, LOG_ERROR_, p->c->name,
@@ -247,30 +268,33 @@ static void superseded(struct pipeline *p)
         return;
     }
     struct error err;
-    err_fate(
-        &err, ERR_CONFLICT, FATE_FATAL, 0,
-        "this consumer was given another order, number of lanes or filter meanwhile (outbox consumers history %s); "
-        "start it again with those",
-        p->c->name);
-    pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS); /* what is with the sink may end */
+    err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
+             "this consumer was given another order, number of lanes or filter meanwhile (outbox "
+             "consumers history %s); "
+             "start it again with those",
+             p->c->name);
+    /* what is with the sink may end */
+    pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS);
 }
 
-/* say_who_is_in_the_way tells who keeps us from being woken: once, and again when it is somebody else. */
+/* say_who_is_in_the_way tells who keeps us from being woken: once, and again when it is somebody
+ * else. */
 static void say_who_is_in_the_way(struct pipeline *p, const char *who)
 {
     const char *now = who ? who : "";
     bool same = strncmp(p->in_the_way, now, sizeof p->in_the_way - 1) == 0;
-    if (same) return;
+    if (same)
+        return;
     snprintf(p->in_the_way, sizeof p->in_the_way, "%s", now);
     if (!who) {
         log_at(p->cfg.log, LOG_INFO_, p->c->name, "the doorbell works again");
         return;
     }
-    log_at(
-        p->cfg.log, LOG_WARN_, p->c->name,
-        "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business with it; looking every "
-        "second until that ends",
-        who);
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business "
+           "with it; looking every "
+           "second until that ends",
+           who);
 }
 
 static int64_t shorter(int64_t a, int64_t b)
@@ -295,8 +319,8 @@ static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
     return wait;
 }
 
-/* found_nothing decides when to look again. A careful event that was left behind waits either for our own batches to end, or for
- * another pipeline of this process, which is at one. */
+/* found_nothing decides when to look again. A careful event that was left behind waits either for
+ * our own batches to end, or for another pipeline of this process, which is at one. */
 static void found_nothing(struct pipeline *p, const struct exchange *x)
 {
     const struct claim_hint *h = &x->hint;
@@ -322,7 +346,8 @@ static void found_nothing(struct pipeline *p, const struct exchange *x)
     }
 }
 
-/* took_batch takes a claimed batch in hand. The next claim tries the next lane, and the other kind of events first. */
+/* took_batch takes a claimed batch in hand. The next claim tries the next lane, and the other kind
+ * of events first. */
 static void took_batch(struct pipeline *p, struct live *l)
 {
     p->stats.claims++;
@@ -365,13 +390,15 @@ static void claimed(struct pipeline *p, const struct exchange *x)
 /* withdraw gives up what was made ready for a claim. */
 static void withdraw(struct pipeline *p, struct exchange *x)
 {
-    if (x->next) arena_reset(&x->next->a);
+    if (x->next)
+        arena_reset(&x->next->a);
     careful_leave(&p->careful);
 }
 
 static void exchange_failed(struct pipeline *p, struct exchange *x, const struct error *err)
 {
-    if (x->next) hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
+    if (x->next)
+        hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
     withdraw(p, x);
     turn_store_failed(p, err);
 }
@@ -379,7 +406,8 @@ static void exchange_failed(struct pipeline *p, struct exchange *x, const struct
 static void take_answer(struct pipeline *p, struct exchange *x)
 {
     turn_store_back(p);
-    if (x->settled) turn_settled(p, x->place, x->lost);
+    if (x->settled)
+        turn_settled(p, x->place, x->lost);
     note_crashes(p, &x->hint);
 
     bool others_rule = x->hint.changed && p->state == PIPELINE_RUNNING;
@@ -394,13 +422,15 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     }
 }
 
-/* exchange is the one place where a pipeline settles and claims. Returns whether anything happened. */
+/* exchange is the one place where a pipeline settles and claims. Returns whether anything
+ * happened. */
 static bool exchange(struct pipeline *p, struct exchange *x)
 {
     const struct settlement *s = x->settled ? &x->settlement : NULL;
     struct arena *a = x->next ? &x->next->a : NULL;
     struct error err = {0};
-    if (p->cfg.st->ops->turn(p->cfg.st, s, &x->lost, &x->request, a, &x->batch, &x->hint, &err) != 0) {
+    if (p->cfg.st->ops->turn(p->cfg.st, s, &x->lost, &x->request, a, &x->batch, &x->hint, &err) !=
+        0) {
         exchange_failed(p, x, &err);
         return false;
     }
@@ -436,10 +466,13 @@ static bool claim(struct pipeline *p)
 static void hear_bell(struct pipeline *p, int64_t now)
 {
     struct pollfd bell = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
-    if (bell.fd < 0) return;
-    if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now)) return;
+    if (bell.fd < 0)
+        return;
+    if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now))
+        return;
     bool rang = poll(&bell, 1, 0) == 1;
-    if (rang) schedule_look_now(&p->schedule);
+    if (rang)
+        schedule_look_now(&p->schedule);
 }
 
 static bool ended(const struct pipeline *p, size_t i)
@@ -450,14 +483,18 @@ static bool ended(const struct pipeline *p, size_t i)
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
-    if (effects_unsure(&p->effects)) return false;
-    if (schedule_store_away(&p->schedule, now)) return false;
+    if (effects_unsure(&p->effects))
+        return false;
+    if (schedule_store_away(&p->schedule, now))
+        return false;
 
     turn_drop_lost(p);
     size_t next = hand_next(&p->hand);
-    if (ended(p, next)) return turn_settle(p, next);
+    if (ended(p, next))
+        return turn_settle(p, next);
 
     hear_bell(p, now);
-    if (!wants_work(p, now, 0)) return false;
+    if (!wants_work(p, now, 0))
+        return false;
     return claim(p);
 }

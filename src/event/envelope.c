@@ -13,8 +13,10 @@
 
 static void add_string(struct buf *b, struct str s)
 {
-    if (s.p) json_quote(b, s);
-    else ADD(b, "null");
+    if (s.p)
+        json_quote(b, s);
+    else
+        ADD(b, "null");
 }
 
 static bool blank(char c)
@@ -22,13 +24,15 @@ static bool blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* has_telemetry: a member of that name is there already. Looking costs a parse, so only where the word, or an escape that
- * may hide it, stands in the text. */
+/* has_telemetry: a member of that name is there already. Looking costs a parse, so only where the
+ * word, or an escape that may hide it, stands in the text. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
-    if (!memmem(payload.p, payload.n, "_telemetry", 10) && !memmem(payload.p, payload.n, "\\u", 2)) return false;
-    if (json_parse(payload, &object, NULL, NULL) != 0) return true;
+    if (!memmem(payload.p, payload.n, "_telemetry", 10) && !memmem(payload.p, payload.n, "\\u", 2))
+        return false;
+    if (json_parse(payload, &object, NULL, NULL) != 0)
+        return true;
     return json_get(object, STR("_telemetry"), &found);
 }
 
@@ -41,16 +45,21 @@ static void add_payload(struct buf *b, const struct event *ev)
         ADD(b, "null");
         return;
     }
-    while (first < p.n && blank(p.p[first])) first++;
-    while (last > first && p.p[last - 1] != '}') last--; /* only blanks can follow the brace of an object */
+    while (first < p.n && blank(p.p[first]))
+        first++;
+    /* only blanks can follow the brace of an object */
+    while (last > first && p.p[last - 1] != '}')
+        last--;
     if (!h.p || str_is(h, "{}") || first == p.n || p.p[first] != '{' || has_telemetry(p)) {
         buf_addstr(b, p);
         return;
     }
     size_t inner = last - 1;
-    while (blank(p.p[inner - 1])) inner--;
+    while (blank(p.p[inner - 1]))
+        inner--;
     buf_add(b, p.p, last - 1);
-    if (inner - 1 != first) ADD(b, ",");
+    if (inner - 1 != first)
+        ADD(b, ",");
     ADD(b, "\"_telemetry\":");
     buf_addstr(b, h);
     buf_add(b, p.p + last - 1, p.n - (last - 1));
@@ -69,8 +78,10 @@ void envelope_write(struct buf *b, const struct event *ev, struct str stream)
     ADD(b, ",\"aggregate_id\":");
     add_string(b, ev->aggregate_id);
     ADD(b, ",\"entity_version\":");
-    if (ev->has_version) buf_addi64(b, ev->version);
-    else ADD(b, "null");
+    if (ev->has_version)
+        buf_addi64(b, ev->version);
+    else
+        ADD(b, "null");
     ADD(b, ",\"payload\":");
     add_payload(b, ev);
     ADD(b, ",\"stream_id\":");
@@ -93,7 +104,8 @@ static const struct {
     {"aggregate_id", offsetof(struct event, aggregate_id), false},
 };
 
-/* unescape appends the characters and a NUL. The buffer has room for all of them, so that it does not move. */
+/* unescape appends the characters and a NUL. The buffer has room for all of them, so that it does
+ * not move. */
 static struct str unescape(struct str raw, struct buf *text)
 {
     size_t at = text->n;
@@ -109,9 +121,12 @@ static int read_strings(struct json o, struct buf *text, struct event *ret, stru
         struct json v;
         struct str s = {0};
         bool there = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
-        if (!there && strings[i].required) return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
-        if (there && v.type != JSON_STRING) return err_set(err, ERR_INVALID, "its %s is no string", strings[i].name);
-        if (there) s = unescape(v.raw, text);
+        if (!there && strings[i].required)
+            return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
+        if (there && v.type != JSON_STRING)
+            return err_set(err, ERR_INVALID, "its %s is no string", strings[i].name);
+        if (there)
+            s = unescape(v.raw, text);
         memcpy((char *)ret + strings[i].offset, &s, sizeof s);
     }
     return 0;
@@ -132,13 +147,15 @@ static int64_t time_of(struct json v)
     struct tm tm = {0};
     char text[CLOCK_RFC3339_SIZE + 1] = "";
     int ms = 0, end = 0;
-    if (v.type != JSON_STRING || v.raw.n - 2 >= sizeof text) return 0;
+    if (v.type != JSON_STRING || v.raw.n - 2 >= sizeof text)
+        return 0;
     memcpy(text, v.raw.p + 1, v.raw.n - 2);
     /* NOLINTNEXTLINE(cert-err34-c): no number has more than four digits. */
-    int n = sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
-                   &tm.tm_min, &tm.tm_sec, &ms, &end);
+    int n = sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
+                   &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &ms, &end);
     bool whole = n == 7 && end > 0 && text[end] == '\0';
-    if (!whole) return 0;
+    if (!whole)
+        return 0;
     tm.tm_year -= 1900;
     tm.tm_mon -= 1;
     return (int64_t)timegm(&tm) * 1000 + ms;
@@ -150,17 +167,24 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     const char *why;
     *ret = (struct event){0};
     buf_clear(text);
-    if (json_parse(envelope, &o, &why, NULL) != 0) return err_set(err, ERR_INVALID, "it is no JSON: %s", why);
-    if (o.type != JSON_OBJECT) return err_set(err, ERR_INVALID, "it is no JSON object");
-    if (!buf_reserve(text, 2 * envelope.n + 16)) return err_nomem(err);
-    if (read_strings(o, text, ret, err) != 0) return -1;
-    if (json_get(o, STR("committed_at"), &v)) ret->created_at = time_of(v);
+    if (json_parse(envelope, &o, &why, NULL) != 0)
+        return err_set(err, ERR_INVALID, "it is no JSON: %s", why);
+    if (o.type != JSON_OBJECT)
+        return err_set(err, ERR_INVALID, "it is no JSON object");
+    if (!buf_reserve(text, 2 * envelope.n + 16))
+        return err_nomem(err);
+    if (read_strings(o, text, ret, err) != 0)
+        return -1;
+    if (json_get(o, STR("committed_at"), &v))
+        ret->created_at = time_of(v);
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
-    if (!json_get(o, STR("payload"), &v)) return err_set(err, ERR_INVALID, "it has no payload");
+    if (!json_get(o, STR("payload"), &v))
+        return err_set(err, ERR_INVALID, "it has no payload");
     ret->payload = copy(v.raw, text);
     bool telemetry = json_get(v, STR("_telemetry"), &v) &&
                      v.type == JSON_OBJECT; /* else the producer's own, of whatever kind */
-    if (telemetry) ret->headers = copy(v.raw, text);
+    if (telemetry)
+        ret->headers = copy(v.raw, text);
     ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
     return text->failed ? err_nomem(err) : event_check_stored(ret, err);
 }

@@ -18,7 +18,8 @@ struct segment {
 
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, the others none. So a tree is only as deep as the
+/* (1) OR and AND have any number of children, NOT has one, the others none. So a tree is only as
+ *   deep as the
  * parentheses are, however long a chain of "or". */
 struct node {
     enum node_type type;
@@ -53,7 +54,8 @@ static bool is_space(char c)
 
 static bool is_word(char c)
 {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
 }
 
 bool pattern_match(struct str pattern, struct str type)
@@ -73,28 +75,34 @@ bool pattern_match(struct str pattern, struct str type)
             return false;
         }
     }
-    while (p < pattern.n && pattern.p[p] == '*') p++;
+    while (p < pattern.n && pattern.p[p] == '*')
+        p++;
     return p == pattern.n;
 }
 
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
-    if (!*ps->p) return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found the end", what, at);
+    if (!*ps->p)
+        return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found the end", what, at);
     int n = 1;
-    while (n < 4 && ((unsigned char)ps->p[n] & 0xC0) == 0x80) n++;
-    return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found '%.*s'", what, at, n, ps->p);
+    while (n < 4 && ((unsigned char)ps->p[n] & 0xC0) == 0x80)
+        n++;
+    return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found '%.*s'", what, at, n,
+                   ps->p);
 }
 
 static void skip_space(struct parser *ps)
 {
-    while (is_space(*ps->p)) ps->p++;
+    while (is_space(*ps->p))
+        ps->p++;
 }
 
 static size_t word_len(const char *p)
 {
     size_t n = 0;
-    while (is_word(p[n])) n++;
+    while (is_word(p[n]))
+        n++;
     return n;
 }
 
@@ -107,7 +115,8 @@ static bool at_word(struct parser *ps, const char *word)
 
 static bool take_word(struct parser *ps, const char *word)
 {
-    if (!at_word(ps, word)) return false;
+    if (!at_word(ps, word))
+        return false;
     ps->p += strlen(word);
     return true;
 }
@@ -123,11 +132,13 @@ static struct node *new_node(struct parser *ps, enum node_type type)
     return n;
 }
 
-/* quoted_end returns the end of the string in double quotes at p: behind its closing quote, or where the text ends. */
+/* quoted_end returns the end of the string in double quotes at p: behind its closing quote, or
+ * where the text ends. */
 static const char *quoted_end(const char *p)
 {
     for (p++; *p && *p != '"'; p++)
-        if (*p == '\\' && p[1]) p++;
+        if (*p == '\\' && p[1])
+            p++;
     return *p ? p + 1 : p;
 }
 
@@ -161,14 +172,17 @@ static int parse_segment(struct parser *ps, struct segment **ret)
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
     struct json quoted;
     size_t n = word_len(ps->p);
-    if (!s) return err_nomem(ps->err);
+    if (!s)
+        return err_nomem(ps->err);
     if (n) {
         s->name = (struct str){ps->p, n};
         s->bare = true;
         ps->p += n;
     } else if (*ps->p == '"') {
-        if (parse_quoted(ps, &quoted) != 0) return -1;
-        if (unescape(ps, quoted.raw, &s->name) != 0) return -1;
+        if (parse_quoted(ps, &quoted) != 0)
+            return -1;
+        if (unescape(ps, quoted.raw, &s->name) != 0)
+            return -1;
     } else {
         return expected(ps, "a name or a \"quoted name\"");
     }
@@ -180,10 +194,13 @@ static int parse_path(struct parser *ps, struct segment **ret)
 {
     static const char *const keywords[] = {"and", "or", "not", "exists"};
     for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
-        if (at_word(ps, keywords[i])) return expected(ps, "a path (quote a name that is a keyword)");
+        if (at_word(ps, keywords[i]))
+            return expected(ps, "a path (quote a name that is a keyword)");
     for (;;) {
-        if (parse_segment(ps, ret) != 0) return -1;
-        if (*ps->p != '.') return 0;
+        if (parse_segment(ps, ret) != 0)
+            return -1;
+        if (*ps->p != '.')
+            return 0;
         ps->p++;
         ret = &(*ret)->next;
     }
@@ -211,9 +228,12 @@ static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
     const char *end = ps->p;
-    if (*ps->p == '\'') return parse_apostrophes(ps, ret);
-    if (*ps->p == '"') return parse_quoted(ps, ret);
-    while (is_word(*end) || *end == '.' || *end == '+') end++;
+    if (*ps->p == '\'')
+        return parse_apostrophes(ps, ret);
+    if (*ps->p == '"')
+        return parse_quoted(ps, ret);
+    while (is_word(*end) || *end == '.' || *end == '+')
+        end++;
     if (json_parse((struct str){ps->p, (size_t)(end - ps->p)}, ret, NULL, NULL) != 0)
         return expected(ps, "a \"string\", a number, true, false or null");
     ps->p = end;
@@ -224,7 +244,8 @@ static int parse_literal(struct parser *ps, struct json *ret)
 static int negate(struct parser *ps, struct node *n, struct node **ret)
 {
     *ret = new_node(ps, NODE_NOT);
-    if (!*ret) return -1;
+    if (!*ret)
+        return -1;
     (*ret)->first = n;
     return 0;
 }
@@ -232,22 +253,26 @@ static int negate(struct parser *ps, struct node *n, struct node **ret)
 static int parse_comparison(struct parser *ps, struct node **ret)
 {
     struct node *n = new_node(ps, NODE_EQUALS);
-    if (!n) return -1;
+    if (!n)
+        return -1;
     *ret = n;
     if (take_word(ps, "exists")) {
         n->type = NODE_EXISTS;
         skip_space(ps);
         return parse_path(ps, &n->path);
     }
-    if (parse_path(ps, &n->path) != 0) return -1;
+    if (parse_path(ps, &n->path) != 0)
+        return -1;
     if (take_word(ps, "exists")) {
         n->type = NODE_EXISTS;
         return 0;
     }
     bool differs = ps->p[0] == '!' && ps->p[1] == '=';
-    if (!differs && *ps->p != '=') return expected(ps, "=, != or exists");
+    if (!differs && *ps->p != '=')
+        return expected(ps, "=, != or exists");
     ps->p += differs ? 2 : 1;
-    if (parse_literal(ps, &n->literal) != 0) return -1;
+    if (parse_literal(ps, &n->literal) != 0)
+        return -1;
     return differs ? negate(ps, n, ret) : 0;
 }
 
@@ -256,9 +281,11 @@ static int parse_or(struct parser *ps, struct node **ret);
 static int parse_parentheses(struct parser *ps, struct node **ret)
 {
     ps->p++;
-    if (parse_or(ps, ret) != 0) return -1;
+    if (parse_or(ps, ret) != 0)
+        return -1;
     skip_space(ps);
-    if (*ps->p != ')') return expected(ps, "and, or or ')'");
+    if (*ps->p != ')')
+        return expected(ps, "and, or or ')'");
     ps->p++;
     return 0;
 }
@@ -267,7 +294,8 @@ static int parse_factor(struct parser *ps, struct node **ret)
 {
     int r;
     if (++ps->depth > FILTER_MAX_DEPTH)
-        return err_set(ps->err, ERR_CONFIG, "nested too deeply at byte %zu", (size_t)(ps->p - ps->text));
+        return err_set(ps->err, ERR_CONFIG, "nested too deeply at byte %zu",
+                       (size_t)(ps->p - ps->text));
     if (take_word(ps, "not")) {
         struct node *inner;
         r = parse_factor(ps, &inner) != 0 ? -1 : negate(ps, inner, ret);
@@ -283,10 +311,12 @@ static int parse_factor(struct parser *ps, struct node **ret)
 static int parse_and(struct parser *ps, struct node **ret)
 {
     struct node *all = new_node(ps, NODE_AND);
-    if (!all) return -1;
+    if (!all)
+        return -1;
     struct node **last = &all->first;
     do {
-        if (parse_factor(ps, last) != 0) return -1;
+        if (parse_factor(ps, last) != 0)
+            return -1;
         last = &(*last)->next;
     } while (take_word(ps, "and"));
     *ret = all;
@@ -296,10 +326,12 @@ static int parse_and(struct parser *ps, struct node **ret)
 static int parse_or(struct parser *ps, struct node **ret)
 {
     struct node *any = new_node(ps, NODE_OR);
-    if (!any) return -1;
+    if (!any)
+        return -1;
     struct node **last = &any->first;
     do {
-        if (parse_and(ps, last) != 0) return -1;
+        if (parse_and(ps, last) != 0)
+            return -1;
         last = &(*last)->next;
     } while (take_word(ps, "or"));
     *ret = any;
@@ -309,21 +341,27 @@ static int parse_or(struct parser *ps, struct node **ret)
 static int parse_where(struct parser *ps, struct node **ret)
 {
     skip_space(ps);
-    if (!*ps->p) return 0;
-    if (parse_or(ps, ret) != 0) return -1;
+    if (!*ps->p)
+        return 0;
+    if (parse_or(ps, ret) != 0)
+        return -1;
     skip_space(ps);
     return *ps->p ? expected(ps, "and, or or the end") : 0;
 }
 
-/* parse_pattern reads up to the next comma; a pattern's own characters are whatever a type may have. */
+/* parse_pattern reads up to the next comma; a pattern's own characters are whatever a type may
+ * have. */
 static int parse_pattern(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
     const char *end = ps->p;
-    while (*end && *end != ',' && !is_space(*end)) end++;
-    if (end == ps->p) return expected(ps, "a pattern");
+    while (*end && *end != ',' && !is_space(*end))
+        end++;
+    if (end == ps->p)
+        return expected(ps, "a pattern");
     struct pattern *p = arena_zalloc(ps->a, 1, sizeof *p);
-    if (!p) return err_nomem(ps->err);
+    if (!p)
+        return err_nomem(ps->err);
     p->text = (struct str){ps->p, (size_t)(end - ps->p)};
     ps->p = end;
     skip_space(ps);
@@ -334,10 +372,13 @@ static int parse_pattern(struct parser *ps, struct pattern **ret)
 static int parse_patterns(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
-    if (!*ps->p) return 0;
+    if (!*ps->p)
+        return 0;
     for (;;) {
-        if (parse_pattern(ps, ret) != 0) return -1;
-        if (!*ps->p) return 0;
+        if (parse_pattern(ps, ret) != 0)
+            return -1;
+        if (!*ps->p)
+            return 0;
         ps->p++;
         ret = &(*ret)->next;
     }
@@ -349,9 +390,11 @@ static int parser_on(struct parser *ps, struct arena *a, const char *text, struc
     size_t n = text ? strlen(text) : 0, at;
     if (n > FILTER_MAX_BYTES)
         return err_set(err, ERR_CONFIG, "is %zu bytes long, the limit is %d", n, FILTER_MAX_BYTES);
-    if (!utf8_valid((struct str){text, n}, &at)) return err_set(err, ERR_CONFIG, "invalid UTF-8 at byte %zu", at);
+    if (!utf8_valid((struct str){text, n}, &at))
+        return err_set(err, ERR_CONFIG, "invalid UTF-8 at byte %zu", at);
     char *copy = arena_bytes(a, text, n);
-    if (!copy) return err_nomem(err);
+    if (!copy)
+        return err_nomem(err);
     *ps = (struct parser){.a = a, .text = copy, .p = copy, .err = err};
     return 0;
 }
@@ -360,7 +403,8 @@ int filter_new(const char *events, const char *where, struct filter **ret, struc
 {
     struct parser ps;
     struct filter *f = calloc(1, sizeof *f);
-    if (!f) return err_nomem(err);
+    if (!f)
+        return err_nomem(err);
     arena_init(&f->a, 0);
     if (parser_on(&ps, &f->a, events, err) != 0 || parse_patterns(&ps, &f->patterns) != 0) {
         err_prefix(err, "events");
@@ -379,24 +423,29 @@ fail:
 
 void filter_free(struct filter *f)
 {
-    if (!f) return;
+    if (!f)
+        return;
     arena_release(&f->a);
     free(f);
 }
 
 bool filter_has_types(const struct filter *f)
 {
-    if (!f || !f->patterns) return false;
+    if (!f || !f->patterns)
+        return false;
     for (const struct pattern *p = f->patterns; p; p = p->next)
-        if (str_is(p->text, "*")) return false;
+        if (str_is(p->text, "*"))
+            return false;
     return true;
 }
 
 bool filter_type(const struct filter *f, struct str type)
 {
-    if (!f || !f->patterns) return true;
+    if (!f || !f->patterns)
+        return true;
     for (const struct pattern *p = f->patterns; p; p = p->next)
-        if (pattern_match(p->text, type)) return true;
+        if (pattern_match(p->text, type))
+            return true;
     return false;
 }
 
@@ -408,14 +457,17 @@ bool filter_has_where(const struct filter *f)
 static bool element(struct json array, const struct segment *s, struct json *ret)
 {
     uint64_t index = 0;
-    if (!s->bare || s->name.n > 9) return false;
+    if (!s->bare || s->name.n > 9)
+        return false;
     for (size_t i = 0; i < s->name.n; i++) {
-        if (s->name.p[i] < '0' || s->name.p[i] > '9') return false;
+        if (s->name.p[i] < '0' || s->name.p[i] > '9')
+            return false;
         index = index * 10 + (uint64_t)(s->name.p[i] - '0');
     }
     size_t it = 0;
     do {
-        if (!json_each(array, &it, NULL, ret)) return false;
+        if (!json_each(array, &it, NULL, ret))
+            return false;
     } while (index--);
     return true;
 }
@@ -424,7 +476,8 @@ static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {
     for (; path; path = path->next) {
         bool found = v.type == JSON_ARRAY ? element(v, path, &v) : json_get(v, path->name, &v);
-        if (!found) return false;
+        if (!found)
+            return false;
     }
     *ret = v;
     return true;
@@ -437,11 +490,13 @@ static bool holds(const struct node *n, struct json payload)
     switch (n->type) {
     case NODE_OR:
         for (c = n->first; c; c = c->next)
-            if (holds(c, payload)) return true;
+            if (holds(c, payload))
+                return true;
         return false;
     case NODE_AND:
         for (c = n->first; c; c = c->next)
-            if (!holds(c, payload)) return false;
+            if (!holds(c, payload))
+                return false;
         return true;
     case NODE_NOT: return !holds(n->first, payload);
     case NODE_EQUALS: return look_up(payload, n->path, &v) && json_equal(v, n->literal);
@@ -453,7 +508,9 @@ static bool holds(const struct node *n, struct json payload)
 bool filter_payload(const struct filter *f, struct str payload)
 {
     struct json v;
-    if (!filter_has_where(f)) return true;
-    if (!payload.p) payload = STR("null");
+    if (!filter_has_where(f))
+        return true;
+    if (!payload.p)
+        payload = STR("null");
     return json_parse(payload, &v, NULL, NULL) == 0 && holds(f->where, v);
 }

@@ -84,23 +84,27 @@ struct key {
 static const char *type_name(enum json_type t)
 {
     static const char *const names[] = {
-        [JSON_NULL] = "null",       [JSON_TRUE] = "true",      [JSON_FALSE] = "false",      [JSON_NUMBER] = "a number",
-        [JSON_STRING] = "a string", [JSON_ARRAY] = "an array", [JSON_OBJECT] = "an object",
+        [JSON_NULL] = "null",        [JSON_TRUE] = "true",       [JSON_FALSE] = "false",
+        [JSON_NUMBER] = "a number",  [JSON_STRING] = "a string", [JSON_ARRAY] = "an array",
+        [JSON_OBJECT] = "an object",
     };
     return names[t];
 }
 
 static int wrong_type(struct reader *r, const struct key *k, const char *wanted, struct json v)
 {
-    return err_set(r->err, ERR_INVALID, "%s must be %s, not %s", k->name, wanted, type_name(v.type));
+    return err_set(r->err, ERR_INVALID, "%s must be %s, not %s", k->name, wanted,
+                   type_name(v.type));
 }
 
 /* unescape copies a string's characters into the arena, with a NUL behind them. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);
-    if (!p) return err_nomem(r->err);
-    /* Unescaped is never longer than escaped, so this buffer does not grow, and the arena keeps its memory. */
+    if (!p)
+        return err_nomem(r->err);
+    /* Unescaped is never longer than escaped, so this buffer does not grow, and the arena keeps its
+     * memory. */
     struct buf b = {.p = p, .cap = raw.n - 1, .max = raw.n - 1};
     json_unescape(raw, &b);
     p[b.n] = '\0';
@@ -111,9 +115,12 @@ static int unescape(struct reader *r, struct str raw, struct str *ret)
 static int read_string(struct reader *r, const struct key *k, struct json v)
 {
     struct str *to = (struct str *)(void *)((char *)r->ev + k->offset);
-    if (v.type == JSON_NULL) return 0;
-    if (v.type != JSON_STRING) return wrong_type(r, k, "a string", v);
-    if (memchr(v.raw.p, '\\', v.raw.n)) return unescape(r, v.raw, to);
+    if (v.type == JSON_NULL)
+        return 0;
+    if (v.type != JSON_STRING)
+        return wrong_type(r, k, "a string", v);
+    if (memchr(v.raw.p, '\\', v.raw.n))
+        return unescape(r, v.raw, to);
     *to = (struct str){v.raw.p + 1, v.raw.n - 2};
     return 0;
 }
@@ -122,12 +129,17 @@ static int read_delay(struct reader *r, const struct key *k, struct json v)
 {
     struct str s = {0};
     int64_t ms;
-    if (v.type == JSON_NULL) return 0;
-    if (v.type != JSON_STRING) return wrong_type(r, k, "a duration such as \"5m\"", v);
-    if (unescape(r, v.raw, &s) != 0) return -1;
-    if (strlen(s.p) != s.n) return err_set(r->err, ERR_INVALID, "delay has a NUL character");
+    if (v.type == JSON_NULL)
+        return 0;
+    if (v.type != JSON_STRING)
+        return wrong_type(r, k, "a duration such as \"5m\"", v);
+    if (unescape(r, v.raw, &s) != 0)
+        return -1;
+    if (strlen(s.p) != s.n)
+        return err_set(r->err, ERR_INVALID, "delay has a NUL character");
     if (text_duration(s.p, &ms, r->err) != 0) {
-        if (r->err) r->err->code = ERR_INVALID; /* it is data here, not a setting */
+        if (r->err)
+            r->err->code = ERR_INVALID; /* it is data here, not a setting */
         return err_prefix(r->err, "delay");
     }
     r->ev->not_before = ms ? r->now_ms + ms : 0;
@@ -136,17 +148,22 @@ static int read_delay(struct reader *r, const struct key *k, struct json v)
 
 static int read_version(struct reader *r, const struct key *k, struct json v)
 {
-    if (v.type == JSON_NULL) return 0;
-    if (v.type != JSON_NUMBER) return wrong_type(r, k, "a whole number", v);
-    if (!json_int(v, &r->ev->version)) return err_set(r->err, ERR_INVALID, "version must be a whole number of 64 bits");
+    if (v.type == JSON_NULL)
+        return 0;
+    if (v.type != JSON_NUMBER)
+        return wrong_type(r, k, "a whole number", v);
+    if (!json_int(v, &r->ev->version))
+        return err_set(r->err, ERR_INVALID, "version must be a whole number of 64 bits");
     r->ev->has_version = true;
     return 0;
 }
 
 static int read_headers(struct reader *r, const struct key *k, struct json v)
 {
-    if (v.type == JSON_NULL) return 0;
-    if (v.type != JSON_OBJECT) return wrong_type(r, k, "an object", v);
+    if (v.type == JSON_NULL)
+        return 0;
+    if (v.type != JSON_OBJECT)
+        return wrong_type(r, k, "an object", v);
     r->ev->headers = v.raw;
     return 0;
 }
@@ -176,7 +193,8 @@ static const struct key keys[] = {
 static int unknown_key(struct reader *r, const char *name)
 {
     const char *names[N_KEYS + 1] = {NULL};
-    for (size_t i = 0; i < N_KEYS; i++) names[i] = keys[i].name;
+    for (size_t i = 0; i < N_KEYS; i++)
+        names[i] = keys[i].name;
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){"\"", "\"", NULL}, hint);
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
@@ -186,9 +204,11 @@ static int unknown_key(struct reader *r, const char *name)
 static int find_key(struct reader *r, struct str raw)
 {
     struct str name = {raw.p + 1, raw.n - 2};
-    if (memchr(raw.p, '\\', raw.n) && unescape(r, raw, &name) != 0) return -1;
+    if (memchr(raw.p, '\\', raw.n) && unescape(r, raw, &name) != 0)
+        return -1;
     for (size_t i = 0; i < N_KEYS; i++)
-        if (str_is(name, keys[i].name)) return (int)i;
+        if (str_is(name, keys[i].name))
+            return (int)i;
     return unescape(r, raw, &name) != 0 ? -1 : unknown_key(r, name.p);
 }
 
@@ -199,15 +219,19 @@ static int read_members(struct reader *r, struct json object)
     struct json v;
     for (size_t it = 0; json_each(object, &it, &name, &v);) {
         int i = find_key(r, name);
-        if (i < 0) return -1;
-        if (seen >> i & 1) return err_set(r->err, ERR_INVALID, "%s is given twice", keys[i].name);
+        if (i < 0)
+            return -1;
+        if (seen >> i & 1)
+            return err_set(r->err, ERR_INVALID, "%s is given twice", keys[i].name);
         seen |= 1u << i;
-        if (keys[i].read(r, &keys[i], v) != 0) return -1;
+        if (keys[i].read(r, &keys[i], v) != 0)
+            return -1;
     }
     return 0;
 }
 
-int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret, struct error *err)
+int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret,
+                struct error *err)
 {
     struct json object;
     const char *why;
@@ -218,7 +242,8 @@ int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_eve
         return err_set(err, ERR_INVALID, "must be a JSON object, not %s", type_name(object.type));
     struct new_event ev = {.has_version = false};
     struct reader r = {.now_ms = now_ms, .a = a, .ev = &ev, .err = err};
-    if (read_members(&r, object) != 0) return -1;
+    if (read_members(&r, object) != 0)
+        return -1;
     *ret = ev;
     return 0;
 }

@@ -33,7 +33,8 @@ struct template
 
 static int add_part(struct template *t, struct part p, struct error *err)
 {
-    if (t->n == PARTS_MAX) return err_set(err, ERR_CONFIG, "more than %d parts in a name", PARTS_MAX);
+    if (t->n == PARTS_MAX)
+        return err_set(err, ERR_CONFIG, "more than %d parts in a name", PARTS_MAX);
     t->part[t->n++] = p;
     return 0;
 }
@@ -41,7 +42,8 @@ static int add_part(struct template *t, struct part p, struct error *err)
 static int unknown_field(const char *name, struct error *err)
 {
     const char *names[FIELDS + 1] = {NULL};
-    for (size_t i = 0; i < FIELDS; i++) names[i] = fields[i].name;
+    for (size_t i = 0; i < FIELDS; i++)
+        names[i] = fields[i].name;
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){"{", "}", "there are " TEMPLATE_FIELDS}, hint);
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
@@ -52,15 +54,18 @@ static int add_field(struct template *t, struct str text, struct error *err)
 {
     char name[64];
     int64_t index = -1;
-    if (text.n >= sizeof name) return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
+    if (text.n >= sizeof name)
+        return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
     memcpy(name, text.p, text.n);
     name[text.n] = '\0';
     char *bracket = strchr(name, '[');
     if (bracket) {
         char *end = strchr(bracket, ']');
-        if (!end || end[1] != '\0') return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
+        if (!end || end[1] != '\0')
+            return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
         *bracket = *end = '\0';
-        if (text_int(bracket + 1, 0, INDEX_MAX, &index, err) != 0) return err_prefix(err, "{%s[]}", name);
+        if (text_int(bracket + 1, 0, INDEX_MAX, &index, err) != 0)
+            return err_prefix(err, "{%s[]}", name);
     }
     for (size_t i = 0; i < FIELDS; i++)
         if (strcmp(fields[i].name, name) == 0)
@@ -74,17 +79,22 @@ static int compile(struct template *t, struct error *err)
     for (const char *p = t->text; *p;) {
         size_t n = strcspn(p, "{}");
         if (n == 0 && p[0] == p[1]) {
-            if (add_part(t, (struct part){.field = -1, .text = {p, 1}}, err) != 0) return -1;
+            if (add_part(t, (struct part){.field = -1, .text = {p, 1}}, err) != 0)
+                return -1;
             p += 2;
         } else if (n == 0 && *p == '{') {
             const char *end = strchr(p, '}');
-            if (!end) return err_set(err, ERR_CONFIG, "a { without its }; write {{ for the character itself");
-            if (add_field(t, (struct str){p + 1, (size_t)(end - p - 1)}, err) != 0) return -1;
+            if (!end)
+                return err_set(err, ERR_CONFIG,
+                               "a { without its }; write {{ for the character itself");
+            if (add_field(t, (struct str){p + 1, (size_t)(end - p - 1)}, err) != 0)
+                return -1;
             p = end + 1;
         } else if (n == 0) {
             return err_set(err, ERR_CONFIG, "a } without its {; write }} for the character itself");
         } else {
-            if (add_part(t, (struct part){.field = -1, .text = {p, n}}, err) != 0) return -1;
+            if (add_part(t, (struct part){.field = -1, .text = {p, n}}, err) != 0)
+                return -1;
             p += n;
         }
     }
@@ -95,7 +105,8 @@ int template_new(const char *text, struct template **ret, struct error *err)
 {
     size_t n = strlen(text) + 1;
     struct template *t = calloc(1, sizeof *t + n);
-    if (!t) return err_nomem(err);
+    if (!t)
+        return err_nomem(err);
     memcpy(t->text, text, n);
     if (compile(t, err) != 0) {
         template_free(t);
@@ -113,7 +124,8 @@ void template_free(struct template *t)
 bool template_fixed(const struct template *t)
 {
     for (size_t i = 0; i < t->n; i++)
-        if (t->part[i].field >= 0) return false;
+        if (t->part[i].field >= 0)
+            return false;
     return true;
 }
 
@@ -122,35 +134,45 @@ static struct str piece(struct str s, int index)
 {
     for (; s.p; index--) {
         const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
-        if (index == 0) return (struct str){s.p, dot ? (size_t)(dot - s.p) : s.n};
+        if (index == 0)
+            return (struct str){s.p, dot ? (size_t)(dot - s.p) : s.n};
         s = dot ? (struct str){dot + 1, s.n - (size_t)(dot + 1 - s.p)} : (struct str){0};
     }
     return s;
 }
 
-int template_write(const struct template *t, const struct event *ev, struct buf *b, struct error *err)
+int template_write(const struct template *t, const struct event *ev, struct buf *b,
+                   struct error *err)
 {
     size_t before = b->n, length = 0;
     for (size_t i = 0; i < t->n; i++) {
         const struct part *p = &t->part[i];
         struct str s = p->text;
-        if (p->field >= 0) memcpy(&s, (const char *)ev + fields[p->field].offset, sizeof s);
-        if (p->field >= 0 && p->index >= 0) s = piece(s, p->index);
+        if (p->field >= 0)
+            memcpy(&s, (const char *)ev + fields[p->field].offset, sizeof s);
+        if (p->field >= 0 && p->index >= 0)
+            s = piece(s, p->index);
         if (!s.p && p->index >= 0)
-            return err_set(err, ERR_INVALID, "its %s has no part number %d, which the name of the stream is made of",
+            return err_set(err, ERR_INVALID,
+                           "its %s has no part number %d, which the name of the stream is made of",
                            fields[p->field].name, p->index);
         if (!s.p)
-            return err_set(err, ERR_INVALID, "it has no %s, which the name of the stream is made of",
+            return err_set(err, ERR_INVALID,
+                           "it has no %s, which the name of the stream is made of",
                            fields[p->field].name);
         buf_addstr(b, s);
         length += s.n;
     }
     if (length > b->max)
-        return err_set(err, ERR_INVALID, "the name of its stream would have %zu bytes; the limit is %zu", length,
+        return err_set(err, ERR_INVALID,
+                       "the name of its stream would have %zu bytes; the limit is %zu", length,
                        b->max);
-    if (b->failed) return err_nomem(err);
-    if (b->n == before) return err_set(err, ERR_INVALID, "the name of its stream would be empty");
+    if (b->failed)
+        return err_nomem(err);
+    if (b->n == before)
+        return err_set(err, ERR_INVALID, "the name of its stream would be empty");
     if (!text_plain((struct str){b->p + before, b->n - before}))
-        return err_set(err, ERR_INVALID, "the name of its stream would have a control character, or be no UTF-8");
+        return err_set(err, ERR_INVALID,
+                       "the name of its stream would have a control character, or be no UTF-8");
     return 0;
 }

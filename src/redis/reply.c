@@ -31,24 +31,29 @@ static const struct fault {
     {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
     {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
-    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true,
+     "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
-    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
+    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
+     "see ACL GETUSER"},
     {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
     {"NOPERM", REDIS_FAULT_LOGIN, true, "see ACL GETUSER"},
-    {"WRONGTYPE", REDIS_FAULT_STREAM, false, "the stream's name is that of something else: rename one of them"},
+    {"WRONGTYPE", REDIS_FAULT_STREAM, false,
+     "the stream's name is that of something else: rename one of them"},
     {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
     {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
 
-    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true, "it is larger than proto-max-bulk-len"},
+    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
+     "it is larger than proto-max-bulk-len"},
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 
     {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
     {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
     {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
-    {"ERR unknown command", REDIS_FAULT_SETUP, true, "streams need Redis 5 or later, and XADD under its name"},
+    {"ERR unknown command", REDIS_FAULT_SETUP, true,
+     "streams need Redis 5 or later, and XADD under its name"},
     {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams need Redis 5 or later"},
     {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
     {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true, "maxage needs Redis 6.2 or later"},
@@ -56,8 +61,9 @@ static const struct fault {
 };
 #define FAULTS (sizeof faults / sizeof faults[0])
 
-/* An error begins with a code in capitals. ERR is what has none of its own, and may be about anything; all others are about a
- * state of the server, also those that it will learn after we were written. */
+/* An error begins with a code in capitals. ERR is what has none of its own, and may be about
+ * anything; all others are about a state of the server, also those that it will learn after we were
+ * written. */
 static const struct fault unknown = {.fault = REDIS_FAULT_UNKNOWN},
                           unheard = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 
@@ -71,7 +77,8 @@ static bool has_code(const char *text)
 static const struct fault *find(const char *text)
 {
     for (size_t i = 0; i < FAULTS; i++)
-        if (strncmp(text, faults[i].words, strlen(faults[i].words)) == 0) return &faults[i];
+        if (strncmp(text, faults[i].words, strlen(faults[i].words)) == 0)
+            return &faults[i];
     return has_code(text) ? &unheard : &unknown;
 }
 
@@ -92,7 +99,8 @@ bool redis_reconnects(const char *text)
 
 static bool number(const char *s, char **end, int64_t *ret)
 {
-    if (*s < '0' || *s > '9') return false;
+    if (*s < '0' || *s > '9')
+        return false;
     errno = 0;
     long long v = strtoll(s, end, 10);
     *ret = v;

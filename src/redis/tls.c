@@ -20,14 +20,16 @@ struct tls {
     short events;
 };
 
-/* OpenSSL's own socket BIO writes without MSG_NOSIGNAL, and a library may not change its host's signals. */
+/* OpenSSL's own socket BIO writes without MSG_NOSIGNAL, and a library may not change its host's
+ * signals. */
 
 static int socket_write(BIO *b, const char *p, int n)
 {
     const struct tls *t = BIO_get_data(b);
     ssize_t k = send(t->fd, p, (size_t)n, MSG_NOSIGNAL);
     BIO_clear_retry_flags(b);
-    if (k < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(b);
+    if (k < 0 && (errno == EAGAIN || errno == EINTR))
+        BIO_set_retry_write(b);
     return (int)k;
 }
 
@@ -36,7 +38,8 @@ static int socket_read(BIO *b, char *p, int n)
     const struct tls *t = BIO_get_data(b);
     ssize_t k = recv(t->fd, p, (size_t)n, 0);
     BIO_clear_retry_flags(b);
-    if (k < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(b);
+    if (k < 0 && (errno == EAGAIN || errno == EINTR))
+        BIO_set_retry_read(b);
     return (int)k;
 }
 
@@ -49,12 +52,14 @@ static long socket_ctrl(BIO *b, int cmd, long num, void *ptr)
 static BIO *socket_bio(struct tls *t)
 {
     t->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket without signals");
-    if (!t->method) return NULL;
+    if (!t->method)
+        return NULL;
     BIO_meth_set_write(t->method, socket_write);
     BIO_meth_set_read(t->method, socket_read);
     BIO_meth_set_ctrl(t->method, socket_ctrl);
     BIO *b = BIO_new(t->method);
-    if (!b) return NULL;
+    if (!b)
+        return NULL;
     BIO_set_data(b, t);
     BIO_set_init(b, 1);
     return b;
@@ -65,7 +70,8 @@ static int complain(struct error *err, enum err_code code, const char *what, con
 {
     char text[160];
     unsigned long e = ERR_peek_last_error();
-    if (e) ERR_error_string_n(e, text, sizeof text);
+    if (e)
+        ERR_error_string_n(e, text, sizeof text);
     const char *reason = e ? ERR_reason_error_string(e) : NULL;
     ERR_clear_error();
     return err_set(err, code, "%s%s%s: %s", what, detail ? " " : "", detail ? detail : "",
@@ -80,10 +86,12 @@ static int load_files(struct tls *t, const struct redis_url *u, struct error *er
         return complain(err, ERR_UNAVAILABLE, "could not read certificates from", u->ca);
     if (!u->ca && SSL_CTX_set_default_verify_paths(t->ctx) != 1)
         return complain(err, ERR_UNAVAILABLE, "could not read the system's certificates", NULL);
-    if (!u->cert) return 0;
+    if (!u->cert)
+        return 0;
     if (SSL_CTX_use_certificate_chain_file(t->ctx, u->cert) != 1)
         return complain(err, ERR_UNAVAILABLE, "could not read the certificate", u->cert);
-    if (SSL_CTX_use_PrivateKey_file(t->ctx, u->key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(t->ctx) != 1)
+    if (SSL_CTX_use_PrivateKey_file(t->ctx, u->key, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_check_private_key(t->ctx) != 1)
         return complain(err, ERR_UNAVAILABLE, "could not read the key", u->key);
     return 0;
 }
@@ -97,7 +105,8 @@ static bool is_address(const char *host)
 /* expect makes the handshake fail unless the certificate is for this host. */
 static int expect(struct tls *t, const char *host)
 {
-    if (is_address(host)) return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1 ? 0 : -1;
+    if (is_address(host))
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1 ? 0 : -1;
     SSL_set_hostflags(t->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     return SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1 ? 0 : -1;
 }
@@ -105,22 +114,27 @@ static int expect(struct tls *t, const char *host)
 int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *err)
 {
     struct tls *t = calloc(1, sizeof *t);
-    if (!t) return err_nomem(err);
+    if (!t)
+        return err_nomem(err);
     t->fd = fd;
     t->events = POLLOUT;
     ERR_clear_error();
     t->ctx = SSL_CTX_new(TLS_client_method());
-    if (!t->ctx) goto nomem;
+    if (!t->ctx)
+        goto nomem;
     SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION);
     SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    if (load_files(t, u, err) != 0) goto fail;
+    if (load_files(t, u, err) != 0)
+        goto fail;
     t->ssl = SSL_new(t->ctx);
     BIO *b = t->ssl ? socket_bio(t) : NULL;
-    if (!b) goto nomem;
+    if (!b)
+        goto nomem;
     SSL_set_bio(t->ssl, b, b);
     SSL_set_connect_state(t->ssl);
-    if (expect(t, u->host) != 0) goto nomem;
+    if (expect(t, u->host) != 0)
+        goto nomem;
     *ret = t;
     return 0;
 nomem:
@@ -132,7 +146,8 @@ fail:
 
 void tls_free(struct tls *t)
 {
-    if (!t) return;
+    if (!t)
+        return;
     SSL_free(t->ssl);
     SSL_CTX_free(t->ctx);
     BIO_meth_free(t->method);
@@ -148,14 +163,17 @@ static int judge(struct tls *t, int rc, struct error *err)
     case SSL_ERROR_WANT_WRITE: t->events = POLLOUT; return 0;
     case SSL_ERROR_ZERO_RETURN: return err_set(err, ERR_UNAVAILABLE, "it closed the connection");
     case SSL_ERROR_SYSCALL:
-        if (rc < 0 && saved) return err_errno(err, ERR_UNAVAILABLE, saved, "connection lost");
+        if (rc < 0 && saved)
+            return err_errno(err, ERR_UNAVAILABLE, saved, "connection lost");
         return err_set(err, ERR_UNAVAILABLE, "it closed the connection");
     default: break;
     }
     long verdict = SSL_get_verify_result(t->ssl);
-    if (verdict == X509_V_OK) return complain(err, ERR_UNAVAILABLE, "TLS", NULL);
+    if (verdict == X509_V_OK)
+        return complain(err, ERR_UNAVAILABLE, "TLS", NULL);
     ERR_clear_error();
-    return err_set(err, ERR_UNAVAILABLE, "its certificate is not good: %s", X509_verify_cert_error_string(verdict));
+    return err_set(err, ERR_UNAVAILABLE, "its certificate is not good: %s",
+                   X509_verify_cert_error_string(verdict));
 }
 
 static int clamp(size_t n)

@@ -4,24 +4,26 @@
 #include "outbox_rows.h"
 #include "rows/rows.h"
 
-/* Fields that a caller compiled against an older header does not have are left at their defaults. */
-static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given, outbox_rows **ret,
-                      struct error *err)
+/* Fields that a caller compiled against an older header does not have are left at their
+ * defaults. */
+static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given,
+                      outbox_rows **ret, struct error *err)
 {
     outbox_row_claim c = OUTBOX_ROW_CLAIM_INIT;
-    if (given->size == 0) return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_ROW_CLAIM_INIT");
+    if (given->size == 0)
+        return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_ROW_CLAIM_INIT");
     memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
     return rows_claim(d, conn, &c, ret, err);
 }
 
-OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim, outbox_rows **ret,
-                                        outbox_error *err)
+OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
+                                        outbox_rows **ret, outbox_error *err)
 {
     return claim_rows(&rows_sqlite, db, claim, ret, (struct error *)err);
 }
 
-OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim, outbox_rows **ret,
-                                    outbox_error *err)
+OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim,
+                                    outbox_rows **ret, outbox_error *err)
 {
     return claim_rows(&rows_postgres, conn, claim, ret, (struct error *)err);
 }
@@ -33,13 +35,16 @@ OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows)
 
 static const struct rows_value *cell(const outbox_rows *rows, size_t row, size_t column)
 {
-    return row < rows->n && column < rows->n_columns ? &rows->cells[row * rows->n_columns + column] : NULL;
+    return row < rows->n && column < rows->n_columns ? &rows->cells[row * rows->n_columns + column]
+                                                     : NULL;
 }
 
-OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column, size_t *ret_size)
+OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
+                                        size_t *ret_size)
 {
     const struct rows_value *v = cell(rows, row, column);
-    if (ret_size) *ret_size = v ? v->text.n : 0;
+    if (ret_size)
+        *ret_size = v ? v->text.n : 0;
     return v ? v->text.p : NULL;
 }
 
@@ -51,7 +56,8 @@ OUTBOX_API int64_t outbox_rows_int(const outbox_rows *rows, size_t row, size_t c
 
 OUTBOX_API void outbox_rows_free(outbox_rows *rows)
 {
-    if (!rows) return;
+    if (!rows)
+        return;
     rows_release(rows);
     free(rows);
 }

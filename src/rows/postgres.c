@@ -2,16 +2,19 @@
  *
  *     WITH picked AS MATERIALIZED (
  *         SELECT * FROM unnest(ARRAY(
- *             SELECT key FROM jobs WHERE criteria ORDER BY order_by LIMIT n FOR NO KEY UPDATE SKIP LOCKED
+ *             SELECT key FROM jobs WHERE criteria ORDER BY order_by LIMIT n FOR NO KEY UPDATE SKIP
+ *             LOCKED
  *         )) WITH ORDINALITY AS p (key, place)
  *     )
- *     UPDATE jobs SET fields FROM picked WHERE jobs.key = picked.key RETURNING picked.place, columns
+ *     UPDATE jobs SET fields FROM picked WHERE jobs.key = picked.key RETURNING picked.place,
+ *     columns
  *
- * The candidates are locked, and rows that others have locked are stepped over. They are picked once, before the update
- * starts: as a plain `key IN (SELECT ... LIMIT n)` the planner may run the inner part again for each row, which then
- * locks the next n, and more rows are claimed than wanted. The place keeps their order, which RETURNING does not.
- * NO KEY UPDATE is the lock an UPDATE of other columns takes; FOR UPDATE would also step over rows that a foreign key
- * is just being checked against. */
+ * The candidates are locked, and rows that others have locked are stepped over. They are picked
+ * once, before the update starts: as a plain `key IN (SELECT ... LIMIT n)` the planner may run the
+ * inner part again for each row, which then locks the next n, and more rows are claimed than
+ * wanted. The place keeps their order, which RETURNING does not. NO KEY UPDATE is the lock an
+ * UPDATE of other columns takes; FOR UPDATE would also step over rows that a foreign key is just
+ * being checked against. */
 #include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -31,14 +34,20 @@ static enum err_code code_of(const char *state)
         {"57014", ERR_BUSY},     /* statement_timeout, or cancelled */
         {"42501", ERR_READONLY}, /* no right to */
         {"25006", ERR_READONLY}, /* a replica, or default_transaction_read_only */
-        {"53100", ERR_FULL},     {"53200", ERR_NOMEM}, {"08", ERR_UNAVAILABLE}, {"53", ERR_UNAVAILABLE},
-        {"57", ERR_UNAVAILABLE}, {"22", ERR_INVALID}, /* a value that is none of its column's type */
-        {"23", ERR_INVALID},                          /* a constraint */
-        {"42", ERR_INVALID},                          /* no such table, no such column */
-        {"3F", ERR_INVALID},                          /* no such schema */
+        {"53100", ERR_FULL},
+        {"53200", ERR_NOMEM},
+        {"08", ERR_UNAVAILABLE},
+        {"53", ERR_UNAVAILABLE},
+        /* a value that is none of its column's type */
+        {"57", ERR_UNAVAILABLE},
+        {"22", ERR_INVALID},
+        {"23", ERR_INVALID}, /* a constraint */
+        {"42", ERR_INVALID}, /* no such table, no such column */
+        {"3F", ERR_INVALID}, /* no such schema */
     };
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (strncmp(state, codes[i].prefix, strlen(codes[i].prefix)) == 0) return codes[i].code;
+        if (strncmp(state, codes[i].prefix, strlen(codes[i].prefix)) == 0)
+            return codes[i].code;
     return ERR_INTERNAL;
 }
 
@@ -48,22 +57,29 @@ static int fail(PGconn *conn, const PGresult *res, struct error *err)
     const char *message = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     bool lost = PQstatus(conn) != CONNECTION_OK || !state;
     enum err_code code = lost ? ERR_UNAVAILABLE : code_of(state);
-    enum fate fate = code == ERR_INVALID || code == ERR_READONLY || code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY;
-    return err_fate(err, code, fate, 0, "could not claim rows: %s%s%s%s", message ? message : PQerrorMessage(conn),
-                    state ? " (SQLSTATE " : "", state ? state : "", state ? ")" : "");
+    enum fate fate = code == ERR_INVALID || code == ERR_READONLY || code == ERR_INTERNAL
+                         ? FATE_FATAL
+                         : FATE_RETRY;
+    return err_fate(err, code, fate, 0, "could not claim rows: %s%s%s%s",
+                    message ? message : PQerrorMessage(conn), state ? " (SQLSTATE " : "",
+                    state ? state : "", state ? ")" : "");
 }
 
 static int ready(void *conn, struct error *err)
 {
-    if (!conn) return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
+    if (!conn)
+        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     PGTransactionStatusType status = PQtransactionStatus(conn);
     if (status == PQTRANS_UNKNOWN)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "could not claim rows: the connection is broken");
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                        "could not claim rows: the connection is broken");
     if (status == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF)
-        return err_set(err, ERR_MISUSE, "a claim of rows on a connection that is busy with another command");
+        return err_set(err, ERR_MISUSE,
+                       "a claim of rows on a connection that is busy with another command");
     if (status != PQTRANS_IDLE)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not be one until its commit: commit first, or "
+                       "a claim of rows inside an open transaction would not be one until its "
+                       "commit: commit first, or "
                        "use another connection");
     return 0;
 }
@@ -89,38 +105,49 @@ static PGresult *send(PGconn *conn, struct rows_sql *sql, struct error *err)
     const char *values[ROWS_PARAMS_MAX];
     char numbers[ROWS_PARAMS_MAX][NUMBER_MAX];
     const char *text = rows_sql_text(sql, err);
-    if (!text) return NULL;
-    for (size_t i = 0; i < sql->n; i++) values[i] = param_text(&sql->params[i], numbers[i]);
+    if (!text)
+        return NULL;
+    for (size_t i = 0; i < sql->n; i++)
+        values[i] = param_text(&sql->params[i], numbers[i]);
     PGresult *res = PQexecParams(conn, text, (int)sql->n, NULL, values, NULL, NULL, 0);
     ExecStatusType status = PQresultStatus(res);
-    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) return res;
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+        return res;
     fail(conn, res, err);
     PQclear(res);
     return NULL;
 }
 
 /* take_row adds a row of the result to *ret, from its column `first` on. */
-static int take_row(const PGresult *res, int at, int first, struct outbox_rows *ret, struct error *err)
+static int take_row(const PGresult *res, int at, int first, struct outbox_rows *ret,
+                    struct error *err)
 {
     struct rows_value *row = rows_add(ret);
-    if (!row) return err_nomem(err);
+    if (!row)
+        return err_nomem(err);
     for (int i = 0; i < (int)ret->n_columns; i++) {
-        if (PQgetisnull(res, at, first + i)) continue;
+        if (PQgetisnull(res, at, first + i))
+            continue;
         size_t n = (size_t)PQgetlength(res, at, first + i);
         row[i].kind = ROWS_TEXT;
         row[i].text = (struct str){arena_bytes(&ret->a, PQgetvalue(res, at, first + i), n), n};
-        if (!row[i].text.p) return err_nomem(err);
+        if (!row[i].text.p)
+            return err_nomem(err);
     }
     return 0;
 }
 
-static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed, struct error *err)
+static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
+               struct error *err)
 {
     PGresult *res = send(conn, sql, err);
-    if (!res) return -1;
+    if (!res)
+        return -1;
     int r = 0;
-    for (int i = 0; ret && r == 0 && i < PQntuples(res); i++) r = take_row(res, i, 0, ret, err);
-    if (r == 0 && ret_changed) *ret_changed = strtoll(PQcmdTuples(res), NULL, 10);
+    for (int i = 0; ret && r == 0 && i < PQntuples(res); i++)
+        r = take_row(res, i, 0, ret, err);
+    if (r == 0 && ret_changed)
+        *ret_changed = strtoll(PQcmdTuples(res), NULL, 10);
     PQclear(res);
     return r;
 }
@@ -131,7 +158,8 @@ const struct rows_dialect rows_postgres = {
     .begin = "BEGIN ISOLATION LEVEL READ COMMITTED",
     .now = {"(pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) (",
             "::float8 OPERATOR(pg_catalog.*) interval '1 millisecond'))"},
-    .now_ms = {"((extract(epoch FROM pg_catalog.statement_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint "
+    .now_ms = {"((extract(epoch FROM pg_catalog.statement_timestamp()) OPERATOR(pg_catalog.*) "
+               "1000)::bigint "
                "OPERATOR(pg_catalog.+) ",
                "::bigint)"},
     .ready = ready,
@@ -144,7 +172,8 @@ static void build(struct rows_sql *sql, const outbox_row_claim *c)
 {
     rows_sql_add(sql, "WITH outbox_picked AS MATERIALIZED (SELECT * FROM pg_catalog.unnest(ARRAY(");
     rows_sql_candidates(sql, c);
-    rows_sql_add(sql, " FOR NO KEY UPDATE SKIP LOCKED)) WITH ORDINALITY AS p (key, place)) UPDATE ");
+    rows_sql_add(sql,
+                 " FOR NO KEY UPDATE SKIP LOCKED)) WITH ORDINALITY AS p (key, place)) UPDATE ");
     rows_sql_table(sql, c);
     rows_sql_set(sql, c);
     rows_sql_add(sql, " FROM outbox_picked WHERE ");
@@ -169,23 +198,27 @@ static int take_in_order(const PGresult *res, struct outbox_rows *ret, struct er
 {
     int n = PQntuples(res), r = 0;
     struct place *places = calloc((size_t)n + 1, sizeof *places);
-    if (!places) return err_nomem(err);
-    for (int i = 0; i < n; i++) places[i] = (struct place){strtoll(PQgetvalue(res, i, 0), NULL, 10), i};
+    if (!places)
+        return err_nomem(err);
+    for (int i = 0; i < n; i++)
+        places[i] = (struct place){strtoll(PQgetvalue(res, i, 0), NULL, 10), i};
     qsort(places, (size_t)n, sizeof *places, by_place);
-    for (int i = 0; r == 0 && i < n; i++) r = take_row(res, places[i].at, 1, ret, err);
+    for (int i = 0; r == 0 && i < n; i++)
+        r = take_row(res, places[i].at, 1, ret, err);
     free(places);
     return r;
 }
 
-int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
-                        struct error *err)
+int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                        struct outbox_rows *ret, struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
     build(&sql, c);
     PGresult *res = send(conn, &sql, err);
     rows_sql_release(&sql);
-    if (!res) return -1;
+    if (!res)
+        return -1;
     int r = take_in_order(res, ret, err);
     PQclear(res);
     return r;

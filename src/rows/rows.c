@@ -3,8 +3,9 @@
 
 #include <stdlib.h>
 
-/* How often the portable path looks for other candidates when it has lost all it had. Then others have got on; without
- * an end, rows that can be seen but not updated (row-level security, a trigger) would keep it looking. */
+/* How often the portable path looks for other candidates when it has lost all it had. Then others
+ * have got on; without an end, rows that can be seen but not updated (row-level security, a
+ * trigger) would keep it looking. */
 #define ROUNDS_MAX 10
 
 /* Which dialect has a path of its own. One that is not listed claims portably. */
@@ -19,16 +20,19 @@ static const struct {
 rows_path rows_path_of(const struct rows_dialect *d)
 {
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (strcmp(paths[i].dialect, d->name) == 0) return paths[i].path;
+        if (strcmp(paths[i].dialect, d->name) == 0)
+            return paths[i].path;
     return rows_portable_claim;
 }
 
-int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows **ret,
-               struct error *err)
+int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+               struct outbox_rows **ret, struct error *err)
 {
-    if (rows_check(d, c, err) != 0 || d->ready(conn, err) != 0) return -1;
+    if (rows_check(d, c, err) != 0 || d->ready(conn, err) != 0)
+        return -1;
     struct outbox_rows *rows = malloc(sizeof *rows);
-    if (!rows) return err_nomem(err);
+    if (!rows)
+        return err_nomem(err);
     rows_init(rows, c->n_columns ? c->n_columns : 1);
     rows_path path = c->flags & OUTBOX_CLAIM_PORTABLE ? rows_portable_claim : rows_path_of(d);
     if (path(d, conn, c, rows, err) != 0) {
@@ -72,8 +76,8 @@ static int guarded_update(const struct rows_dialect *d, void *conn, const outbox
     return r;
 }
 
-static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, const struct rows_value *key,
-                     struct outbox_rows *ret, struct error *err)
+static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                     const struct rows_value *key, struct outbox_rows *ret, struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
@@ -90,25 +94,29 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return r;
 }
 
-/* claim_one claims one candidate in a transaction of its own: holding one row at a time, claimers cannot deadlock. The
- * row is ours only once that has committed. */
-static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, const struct rows_value *key,
-                     struct outbox_rows *ret, struct error *err)
+/* claim_one claims one candidate in a transaction of its own: holding one row at a time, claimers
+ * cannot deadlock. The row is ours only once that has committed. */
+static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                     const struct rows_value *key, struct outbox_rows *ret, struct error *err)
 {
     size_t before = ret->n;
     int64_t changed = 0;
-    if (run_text(d, conn, d->begin, err) != 0) return -1;
+    if (run_text(d, conn, d->begin, err) != 0)
+        return -1;
     int r = guarded_update(d, conn, c, key, &changed, err);
-    if (r == 0 && changed > 0) r = read_back(d, conn, c, key, ret, err);
-    if (r == 0) r = run_text(d, conn, "COMMIT", err);
-    if (r == 0) return 0;
+    if (r == 0 && changed > 0)
+        r = read_back(d, conn, c, key, ret, err);
+    if (r == 0)
+        r = run_text(d, conn, "COMMIT", err);
+    if (r == 0)
+        return 0;
     run_text(d, conn, "ROLLBACK", NULL);
     ret->n = before;
     return -1;
 }
 
-static int candidates(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
-                      struct error *err)
+static int candidates(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                      struct outbox_rows *ret, struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
@@ -119,20 +127,21 @@ static int candidates(const struct rows_dialect *d, void *conn, const outbox_row
 }
 
 /* claim_round claims what it can of the first candidates; *ret_found is how many there were. */
-static int claim_round(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
-                       size_t *ret_found, struct error *err)
+static int claim_round(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                       struct outbox_rows *ret, size_t *ret_found, struct error *err)
 {
     struct outbox_rows keys;
     rows_init(&keys, 1);
     int r = candidates(d, conn, c, &keys, err);
-    for (size_t i = 0; r == 0 && i < keys.n; i++) r = claim_one(d, conn, c, &keys.cells[i], ret, err);
+    for (size_t i = 0; r == 0 && i < keys.n; i++)
+        r = claim_one(d, conn, c, &keys.cells[i], ret, err);
     *ret_found = keys.n;
     rows_release(&keys);
     return r;
 }
 
-int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
-                        struct error *err)
+int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                        struct outbox_rows *ret, struct error *err)
 {
     size_t found = 1;
     int r = 0;
@@ -160,11 +169,13 @@ struct rows_value *rows_add(struct outbox_rows *rows)
     if (rows->n == rows->cap) {
         size_t cap = rows->cap ? rows->cap * 2 : 64;
         struct rows_value *cells = reallocarray(rows->cells, cap * rows->n_columns, sizeof *cells);
-        if (!cells) return NULL;
+        if (!cells)
+            return NULL;
         rows->cells = cells;
         rows->cap = cap;
     }
     struct rows_value *row = rows->cells + rows->n++ * rows->n_columns;
-    for (size_t i = 0; i < rows->n_columns; i++) row[i] = (struct rows_value){.kind = ROWS_NULL};
+    for (size_t i = 0; i < rows->n_columns; i++)
+        row[i] = (struct rows_value){.kind = ROWS_NULL};
     return row;
 }

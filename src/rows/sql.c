@@ -1,4 +1,5 @@
-/* rows_sql.c: what a claim of rows asks for, checked and as SQL. Values only ever become parameters, names are quoted. */
+/* rows_sql.c: what a claim of rows asks for, checked and as SQL. Values only ever become
+ * parameters, names are quoted. */
 #include "rows/rows.h"
 
 #define TEXT_MAX (1 << 20)
@@ -12,9 +13,11 @@ static const char *const operators[] = {" = ",  " <> ",  " < ",      " <= ",    
 static int check_name(const char *what, const char *name, struct error *err)
 {
     size_t n = name ? strlen(name) : 0;
-    if (n == 0) return err_set(err, ERR_MISUSE, "a claim of rows needs the name of its %s", what);
+    if (n == 0)
+        return err_set(err, ERR_MISUSE, "a claim of rows needs the name of its %s", what);
     if (n > ROWS_NAME_MAX)
-        return err_set(err, ERR_MISUSE, "%s \"%s\" has a name of more than %d bytes", what, name, ROWS_NAME_MAX);
+        return err_set(err, ERR_MISUSE, "%s \"%s\" has a name of more than %d bytes", what, name,
+                       ROWS_NAME_MAX);
     return 0;
 }
 
@@ -23,37 +26,47 @@ static int check_value(const char *column, const outbox_value *v, struct error *
     if (v->kind < OUTBOX_VALUE_NULL || v->kind > OUTBOX_VALUE_PLUS)
         return err_set(err, ERR_MISUSE, "column \"%s\": %d is no kind of value", column, v->kind);
     if (v->kind == OUTBOX_VALUE_TEXT && !v->text)
-        return err_set(err, ERR_MISUSE, "column \"%s\": a text without a text; for NULL there is OUTBOX_VALUE_NULL",
+        return err_set(err, ERR_MISUSE,
+                       "column \"%s\": a text without a text; for NULL there is OUTBOX_VALUE_NULL",
                        column);
     return 0;
 }
 
 static int check_compared(const char *column, const outbox_value *v, struct error *err)
 {
-    if (check_value(column, v, err) != 0) return -1;
+    if (check_value(column, v, err) != 0)
+        return -1;
     if (v->kind == OUTBOX_VALUE_NULL)
-        return err_set(err, ERR_MISUSE, "criterion on \"%s\": nothing equals NULL; use OUTBOX_IS_NULL", column);
+        return err_set(err, ERR_MISUSE,
+                       "criterion on \"%s\": nothing equals NULL; use OUTBOX_IS_NULL", column);
     if (v->kind == OUTBOX_VALUE_PLUS)
-        return err_set(err, ERR_MISUSE, "criterion on \"%s\": OUTBOX_VALUE_PLUS is for claim fields", column);
+        return err_set(err, ERR_MISUSE,
+                       "criterion on \"%s\": OUTBOX_VALUE_PLUS is for claim fields", column);
     return 0;
 }
 
 static int check_criterion(const outbox_criterion *k, struct error *err)
 {
-    if (check_name("column", k->column, err) != 0) return -1;
+    if (check_name("column", k->column, err) != 0)
+        return -1;
     if (k->op < 0 || k->op >= N_OPERATORS)
         return err_set(err, ERR_MISUSE, "criterion on \"%s\": %d is no operator", k->column, k->op);
-    if (k->op < OUTBOX_IN) return check_compared(k->column, &k->value, err);
-    if (k->op != OUTBOX_IN) return 0;
-    if (k->n_values == 0) return err_set(err, ERR_MISUSE, "criterion on \"%s\": IN without values", k->column);
+    if (k->op < OUTBOX_IN)
+        return check_compared(k->column, &k->value, err);
+    if (k->op != OUTBOX_IN)
+        return 0;
+    if (k->n_values == 0)
+        return err_set(err, ERR_MISUSE, "criterion on \"%s\": IN without values", k->column);
     for (size_t i = 0; i < k->n_values; i++)
-        if (check_compared(k->column, &k->values[i], err) != 0) return -1;
+        if (check_compared(k->column, &k->values[i], err) != 0)
+            return -1;
     return 0;
 }
 
 static int check_field(const outbox_row_claim *c, const outbox_claim_field *f, struct error *err)
 {
-    if (check_name("column", f->column, err) != 0) return -1;
+    if (check_name("column", f->column, err) != 0)
+        return -1;
     if (c->key && strcmp(c->key, f->column) == 0)
         return err_set(err, ERR_MISUSE, "a claim cannot change the key \"%s\" of its rows", c->key);
     return check_value(f->column, &f->value, err);
@@ -62,28 +75,37 @@ static int check_field(const outbox_row_claim *c, const outbox_claim_field *f, s
 static int check_parts(const outbox_row_claim *c, struct error *err)
 {
     for (size_t i = 0; i < c->n_criteria; i++)
-        if (check_criterion(&c->criteria[i], err) != 0) return -1;
+        if (check_criterion(&c->criteria[i], err) != 0)
+            return -1;
     for (size_t i = 0; i < c->n_fields; i++)
-        if (check_field(c, &c->fields[i], err) != 0) return -1;
+        if (check_field(c, &c->fields[i], err) != 0)
+            return -1;
     for (size_t i = 0; i < c->n_order_by; i++)
-        if (check_name("column", c->order_by[i].column, err) != 0) return -1;
+        if (check_name("column", c->order_by[i].column, err) != 0)
+            return -1;
     for (size_t i = 0; i < c->n_columns; i++)
-        if (check_name("column", c->columns[i], err) != 0) return -1;
+        if (check_name("column", c->columns[i], err) != 0)
+            return -1;
     return 0;
 }
 
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
 {
-    if (check_name("table", c->table, err) != 0) return -1;
-    if (c->schema && check_name("schema", c->schema, err) != 0) return -1;
-    if ((c->key || !d->rowid) && check_name("key column", c->key, err) != 0) return -1;
+    if (check_name("table", c->table, err) != 0)
+        return -1;
+    if (c->schema && check_name("schema", c->schema, err) != 0)
+        return -1;
+    if ((c->key || !d->rowid) && check_name("key column", c->key, err) != 0)
+        return -1;
     if (c->n_criteria == 0 || c->n_fields == 0)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows of \"%s\" needs criteria, and fields that end them: without both, the next "
+                       "a claim of rows of \"%s\" needs criteria, and fields that end them: "
+                       "without both, the next "
                        "caller would get the same rows",
                        c->table);
     if (c->limit < 1 || c->limit > ROWS_LIMIT_MAX)
-        return err_set(err, ERR_MISUSE, "the limit of a claim of rows is 1 to %d, not %zu", ROWS_LIMIT_MAX, c->limit);
+        return err_set(err, ERR_MISUSE, "the limit of a claim of rows is 1 to %d, not %zu",
+                       ROWS_LIMIT_MAX, c->limit);
     return check_parts(c, err);
 }
 
@@ -105,8 +127,10 @@ void rows_sql_release(struct rows_sql *sql)
 const char *rows_sql_text(struct rows_sql *sql, struct error *err)
 {
     const char *text = buf_cstr(&sql->text);
-    if (sql->failed) err_set(err, ERR_MISUSE, "a claim of rows with more than %d values", ROWS_PARAMS_MAX);
-    else if (!text) err_nomem(err);
+    if (sql->failed)
+        err_set(err, ERR_MISUSE, "a claim of rows with more than %d values", ROWS_PARAMS_MAX);
+    else if (!text)
+        err_nomem(err);
     return sql->failed ? NULL : text;
 }
 
@@ -119,7 +143,8 @@ static void add_name(struct rows_sql *sql, const char *name)
 {
     buf_addc(&sql->text, '"');
     for (const char *p = name; *p; p++) {
-        if (*p == '"') buf_addc(&sql->text, '"');
+        if (*p == '"')
+            buf_addc(&sql->text, '"');
         buf_addc(&sql->text, *p);
     }
     buf_addc(&sql->text, '"');
@@ -147,8 +172,10 @@ static void add_number(struct rows_sql *sql, int64_t number)
     rows_sql_param(sql, &(struct rows_value){.kind = ROWS_INT, .number = number});
 }
 
-/* add_value adds what a criterion compares with or a field becomes; column is the one it is about. */
-static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const char *column, const outbox_value *v)
+/* add_value adds what a criterion compares with or a field becomes; column is the one it is
+ * about. */
+static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const char *column,
+                      const outbox_value *v)
 {
     static const enum rows_kind kinds[] = {ROWS_NULL, ROWS_TEXT, ROWS_INT, ROWS_REAL};
     if (v->kind == OUTBOX_VALUE_NOW || v->kind == OUTBOX_VALUE_NOW_MS) {
@@ -162,7 +189,8 @@ static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const cha
         rows_sql_add(sql, ", 0) + ");
         add_number(sql, v->number);
     } else {
-        rows_sql_param(sql, &(struct rows_value){kinds[v->kind], str_of(v->text), v->number, v->real});
+        rows_sql_param(sql,
+                       &(struct rows_value){kinds[v->kind], str_of(v->text), v->number, v->real});
     }
 }
 
@@ -187,9 +215,11 @@ void rows_sql_key(struct rows_sql *sql, const outbox_row_claim *c)
 
 void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c)
 {
-    if (c->n_columns == 0) rows_sql_key(sql, c);
+    if (c->n_columns == 0)
+        rows_sql_key(sql, c);
     for (size_t i = 0; i < c->n_columns; i++) {
-        if (i) rows_sql_add(sql, ", ");
+        if (i)
+            rows_sql_add(sql, ", ");
         add_column(sql, c, c->columns[i]);
     }
 }
@@ -204,14 +234,18 @@ void rows_sql_set(struct rows_sql *sql, const outbox_row_claim *c)
     }
 }
 
-static void add_criterion(struct rows_sql *sql, const outbox_row_claim *c, const outbox_criterion *k)
+static void add_criterion(struct rows_sql *sql, const outbox_row_claim *c,
+                          const outbox_criterion *k)
 {
     add_column(sql, c, k->column);
     rows_sql_add(sql, operators[k->op]);
-    if (k->op < OUTBOX_IN) add_value(sql, c, k->column, &k->value);
-    if (k->op != OUTBOX_IN) return;
+    if (k->op < OUTBOX_IN)
+        add_value(sql, c, k->column, &k->value);
+    if (k->op != OUTBOX_IN)
+        return;
     for (size_t i = 0; i < k->n_values; i++) {
-        if (i) rows_sql_add(sql, ", ");
+        if (i)
+            rows_sql_add(sql, ", ");
         add_value(sql, c, k->column, &k->values[i]);
     }
     rows_sql_add(sql, ")");
@@ -221,7 +255,8 @@ static void add_criterion(struct rows_sql *sql, const outbox_row_claim *c, const
 static bool first_of(const outbox_row_claim *c, size_t i)
 {
     for (size_t j = 0; j < i; j++)
-        if (c->criteria[j].alternative == c->criteria[i].alternative) return false;
+        if (c->criteria[j].alternative == c->criteria[i].alternative)
+            return false;
     return true;
 }
 
@@ -229,11 +264,14 @@ void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c)
 {
     rows_sql_add(sql, "(");
     for (size_t i = 0; i < c->n_criteria; i++) {
-        if (!first_of(c, i)) continue;
+        if (!first_of(c, i))
+            continue;
         rows_sql_add(sql, i ? " OR (" : "(");
         for (size_t j = i; j < c->n_criteria; j++) {
-            if (c->criteria[j].alternative != c->criteria[i].alternative) continue;
-            if (j > i) rows_sql_add(sql, " AND ");
+            if (c->criteria[j].alternative != c->criteria[i].alternative)
+                continue;
+            if (j > i)
+                rows_sql_add(sql, " AND ");
             add_criterion(sql, c, &c->criteria[j]);
         }
         rows_sql_add(sql, ")");
@@ -252,7 +290,8 @@ void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c)
     for (size_t i = 0; i < c->n_order_by; i++) {
         rows_sql_add(sql, i ? ", " : " ORDER BY ");
         add_column(sql, c, c->order_by[i].column);
-        if (c->order_by[i].descending) rows_sql_add(sql, " DESC");
+        if (c->order_by[i].descending)
+            rows_sql_add(sql, " DESC");
     }
     rows_sql_add(sql, " LIMIT ");
     add_number(sql, (int64_t)c->limit);

@@ -1,5 +1,6 @@
-/* rows_sqlite.c: claims of rows in SQLite. There is one writer at a time, so a transaction that is allowed to write from
- * its start is all it takes: between the candidates and their updates nothing can change. */
+/* rows_sqlite.c: claims of rows in SQLite. There is one writer at a time, so a transaction that is
+ * allowed to write from its start is all it takes: between the candidates and their updates nothing
+ * can change. */
 #include <sqlite3.h>
 
 #include "rows/rows.h"
@@ -8,17 +9,20 @@
 static int fail(sqlite3 *db, int rc, struct error *err)
 {
     if (rc == SQLITE_ERROR) /* no such table, no such column */
-        return err_fate(err, ERR_INVALID, FATE_FATAL, rc, "could not claim rows: %s", sqlite3_errmsg(db));
+        return err_fate(err, ERR_INVALID, FATE_FATAL, rc, "could not claim rows: %s",
+                        sqlite3_errmsg(db));
     sqlite_fail(NULL, db, rc, err);
     return err_prefix(err, "could not claim rows");
 }
 
 static int ready(void *conn, struct error *err)
 {
-    if (!conn) return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
+    if (!conn)
+        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (!sqlite3_get_autocommit(conn))
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not be one until its commit: commit first, or "
+                       "a claim of rows inside an open transaction would not be one until its "
+                       "commit: commit first, or "
                        "use another connection");
     return 0;
 }
@@ -27,7 +31,8 @@ static int bind(sqlite3_stmt *q, int at, const struct rows_value *v)
 {
     switch (v->kind) {
     case ROWS_NULL: return sqlite3_bind_null(q, at);
-    case ROWS_TEXT: return sqlite3_bind_text64(q, at, v->text.p, v->text.n, SQLITE_STATIC, SQLITE_UTF8);
+    case ROWS_TEXT:
+        return sqlite3_bind_text64(q, at, v->text.p, v->text.n, SQLITE_STATIC, SQLITE_UTF8);
     case ROWS_BLOB: return sqlite3_bind_blob64(q, at, v->text.p, v->text.n, SQLITE_STATIC);
     case ROWS_INT: return sqlite3_bind_int64(q, at, v->number);
     case ROWS_REAL: return sqlite3_bind_double(q, at, v->real);
@@ -40,10 +45,13 @@ static sqlite3_stmt *prepare(sqlite3 *db, struct rows_sql *sql, struct error *er
 {
     sqlite3_stmt *q;
     const char *text = rows_sql_text(sql, err);
-    if (!text) return NULL;
+    if (!text)
+        return NULL;
     int rc = sqlite3_prepare_v2(db, text, -1, &q, NULL);
-    for (size_t i = 0; rc == SQLITE_OK && i < sql->n; i++) rc = bind(q, (int)i + 1, &sql->params[i]);
-    if (rc == SQLITE_OK) return q;
+    for (size_t i = 0; rc == SQLITE_OK && i < sql->n; i++)
+        rc = bind(q, (int)i + 1, &sql->params[i]);
+    if (rc == SQLITE_OK)
+        return q;
     fail(db, rc, err);
     sqlite3_finalize(q);
     return NULL;
@@ -56,12 +64,17 @@ static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct are
         [SQLITE_BLOB] = ROWS_BLOB,   [SQLITE_NULL] = ROWS_NULL,
     };
     v->kind = kinds[sqlite3_column_type(q, col)];
-    if (v->kind == ROWS_NULL) return true;
-    if (v->kind == ROWS_INT) v->number = sqlite3_column_int64(q, col);
-    if (v->kind == ROWS_REAL) v->real = sqlite3_column_double(q, col);
-    const void *p = v->kind == ROWS_BLOB ? sqlite3_column_blob(q, col) : sqlite3_column_text(q, col);
+    if (v->kind == ROWS_NULL)
+        return true;
+    if (v->kind == ROWS_INT)
+        v->number = sqlite3_column_int64(q, col);
+    if (v->kind == ROWS_REAL)
+        v->real = sqlite3_column_double(q, col);
+    const void *p = v->kind == ROWS_BLOB ? sqlite3_column_blob(q, col)
+                                         : sqlite3_column_text(q, col);
     size_t n = (size_t)sqlite3_column_bytes(q, col);
-    if (!p && n > 0) return false;
+    if (!p && n > 0)
+        return false;
     v->text = (struct str){arena_bytes(a, p ? p : "", n), n};
     return v->text.p != NULL;
 }
@@ -72,19 +85,24 @@ static int step(sqlite3 *db, sqlite3_stmt *q, struct outbox_rows *ret, struct er
     int rc;
     while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         struct rows_value *row = ret ? rows_add(ret) : NULL;
-        if (!row) return err_nomem(err);
+        if (!row)
+            return err_nomem(err);
         for (size_t i = 0; i < ret->n_columns; i++)
-            if (!take_cell(q, (int)i, &row[i], &ret->a)) return err_nomem(err);
+            if (!take_cell(q, (int)i, &row[i], &ret->a))
+                return err_nomem(err);
     }
     return rc == SQLITE_DONE ? 0 : fail(db, rc, err);
 }
 
-static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed, struct error *err)
+static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
+               struct error *err)
 {
     sqlite3_stmt *q = prepare(conn, sql, err);
-    if (!q) return -1;
+    if (!q)
+        return -1;
     int r = step(conn, q, ret, err);
-    if (r == 0 && ret_changed) *ret_changed = sqlite3_changes64(conn);
+    if (r == 0 && ret_changed)
+        *ret_changed = sqlite3_changes64(conn);
     sqlite3_finalize(q);
     return r;
 }
@@ -102,7 +120,8 @@ const struct rows_dialect rows_sqlite = {
 
 /* ---- its own path ---- */
 
-static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_rows *ret, struct error *err)
+static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_rows *ret,
+                       struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, &rows_sqlite);
@@ -112,10 +131,10 @@ static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_row
     return r;
 }
 
-/* update_keys updates row by row, since that keeps the order; the order of RETURNING is nobody's promise. The key is the
- * last parameter, bound anew for each. */
-static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys, struct outbox_rows *ret,
-                       struct error *err)
+/* update_keys updates row by row, since that keeps the order; the order of RETURNING is nobody's
+ * promise. The key is the last parameter, bound anew for each. */
+static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
+                       struct outbox_rows *ret, struct error *err)
 {
     struct rows_sql sql;
     rows_sql_init(&sql, &rows_sqlite);
@@ -146,18 +165,23 @@ static int run_text(sqlite3 *db, const char *text, struct error *err)
     return rc == SQLITE_OK ? 0 : fail(db, rc, err);
 }
 
-int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c, struct outbox_rows *ret,
-                      struct error *err)
+int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+                      struct outbox_rows *ret, struct error *err)
 {
     sqlite3 *db = conn;
     struct outbox_rows keys;
     rows_init(&keys, 1);
     int r = run_text(db, d->begin, err);
-    if (r == 0) r = select_keys(db, c, &keys, err);
-    if (r == 0) r = update_keys(db, c, &keys, ret, err);
-    if (r == 0) r = run_text(db, "COMMIT", err);
-    /* A full disk rolls back by itself; a commit that was refused (a reader holds its lock) leaves that to us. */
-    if (r != 0 && !sqlite3_get_autocommit(db)) run_text(db, "ROLLBACK", NULL);
+    if (r == 0)
+        r = select_keys(db, c, &keys, err);
+    if (r == 0)
+        r = update_keys(db, c, &keys, ret, err);
+    if (r == 0)
+        r = run_text(db, "COMMIT", err);
+    /* A full disk rolls back by itself; a commit that was refused (a reader holds its lock) leaves
+     * that to us. */
+    if (r != 0 && !sqlite3_get_autocommit(db))
+        run_text(db, "ROLLBACK", NULL);
     rows_release(&keys);
     return r;
 }

@@ -23,7 +23,8 @@
 #define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
-#define FACTS_MAX 8192                    /* what we tell about an event takes less, if it is within its limits */
+/* what we tell about an event takes less, if it is within its limits */
+#define FACTS_MAX 8192
 
 static const struct {
     int code;
@@ -33,7 +34,8 @@ static const struct {
 };
 
 /* One command at work, the leader of a process group of its own.
- * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that the number of its group
+ * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that the
+ *   number of its group
  * stays ours. (3) killed implies signalled. (4) errfd < 0: nobody holds the other end any more. */
 struct run {
     struct delivery *d;
@@ -45,7 +47,8 @@ struct run {
     size_t tail_n;
 };
 
-/* (1) runs has `slots` entries, `running` of them not free. (2) epfd watches pidfd and errfd of every run; data is slot * 2, plus 1
+/* (1) runs has `slots` entries, `running` of them not free. (2) epfd watches pidfd and errfd of
+ *   every run; data is slot * 2, plus 1
  * for errfd. */
 struct exec {
     struct sink base;
@@ -62,34 +65,41 @@ struct exec {
 
 static int not_started(struct error *err, const char *what)
 {
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, errno, "could not start the command: %s: %s", what,
-                    strerror(errno));
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, errno, "could not start the command: %s: %s",
+                    what, strerror(errno));
 }
 
 /* line_failed: a file without a name, too, must keep within what the process may write. */
 static int line_failed(const struct exec *x, struct error *err)
 {
     struct rlimit limit;
-    bool too_large = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && x->line.n > limit.rlim_cur;
-    if (!too_large) return not_started(err, "could not write its input");
-    return err_fate(err, ERR_INVALID, FATE_REJECT, EFBIG,
-                    "its line of %zu bytes is more than this process may write to a file: %llu (ulimit -f)", x->line.n,
-                    (unsigned long long)limit.rlim_cur);
+    bool too_large = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+                     x->line.n > limit.rlim_cur;
+    if (!too_large)
+        return not_started(err, "could not write its input");
+    return err_fate(
+        err, ERR_INVALID, FATE_REJECT, EFBIG,
+        "its line of %zu bytes is more than this process may write to a file: %llu (ulimit -f)",
+        x->line.n, (unsigned long long)limit.rlim_cur);
 }
 
-/* make_stdin puts the line into a file without a name: unlike a pipe, it never blocks us, and it does not matter
- * whether the command reads it. */
+/* make_stdin puts the line into a file without a name: unlike a pipe, it never blocks us, and it
+ * does not matter whether the command reads it. */
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
     ndjson_write(&x->line, d->ev, str_of(x->base.cfg.consumer), d->attempt);
-    if (x->line.failed) return err_nomem(err);
+    if (x->line.failed)
+        return err_nomem(err);
     int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
-    if (fd < 0) return not_started(err, "no descriptor for its input");
+    if (fd < 0)
+        return not_started(err, "no descriptor for its input");
     for (size_t off = 0; off < x->line.n;) {
         ssize_t k = fd_write(fd, x->line.p + off, x->line.n - off);
-        if (k > 0) off += (size_t)k;
-        if (k > 0 || (k < 0 && errno == EINTR)) continue;
+        if (k > 0)
+            off += (size_t)k;
+        if (k > 0 || (k < 0 && errno == EINTR))
+            continue;
         line_failed(x, err);
         close(fd);
         return -1;
@@ -106,12 +116,16 @@ static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct
 /* make_pipe: our end must not block, the command's must. */
 static int make_pipe(int ends[2])
 {
-    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
     ends[0] = fd_above_stdio(ends[0]);
     ends[1] = fd_above_stdio(ends[1]);
-    if (ends[0] >= 0 && ends[1] >= 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0) return 0;
-    if (ends[0] >= 0) close(ends[0]);
-    if (ends[1] >= 0) close(ends[1]);
+    if (ends[0] >= 0 && ends[1] >= 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0)
+        return 0;
+    if (ends[0] >= 0)
+        close(ends[0]);
+    if (ends[1] >= 0)
+        close(ends[1]);
     return -1;
 }
 
@@ -120,22 +134,25 @@ static int watch(struct exec *x, const struct run *r)
     uint64_t slot = (uint64_t)(r - x->runs);
     struct epoll_event pid = {.events = EPOLLIN, .data.u64 = slot * 2};
     struct epoll_event err = {.events = EPOLLIN, .data.u64 = slot * 2 + 1};
-    if (epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->pidfd, &pid) != 0) return -1;
+    if (epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->pidfd, &pid) != 0)
+        return -1;
     return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
 }
 
 /* not_spawned: what is too much may be the event's, or have been there before it. */
 static int not_spawned(const struct exec *x, struct error *err)
 {
-    if (errno != E2BIG) return not_started(err, "/bin/sh");
+    if (errno != E2BIG)
+        return not_started(err, "/bin/sh");
     size_t facts = exec_env_bytes(x->env);
     if (facts > FACTS_MAX)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
-                        "it takes %zu bytes of environment, more than the system lets a command have", facts);
-    return err_fate(
-        err, ERR_UNAVAILABLE, FATE_DOWN, E2BIG,
-        "could not start the command: the environment of this process takes all the room that the system lets "
-        "a command have");
+        return err_fate(
+            err, ERR_INVALID, FATE_REJECT, E2BIG,
+            "it takes %zu bytes of environment, more than the system lets a command have", facts);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, E2BIG,
+                    "could not start the command: the environment of this process takes all the "
+                    "room that the system lets "
+                    "a command have");
 }
 
 /* launch starts the shell and gets hold of it; a shell that we could not watch is ended again. */
@@ -148,18 +165,21 @@ static int launch(struct exec *x, struct run *r, int in, int errput, struct erro
         return not_spawned(x, err);
     }
     r->pidfd = pidfd_open(r->pid, 0);
-    if (r->pidfd >= 0 && watch(x, r) == 0) return 0;
+    if (r->pidfd >= 0 && watch(x, r) == 0)
+        return 0;
     not_started(err, "could not watch it");
     kill(-r->pid, SIGKILL);
     while (waitpid(r->pid, NULL, 0) < 0 && errno == EINTR) {}
-    if (r->pidfd >= 0) close(r->pidfd);
+    if (r->pidfd >= 0)
+        close(r->pidfd);
     return -1;
 }
 
 static struct run *free_slot(struct exec *x)
 {
     for (size_t i = 0; i < x->slots; i++)
-        if (!x->runs[i].d) return &x->runs[i];
+        if (!x->runs[i].d)
+            return &x->runs[i];
     return NULL;
 }
 
@@ -167,8 +187,10 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = free_slot(x);
     int in = -1, ends[2];
-    if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0) return -1;
-    if (make_stdin(x, d, &in, err) != 0) return -1;
+    if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0)
+        return -1;
+    if (make_stdin(x, d, &in, err) != 0)
+        return -1;
     if (make_pipe(ends) != 0) {
         not_started(err, "no pipe for its errors");
         close(in);
@@ -184,7 +206,8 @@ static int start(struct exec *x, struct delivery *d, struct error *err)
         return -1;
     }
 
-    if (x->base.cfg.timeout_ms > 0) r->due = clock_mono(x->base.cfg.clock) + x->base.cfg.timeout_ms * MS_NS;
+    if (x->base.cfg.timeout_ms > 0)
+        r->due = clock_mono(x->base.cfg.clock) + x->base.cfg.timeout_ms * MS_NS;
     r->d = d;
     x->running++;
     return 0;
@@ -205,13 +228,17 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
     struct exec *x = (struct exec *)sk;
     for (size_t i = 0; i < n; i++) {
         struct error err;
-        if (x->running == x->slots) return i;
-        if (start(x, d[i], &err) == 0) continue;
+        if (x->running == x->slots)
+            return i;
+        if (start(x, d[i], &err) == 0)
+            continue;
         bool alone = err.fate == FATE_REJECT;
         /* With commands at work, the shortage may be their doing: wait for one to end. */
-        if (!alone && x->running) return i;
+        if (!alone && x->running)
+            return i;
         answer_not_started(x, d[i], &err);
-        if (!alone) return i + 1;
+        if (!alone)
+            return i + 1;
     }
     return n;
 }
@@ -232,21 +259,26 @@ static void keep_tail(struct run *r, const char *p, size_t n)
 
 static void close_stderr(struct exec *x, struct run *r)
 {
-    if (r->errfd < 0) return;
+    if (r->errfd < 0)
+        return;
     epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->errfd, NULL);
     close(r->errfd);
     r->errfd = -1;
 }
 
-/* read_stderr takes what is there, and no more than a full pipe, lest one that never stops keeps us here. */
+/* read_stderr takes what is there, and no more than a full pipe, lest one that never stops keeps us
+ * here. */
 static void read_stderr(struct exec *x, struct run *r)
 {
     char chunk[4096];
     for (int i = 0; i < READS_MAX && r->errfd >= 0; i++) {
         ssize_t n = read(r->errfd, chunk, sizeof chunk);
-        if (n > 0) keep_tail(r, chunk, (size_t)n);
-        else if (n < 0 && errno == EAGAIN) return;
-        else if (n == 0 || errno != EINTR) close_stderr(x, r);
+        if (n > 0)
+            keep_tail(r, chunk, (size_t)n);
+        else if (n < 0 && errno == EAGAIN)
+            return;
+        else if (n == 0 || errno != EINTR)
+            close_stderr(x, r);
     }
 }
 
@@ -254,7 +286,8 @@ static void read_stderr(struct exec *x, struct run *r)
 static void last_words(struct run *r, char out[TAIL_SIZE + 1])
 {
     size_t n = r->tail_n;
-    while (n && (unsigned char)r->tail[n - 1] <= ' ') n--;
+    while (n && (unsigned char)r->tail[n - 1] <= ' ')
+        n--;
     const char *lf = memrchr(r->tail, '\n', n);
     size_t start = lf ? (size_t)(lf + 1 - r->tail) : 0;
     text_clean(out, TAIL_SIZE + 1, r->tail + start, n - start);
@@ -271,15 +304,18 @@ static struct str first_word(const char *command)
 {
     command += strspn(command, " \t\r\n");
     const char *ends = " \t\r\n";
-    if (*command == '"') ends = "\"";
-    else if (*command == '\'') ends = "'";
-    if (*command == *ends) command++;
+    if (*command == '"')
+        ends = "\"";
+    else if (*command == '\'')
+        ends = "'";
+    if (*command == *ends)
+        command++;
     return (struct str){command, strcspn(command, ends)};
 }
 
-/* not_there: 126 and 127 are what the shell says of a command that is not there or may not be run. A program may leave with
- * them, too, on one event, and so may a part of the command that only some events get to. So the shell must complain with
- * it, and about what every event begins with. */
+/* not_there: 126 and 127 are what the shell says of a command that is not there or may not be run.
+ * A program may leave with them, too, on one event, and so may a part of the command that only some
+ * events get to. So the shell must complain with it, and about what every event begins with. */
 static bool not_there(const struct exec *x, const char *words)
 {
     char complaint[TAIL_SIZE + 1];
@@ -291,21 +327,25 @@ static bool not_there(const struct exec *x, const char *words)
 }
 
 /* judge says what the end of a command means, and writes why without its last words. */
-static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si, const char *words,
-                                char why[64])
+static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
+                                const char *words, char why[64])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = si->si_status};
     bool left = si->si_code == CLD_EXITED;
-    if (left) snprintf(why, 64, "exit status %d", si->si_status);
-    else if (si->si_code) snprintf(why, 64, "killed by signal %d", si->si_status);
+    if (left)
+        snprintf(why, 64, "exit status %d", si->si_status);
+    else if (si->si_code)
+        snprintf(why, 64, "killed by signal %d", si->si_status);
     if (si->si_code == 0) {
-        res.status = SINK_FATAL; /* retrying would deliver it again and again, and believe none of it */
+        /* retrying would deliver it again and again, and believe none of it */
+        res.status = SINK_FATAL;
         snprintf(why, 64, "exit statuses are lost: this process ignores SIGCHLD");
         return res;
     }
     if (left && si->si_status == 0 && !r->signalled) {
         res.status = SINK_DELIVERED;
-    } else if (x->cancelling) { /* even with exit status 0, as below: delivering again is safe, believing is not */
+    } else if (x->cancelling) {
+        /* even with exit status 0, as below: delivering again is safe, believing is not */
         res.status = SINK_CANCELLED;
         snprintf(why, 64, "cancelled");
     } else if (r->signalled) {
@@ -315,27 +355,34 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
         snprintf(why, 64, "timed out after %s", limit);
     } else if (left) {
         for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++)
-            if (exit_codes[i].code == si->si_status) res.status = exit_codes[i].status;
-        if (res.status == SINK_DOWN && !not_there(x, words)) res.status = SINK_RETRY;
+            if (exit_codes[i].code == si->si_status)
+                res.status = exit_codes[i].status;
+        if (res.status == SINK_DOWN && !not_there(x, words))
+            res.status = SINK_RETRY;
     }
     return res;
 }
 
-/* finish reaps, frees the slot and answers. It waits for the shell, so call it when that has exited or was killed. */
+/* finish reaps, frees the slot and answers. It waits for the shell, so call it when that has exited
+ * or was killed. */
 static void finish(struct exec *x, struct run *r)
 {
     char why[64], words[TAIL_SIZE + 1], text[sizeof why + sizeof words + 2];
     siginfo_t si = {0};
-    /* Whatever is left of a group that was told to end, ends before the event can be tried again. */
-    if (r->signalled) kill(-r->pid, SIGKILL);
+    /* Whatever is left of a group that was told to end, ends before the event can be tried
+     * again. */
+    if (r->signalled)
+        kill(-r->pid, SIGKILL);
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
     read_stderr(x, r);
     last_words(r, words);
     struct sink_result res = judge(x, r, &si, words, why);
     snprintf(text, sizeof text, "%s%s%s", why, words[0] ? ": " : "", words);
-    if (res.status != SINK_DELIVERED) res.text = text;
+    if (res.status != SINK_DELIVERED)
+        res.text = text;
     close_stderr(x, r);
-    if (!r->exited) epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
+    if (!r->exited)
+        epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
     close(r->pidfd);
     struct delivery *d = r->d;
     r->d = NULL;
@@ -343,13 +390,15 @@ static void finish(struct exec *x, struct run *r)
     sink_done(&x->base, d, &res);
 }
 
-/* check finishes a run that is over. A group that got SIGTERM is over when nobody holds its stderr any more: until
- * SIGKILL, its processes may tidy up even if the shell went first. Otherwise the shell's end is all that counts, and
- * what it left in the background is none of our business. */
+/* check finishes a run that is over. A group that got SIGTERM is over when nobody holds its stderr
+ * any more: until SIGKILL, its processes may tidy up even if the shell went first. Otherwise the
+ * shell's end is all that counts, and what it left in the background is none of our business. */
 static void check(struct exec *x, struct run *r)
 {
-    if (!r->exited) return;
-    if (r->signalled && !r->killed && r->errfd >= 0) return;
+    if (!r->exited)
+        return;
+    if (r->signalled && !r->killed && r->errfd >= 0)
+        return;
     finish(x, r);
 }
 
@@ -361,15 +410,18 @@ static void shell_exited(struct exec *x, struct run *r)
     check(x, r);
 }
 
-/* collect handles what epoll has, waiting for it at most wait_ms. Returns whether there was anything. */
+/* collect handles what epoll has, waiting for it at most wait_ms. Returns whether there was
+ * anything. */
 static bool collect(struct exec *x, int wait_ms)
 {
     struct epoll_event evs[64];
     int n = epoll_wait(x->epfd, evs, sizeof evs / sizeof evs[0], wait_ms);
-    if (n < 0) return errno == EINTR;
+    if (n < 0)
+        return errno == EINTR;
     for (int i = 0; i < n; i++) {
         struct run *r = &x->runs[evs[i].data.u64 / 2];
-        if (!r->d) continue; /* ended a moment ago, by its other descriptor */
+        if (!r->d)
+            continue; /* ended a moment ago, by its other descriptor */
         if (evs[i].data.u64 % 2 == 0) {
             shell_exited(x, r);
         } else {
@@ -396,12 +448,14 @@ static void send_kill(struct run *r)
 static void exec_drive(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;
-    if (!x->running) return;
+    if (!x->running)
+        return;
     collect(x, 0);
     int64_t now = clock_mono(sk->cfg.clock);
     for (size_t i = 0; i < x->slots; i++) {
         struct run *r = &x->runs[i];
-        if (!r->d || r->due > now) continue;
+        if (!r->d || r->due > now)
+            continue;
         if (r->signalled) {
             send_kill(r);
         } else {
@@ -418,11 +472,14 @@ static void exec_cancel(struct sink *sk)
     collect(x, 0);
     x->cancelling = true;
     for (size_t i = 0; i < x->slots; i++)
-        if (x->runs[i].d && !x->runs[i].signalled) send_term(&x->runs[i]);
+        if (x->runs[i].d && !x->runs[i].signalled)
+            send_term(&x->runs[i]);
     int64_t end = clock_mono(sk->cfg.clock) + CANCEL_NS, left = CANCEL_NS;
-    while (x->running && left > 0 && collect(x, (int)(left / MS_NS))) left = end - clock_mono(sk->cfg.clock);
+    while (x->running && left > 0 && collect(x, (int)(left / MS_NS)))
+        left = end - clock_mono(sk->cfg.clock);
     for (size_t i = 0; i < x->slots; i++) {
-        if (!x->runs[i].d) continue;
+        if (!x->runs[i].d)
+            continue;
         send_kill(&x->runs[i]);
         finish(x, &x->runs[i]);
     }
@@ -432,7 +489,8 @@ static void exec_cancel(struct sink *sk)
 static size_t exec_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     struct exec *x = (struct exec *)sk;
-    if (!x->running || !max) return 0;
+    if (!x->running || !max)
+        return 0;
     out[0] = (struct pollfd){x->epfd, POLLIN, 0};
     return 1;
 }
@@ -442,7 +500,8 @@ static int64_t exec_deadline(struct sink *sk)
     struct exec *x = (struct exec *)sk;
     int64_t first = CLOCK_NEVER;
     for (size_t i = 0; i < x->slots; i++)
-        if (x->runs[i].d && x->runs[i].due < first) first = x->runs[i].due;
+        if (x->runs[i].d && x->runs[i].due < first)
+            first = x->runs[i].due;
     return first;
 }
 
@@ -451,7 +510,8 @@ static void exec_close(struct sink *sk)
     struct exec *x = (struct exec *)sk;
     exec_env_free(x->env);
     buf_release(&x->line);
-    if (x->epfd >= 0) close(x->epfd);
+    if (x->epfd >= 0)
+        close(x->epfd);
     free(x->runs);
     free(x);
 }
@@ -460,11 +520,15 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
 {
     const char *command = cfg->url + strlen("exec:");
     struct sigaction child;
-    if (sigaction(SIGCHLD, NULL, &child) == 0 && (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))
-        return err_set(err, ERR_CONFIG, "exec: this process ignores SIGCHLD, so exit statuses would be lost");
-    if (!command[strspn(command, " \t\r\n")]) return err_set(err, ERR_CONFIG, "exec: needs a command: exec:COMMAND");
+    if (sigaction(SIGCHLD, NULL, &child) == 0 &&
+        (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))
+        return err_set(err, ERR_CONFIG,
+                       "exec: this process ignores SIGCHLD, so exit statuses would be lost");
+    if (!command[strspn(command, " \t\r\n")])
+        return err_set(err, ERR_CONFIG, "exec: needs a command: exec:COMMAND");
     struct exec *x = calloc(1, sizeof *x);
-    if (!x) return err_nomem(err);
+    if (!x)
+        return err_nomem(err);
     x->base = (struct sink){&exec_ops, *cfg};
     x->command = command;
     x->slots = cfg->concurrency > 1 ? (size_t)cfg->concurrency : 1;
@@ -472,13 +536,20 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     buf_init(&x->line, BUFFER_MAX);
     int rc = 0;
     if (strlen(command) >= exec_env_string_max())
-        rc = err_set(err, ERR_CONFIG, "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file",
-                     strlen(command), exec_env_string_max() - 1);
-    else if (x->epfd < 0) rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
-    else if (!(x->runs = calloc(x->slots, sizeof *x->runs))) rc = err_nomem(err);
-    else if (exec_env_new(cfg->exec_env, &x->env, err) != 0) rc = err_prefix(err, "exec-env");
-    if (rc != 0) exec_close(&x->base);
-    else *ret = &x->base;
+        rc = err_set(
+            err, ERR_CONFIG,
+            "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file",
+            strlen(command), exec_env_string_max() - 1);
+    else if (x->epfd < 0)
+        rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
+    else if (!(x->runs = calloc(x->slots, sizeof *x->runs)))
+        rc = err_nomem(err);
+    else if (exec_env_new(cfg->exec_env, &x->env, err) != 0)
+        rc = err_prefix(err, "exec-env");
+    if (rc != 0)
+        exec_close(&x->base);
+    else
+        *ret = &x->base;
     return rc;
 }
 

@@ -12,7 +12,8 @@
 #include "base/buf.h"
 #include "base/clock.h"
 
-#define STRING_PAGES 32 /* what Linux allows one string of an environment to have, its NUL with it */
+/* what Linux allows one string of an environment to have, its NUL with it */
+#define STRING_PAGES 32
 #define TEXT_MAX ((size_t)2 << 30)
 
 extern char **environ;
@@ -39,7 +40,8 @@ static const char *const said_by_us[] = {
     NULL,
 };
 
-/* (1) list[0..n_kept) belong to us; what follows, one for each of starts[0..n_facts), points into text. (2) Each fact is
+/* (1) list[0..n_kept) belong to us; what follows, one for each of starts[0..n_facts), points into
+ *   text. (2) Each fact is
  * NAME=VALUE and one NUL, which is the only one in it. */
 struct exec_env {
     char **list;
@@ -55,7 +57,8 @@ struct exec_env {
 static bool among(const char *const *names, struct str name)
 {
     for (; *names; names++)
-        if (str_is(name, *names)) return true;
+        if (str_is(name, *names))
+            return true;
     return false;
 }
 
@@ -73,14 +76,16 @@ static bool listed(const char *names, struct str name)
 {
     struct str one;
     while (names && next_name(&names, &one))
-        if (str_eq(one, name)) return true;
+        if (str_eq(one, name))
+            return true;
     return false;
 }
 
 static bool is_name(struct str s)
 {
     for (size_t i = 0; i < s.n; i++)
-        if (!isalnum((unsigned char)s.p[i]) && s.p[i] != '_') return false;
+        if (!isalnum((unsigned char)s.p[i]) && s.p[i] != '_')
+            return false;
     return s.n > 0 && !isdigit((unsigned char)s.p[0]);
 }
 
@@ -88,12 +93,15 @@ int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* What is no name may be a value that was put in its place, and a secret: it is not repeated. */
+        /* What is no name may be a value that was put in its place, and a secret: it is not
+         * repeated. */
         if (!is_name(one))
-            return err_set(err, ERR_CONFIG,
-                           "this wants names of environment variables, with commas: AWS_REGION, SHOP_URL");
+            return err_set(
+                err, ERR_CONFIG,
+                "this wants names of environment variables, with commas: AWS_REGION, SHOP_URL");
         if (among(said_by_us, one))
-            return err_set(err, ERR_CONFIG, "%.*s is said about each event, and cannot be passed on", (int)one.n,
+            return err_set(err, ERR_CONFIG,
+                           "%.*s is said about each event, and cannot be passed on", (int)one.n,
                            one.p);
     }
     return 0;
@@ -103,23 +111,30 @@ int exec_env_check(const char *names, struct error *err)
 static bool is_kept(const char *entry, const char *names)
 {
     const char *equals = strchr(entry, '=');
-    if (!equals) return false;
+    if (!equals)
+        return false;
     struct str name = {entry, (size_t)(equals - entry)};
-    if (among(said_by_us, name)) return false;
-    if (among(usual, name) || listed(names, name)) return true;
+    if (among(said_by_us, name))
+        return false;
+    if (among(usual, name) || listed(names, name))
+        return true;
     return name.n > 3 && memcmp(name.p, "LC_", 3) == 0;
 }
 
 static int keep(struct exec_env *e, const char *names, struct error *err)
 {
     size_t n = 0;
-    while (environ && environ[n]) n++;
+    while (environ && environ[n])
+        n++;
     e->list = calloc(n + EXEC_ENV_FACTS_MAX + 1, sizeof *e->list);
-    if (!e->list) return err_nomem(err);
+    if (!e->list)
+        return err_nomem(err);
     for (size_t i = 0; i < n; i++) {
-        if (!is_kept(environ[i], names)) continue;
+        if (!is_kept(environ[i], names))
+            continue;
         e->list[e->n_kept] = strdup(environ[i]);
-        if (!e->list[e->n_kept]) return err_nomem(err);
+        if (!e->list[e->n_kept])
+            return err_nomem(err);
         e->n_kept++;
     }
     return 0;
@@ -127,9 +142,11 @@ static int keep(struct exec_env *e, const char *names, struct error *err)
 
 int exec_env_new(const char *names, struct exec_env **ret, struct error *err)
 {
-    if (exec_env_check(names, err) != 0) return -1;
+    if (exec_env_check(names, err) != 0)
+        return -1;
     struct exec_env *e = calloc(1, sizeof *e);
-    if (!e) return err_nomem(err);
+    if (!e)
+        return err_nomem(err);
     buf_init(&e->text, TEXT_MAX);
     e->string_max = exec_env_string_max();
     if (keep(e, names, err) != 0) {
@@ -142,8 +159,10 @@ int exec_env_new(const char *names, struct exec_env **ret, struct error *err)
 
 void exec_env_free(struct exec_env *e)
 {
-    if (!e) return;
-    for (size_t i = 0; i < e->n_kept; i++) free(e->list[i]);
+    if (!e)
+        return;
+    for (size_t i = 0; i < e->n_kept; i++)
+        free(e->list[i]);
     free(e->list);
     buf_release(&e->text);
     free(e);
@@ -159,13 +178,16 @@ void exec_env_clear(struct exec_env *e)
 
 int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err)
 {
-    if (!value.p) return 0;
+    if (!value.p)
+        return 0;
     size_t rest = strlen(name) + 2; /* the equals sign and the NUL */
     if (value.n && memchr(value.p, '\0', value.n))
-        return err_fate(err, ERR_INVALID, FATE_REJECT, 0, "%s has a NUL, which no environment can hold", name);
+        return err_fate(err, ERR_INVALID, FATE_REJECT, 0,
+                        "%s has a NUL, which no environment can hold", name);
     if (value.n > e->string_max - rest)
-        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s takes %zu bytes; an environment holds %zu of one",
-                        name, value.n + rest, e->string_max);
+        return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
+                        "%s takes %zu bytes; an environment holds %zu of one", name, value.n + rest,
+                        e->string_max);
     if (e->n_facts == EXEC_ENV_FACTS_MAX)
         return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s is one variable too many", name);
 
@@ -185,7 +207,8 @@ int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct 
     return exec_env_text(e, name, (struct str){digits, b.n}, err);
 }
 
-int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer, struct error *err)
+int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer,
+                   struct error *err)
 {
     char created[CLOCK_RFC3339_SIZE];
     clock_rfc3339(ev->created_at, created);
@@ -204,16 +227,21 @@ int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, cons
 
     exec_env_clear(e);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (exec_env_text(e, texts[i].name, texts[i].value, err) != 0) return -1;
-    if (exec_env_number(e, "OUTBOX_SEQ", ev->seq, err) != 0) return -1;
-    if (ev->has_version && exec_env_number(e, "OUTBOX_VERSION", ev->version, err) != 0) return -1;
+        if (exec_env_text(e, texts[i].name, texts[i].value, err) != 0)
+            return -1;
+    if (exec_env_number(e, "OUTBOX_SEQ", ev->seq, err) != 0)
+        return -1;
+    if (ev->has_version && exec_env_number(e, "OUTBOX_VERSION", ev->version, err) != 0)
+        return -1;
     return exec_env_number(e, "OUTBOX_ATTEMPT", attempt, err);
 }
 
 char **exec_env_list(struct exec_env *e)
 {
-    if (e->text.failed) return NULL;
-    for (size_t i = 0; i < e->n_facts; i++) e->list[e->n_kept + i] = e->text.p + e->starts[i];
+    if (e->text.failed)
+        return NULL;
+    for (size_t i = 0; i < e->n_facts; i++)
+        e->list[e->n_kept + i] = e->text.p + e->starts[i];
     e->list[e->n_kept + e->n_facts] = NULL;
     return e->list;
 }
@@ -233,9 +261,12 @@ size_t exec_env_string_max(void)
 static int add_descriptors(posix_spawn_file_actions_t *fa, const struct exec_start *s)
 {
     int rc = 0;
-    if (s->in >= 0) rc = posix_spawn_file_actions_adddup2(fa, s->in, STDIN_FILENO);
-    if (rc == 0 && s->err >= 0) rc = posix_spawn_file_actions_adddup2(fa, s->err, STDERR_FILENO);
-    if (rc == 0) rc = posix_spawn_file_actions_addclosefrom_np(fa, 3);
+    if (s->in >= 0)
+        rc = posix_spawn_file_actions_adddup2(fa, s->in, STDIN_FILENO);
+    if (rc == 0 && s->err >= 0)
+        rc = posix_spawn_file_actions_adddup2(fa, s->err, STDERR_FILENO);
+    if (rc == 0)
+        rc = posix_spawn_file_actions_addclosefrom_np(fa, 3);
     return rc;
 }
 
@@ -249,7 +280,8 @@ int exec_start(const struct exec_start *s, pid_t *ret)
     sigset_t all, none;
     sigfillset(&all);
     sigemptyset(&none);
-    if (s->group) flags |= POSIX_SPAWN_SETPGROUP;
+    if (s->group)
+        flags |= POSIX_SPAWN_SETPGROUP;
     posix_spawnattr_init(&at);
     posix_spawnattr_setflags(&at, flags);
     posix_spawnattr_setpgroup(&at, 0);
@@ -257,7 +289,8 @@ int exec_start(const struct exec_start *s, pid_t *ret)
     posix_spawnattr_setsigmask(&at, &none);
     posix_spawn_file_actions_init(&fa);
     int rc = add_descriptors(&fa, s);
-    if (rc == 0) rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, s->env);
+    if (rc == 0)
+        rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, s->env);
     posix_spawn_file_actions_destroy(&fa);
     posix_spawnattr_destroy(&at);
     return rc;

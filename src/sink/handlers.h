@@ -11,8 +11,8 @@ struct handler_call {
     void *tx;         /* what the guard lends; NULL: nothing */
 };
 
-/* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN or
- * SINK_NOT_MINE. */
+/* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT,
+ * SINK_DOWN or SINK_NOT_MINE. */
 typedef enum sink_status handler_fn(struct handler_call *call, const struct delivery *d, void *ctx);
 
 struct handler {
@@ -31,20 +31,23 @@ enum handler_entry {
     HANDLER_WAIT,   /* not now; call->text says why */
 };
 
-/* Who stands between handlers and what they do, so that each takes effect once. leave is called after every RUN, and says
- * what counts; SINK_CANCELLED: the event will be tried again from the start. */
+/* Who stands between handlers and what they do, so that each takes effect once. leave is called
+ * after every RUN, and says what counts; SINK_CANCELLED: the event will be tried again from the
+ * start. */
 struct handler_guard {
     void *ctx;
-    enum handler_entry (*enter)(void *ctx, size_t handler, struct delivery *d, struct handler_call *call);
+    enum handler_entry (*enter)(void *ctx, size_t handler, struct delivery *d,
+                                struct handler_call *call);
     enum sink_status (*leave)(void *ctx, size_t handler, struct delivery *d, enum sink_status said,
                               struct handler_call *call);
 };
 
-/* handlers_open makes a sink that calls, for each event, every handler whose pattern matches, in order. No match counts as
- * delivered. Without a guard it stops at the first that does not return SINK_DELIVERED: that is the result. With one, whose
- * handlers succeed on their own, it goes on; the result is the most hopeful of the failures. h[0..n) and *guard are copied.
- * Not in sink_kinds. */
-int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n, const struct handler_guard *guard,
-                  struct sink **ret, struct error *err);
+/* handlers_open makes a sink that calls, for each event, every handler whose pattern matches, in
+ * order. No match counts as delivered. Without a guard it stops at the first that does not return
+ * SINK_DELIVERED: that is the result. With one, whose handlers succeed on their own, it goes on;
+ * the result is the most hopeful of the failures. h[0..n) and *guard are copied. Not in
+ * sink_kinds. */
+int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n,
+                  const struct handler_guard *guard, struct sink **ret, struct error *err);
 
 #endif

@@ -5,13 +5,16 @@
 #include "base/text.h"
 #include "sink/http_impl.h"
 
-#define PATH_PART 12                              /* characters of a part of the path that may be a token */
-#define QUERY_PART 4                              /* the same of a query */
-#define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000) /* nobody may silence us for longer with one header */
+/* characters of a part of the path that may be a token */
+#define PATH_PART 12
+#define QUERY_PART 4 /* the same of a query */
+/* nobody may silence us for longer with one header */
+#define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
-/* What a status means; the first line that fits counts. SINK_REJECT is what speaks of the request itself, and is a retry
- * unless webhook-client-errors says otherwise. All other 4xx speak of the endpoint, or of us: no event becomes a dead letter
- * for them at once, however that is set. docs/webhooks.md has the same table for people. */
+/* What a status means; the first line that fits counts. SINK_REJECT is what speaks of the request
+ * itself, and is a retry unless webhook-client-errors says otherwise. All other 4xx speak of the
+ * endpoint, or of us: no event becomes a dead letter for them at once, however that is set.
+ * docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;
@@ -20,7 +23,8 @@ static const struct {
     {200, 299, SINK_DELIVERED, ""},
     {300, 399, SINK_RETRY, "; redirects are not followed, so name the place it leads to"},
     {400, 400, SINK_REJECT, ""},
-    {401, 401, SINK_RETRY, "; it wants credentials: see webhook-header-file and webhook-secret-file"},
+    {401, 401, SINK_RETRY,
+     "; it wants credentials: see webhook-header-file and webhook-secret-file"},
     {406, 406, SINK_REJECT, ""},
     {407, 407, SINK_RETRY, "; the proxy wants credentials"},
     {409, 409, SINK_REJECT, ""},
@@ -46,7 +50,8 @@ static int64_t retry_after(const struct request *r)
 {
     curl_off_t s = 0;
     curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* of seconds and of a date */
-    if (s <= 0) return 0;
+    if (s <= 0)
+        return 0;
     return s >= RETRY_AFTER_MAX_MS / 1000 ? RETRY_AFTER_MAX_MS : (int64_t)s * 1000;
 }
 
@@ -56,36 +61,40 @@ static bool repeats_header(const struct http *h, const char *text)
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
         const char *value = strstr(h->extra.p + at, ": ") + 2;
         const char *word = strrchr(value, ' '); /* "Bearer TOKEN": the token counts */
-        if (strstr(text, value) || (word && word[1] && strstr(text, word + 1))) return true;
+        if (strstr(text, value) || (word && word[1] && strstr(text, word + 1)))
+            return true;
     }
     return false;
 }
 
-/* repeats_url says whether a text has something of what stands behind the host: the path, a long part of it, or a value of
- * the query. Many endpoints have their tokens there. */
+/* repeats_url says whether a text has something of what stands behind the host: the path, a long
+ * part of it, or a value of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
     const char *path = host + strcspn(host, "/?#"), *query = path + strcspn(path, "?#");
     size_t n = (size_t)(query - path);
-    if (n > 1 && memmem(text, strlen(text), path, n)) return true;
+    if (n > 1 && memmem(text, strlen(text), path, n))
+        return true;
     for (const char *p = path; *p;) {
         size_t skip = strspn(p, "/?#&="), part = strcspn(p + skip, "/?#&=");
         bool telling = part >= (p < query ? PATH_PART : QUERY_PART);
-        if (telling && memmem(text, strlen(text), p + skip, part)) return true;
+        if (telling && memmem(text, strlen(text), p + skip, part))
+            return true;
         p += skip + part;
     }
     return false;
 }
 
-/* excerpt makes one clean line of how an answer begins; empty when that is nothing to show. What would be cut off is looked
- * at, too, or half a secret might stay. */
+/* excerpt makes one clean line of how an answer begins; empty when that is nothing to show. What
+ * would be cut off is looked at, too, or half a secret might stay. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
     size_t n = r->got < HTTP_HEARD ? r->got : HTTP_HEARD;
     n = text_clean(heard, sizeof heard, r->heard, n);
-    if (repeats_header(r->h, heard) || repeats_url(r->h, heard)) n = 0;
+    if (repeats_header(r->h, heard) || repeats_url(r->h, heard))
+        n = 0;
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
@@ -93,41 +102,55 @@ static struct sink_result judge_status(const struct request *r, long code, char 
 {
     size_t i = 0;
     char said[HTTP_EXCERPT];
-    while (code < meanings[i].from || code > meanings[i].to) i++;
+    while (code < meanings[i].from || code > meanings[i].to)
+        i++;
     struct sink_result res = {.status = meanings[i].status, .native = (int)code};
-    if (res.status == SINK_DELIVERED) return res;
-    if (res.status == SINK_REJECT && !r->h->o->reject_4xx) res.status = SINK_RETRY;
-    if (res.status == SINK_DOWN || res.status == SINK_RETRY) res.retry_after_ms = retry_after(r);
+    if (res.status == SINK_DELIVERED)
+        return res;
+    if (res.status == SINK_REJECT && !r->h->o->reject_4xx)
+        res.status = SINK_RETRY;
+    if (res.status == SINK_DOWN || res.status == SINK_RETRY)
+        res.retry_after_ms = retry_after(r);
     excerpt(r, said);
-    snprintf(text, HTTP_TEXT, "%s: HTTP %ld%s%s%s", r->h->where, code, meanings[i].more, said[0] ? ": " : "", said);
+    snprintf(text, HTTP_TEXT, "%s: HTTP %ld%s%s%s", r->h->where, code, meanings[i].more,
+             said[0] ? ": " : "", said);
     res.text = text;
     return res;
 }
 
-/* judge_failure: what never left us says nothing against the event. What did may have killed the other side, so that it
- * counts as an attempt, or one event could hold up all others for ever. */
+/* judge_failure: what never left us says nothing against the event. What did may have killed the
+ * other side, so that it counts as an attempt, or one event could hold up all others for ever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
-    struct sink_result res = {.status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .native = (int)rc, .text = text};
+    struct sink_result res = {
+        .status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .native = (int)rc, .text = text};
     const char *said = r->why[0] ? r->why : curl_easy_strerror(rc);
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
     bool many_headers = r->got_headers > HTTP_HEADERS_MAX;
-    if (rc == CURLE_OUT_OF_MEMORY) res.status = SINK_DOWN;
+    if (rc == CURLE_OUT_OF_MEMORY)
+        res.status = SINK_DOWN;
 #if LIBCURL_VERSION_NUM >= 0x080600
-    if (rc == CURLE_TOO_LARGE) res.status = SINK_REJECT;
+    if (rc == CURLE_TOO_LARGE)
+        res.status = SINK_REJECT;
 #endif
     if (r->refused)
-        snprintf(text, HTTP_TEXT, "%s: will not connect to %s, a %s address; webhook-allow can permit it", r->h->where,
-                 r->address, r->refused);
+        snprintf(text, HTTP_TEXT,
+                 "%s: will not connect to %s, a %s address; webhook-allow can permit it",
+                 r->h->where, r->address, r->refused);
     else if (r->no_socket)
-        snprintf(text, HTTP_TEXT, "%s: no socket: %s; this process may have too many files open for its concurrency",
+        snprintf(text, HTTP_TEXT,
+                 "%s: no socket: %s; this process may have too many files open for its concurrency",
                  r->h->where, strerror(r->no_socket));
     else if (many_headers)
-        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where, HTTP_HEADERS_MAX / 1024);
-    else if (rc == CURLE_OUT_OF_MEMORY && was_sent(r)) /* which curl also says of a line that is too long for it */
-        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long", r->h->where);
-    else snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
+        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where,
+                 HTTP_HEADERS_MAX / 1024);
+    /* which curl also says of a line that is too long for it */
+    else if (rc == CURLE_OUT_OF_MEMORY && was_sent(r))
+        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
+                 r->h->where);
+    else
+        snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
     return res;
 }
 
@@ -137,7 +160,8 @@ struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HT
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
     /* An answer that goes on beyond what we read is an answer. */
     bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
-    if ((rc == CURLE_OK || cut) && code >= 200 && code == r->said) return judge_status(r, code, text);
+    if ((rc == CURLE_OK || cut) && code >= 200 && code == r->said)
+        return judge_status(r, code, text);
     return judge_failure(r, rc == CURLE_OK || cut ? CURLE_WEIRD_SERVER_REPLY : rc, text);
 }
 
@@ -147,7 +171,7 @@ struct sink_result http_late(const struct request *r, char text[HTTP_TEXT])
     struct sink_result res = {.status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .text = text};
     res.native = CURLE_OPERATION_TIMEDOUT;
     text_duration_show(r->h->base.cfg.timeout_ms, limit);
-    snprintf(text, HTTP_TEXT, "%s: %s within %s", r->h->where, was_sent(r) ? "no whole answer" : "no connection",
-             limit);
+    snprintf(text, HTTP_TEXT, "%s: %s within %s", r->h->where,
+             was_sent(r) ? "no whole answer" : "no connection", limit);
     return res;
 }

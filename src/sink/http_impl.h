@@ -1,5 +1,6 @@
-/* http_impl.h: what the files of the webhook sink share: http.c (requests on their way), http_setup.c (getting ready, and
- * whom we may connect to), http_answer.c (what an answer means). Nobody else includes it. */
+/* http_impl.h: what the files of the webhook sink share: http.c (requests on their way),
+ * http_setup.c (getting ready, and whom we may connect to), http_answer.c (what an answer means).
+ * Nobody else includes it. */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -13,16 +14,19 @@
 #include "sink/signature.h"
 #include "sink/sink.h"
 
-#define HTTP_ANSWER_MAX 65536         /* bytes read of an answer */
-#define HTTP_HEADERS_MAX (256 * 1024) /* bytes of its headers, those of 1xx and those behind the body included */
-#define HTTP_EXCERPT 160              /* bytes of it that may be repeated */
-#define HTTP_HEARD 2048               /* bytes of it that are looked at, for what must not be */
-#define HTTP_LINES_MAX 160 /* header lines of a request: the event's, those of webhook-header-file, and ours */
+#define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
+/* bytes of its headers, those of 1xx and those behind the body included */
+#define HTTP_HEADERS_MAX (256 * 1024)
+#define HTTP_EXCERPT 160 /* bytes of it that may be repeated */
+#define HTTP_HEARD 2048  /* bytes of it that are looked at, for what must not be */
+/* header lines of a request: the event's, those of webhook-header-file, and ours */
+#define HTTP_LINES_MAX 160
 #define HTTP_TEXT 640
 
 struct http;
 
-/* A file that is looked at again, once a second, so that what it holds can be changed while we run. */
+/* A file that is looked at again, once a second, so that what it holds can be changed while we
+ * run. */
 struct http_watch {
     struct timespec changed;
     ino_t inode;
@@ -30,7 +34,8 @@ struct http_watch {
 };
 
 /* One request, and the handle it goes by, which is used again and again.
- * (1) d == NULL: free, and linked by `next` only. (2) start_at != 0: it waits for its turn; curl does not know it yet.
+ * (1) d == NULL: free, and linked by `next` only. (2) start_at != 0: it waits for its turn; curl
+ *   does not know it yet.
  * (3) lines point into head. */
 struct request {
     struct http *h;
@@ -51,9 +56,10 @@ struct request {
     char why[CURL_ERROR_SIZE];
 };
 
-/* (1) n_slots requests, `busy` of them not free. (2) first..last are those that curl has, in the order of `due`; `waiting` is
- * at most one more. (3) timer is when curl wants to be called, 0 for at once. (4) until hold_until nothing is sent,
- * because the endpoint asked for that. */
+/* (1) n_slots requests, `busy` of them not free. (2) first..last are those that curl has, in the
+ *   order of `due`; `waiting` is
+ * at most one more. (3) timer is when curl wants to be called, 0 for at once. (4) until hold_until
+ * nothing is sent, because the endpoint asked for that. */
 struct http {
     struct sink base;
     const struct http_options *o;
@@ -78,13 +84,15 @@ struct http {
     bool global;   /* curl is initialised */
 };
 
-/* http_setup checks URL and options and gets everything but the requests ready. What it made, http_teardown releases, also
- * after a failure. http_setup_easy makes a request's handle; false: out of memory. */
+/* http_setup checks URL and options and gets everything but the requests ready. What it made,
+ * http_teardown releases, also after a failure. http_setup_easy makes a request's handle; false:
+ * out of memory. */
 int http_setup(struct http *h, struct error *err);
 void http_teardown(struct http *h);
 bool http_setup_easy(struct request *r);
 
-/* http_refresh reads secrets and headers again, if their files have changed. While it fails nothing can be sent. */
+/* http_refresh reads secrets and headers again, if their files have changed. While it fails nothing
+ * can be sent. */
 int http_refresh(struct http *h, struct error *err);
 
 /* http_refused says what an address is that h may not connect to; NULL: it may. */

@@ -10,9 +10,11 @@
 
 #define SOURCE_MAX 1024
 
-const char *const http_mode_names[] = {[HTTP_BINARY] = "binary", [HTTP_STRUCTURED] = "structured", NULL};
+const char *const http_mode_names[] = {
+    [HTTP_BINARY] = "binary", [HTTP_STRUCTURED] = "structured", NULL};
 const char *const http_client_errors_names[] = {"retry", "reject", NULL};
-const char *const http_version_names[] = {[HTTP_AUTO] = "auto", [HTTP_1_1] = "1.1", [HTTP_2] = "2", NULL};
+const char *const http_version_names[] = {
+    [HTTP_AUTO] = "auto", [HTTP_1_1] = "1.1", [HTTP_2] = "2", NULL};
 
 void http_options_release(struct http_options *o)
 {
@@ -33,45 +35,60 @@ int http_options_copy(const struct http_options *from, struct http_options *ret,
                              &ret->ca_file,     &ret->proxy,      &ret->source};
     int r = 0;
     *ret = *from;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = NULL;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        *fields[i] = NULL;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && r == 0; i++)
-        if (texts[i]) r = option_copy(fields[i], texts[i], NULL, err);
+        if (texts[i])
+            r = option_copy(fields[i], texts[i], NULL, err);
     return r;
 }
 
 /* A secret that was given where its variable's name belongs must not be repeated. */
-int http_options_secret_env(void *field, const char *value, const struct option_def *o, struct error *err)
+int http_options_secret_env(void *field, const char *value, const struct option_def *o,
+                            struct error *err)
 {
     size_t n = 0;
-    while (isalnum((unsigned char)value[n]) || value[n] == '_') n++;
-    bool key = strncmp(value, "whsec_", 6) == 0 || strncmp(value, "whsk_", 5) == 0 || strncmp(value, "whpk_", 5) == 0;
+    while (isalnum((unsigned char)value[n]) || value[n] == '_')
+        n++;
+    bool key = strncmp(value, "whsec_", 6) == 0 || strncmp(value, "whsk_", 5) == 0 ||
+               strncmp(value, "whpk_", 5) == 0;
     if (n == 0 || value[n] || key)
-        return err_set(err, ERR_CONFIG, "this wants the name of an environment variable, not a secret");
+        return err_set(err, ERR_CONFIG,
+                       "this wants the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
 }
 
-int http_options_proxy(void *field, const char *value, const struct option_def *o, struct error *err)
+int http_options_proxy(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
 {
     static const char *const schemes[] = {"http://", "https://", "socks5://", "socks5h://"};
     bool known = strcmp(value, "env") == 0;
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
-        if (strncmp(value, schemes[i], strlen(schemes[i])) == 0) known = true;
-    if (!known) return err_set(err, ERR_CONFIG, "write http://HOST:PORT, https://, socks5:// or socks5h://, or env");
+        if (strncmp(value, schemes[i], strlen(schemes[i])) == 0)
+            known = true;
+    if (!known)
+        return err_set(err, ERR_CONFIG,
+                       "write http://HOST:PORT, https://, socks5:// or socks5h://, or env");
     return option_copy(field, value, o, err);
 }
 
-int http_options_source(void *field, const char *value, const struct option_def *o, struct error *err)
+int http_options_source(void *field, const char *value, const struct option_def *o,
+                        struct error *err)
 {
     size_t n = strlen(value);
     for (size_t i = 0; i < n; i++) {
         bool allowed = char_is_visible(value[i]) && !strchr("\"<>\\^`{|}", value[i]);
-        if (!allowed) return err_set(err, ERR_CONFIG, "character %zu may not stand in a URI; percent-encode it", i + 1);
+        if (!allowed)
+            return err_set(err, ERR_CONFIG,
+                           "character %zu may not stand in a URI; percent-encode it", i + 1);
     }
-    if (n == 0 || n > SOURCE_MAX) return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
+    if (n == 0 || n > SOURCE_MAX)
+        return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
     return option_copy(field, value, o, err);
 }
 
-int http_options_allow(void *field, const char *value, const struct option_def *o, struct error *err)
+int http_options_allow(void *field, const char *value, const struct option_def *o,
+                       struct error *err)
 {
     struct http_options *options = field;
     (void)o;
@@ -81,8 +98,10 @@ int http_options_allow(void *field, const char *value, const struct option_def *
         char one[64];
         size_t len = strcspn(value, ", \t");
         snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), value);
-        if (len && n == HTTP_ALLOW_MAX) return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
-        if (len && ipnet_parse(one, &nets[n++], err) != 0) return -1;
+        if (len && n == HTTP_ALLOW_MAX)
+            return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
+        if (len && ipnet_parse(one, &nets[n++], err) != 0)
+            return -1;
         value += len;
         value += strspn(value, ", \t");
     }

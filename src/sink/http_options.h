@@ -1,5 +1,5 @@
-/* http_options.h: what a webhook is told beside its URL. They are options of a consumer, not parameters of the URL: the
- * query of an https URL belongs to the endpoint, every byte of it. */
+/* http_options.h: what a webhook is told beside its URL. They are options of a consumer, not
+ * parameters of the URL: the query of an https URL belongs to the endpoint, every byte of it. */
 #ifndef SINK_HTTP_OPTIONS_H
 #define SINK_HTTP_OPTIONS_H
 
@@ -45,6 +45,7 @@ extern const char *const http_version_names[];       /* by enum http_version; en
 option_setter http_options_secret_env; /* secret_env */
 option_setter http_options_proxy;      /* proxy */
 option_setter http_options_source;     /* source */
-option_setter http_options_allow;      /* the whole struct http_options: it sets allow and n_allow */
+/* the whole struct http_options: it sets allow and n_allow */
+option_setter http_options_allow;
 
 #endif

@@ -1,4 +1,5 @@
-/* kinds.h: the sinks of this build. Only sink.c needs it: the rest of the world goes by sink_find. */
+/* kinds.h: the sinks of this build. Only sink.c needs it: the rest of the world goes by
+ * sink_find. */
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 

@@ -1,4 +1,5 @@
-/* redis_impl.h: what the files of the Redis sink share: redis.c (deliveries), redis_lease.c, redis_config.c. */
+/* redis_impl.h: what the files of the Redis sink share: redis.c (deliveries), redis_lease.c,
+ * redis_config.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -20,13 +21,15 @@ struct redis_settings {
 };
 
 extern const struct option_def redis_options[];
-int redis_settings_read(const char *url, struct redis_settings *s, struct redis_url *u, struct error *err);
+int redis_settings_read(const char *url, struct redis_settings *s, struct redis_url *u,
+                        struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
 enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
 
-/* One request whose answer is awaited. (1) d == NULL: not an event, or one that has been answered for. (2) With replicas,
- * an XADD that was answered well stays until the WAIT behind it is answered: `added`. */
+/* One request whose answer is awaited. (1) d == NULL: not an event, or one that has been answered
+ * for. (2) With replicas, an XADD that was answered well stays until the WAIT behind it is
+ * answered: `added`. */
 struct request {
     enum request_kind kind;
     bool added;
@@ -36,8 +39,10 @@ struct request {
     char id[REDIS_ID];
 };
 
-/* (1) ring[first..next) is in flight, [first..heard) of it answered and waiting for their WAIT; all modulo REDIS_WINDOW;
- * `events` of it have not been answered for. (2) Nothing is in flight while the connection is closed. */
+/* (1) ring[first..next) is in flight, [first..heard) of it answered and waiting for their WAIT; all
+ *   modulo REDIS_WINDOW;
+ * `events` of it have not been answered for. (2) Nothing is in flight while the connection is
+ * closed. */
 struct redis_sink {
     struct sink base;
     struct redis_settings set;
@@ -56,11 +61,13 @@ struct redis_sink {
     struct buf stream_name, envelope;
     char caution[160];
 
-    /* An event that was alone in flight when the connection was cut, or no answer came, and how often in a row. */
+    /* An event that was alone in flight when the connection was cut, or no answer came, and how
+     * often in a row. */
     int64_t suspect;
     int cuts;
 
-    /* Lease: (3) token is ours; held until `lease_until`, monotonic, counted from before it was asked for. */
+    /* Lease: (3) token is ours; held until `lease_until`, monotonic, counted from before it was
+     * asked for. */
     char token[33];
     int64_t lease_until, lease_asked, lease_at; /* lease_at: when to ask next */
     struct sink_lease lease;
@@ -80,8 +87,9 @@ static inline int64_t redis_now(const struct redis_sink *r)
 /* redis_push takes the next place in the ring; there must be one. */
 struct request *redis_push(struct redis_sink *r, enum request_kind kind);
 
-/* redis_lease_drive asks for the lease, or for more of it, when that is due. redis_lease_answer takes the answer to such a request, a
- * lost connection being one, too (NULL). redis_lease_held: it is ours now. redis_lease_release gives it back. */
+/* redis_lease_drive asks for the lease, or for more of it, when that is due. redis_lease_answer
+ * takes the answer to such a request, a lost connection being one, too (NULL). redis_lease_held: it
+ * is ours now. redis_lease_release gives it back. */
 int redis_lease_init(struct redis_sink *r, struct error *err);
 void redis_lease_drive(struct redis_sink *r);
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);

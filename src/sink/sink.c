@@ -53,12 +53,13 @@ static int unknown(const char *scheme, const char *list, struct error *err)
 {
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         if (strcmp(scheme, absent[i].scheme) == 0)
-            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build%s%s; it has %s", absent[i].sink,
-                           absent[i].package ? ", which found no " : "", absent[i].package ? absent[i].package : "",
-                           list);
+            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build%s%s; it has %s",
+                           absent[i].sink, absent[i].package ? ", which found no " : "",
+                           absent[i].package ? absent[i].package : "", list);
 
     const char *names[KINDS] = {NULL};
-    for (size_t i = 0; sink_kinds[i]; i++) names[i] = sink_kinds[i]->scheme;
+    for (size_t i = 0; sink_kinds[i]; i++)
+        names[i] = sink_kinds[i]->scheme;
     char hint[TEXT_HINT], all[TEXT_HINT];
     snprintf(all, sizeof all, "there are %s", list);
     text_hint(scheme, names, (struct text_hint){"'", ":'", all}, hint);
@@ -71,10 +72,12 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     list_kinds(list, sizeof list);
     const char *colon = strchr(url, ':');
     /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */
-    if (!colon || colon == url) return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
+    if (!colon || colon == url)
+        return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     for (size_t i = 0; sink_kinds[i]; i++) {
-        if (strcmp(scheme, sink_kinds[i]->scheme) != 0) continue;
+        if (strcmp(scheme, sink_kinds[i]->scheme) != 0)
+            continue;
         *ret = sink_kinds[i];
         return 0;
     }

@@ -32,7 +32,8 @@ static void forget(struct streams *s, bool all)
 
 void streams_release(struct streams *s)
 {
-    if (s->bucket) forget(s, true);
+    if (s->bucket)
+        forget(s, true);
     free(s->bucket);
     free(s->list);
     *s = (struct streams){0};
@@ -41,17 +42,21 @@ void streams_release(struct streams *s)
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     struct stream **p = &s->bucket[hash_end(hash_add(HASH_INIT, name)) % BUCKETS];
-    while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name)) p = &(*p)->next;
+    while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name))
+        p = &(*p)->next;
     return p;
 }
 
 struct stream *streams_get(struct streams *s, struct str name)
 {
-    if (s->count >= FORGET && s->n_dirty < s->count / 2) forget(s, false);
+    if (s->count >= FORGET && s->n_dirty < s->count / 2)
+        forget(s, false);
     struct stream **slot = slot_of(s, name), *st = *slot;
-    if (st) return st;
+    if (st)
+        return st;
     st = calloc(1, sizeof *st + name.n + 1);
-    if (!st) return NULL;
+    if (!st)
+        return NULL;
     memcpy(st->name, name.p, name.n);
     st->n = name.n;
     s->count++;
@@ -61,10 +66,12 @@ struct stream *streams_get(struct streams *s, struct str name)
 
 void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
 {
-    if (hi < st->hi || (hi == st->hi && lo <= st->lo)) return;
+    if (hi < st->hi || (hi == st->hi && lo <= st->lo))
+        return;
     st->hi = hi;
     st->lo = lo;
-    if (st->dirty) return;
+    if (st->dirty)
+        return;
     st->dirty = true;
     st->next_dirty = s->dirty;
     s->dirty = st;
@@ -76,7 +83,8 @@ size_t streams_dirty(struct streams *s, const struct hwm **ret)
     size_t n = 0;
     if (s->list_cap < s->n_dirty) {
         struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
-        if (!list) return 0; /* they stay dirty: next time */
+        if (!list)
+            return 0; /* they stay dirty: next time */
         s->list = list;
         s->list_cap = s->n_dirty * 2;
     }
@@ -88,7 +96,8 @@ size_t streams_dirty(struct streams *s, const struct hwm **ret)
 
 void streams_kept(struct streams *s)
 {
-    for (struct stream *st = s->dirty; st; st = st->next_dirty) st->dirty = false;
+    for (struct stream *st = s->dirty; st; st = st->next_dirty)
+        st->dirty = false;
     s->dirty = NULL;
     s->n_dirty = 0;
 }

@@ -6,7 +6,8 @@
 
 #include "event/hwm.h"
 
-/* (1) flying counts the events on their way to it; while there are any, it stays. (2) dirty: the mark has moved since it was
+/* (1) flying counts the events on their way to it; while there are any, it stays. (2) dirty: the
+ *   mark has moved since it was
  * last kept. */
 struct stream {
     struct stream *next, *next_dirty;
@@ -18,7 +19,8 @@ struct stream {
     char name[]; /* with a NUL behind it */
 };
 
-/* (1) count streams in the buckets; n_dirty of them are in the list that begins with dirty. (2) Once there are many, those that are neither flying nor dirty
+/* (1) count streams in the buckets; n_dirty of them are in the list that begins with dirty. (2)
+ *   Once there are many, those that are neither flying nor dirty
  * are forgotten: the store has their marks. */
 struct streams {
     struct stream **bucket;

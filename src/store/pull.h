@@ -1,7 +1,9 @@
-/* pull.h: when a store looks for events that a wrong clock has parked for longer than they were told to wait.
+/* pull.h: when a store looks for events that a wrong clock has parked for longer than they were
+ * told to wait.
  *
- * The look takes in all parked events of a consumer, so it is not made at every turn. Whoever waits for a parked event comes back in
- * time for the next one: the time it waits for may be such a clock's. Times here are monotonic. */
+ * The look takes in all parked events of a consumer, so it is not made at every turn. Whoever waits
+ * for a parked event comes back in time for the next one: the time it waits for may be such a
+ * clock's. Times here are monotonic. */
 #ifndef STORE_PULL_H
 #define STORE_PULL_H
 

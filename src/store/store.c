@@ -10,61 +10,73 @@
 
 extern const struct store_ops store_sqlite, store_postgres, store_postgresql;
 
-const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql, NULL};
+const struct store_ops *const store_kinds[] = {&store_sqlite, &store_postgres, &store_postgresql,
+                                               NULL};
 
-const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight", "delivered",    "failed", "expired",
-                                                           "skipped", "dropped",   "before-start", NULL};
+const char *const delivery_state_names[STATE_COUNT + 1] = {"pending", "in-flight",    "delivered",
+                                                           "failed",  "expired",      "skipped",
+                                                           "dropped", "before-start", NULL};
 
-const char *const finding_level_names[FINDING_LEVELS + 1] = {"ok", "note", "warning", "problem", NULL};
+const char *const finding_level_names[FINDING_LEVELS + 1] = {"ok", "note", "warning", "problem",
+                                                             NULL};
 
 const struct store_ops *store_kind(const char *url)
 {
     for (size_t i = 0; store_kinds[i]; i++) {
         size_t n = strlen(store_kinds[i]->scheme);
-        if (strncmp(url, store_kinds[i]->scheme, n) == 0 && url[n] == ':') return store_kinds[i];
+        if (strncmp(url, store_kinds[i]->scheme, n) == 0 && url[n] == ':')
+            return store_kinds[i];
     }
     return NULL;
 }
 
 int store_url_check(const char *url, struct error *err)
 {
-    if (store_kind(url)) return 0;
+    if (store_kind(url))
+        return 0;
     const char *colon = strchr(url, ':');
     if (!colon)
-        return err_set(err, ERR_CONFIG, "store \"%.100s\" is not a URL: for a SQLite file write sqlite:%.100s", url,
+        return err_set(err, ERR_CONFIG,
+                       "store \"%.100s\" is not a URL: for a SQLite file write sqlite:%.100s", url,
                        url);
 
     const char *names[KINDS_MAX] = {NULL};
-    for (size_t i = 0; store_kinds[i]; i++) names[i] = store_kinds[i]->scheme;
+    for (size_t i = 0; store_kinds[i]; i++)
+        names[i] = store_kinds[i]->scheme;
     char scheme[32], hint[TEXT_HINT];
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     text_hint(scheme, names, (struct text_hint){.after = ":"}, hint);
-    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s; this build has: %s, %s", scheme, hint,
-                   store_sqlite.synopsis, store_postgres.synopsis);
+    return err_set(err, ERR_CONFIG, "store \"%s:\" is not known%s; this build has: %s, %s", scheme,
+                   hint, store_sqlite.synopsis, store_postgres.synopsis);
 }
 
-int store_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
+int store_open(const char *url, const struct store_options *opt, struct store **ret,
+               struct error *err)
 {
     const struct store_ops *kind = store_kind(url);
-    if (!kind) return store_url_check(url, err); /* says what is wrong with it */
+    if (!kind)
+        return store_url_check(url, err); /* says what is wrong with it */
     return kind->open(url, opt, ret, err);
 }
 
 void store_close(struct store *st)
 {
-    if (st) st->ops->close(st);
+    if (st)
+        st->ops->close(st);
 }
 
 int store_name_check(const char *name, struct error *err)
 {
     size_t n = strlen(name);
     size_t ok = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-");
-    if (n == 0) return err_set(err, ERR_CONFIG, "a consumer needs a name");
+    if (n == 0)
+        return err_set(err, ERR_CONFIG, "a consumer needs a name");
     if (n > STORE_NAME_MAX)
-        return err_set(err, ERR_CONFIG, "consumer name \"%.70s...\" is longer than %d characters", name,
-                       STORE_NAME_MAX);
+        return err_set(err, ERR_CONFIG, "consumer name \"%.70s...\" is longer than %d characters",
+                       name, STORE_NAME_MAX);
     if (ok < n)
-        return err_set(err, ERR_CONFIG, "consumer name \"%s\": character %zu is not one of A-Z a-z 0-9 _ . -", name,
+        return err_set(err, ERR_CONFIG,
+                       "consumer name \"%s\": character %zu is not one of A-Z a-z 0-9 _ . -", name,
                        ok + 1);
     return 0;
 }
@@ -73,8 +85,10 @@ const char *const store_order_names[] = {"none", "key", "global", NULL};
 
 enum order store_order_of(struct str name)
 {
-    if (str_is(name, "none")) return ORDER_NONE;
-    if (str_is(name, "global")) return ORDER_GLOBAL;
+    if (str_is(name, "none"))
+        return ORDER_NONE;
+    if (str_is(name, "global"))
+        return ORDER_GLOBAL;
     return ORDER_KEY;
 }
 
@@ -97,46 +111,51 @@ int64_t store_seq_of(const char *id)
 
 int store_no_consumer(const char *name, struct error *err)
 {
-    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them", name);
+    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them",
+                   name);
 }
 
 /* add_difference appends what counts now, where it differs from what was replaced. */
 static void add_difference(struct buf *b, const char *name, const char *now, const char *old)
 {
-    if (strcmp(now, old) == 0) return;
+    if (strcmp(now, old) == 0)
+        return;
     buf_addf(b, "%s%s \"%.60s\"", b->n ? ", " : "", name, now);
 }
 
-int store_replaced(const char *name, const struct consumer_settings *now, const struct consumer_settings *old,
-                   struct error *err)
+int store_replaced(const char *name, const struct consumer_settings *now,
+                   const struct consumer_settings *old, struct error *err)
 {
     char at[CLOCK_RFC3339_SIZE], lanes[2][16];
     struct buf b;
     buf_init(&b, 1024);
     snprintf(lanes[0], sizeof lanes[0], "%d", now->lanes);
     snprintf(lanes[1], sizeof lanes[1], "%d", old->lanes);
-    add_difference(&b, "events", *now->events ? now->events : "*", *old->events ? old->events : "*");
+    add_difference(&b, "events", *now->events ? now->events : "*",
+                   *old->events ? old->events : "*");
     add_difference(&b, "where", now->where, old->where);
     add_difference(&b, "order", store_order_names[now->order], store_order_names[old->order]);
     add_difference(&b, "lanes", lanes[0], lanes[1]);
     clock_rfc3339(now->since, at);
-    err_set(
-        err, ERR_CONFLICT,
-        "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were replaced, and come back "
-        "only on purpose: outbox consumers revert %s --to %d",
-        name, at, now->by ? now->by : "somebody", b.n ? buf_cstr(&b) : "", name, old->generation);
+    err_set(err, ERR_CONFLICT,
+            "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were "
+            "replaced, and come back "
+            "only on purpose: outbox consumers revert %s --to %d",
+            name, at, now->by ? now->by : "somebody", b.n ? buf_cstr(&b) : "", name,
+            old->generation);
     buf_release(&b);
     return -1;
 }
 
 int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err)
 {
-    if (!dead && !parked && !live) return 0;
-    return err_set(
-        err, ERR_CONFLICT,
-        "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live claims, which would be lost; "
-        "--force removes it all the same",
-        name, (long long)dead, (long long)parked, (long long)live);
+    if (!dead && !parked && !live)
+        return 0;
+    return err_set(err, ERR_CONFLICT,
+                   "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live "
+                   "claims, which would be lost; "
+                   "--force removes it all the same",
+                   name, (long long)dead, (long long)parked, (long long)live);
 }
 
 bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms)

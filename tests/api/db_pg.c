@@ -21,8 +21,10 @@ static const char *expand(const char *sql, char *out, size_t size)
 {
     size_t n = 0;
     for (; *sql && n + 1 < size; sql++) {
-        if (*sql != '@') out[n++] = *sql;
-        else n += (size_t)snprintf(out + n, size - n, "%s.", pg_schema());
+        if (*sql != '@')
+            out[n++] = *sql;
+        else
+            n += (size_t)snprintf(out + n, size - n, "%s.", pg_schema());
     }
     out[n < size ? n : size - 1] = '\0';
     return out;
@@ -32,14 +34,16 @@ outbox *db_open(const outbox_options *o)
 {
     outbox *ob;
     outbox_error err;
-    if (outbox_open(pg_url(), o, &ob, &err) != 0) give_up("open", err.text);
+    if (outbox_open(pg_url(), o, &ob, &err) != 0)
+        give_up("open", err.text);
     return ob;
 }
 
 outbox *db_fresh(const outbox_options *o)
 {
     struct store *st = pg_fresh(&(struct store_options){.create = true}, false);
-    if (!st) give_up("fresh", "no server");
+    if (!st)
+        give_up("fresh", "no server");
     store_close(st);
     db_do("CREATE TABLE @effect (handler text, key text, at bigserial PRIMARY KEY)");
     return db_open(o);
@@ -74,14 +78,16 @@ int db_tx(outbox_tx *tx, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(sql, sizeof sql, fmt, ap);
     va_end(ap);
-    if (!outbox_tx_pg(tx)) give_up(sql, "no transaction");
+    if (!outbox_tx_pg(tx))
+        give_up(sql, "no transaction");
     PGresult *r = PQexec(outbox_tx_pg(tx), expand(sql, text, sizeof text));
     ExecStatusType s = PQresultStatus(r);
     PQclear(r);
     return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK ? 0 : -1;
 }
 
-int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first, outbox_error *err)
+int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first,
+            outbox_error *err)
 {
     PGconn *db = pg_connect();
     pg_do(db, "BEGIN");

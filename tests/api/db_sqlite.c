@@ -21,8 +21,10 @@ static const char *expand(const char *sql, char *out, size_t size)
 {
     size_t n = 0;
     for (; *sql && n + 8 < size; sql++) {
-        if (*sql != '@') out[n++] = *sql;
-        else if (strncmp(sql, "@effect", 7) != 0) n += (size_t)snprintf(out + n, size - n, "outbox_");
+        if (*sql != '@')
+            out[n++] = *sql;
+        else if (strncmp(sql, "@effect", 7) != 0)
+            n += (size_t)snprintf(out + n, size - n, "outbox_");
     }
     out[n] = '\0';
     return out;
@@ -31,7 +33,8 @@ static const char *expand(const char *sql, char *out, size_t size)
 static sqlite3 *connect_db(void)
 {
     sqlite3 *db;
-    if (sqlite3_open(url + strlen("sqlite:"), &db) != SQLITE_OK) give_up(url, sqlite3_errmsg(db));
+    if (sqlite3_open(url + strlen("sqlite:"), &db) != SQLITE_OK)
+        give_up(url, sqlite3_errmsg(db));
     sqlite3_busy_timeout(db, 10000);
     return db;
 }
@@ -40,7 +43,8 @@ outbox *db_open(const outbox_options *o)
 {
     outbox *ob;
     outbox_error err;
-    if (outbox_open(url, o, &ob, &err) != 0) give_up("open", err.text);
+    if (outbox_open(url, o, &ob, &err) != 0)
+        give_up("open", err.text);
     return ob;
 }
 
@@ -49,7 +53,8 @@ outbox *db_fresh(const outbox_options *o)
     outbox_options with = o ? *o : (outbox_options)OUTBOX_OPTIONS_INIT;
     with.create = 1;
     strcpy(dir, "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(dir)) give_up(dir, "could not be made");
+    if (!mkdtemp(dir))
+        give_up(dir, "could not be made");
     snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
     outbox *ob = db_open(&with);
     db_do("CREATE TABLE @effect (handler text, key text, at INTEGER PRIMARY KEY AUTOINCREMENT)");
@@ -97,18 +102,24 @@ int db_tx(outbox_tx *tx, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(sql, sizeof sql, fmt, ap);
     va_end(ap);
-    if (!outbox_tx_sqlite(tx)) give_up(sql, "no transaction");
-    return sqlite3_exec(outbox_tx_sqlite(tx), expand(sql, text, sizeof text), NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
+    if (!outbox_tx_sqlite(tx))
+        give_up(sql, "no transaction");
+    return sqlite3_exec(outbox_tx_sqlite(tx), expand(sql, text, sizeof text), NULL, NULL, NULL) ==
+                   SQLITE_OK
+               ? 0
+               : -1;
 }
 
-int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first, outbox_error *err)
+int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first,
+            outbox_error *err)
 {
     char sql[200];
     sqlite3 *db = connect_db();
     snprintf(sql, sizeof sql, "INSERT INTO effect (handler, key) VALUES ('queue', '%s')", key);
     sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     int r = outbox_handle_once_sqlite(ob, db, "queue", key, payload, 0, ret_first, err);
-    if (r == 0 && *ret_first && sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) give_up(sql, sqlite3_errmsg(db));
+    if (r == 0 && *ret_first && sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        give_up(sql, sqlite3_errmsg(db));
     sqlite3_exec(db, r == 0 && keep ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
     sqlite3_close(db);
     return r;

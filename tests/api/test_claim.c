@@ -17,7 +17,8 @@
 
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s: %s", #call, err.text); \
+        if ((call) != 0) \
+            fail_msg("%s: %s", #call, err.text); \
     } while (0)
 
 static outbox_error err;
@@ -67,7 +68,8 @@ static void add_consumer(outbox *ob, const char *name, ...)
     OK(outbox_consumer_register(c, &err));
 }
 
-static outbox_batch *claim_for(outbox *ob, const char *worker, const char *target, size_t limit, int64_t lease_ms)
+static outbox_batch *claim_for(outbox *ob, const char *worker, const char *target, size_t limit,
+                               int64_t lease_ms)
 {
     outbox_batch *b = NULL;
     outbox_claim c = OUTBOX_CLAIM_INIT;
@@ -93,7 +95,8 @@ static void say(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict)
 static size_t deliver(outbox_batch *b)
 {
     size_t n = 0;
-    for (const outbox_event *ev; (ev = outbox_batch_next(b)); n++) say(b, ev, OUTBOX_DONE);
+    for (const outbox_event *ev; (ev = outbox_batch_next(b)); n++)
+        say(b, ev, OUTBOX_DONE);
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
     return n;
@@ -113,7 +116,8 @@ static outbox_batch *wait_for(outbox *ob, const char *worker, const char *target
     struct timespec pause = {0, 2000000};
     for (int i = 0; i < 10000; i++) {
         outbox_batch *b = claim(ob, worker, target);
-        if (outbox_batch_count(b) > 0) return b;
+        if (outbox_batch_count(b) > 0)
+            return b;
         outbox_batch_free(b);
         nanosleep(&pause, NULL);
     }
@@ -164,7 +168,8 @@ static void limit_holds_over_all_consumers(void **state)
         char name[] = {(char)('a' + i), 0};
         add_consumer(ob, name, "order", "none", NULL);
     }
-    for (int i = 0; i < 4; i++) emit(ob, "x", NULL);
+    for (int i = 0; i < 4; i++)
+        emit(ob, "x", NULL);
     while ((got = deliver(claim_for(ob, "w", NULL, 5, 0))) > 0) {
         assert_true(got <= 5);
         n += got;
@@ -195,10 +200,12 @@ static void every_verdict_is_kept(void **state)
     outbox *ob = *state;
     add_consumer(ob, "c", "retry", "base=1ms,cap=1ms,attempts=2,jitter=none,outage=0s", NULL);
     const char *keys[] = {"done", "retry", "reject", "down", "nothing"};
-    for (int i = 0; i < 5; i++) emit(ob, keys[i], keys[i]);
+    for (int i = 0; i < 5; i++)
+        emit(ob, keys[i], keys[i]);
     outbox_batch *b = claim(ob, "w", "c");
     const outbox_event *ev[5];
-    for (int i = 0; i < 5; i++) assert_non_null(ev[i] = outbox_batch_next(b));
+    for (int i = 0; i < 5; i++)
+        assert_non_null(ev[i] = outbox_batch_next(b));
     say(b, ev[0], OUTBOX_DONE);
     say(b, ev[1], OUTBOX_DONE);
     say(b, ev[1], OUTBOX_RETRY); /* the last word counts */
@@ -222,7 +229,8 @@ static void every_verdict_is_kept(void **state)
     assert_true(nothing_for(ob, "w", "c"));
 }
 
-/* A delay that no database can add to a time, and a reason that is no text, keep nothing from being settled. */
+/* A delay that no database can add to a time, and a reason that is no text, keep nothing from being
+ * settled. */
 static void absurd_verdicts_are_settled_all_the_same(void **state)
 {
     outbox *ob = *state;
@@ -230,7 +238,8 @@ static void absurd_verdicts_are_settled_all_the_same(void **state)
     emit(ob, "x", NULL);
     emit(ob, "y", NULL);
     outbox_batch *b = claim(ob, "w", "c");
-    OK(outbox_batch_verdict(b, outbox_batch_next(b), OUTBOX_RETRY, INT64_MAX, "\xff\xfe not UTF-8", &err));
+    OK(outbox_batch_verdict(b, outbox_batch_next(b), OUTBOX_RETRY, INT64_MAX, "\xff\xfe not UTF-8",
+                            &err));
     const outbox_event *ev = outbox_batch_next(b);
     assert_int_equal(outbox_batch_verdict(b, ev, (outbox_verdict)77, 0, NULL, &err), -1);
     assert_int_equal(err.code, OUTBOX_MISUSE);
@@ -346,11 +355,14 @@ static void claim_inside_a_transaction_is_refused(void **state)
     assert_int_equal(deliver(claim(ob, "w", "c")), 1);
 }
 
-/* by_hand runs a statement on the handle's own connection, as nobody should outside of outbox_begin. */
+/* by_hand runs a statement on the handle's own connection, as nobody should outside of
+ * outbox_begin. */
 static void by_hand(outbox *ob, const char *sql)
 {
-    if (outbox_sqlite(ob)) assert_int_equal(sqlite3_exec(outbox_sqlite(ob), sql, NULL, NULL, NULL), SQLITE_OK);
-    else PQclear(PQexec(outbox_pg(ob), sql));
+    if (outbox_sqlite(ob))
+        assert_int_equal(sqlite3_exec(outbox_sqlite(ob), sql, NULL, NULL, NULL), SQLITE_OK);
+    else
+        PQclear(PQexec(outbox_pg(ob), sql));
 }
 
 static void claim_inside_a_transaction_that_was_begun_by_hand_is_refused(void **state)
@@ -465,14 +477,18 @@ static void *race(void *arg)
     for (size_t empty = 0; empty < 3;) {
         outbox_batch *b;
         const outbox_event *ev;
-        if (outbox_claim_batch(r->ob, &c, &b, &why) != 0) abort();
-        if (outbox_batch_count(b) == 0) empty++;
+        if (outbox_claim_batch(r->ob, &c, &b, &why) != 0)
+            abort();
+        if (outbox_batch_count(b) == 0)
+            empty++;
         while ((ev = outbox_batch_next(b))) {
             int64_t second = strcmp(outbox_batch_consumer(b, ev), "b") == 0;
             r->seqs[r->n++] = outbox_event_seq(ev) * 2 + second;
-            if (outbox_batch_verdict(b, ev, OUTBOX_DONE, 0, NULL, &why) != 0) abort();
+            if (outbox_batch_verdict(b, ev, OUTBOX_DONE, 0, NULL, &why) != 0)
+                abort();
         }
-        if (outbox_batch_settle(b, &why) != 0) abort();
+        if (outbox_batch_settle(b, &why) != 0)
+            abort();
         outbox_batch_free(b);
     }
     return NULL;
@@ -493,7 +509,8 @@ static void racing_workers_get_each_event_of_each_consumer_once(void **state)
     size_t n = 0;
     add_consumer(ob, "a", "order", "none", NULL);
     add_consumer(ob, "b", "order", "none", NULL);
-    for (int i = 0; i < EVENTS; i++) emit(ob, "x", NULL);
+    for (int i = 0; i < EVENTS; i++)
+        emit(ob, "x", NULL);
     for (int i = 0; i < WORKERS; i++) {
         racers[i] = (struct racer){.ob = ob};
         snprintf(racers[i].name, sizeof racers[i].name, "w%d", i);
@@ -507,7 +524,8 @@ static void racing_workers_get_each_event_of_each_consumer_once(void **state)
     }
     assert_int_equal(n, EVENTS * 2);
     qsort(all, n, sizeof *all, by_number);
-    for (size_t i = 1; i < n; i++) assert_true(all[i] > all[i - 1]);
+    for (size_t i = 1; i < n; i++)
+        assert_true(all[i] > all[i - 1]);
 }
 
 #define ON_AN_OUTBOX(test) cmocka_unit_test_setup_teardown(test, fresh, done)

@@ -17,7 +17,8 @@
 
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s: %s", #call, err.text); \
+        if ((call) != 0) \
+            fail_msg("%s: %s", #call, err.text); \
     } while (0)
 
 static outbox_error err;
@@ -154,7 +155,8 @@ static outbox_verdict misbehave(struct script *s, outbox_tx *tx)
 
 static int effect(outbox_tx *tx, const char *handler, const outbox_event *ev)
 {
-    return db_tx(tx, "INSERT INTO @effect (handler, key) VALUES ('%s', '%s')", handler, outbox_event_payload(ev, NULL));
+    return db_tx(tx, "INSERT INTO @effect (handler, key) VALUES ('%s', '%s')", handler,
+                 outbox_event_payload(ev, NULL));
 }
 
 static outbox_verdict play(const outbox_event *ev, outbox_tx *tx, void *ctx)
@@ -162,11 +164,15 @@ static outbox_verdict play(const outbox_event *ev, outbox_tx *tx, void *ctx)
     struct script *s = ctx;
     bool now = s->at < 0 || number_of(ev) == s->at;
     s->calls++;
-    if (now) s->calls_at++;
-    if (outbox_event_attempt(ev) > s->last_attempt) s->last_attempt = outbox_event_attempt(ev);
+    if (now)
+        s->calls_at++;
+    if (outbox_event_attempt(ev) > s->last_attempt)
+        s->last_attempt = outbox_event_attempt(ev);
     now = now && (s->times == 0 || s->calls_at <= s->times);
-    if (now && s->what == FAIL_BEFORE) return misbehave(s, tx);
-    if (effect(tx, s->name, ev) != 0) return outbox_fail(tx, OUTBOX_RETRY, "no effect");
+    if (now && s->what == FAIL_BEFORE)
+        return misbehave(s, tx);
+    if (effect(tx, s->name, ev) != 0)
+        return outbox_fail(tx, OUTBOX_RETRY, "no effect");
     return now ? misbehave(s, tx) : OUTBOX_DONE;
 }
 
@@ -181,7 +187,8 @@ static void through(outbox *ob)
     OK(outbox_run(ob, OUTBOX_UNTIL_THROUGH, &err));
 }
 
-/* exact checks that each of n events has taken effect once for a handler, but for one (-1: for all). */
+/* exact checks that each of n events has taken effect once for a handler, but for one (-1: for
+ * all). */
 static void exact(const char *name, int n, int but)
 {
     char sql[200];
@@ -189,7 +196,8 @@ static void exact(const char *name, int n, int but)
     assert_int_equal(db_number(sql), but < 0 ? n : n - 1);
     snprintf(sql, sizeof sql, "SELECT count(DISTINCT key) FROM @effect WHERE handler = '%s'", name);
     assert_int_equal(db_number(sql), but < 0 ? n : n - 1);
-    snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key = '%d'", name, but);
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key = '%d'",
+             name, but);
     assert_int_equal(db_number(sql), 0);
 }
 
@@ -204,10 +212,10 @@ static void effect_record_and_outcome_are_one(void **state)
     through(*state);
     exact("h", 20, -1);
     assert_int_equal(s.calls, 20);
-    assert_int_equal(
-        db_number("SELECT count(*) FROM @handled WHERE handler = 'c.h' AND key IN (SELECT CAST(id AS text) "
-                  "FROM @event)"),
-        20);
+    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE handler = 'c.h' AND key IN "
+                               "(SELECT CAST(id AS text) "
+                               "FROM @event)"),
+                     20);
     assert_int_equal(db_number("SELECT count(*) FROM @claim"), 0);
 }
 
@@ -240,23 +248,27 @@ static void effect_is_recorded_under_the_events_idempotency_key(void **state)
     through(*state);
     assert_int_equal(s.calls, 2);
     assert_int_equal(acted, 2);
-    assert_int_equal(
-        db_number("SELECT count(*) FROM @handled WHERE key = 'order-42 paid' AND handler IN ('c.h', 'c.out')"), 2);
-    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
-                               "WHERE idempotency_key IS NULL)"),
+    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE key = 'order-42 paid' AND "
+                               "handler IN ('c.h', 'c.out')"),
                      2);
+    assert_int_equal(
+        db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
+                  "WHERE idempotency_key IS NULL)"),
+        2);
     /* Event and key were trimmed, so the key makes another event; it takes no second effect. */
     db_do("DELETE FROM @event WHERE idempotency_key IS NOT NULL");
     db_do("DELETE FROM @idempotency");
     emit_once(*state, "order-42 paid");
-    assert_int_equal(db_number("SELECT count(*) FROM @event WHERE idempotency_key = 'order-42 paid'"), 1);
+    assert_int_equal(
+        db_number("SELECT count(*) FROM @event WHERE idempotency_key = 'order-42 paid'"), 1);
     through(*state);
     assert_int_equal(s.calls, 2);
     assert_int_equal(acted, 2);
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-/* An event from before version 4 has its key in the table of keys alone, and was recorded by its id. */
+/* An event from before version 4 has its key in the table of keys alone, and was recorded by its
+ * id. */
 static void event_from_before_goes_on_by_its_id_and_is_not_handled_again(void **state)
 {
     struct script s = {.name = "h"};
@@ -266,7 +278,10 @@ static void event_from_before_goes_on_by_its_id_and_is_not_handled_again(void **
     db_do("UPDATE @event SET idempotency_key = NULL");
     through(*state);
     assert_int_equal(s.calls, 1);
-    assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE key = (SELECT CAST(id AS text) FROM @event)"), 1);
+    assert_int_equal(
+        db_number(
+            "SELECT count(*) FROM @handled WHERE key = (SELECT CAST(id AS text) FROM @event)"),
+        1);
     db_do("DELETE FROM @lane");
     db_do("DELETE FROM @consumer");
     outbox *ob = db_open(NULL);
@@ -287,11 +302,14 @@ static void failed_call_leaves_nothing_and_takes_nothing_along(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%zu", i);
-        struct script s = {.name = name, .what = cases[i].what, .at = cases[i].at, .times = cases[i].times};
-        bool heard = db_one_writer && s.what == ERROR; /* in SQLite a failed statement takes nothing along */
+        struct script s = {
+            .name = name, .what = cases[i].what, .at = cases[i].at, .times = cases[i].times};
+        /* in SQLite a failed statement takes nothing along */
+        bool heard = db_one_writer && s.what == ERROR;
         outbox *ob = db_open(NULL);
         outbox_consumer *c = consumer(ob, name);
-        if (i == 0) emit(ob, 20);
+        if (i == 0)
+            emit(ob, 20);
         handler(c, &s);
         through(ob);
         exact(name, 20, heard ? -1 : cases[i].left);
@@ -312,17 +330,22 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
         outbox_options o = logging();
         outbox *ob = db_open(&o);
         outbox_consumer *c = consumer(ob, name);
-        if (i == 0) emit(ob, 12);
+        if (i == 0)
+            emit(ob, 12);
         handler(c, &s);
         through(ob);
         /* Everything else took effect once; the event itself is a dead letter that says why. */
-        snprintf(sql, sizeof sql, "SELECT count(DISTINCT key) FROM @effect WHERE handler = '%s' AND key <> '6'", name);
+        snprintf(sql, sizeof sql,
+                 "SELECT count(DISTINCT key) FROM @effect WHERE handler = '%s' AND key <> '6'",
+                 name);
         assert_int_equal(db_number(sql), 11);
         snprintf(sql, sizeof sql,
-                 "SELECT count(*) FROM @dead WHERE consumer = '%s.%s' AND error LIKE '%%ended the transaction%%'", name,
-                 name);
+                 "SELECT count(*) FROM @dead WHERE consumer = '%s.%s' AND error LIKE '%%ended the "
+                 "transaction%%'",
+                 name, name);
         assert_int_equal(db_number(sql), 1);
-        snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key > '6'", name);
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key > '6'",
+                 name);
         assert_int_equal(db_number(sql), 3);
         if (db_one_writer) { /* its COMMIT is refused, too: nothing is there twice */
             snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s'", name);
@@ -375,10 +398,12 @@ static outbox_verdict follow(const outbox_event *ev, outbox_tx *tx, void *ctx)
     atomic_int *calls = ctx;
     m.type = "next";
     m.payload = outbox_event_payload(ev, NULL);
-    if (outbox_tx_emit(tx, &m, NULL, &err) != 0) return outbox_fail(tx, OUTBOX_REJECT, err.text);
+    if (outbox_tx_emit(tx, &m, NULL, &err) != 0)
+        return outbox_fail(tx, OUTBOX_REJECT, err.text);
     (*calls)++;
-    return number_of(ev) % 3 == 0 && outbox_event_attempt(ev) == 1 ? outbox_fail(tx, OUTBOX_RETRY, "once more")
-                                                                   : OUTBOX_DONE;
+    return number_of(ev) % 3 == 0 && outbox_event_attempt(ev) == 1
+               ? outbox_fail(tx, OUTBOX_RETRY, "once more")
+               : OUTBOX_DONE;
 }
 
 static void what_a_handler_emits_exists_if_it_takes_effect(void **state)
@@ -400,7 +425,8 @@ static outbox_verdict once_per_day(const outbox_event *ev, outbox_tx *tx, void *
     (void)ctx;
     const char *payload = number_of(ev) == 3 ? "other" : "same";
     if (outbox_handle_once(tx, "digest", "monday", payload, 0, &first, &err) != 0)
-        return outbox_fail(tx, err.code == OUTBOX_CONFLICT ? OUTBOX_REJECT : OUTBOX_RETRY, err.text);
+        return outbox_fail(tx, err.code == OUTBOX_CONFLICT ? OUTBOX_REJECT : OUTBOX_RETRY,
+                           err.text);
     return !first || effect(tx, "digest", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
@@ -412,7 +438,8 @@ static void inbox_says_first_duplicate_or_conflict(void **state)
     emit(*state, 5);
     through(*state);
     assert_int_equal(db_number("SELECT count(*) FROM @effect WHERE handler = 'digest'"), 1);
-    assert_int_equal(db_number("SELECT count(*) FROM @dead WHERE error LIKE '%another payload%'"), 1);
+    assert_int_equal(db_number("SELECT count(*) FROM @dead WHERE error LIKE '%another payload%'"),
+                     1);
 }
 
 /* What comes by another way than a handler: a message queue, a webhook. */
@@ -450,17 +477,20 @@ static outbox_verdict complain(const outbox_event *ev, outbox_tx *tx, void *ctx)
 static void only_the_latest_reason_is_kept(void **state)
 {
     outbox_consumer *c = consumer(*state, "c");
-    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s", &err));
+    OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s",
+                           &err));
     int attempt = 0; /* a slow machine makes several in one step */
     OK(outbox_add_handler(c, "h", "e", complain, &attempt, 0, &err));
     emit(*state, 1);
     while (attempt < 3) {
         char sql[128];
-        while (outbox_step(*state, NULL, &err) == 0) nap(5); /* until it was due, and failed */
-        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'", attempt < 3 ? "parked" : "dead",
-                 attempt);
+        while (outbox_step(*state, NULL, &err) == 0)
+            nap(5); /* until it was due, and failed */
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'",
+                 attempt < 3 ? "parked" : "dead", attempt);
         assert_int_equal(db_number(sql), 1);
-        assert_int_equal(db_number("SELECT (SELECT count(*) FROM @parked) + (SELECT count(*) FROM @dead)"), 1);
+        assert_int_equal(
+            db_number("SELECT (SELECT count(*) FROM @parked) + (SELECT count(*) FROM @dead)"), 1);
     }
 }
 
@@ -469,7 +499,8 @@ static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **stat
     static const struct {
         const char *pattern;
         int calls;
-    } cases[] = {{"order.placed", 1}, {"order.*", 2}, {"order.paid,user.*", 2}, {"*", 3}, {"parcel.*", 0}};
+    } cases[] = {
+        {"order.placed", 1}, {"order.*", 2}, {"order.paid,user.*", 2}, {"*", 3}, {"parcel.*", 0}};
     static const char *const fates[] = {"own", "shared"};
     struct script s[2][5];
     for (int f = 0; f < 2; f++) {
@@ -488,7 +519,8 @@ static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **stat
     emit_one(*state, "order.placed", "3", "{\"by\":\"robot\"}");
     through(*state);
     for (int f = 0; f < 2; f++)
-        for (int i = 0; i < 5; i++) assert_int_equal(s[f][i].calls, cases[i].calls);
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(s[f][i].calls, cases[i].calls);
 }
 
 /* ---- several handlers ---- */
@@ -507,14 +539,18 @@ static void both_names_are_recorded_and_redelivery_changes_nothing(void **state)
             OK(outbox_consumer_set(c, "fate", fates[f], &err));
             handler(c, &stock);
             handler(c, &mail);
-            if (f == 0 && round == 0) emit(ob, 10);
+            if (f == 0 && round == 0)
+                emit(ob, 10);
             through(ob);
             outbox_close(ob);
             assert_int_equal(stock.calls, round ? 0 : 10);
             assert_int_equal(mail.calls, round ? 0 : 10);
             assert_int_equal(db_number("SELECT count(*) FROM @effect"), 20 * (f + 1));
-            assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE handler LIKE '%.stock'"), 10 * (f + 1));
-            assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE handler LIKE '%.mail'"), 10 * (f + 1));
+            assert_int_equal(
+                db_number("SELECT count(*) FROM @handled WHERE handler LIKE '%.stock'"),
+                10 * (f + 1));
+            assert_int_equal(db_number("SELECT count(*) FROM @handled WHERE handler LIKE '%.mail'"),
+                             10 * (f + 1));
             /* All of it again: as if nobody had ever read anything. */
             db_do("DELETE FROM @lane");
             db_do("DELETE FROM @consumer");
@@ -540,7 +576,8 @@ static void broken_handler_blocks_nobody(void **state)
 static void redelivery_runs_only_those_that_had_not_committed(void **state)
 {
     static const char *const fates[] = {"own", "shared"};
-    static const char trace[] = "SELECT coalesce(sum(at), 0) FROM @effect WHERE handler LIKE 'stock%'";
+    static const char trace[] =
+        "SELECT coalesce(sum(at), 0) FROM @effect WHERE handler LIKE 'stock%'";
     emit(*state, 10);
     for (int f = 0; f < 2; f++) {
         char consumer_name[16], stock_name[16], mail_name[16];
@@ -554,12 +591,14 @@ static void redelivery_runs_only_those_that_had_not_committed(void **state)
             outbox_consumer *c = consumer(ob, consumer_name);
             OK(outbox_consumer_set(c, "fate", fates[f], &err));
             handler(c, &stock);
-            if (round == 1) handler(c, &mail); /* the one that has yet to commit */
+            if (round == 1)
+                handler(c, &mail); /* the one that has yet to commit */
             through(ob);
             outbox_close(ob);
             assert_int_equal(stock.calls, round == 0 ? 10 : 0);
             assert_int_equal(mail.calls, round == 0 ? 0 : 10);
-            if (round == 0) before = db_number(trace);
+            if (round == 0)
+                before = db_number(trace);
             /* As if nobody had ever read anything. */
             db_do("DELETE FROM @lane");
             db_do("DELETE FROM @consumer");
@@ -570,7 +609,8 @@ static void redelivery_runs_only_those_that_had_not_committed(void **state)
     }
 }
 
-static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded(void **state)
+static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_succeeded(
+    void **state)
 {
     static const char *const fates[] = {"own", "shared"};
     (void)state;
@@ -580,12 +620,15 @@ static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_su
         outbox *ob = db_open(NULL);
         outbox_consumer *c = consumer(ob, fates[f]);
         OK(outbox_consumer_set(c, "fate", fates[f], &err));
-        OK(outbox_consumer_set(c, "retry", "base=1h,cap=1h,attempts=5,jitter=none,outage=0s", &err));
+        OK(outbox_consumer_set(c, "retry", "base=1h,cap=1h,attempts=5,jitter=none,outage=0s",
+                               &err));
         handler(c, &good);
         handler(c, &bad);
-        if (f == 0) emit(ob, 1);
+        if (f == 0)
+            emit(ob, 1);
         assert_int_equal(outbox_step(ob, NULL, &err), -1); /* which tells of the failure */
-        assert_int_equal(db_number("SELECT count(*) FROM @delivery WHERE state = 'failed' AND attempts = 1"), 1);
+        assert_int_equal(
+            db_number("SELECT count(*) FROM @delivery WHERE state = 'failed' AND attempts = 1"), 1);
         assert_int_equal(db_number("SELECT count(*) FROM @parked WHERE due_at IS NOT NULL"), 1);
         exact(good.name, 1, -1);
         exact(bad.name, 1, 0);
@@ -606,7 +649,8 @@ static void partial_failure_leaves_a_retry_time_and_the_retry_passes_over_who_su
 
 static void with_shared_fate_the_others_are_not_called_again(void **state)
 {
-    struct script first = {.name = "first"}, flaky = {.name = "flaky", .what = FAIL, .at = 4, .times = 2},
+    struct script first = {.name = "first"},
+                  flaky = {.name = "flaky", .what = FAIL, .at = 4, .times = 2},
                   last = {.name = "last"};
     outbox_consumer *c = consumer(*state, "c");
     OK(outbox_consumer_set(c, "fate", "shared", &err));
@@ -618,7 +662,8 @@ static void with_shared_fate_the_others_are_not_called_again(void **state)
     exact("first", 10, -1);
     exact("flaky", 10, -1);
     exact("last", 10, -1);
-    assert_int_equal(first.last_attempt, 1); /* it had succeeded then, and so had the one behind the one that failed */
+    /* it had succeeded then, and so had the one behind the one that failed */
+    assert_int_equal(first.last_attempt, 1);
     assert_int_equal(last.last_attempt, 1);
     assert_true(flaky.last_attempt > 1);
     assert_int_equal(db_number("SELECT count(*) FROM @consumer"), 1);
@@ -626,10 +671,12 @@ static void with_shared_fate_the_others_are_not_called_again(void **state)
     assert_true(logged("told to fail"));
 }
 
-/* A handler that fails for `fail_for` attempts, and looks meanwhile at what is held; and one that goes well. */
+/* A handler that fails for `fail_for` attempts, and looks meanwhile at what is held; and one that
+ * goes well. */
 struct held {
     int fail_for;
-    int calls, others_after; /* others_after: calls of the good one for the held event after its first attempt */
+    /* others_after: calls of the good one for the held event after its first attempt */
+    int calls, others_after;
     long dead, delivered_behind;
 };
 
@@ -637,10 +684,12 @@ static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void 
 {
     struct held *h = ctx;
     bool fails = number_of(ev) == 4 && outbox_event_attempt(ev) <= h->fail_for;
-    if (!fails) return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
+    if (!fails)
+        return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
     h->calls++;
     h->dead += db_number("SELECT count(*) FROM @dead");
-    /* What is behind it waits for it, for all handlers: nobody has taken effect for the second event of its key. */
+    /* What is behind it waits for it, for all handlers: nobody has taken effect for the second
+     * event of its key. */
     h->delivered_behind += db_number("SELECT count(*) FROM @effect WHERE key = '100'");
     return outbox_fail(tx, OUTBOX_RETRY, "not yet");
 }
@@ -648,11 +697,13 @@ static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void 
 static outbox_verdict go_well(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct held *h = ctx;
-    if (outbox_event_attempt(ev) > 1) h->others_after++;
+    if (outbox_event_attempt(ev) > 1)
+        h->others_after++;
     return effect(tx, "good", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-/* Far longer than any preset's attempts, over two processes, so to speak, and over an outage that is over at once. */
+/* Far longer than any preset's attempts, over two processes, so to speak, and over an outage that
+ * is over at once. */
 static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(void **state)
 {
     struct held h = {.fail_for = 40};
@@ -673,9 +724,11 @@ static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(v
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
     assert_true(logged("is held until it succeeds: not yet"));
     /* In the order of its key: the one that was held, then the one behind it. */
-    assert_int_equal(db_number("SELECT count(*) FROM @effect a, @effect b WHERE a.handler = 'bad' AND a.key = '4' AND "
-                               "b.key = '100' AND b.at < a.at"),
-                     0);
+    assert_int_equal(
+        db_number(
+            "SELECT count(*) FROM @effect a, @effect b WHERE a.handler = 'bad' AND a.key = '4' AND "
+            "b.key = '100' AND b.at < a.at"),
+        0);
 }
 
 static void with_shared_fate_a_bound_on_attempts_is_a_choice(void **state)
@@ -704,7 +757,8 @@ static outbox_verdict send_letter(const outbox_event *ev, outbox_tx *tx, void *c
     struct letters *l = ctx;
     (void)ev;
     l->had_tx = l->had_tx || outbox_tx_sqlite(tx) || outbox_tx_pg(tx);
-    if (l->fail_first > 0 && l->fail_first--) return outbox_fail(tx, OUTBOX_RETRY, "no stamps");
+    if (l->fail_first > 0 && l->fail_first--)
+        return outbox_fail(tx, OUTBOX_RETRY, "no stamps");
     l->sent++;
     return OUTBOX_DONE;
 }
@@ -720,7 +774,8 @@ static void external_handler_is_recorded_after_it_acted(void **state)
         OK(outbox_consumer_set(c, "fate", "shared", &err));
         handler(c, &stock);
         OK(outbox_add_handler(c, "mail", "e", send_letter, &l, OUTBOX_EXTERNAL, &err));
-        if (!round) emit(ob, 8);
+        if (!round)
+            emit(ob, 8);
         through(ob);
         outbox_close(ob);
         assert_int_equal(l.sent, round ? 0 : 8);
@@ -738,9 +793,12 @@ static outbox_verdict plain(const outbox_event *ev, outbox_tx *tx, void *ctx)
     int first;
     m.type = "x";
     (void)ev;
-    if (outbox_tx_sqlite(tx) || outbox_tx_pg(tx)) return OUTBOX_REJECT;
-    if (outbox_tx_emit(tx, &m, NULL, &err) == 0 || err.code != OUTBOX_MISUSE) return OUTBOX_REJECT;
-    if (outbox_handle_once(tx, "h", "k", NULL, 0, &first, &err) == 0 || err.code != OUTBOX_MISUSE) return OUTBOX_REJECT;
+    if (outbox_tx_sqlite(tx) || outbox_tx_pg(tx))
+        return OUTBOX_REJECT;
+    if (outbox_tx_emit(tx, &m, NULL, &err) == 0 || err.code != OUTBOX_MISUSE)
+        return OUTBOX_REJECT;
+    if (outbox_handle_once(tx, "h", "k", NULL, 0, &first, &err) == 0 || err.code != OUTBOX_MISUSE)
+        return OUTBOX_REJECT;
     (*(atomic_int *)ctx)++;
     return OUTBOX_DONE;
 }
@@ -762,7 +820,8 @@ static void refused(int r, const char *part)
 {
     assert_int_equal(r, -1);
     assert_int_equal(err.code, OUTBOX_CONFIG);
-    if (!strstr(err.text, part)) fail_msg("\"%s\" does not say \"%s\"", err.text, part);
+    if (!strstr(err.text, part))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, part);
 }
 
 static void bad_descriptions_are_refused(void **state)
@@ -799,7 +858,8 @@ struct slow {
 static outbox_verdict take_long(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct slow *s = ctx;
-    if (s->tx && effect(tx, "slow", ev) != 0) return OUTBOX_RETRY;
+    if (s->tx && effect(tx, "slow", ev) != 0)
+        return OUTBOX_RETRY;
     s->calls++;
     nap(s->ms);
     return OUTBOX_DONE;
@@ -831,10 +891,12 @@ static void long_call_keeps_its_claim(void **state)
 static outbox_verdict hang_once(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct slow *s = ctx;
-    if (s->tx && effect(tx, "slow", ev) != 0) return OUTBOX_RETRY;
+    if (s->tx && effect(tx, "slow", ev) != 0)
+        return OUTBOX_RETRY;
     if (s->calls++ == 0) {
         s->blocked = 1;
-        while (!s->go) nap(2);
+        while (!s->go)
+            nap(2);
     }
     return OUTBOX_DONE;
 }
@@ -854,17 +916,20 @@ static void *run(void *arg)
 
 static void await(atomic_int *what)
 {
-    for (int i = 0; i < 30000 && !*what; i++) nap(2);
+    for (int i = 0; i < 30000 && !*what; i++)
+        nap(2);
     assert_true(*what);
 }
 
 static void await_number(const char *sql, long n)
 {
-    for (int i = 0; i < 6000 && db_number(sql) != n; i++) nap(10);
+    for (int i = 0; i < 6000 && db_number(sql) != n; i++)
+        nap(10);
     assert_int_equal(db_number(sql), n);
 }
 
-/* Two workers, as in two processes: the first hangs, the second takes over, and what the first did comes to nothing. */
+/* Two workers, as in two processes: the first hangs, the second takes over, and what the first did
+ * comes to nothing. */
 static void call_that_hangs_past_its_limit_is_given_up(void **state)
 {
     struct slow s = {.tx = !db_one_writer};
@@ -877,14 +942,18 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
         c[i] = consumer(r[i].ob, "c");
         OK(outbox_consumer_set(c[i], "lease", i == 0 ? "200ms" : "30s", &err));
         OK(outbox_consumer_set(c[i], "timeout", i == 0 ? "300ms" : "30s", &err));
-        OK(outbox_add_handler(c[i], "slow", "e", hang_once, &s, db_one_writer ? OUTBOX_EXTERNAL : 0, &err));
-        if (i == 0) emit(r[i].ob, 1);
+        OK(outbox_add_handler(c[i], "slow", "e", hang_once, &s, db_one_writer ? OUTBOX_EXTERNAL : 0,
+                              &err));
+        if (i == 0)
+            emit(r[i].ob, 1);
         assert_int_equal(pthread_create(&r[i].thread, NULL, run, &r[i]), 0);
-        if (i == 0) await(&s.blocked);
+        if (i == 0)
+            await(&s.blocked);
     }
     await_number("SELECT count(*) FROM @handled", 1);
     s.go = true;
-    for (int i = 0; i < 2; i++) outbox_stop(r[i].ob);
+    for (int i = 0; i < 2; i++)
+        outbox_stop(r[i].ob);
     for (int i = 0; i < 2; i++) {
         outbox_stats stats = OUTBOX_STATS_INIT;
         pthread_join(r[i].thread, NULL);
@@ -892,7 +961,8 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
         OK(outbox_consumer_stats(c[i], &stats, &err));
         assert_int_equal(stats.given_up, i == 0);
         assert_int_equal(stats.lost, i == 0);
-        assert_int_equal(stats.delivered, i == 1 || db_one_writer); /* what acts outside has acted, all the same */
+        /* what acts outside has acted, all the same */
+        assert_int_equal(stats.delivered, i == 1 || db_one_writer);
         outbox_close(r[i].ob);
     }
     assert_int_equal(s.calls, 2);
@@ -911,7 +981,8 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
 static outbox_verdict now_and_then(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     int call = (*(atomic_int *)ctx)++;
-    if (effect(tx, "many", ev) != 0) return outbox_fail(tx, OUTBOX_RETRY, "no effect");
+    if (effect(tx, "many", ev) != 0)
+        return outbox_fail(tx, OUTBOX_RETRY, "no effect");
     return call % 97 == 13 ? outbox_fail(tx, OUTBOX_RETRY, "now and then") : OUTBOX_DONE;
 }
 
@@ -924,7 +995,8 @@ static void many_workers_share_the_work(void **state)
         outbox_consumer *c = consumer(ob[i], "c");
         OK(outbox_consumer_set(c, "workers", "4", &err));
         OK(outbox_consumer_set(c, "lanes", "8", &err));
-        OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=50,jitter=none,outage=0s", &err));
+        OK(outbox_consumer_set(c, "retry", "base=1ms,cap=1ms,attempts=50,jitter=none,outage=0s",
+                               &err));
         OK(outbox_add_handler(c, "many", "e", now_and_then, &calls, 0, &err));
     }
     OK(outbox_begin(ob[0], &err));
@@ -941,10 +1013,10 @@ static void many_workers_share_the_work(void **state)
     pthread_join(other.thread, NULL);
     outbox_close(ob[1]);
     exact("many", EVENTS, -1);
-    assert_int_equal(
-        db_number("SELECT count(*) FROM @effect a JOIN @effect b ON CAST(a.key AS int) % 50 = CAST(b.key AS int) "
-                  "% 50 AND a.at < b.at AND CAST(a.key AS int) > CAST(b.key AS int)"),
-        0);
+    assert_int_equal(db_number("SELECT count(*) FROM @effect a JOIN @effect b ON CAST(a.key AS "
+                               "int) % 50 = CAST(b.key AS int) "
+                               "% 50 AND a.at < b.at AND CAST(a.key AS int) > CAST(b.key AS int)"),
+                     0);
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
 }
 
@@ -996,7 +1068,8 @@ static void mark(const char *consumer, const char *stream, int hi, int lo)
 {
     char sql[200];
     snprintf(sql, sizeof sql,
-             "INSERT INTO @mark (stream, consumer, hi, lo, at) SELECT '%s', '%s', %d, %d, created_at FROM @event",
+             "INSERT INTO @mark (stream, consumer, hi, lo, at) SELECT '%s', '%s', %d, %d, "
+             "created_at FROM @event",
              stream, consumer, hi, lo);
     db_do(sql);
 }
@@ -1005,7 +1078,8 @@ static void high_water_mark_of_a_stream_is_the_furthest_that_anybody_wrote(void 
 {
     static const char *const names[] = {"c", "d", "e"};
     char id[OUTBOX_HWM_SIZE] = "as it was";
-    for (int i = 0; i < 3; i++) OK(outbox_consumer_register(consumer(*state, names[i]), &err));
+    for (int i = 0; i < 3; i++)
+        OK(outbox_consumer_register(consumer(*state, names[i]), &err));
     emit(*state, 1);
     mark("c", "tenant.user", 1000, 7);
     mark("d", "tenant.user", 999, 12);

@@ -1,4 +1,5 @@
-/* What a relay does with an outbox at work, besides outbox.h: watching it, and letting consumers come and go. */
+/* What a relay does with an outbox at work, besides outbox.h: watching it, and letting consumers
+ * come and go. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ static outbox_error err;
 
 static void must(int r)
 {
-    if (r != 0) fail_msg("%s", err.text);
+    if (r != 0)
+        fail_msg("%s", err.text);
 }
 
 static outbox_verdict count_event(const outbox_event *ev, outbox_tx *tx, void *ctx)
@@ -44,7 +46,8 @@ static void on_started(void *ctx)
     atomic_store(&g->started, 1);
 }
 
-/* on_reload has the guest come, or go. Not in the thread of the test, so that it only counts what goes wrong. */
+/* on_reload has the guest come, or go. Not in the thread of the test, so that it only counts what
+ * goes wrong. */
 static void on_reload(void *ctx)
 {
     struct rig *g = ctx;
@@ -64,7 +67,8 @@ static void *run(void *ctx)
 {
     struct rig *g = ctx;
     outbox_error e;
-    if (outbox_run(g->ob, 0, &e) != 0) atomic_fetch_add(&g->failures, 1);
+    if (outbox_run(g->ob, 0, &e) != 0)
+        atomic_fetch_add(&g->failures, 1);
     return NULL;
 }
 
@@ -76,10 +80,12 @@ static void *watch(void *ctx)
     while (!atomic_load(&g->done)) {
         struct runner_view *v;
         size_t n;
-        if (manage_views(g->ob, &v, &n, NULL) != 0) continue;
+        if (manage_views(g->ob, &v, &n, NULL) != 0)
+            continue;
         if (n > 0 && (strcmp(v[0].consumer, "host") != 0 || v[0].stats.delivered < last))
             atomic_fetch_add(&g->failures, 1);
-        if (n > 0) last = v[0].stats.delivered;
+        if (n > 0)
+            last = v[0].stats.delivered;
         free(v);
         usleep(200);
     }
@@ -89,7 +95,8 @@ static void *watch(void *ctx)
 static void wait_for(atomic_int *what, int least)
 {
     for (int i = 0; atomic_load(what) < least; i++) {
-        if (i > 60000) fail_msg("still %d, not %d", atomic_load(what), least);
+        if (i > 60000)
+            fail_msg("still %d, not %d", atomic_load(what), least);
         usleep(1000);
     }
 }
@@ -102,9 +109,11 @@ static int setup(void **state)
     outbox_consumer *host;
     o.create = 1;
     strcpy(g->dir, "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(g->dir)) return -1;
+    if (!mkdtemp(g->dir))
+        return -1;
     snprintf(url, sizeof url, "sqlite:%s/t.db", g->dir);
-    if (outbox_open(url, &o, &g->ob, &err) != 0 || outbox_consumer_new(g->ob, "host", &host, &err) != 0 ||
+    if (outbox_open(url, &o, &g->ob, &err) != 0 ||
+        outbox_consumer_new(g->ob, "host", &host, &err) != 0 ||
         outbox_on(host, "*", count_event, &g->got_host, &err) != 0)
         return -1;
     manage_hooks(g->ob, on_started, on_reload, g);
@@ -140,7 +149,8 @@ static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void
     m.type = "order.paid";
     for (int i = 0; i < EVENTS; i++) {
         must(outbox_emit(g->ob, &m, NULL, &err));
-        if (i % (EVENTS / ROUNDS) != 0) continue;
+        if (i % (EVENTS / ROUNDS) != 0)
+            continue;
         int before = atomic_load(&g->reloads);
         manage_reload(g->ob);
         wait_for(&g->reloads, before + 1);
@@ -172,8 +182,8 @@ static void consumers_come_and_go_while_others_deliver_and_somebody_watches(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(consumers_come_and_go_while_others_deliver_and_somebody_watches, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(
+            consumers_come_and_go_while_others_deliver_and_somebody_watches, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Handlers that do what they should not, or whose database does: the event fails alone, as one that says so does, and
- * nothing is done twice, left out or repeated for ever. */
+/* Handlers that do what they should not, or whose database does: the event fails alone, as one that
+ * says so does, and nothing is done twice, left out or repeated for ever. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@
 
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s: %s", #call, err.text); \
+        if ((call) != 0) \
+            fail_msg("%s: %s", #call, err.text); \
     } while (0)
 
 static outbox_error err;
@@ -64,8 +65,8 @@ static outbox_verdict nothing(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* through runs consumer "c" with that handler "h" until nothing is left; beside an external one, too: then each call has a
- * transaction of its own. */
+/* through runs consumer "c" with that handler "h" until nothing is left; beside an external one,
+ * too: then each call has a transaction of its own. */
 static void through(outbox_handler fn, bool beside)
 {
     outbox_consumer *c = consumer("c");
@@ -81,26 +82,33 @@ static bool counted(const outbox_event *ev)
 {
     bool bad = atoi(outbox_event_payload(ev, NULL)) == BAD;
     calls++;
-    if (bad) calls_bad++;
+    if (bad)
+        calls_bad++;
     return bad;
 }
 
 static int effect(outbox_tx *tx, const outbox_event *ev)
 {
-    return db_tx(tx, "INSERT INTO @effect (handler, key) VALUES ('h', '%s')", outbox_event_payload(ev, NULL));
+    return db_tx(tx, "INSERT INTO @effect (handler, key) VALUES ('h', '%s')",
+                 outbox_event_payload(ev, NULL));
 }
 
-/* dead: the event is a dead letter after three attempts, for a reason with that in it, and all others took effect once. */
+/* dead: the event is a dead letter after three attempts, for a reason with that in it, and all
+ * others took effect once. */
 static void dead(const char *why)
 {
     char sql[200];
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), EVENTS - 1);
-    assert_int_equal(db_number("SELECT count(DISTINCT key) FROM @effect WHERE key <> '7'"), EVENTS - 1);
+    assert_int_equal(db_number("SELECT count(DISTINCT key) FROM @effect WHERE key <> '7'"),
+                     EVENTS - 1);
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 1);
-    snprintf(sql, sizeof sql, "SELECT count(*) FROM @dead WHERE attempts = 3 AND error LIKE '%%%s%%'", why);
+    snprintf(sql, sizeof sql,
+             "SELECT count(*) FROM @dead WHERE attempts = 3 AND error LIKE '%%%s%%'", why);
     assert_int_equal(db_number(sql), 1);
-    assert_int_equal(db_number("SELECT count(*) FROM @claim") + db_number("SELECT count(*) FROM @parked"), 0);
-    if (calls > 8 * EVENTS) fail_msg("%d calls", calls);
+    assert_int_equal(
+        db_number("SELECT count(*) FROM @claim") + db_number("SELECT count(*) FROM @parked"), 0);
+    if (calls > 8 * EVENTS)
+        fail_msg("%d calls", calls);
 }
 
 /* ---- a commit that is refused ---- */
@@ -108,17 +116,21 @@ static void dead(const char *why)
 static outbox_verdict break_promise(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     (void)ctx;
-    if (outbox_tx_sqlite(tx)) sqlite3_db_config(outbox_tx_sqlite(tx), SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
+    if (outbox_tx_sqlite(tx))
+        sqlite3_db_config(outbox_tx_sqlite(tx), SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);
     bool bad = counted(ev);
-    if (effect(tx, ev) != 0) return outbox_fail(tx, OUTBOX_RETRY, "no effect");
-    if (bad && db_tx(tx, "INSERT INTO @effect_of (key) VALUES ('nobody')") != 0) return OUTBOX_RETRY;
+    if (effect(tx, ev) != 0)
+        return outbox_fail(tx, OUTBOX_RETRY, "no effect");
+    if (bad && db_tx(tx, "INSERT INTO @effect_of (key) VALUES ('nobody')") != 0)
+        return OUTBOX_RETRY;
     return OUTBOX_DONE;
 }
 
 static void promise(void)
 {
     db_do("CREATE TABLE @effect_cause (key text PRIMARY KEY)");
-    db_do("CREATE TABLE @effect_of (key text REFERENCES @effect_cause DEFERRABLE INITIALLY DEFERRED)");
+    db_do("CREATE TABLE @effect_of (key text REFERENCES @effect_cause DEFERRABLE INITIALLY "
+          "DEFERRED)");
 }
 
 static const char *refusal(void)
@@ -148,7 +160,8 @@ static outbox_verdict record_itself(const outbox_event *ev, outbox_tx *tx, void 
 {
     int first;
     (void)ctx;
-    if (counted(ev)) OK(outbox_handle_once(tx, "c.h", outbox_event_id(ev), NULL, 0, &first, &err));
+    if (counted(ev))
+        OK(outbox_handle_once(tx, "c.h", outbox_event_id(ev), NULL, 0, &first, &err));
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
@@ -172,9 +185,12 @@ static outbox_verdict lose(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     bool bad = counted(ev);
     int r = effect(tx, ev);
-    if (bad && db_one_writer) r = db_tx(tx, "INSERT OR ROLLBACK INTO @effect (at) SELECT max(at) FROM @effect");
-    else if (bad) r = db_tx(tx, "SELECT pg_terminate_backend(pg_backend_pid())");
-    return r == 0 || ctx ? OUTBOX_DONE : outbox_fail(tx, OUTBOX_RETRY, "it told me: connection was lost");
+    if (bad && db_one_writer)
+        r = db_tx(tx, "INSERT OR ROLLBACK INTO @effect (at) SELECT max(at) FROM @effect");
+    else if (bad)
+        r = db_tx(tx, "SELECT pg_terminate_backend(pg_backend_pid())");
+    return r == 0 || ctx ? OUTBOX_DONE
+                         : outbox_fail(tx, OUTBOX_RETRY, "it told me: connection was lost");
 }
 
 static void call_whose_transaction_is_given_up_fails_alone(void **state)
@@ -200,9 +216,11 @@ static outbox_verdict turn_back(const outbox_event *ev, outbox_tx *tx, void *ctx
     outbox_error why;
     (void)ev, (void)ctx;
     calls++;
-    if (outbox_step(here, NULL, &why) == 0 || why.code != OUTBOX_MISUSE || !strstr(why.text, "from a handler"))
+    if (outbox_step(here, NULL, &why) == 0 || why.code != OUTBOX_MISUSE ||
+        !strstr(why.text, "from a handler"))
         calls = 1000;
-    if (outbox_run(here, 0, &why) == 0 || why.code != OUTBOX_MISUSE) calls = 1000;
+    if (outbox_run(here, 0, &why) == 0 || why.code != OUTBOX_MISUSE)
+        calls = 1000;
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 

@@ -22,7 +22,8 @@ static char dir[64];
 
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s: %s", #call, err.text); \
+        if ((call) != 0) \
+            fail_msg("%s: %s", #call, err.text); \
     } while (0)
 
 static outbox *ob_of(void **state)
@@ -33,7 +34,8 @@ static outbox *ob_of(void **state)
 static int in_memory(void **state)
 {
     outbox *ob;
-    if (outbox_open("sqlite::memory:", NULL, &ob, &err) != 0) return -1;
+    if (outbox_open("sqlite::memory:", NULL, &ob, &err) != 0)
+        return -1;
     *state = ob;
     return 0;
 }
@@ -43,7 +45,8 @@ static atomic_bool b_stopped;
 static void note_stop(void *ctx, int level, const char *consumer, const char *text)
 {
     (void)ctx;
-    if (level == 3 && consumer && strcmp(consumer, "b") == 0 && strncmp(text, "stopping", 8) == 0) b_stopped = true;
+    if (level == 3 && consumer && strcmp(consumer, "b") == 0 && strncmp(text, "stopping", 8) == 0)
+        b_stopped = true;
 }
 
 static int in_a_file(void **state)
@@ -54,9 +57,11 @@ static int in_a_file(void **state)
     o.create = 1;
     o.log = note_stop;
     strcpy(dir, "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
+    if (!mkdtemp(dir))
+        return -1;
     snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
-    if (outbox_open(url, &o, &ob, &err) != 0) return print_error("%s\n", err.text), -1;
+    if (outbox_open(url, &o, &ob, &err) != 0)
+        return print_error("%s\n", err.text), -1;
     *state = ob;
     return 0;
 }
@@ -70,7 +75,8 @@ static int done(void **state)
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         unlink(path);
     }
-    if (*dir) rmdir(dir);
+    if (*dir)
+        rmdir(dir);
     *dir = '\0';
     return 0;
 }
@@ -99,10 +105,13 @@ static outbox_verdict hear(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct heard *h = ctx;
     h->n++;
-    if (strlen(h->types) < 200) strcat(strcat(h->types, outbox_event_type(ev)), " ");
+    if (strlen(h->types) < 200)
+        strcat(strcat(h->types, outbox_event_type(ev)), " ");
     snprintf(h->last, sizeof h->last, "%s", outbox_event_payload(ev, NULL));
-    if (h->verdict != OUTBOX_DONE) return outbox_fail(tx, h->verdict, "not today");
-    if (h->ob && strcmp(outbox_event_type(ev), "follow.up") != 0) emit(h->ob, "follow.up", "f", "{}");
+    if (h->verdict != OUTBOX_DONE)
+        return outbox_fail(tx, h->verdict, "not today");
+    if (h->ob && strcmp(outbox_event_type(ev), "follow.up") != 0)
+        emit(h->ob, "follow.up", "f", "{}");
     return OUTBOX_DONE;
 }
 
@@ -192,7 +201,8 @@ static void step_tells_a_failure_and_goes_on_with_the_others(void **state)
     assert_int_equal(good.n, 1);
     bad.verdict = OUTBOX_DONE;
     time_t end = time(NULL) + 10; /* its retry is due within milliseconds */
-    while (bad.n < 2 && time(NULL) < end) OK(outbox_step(ob_of(state), &n, &err));
+    while (bad.n < 2 && time(NULL) < end)
+        OK(outbox_step(ob_of(state), &n, &err));
     assert_int_equal(bad.n, 2);
     assert_int_equal(good.n, 1);
 }
@@ -258,7 +268,9 @@ static void begin_and_commit_bracket_events_and_the_applications_rows(void **sta
     listener(ob_of(state), "c", "*", &h);
     sqlite3 *db = outbox_sqlite(ob_of(state));
     OK(outbox_begin(ob_of(state), &err));
-    assert_int_equal(sqlite3_exec(db, "CREATE TABLE orders (n); INSERT INTO orders VALUES (1)", 0, 0, 0), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "CREATE TABLE orders (n); INSERT INTO orders VALUES (1)", 0, 0, 0),
+        SQLITE_OK);
     emit(ob_of(state), "a", "1", "{}");
     OK(outbox_commit(ob_of(state), &err));
     OK(outbox_begin(ob_of(state), &err));
@@ -364,10 +376,12 @@ static outbox_verdict count(const outbox_event *ev, outbox_tx *tx, void *ctx)
     int who = 0, no = 0;
     (void)tx;
     if (sscanf(outbox_event_payload(ev, NULL), "[%d,%d]", &who, &no) == 2) {
-        if (no != t->last[who] + 1) t->misordered++;
+        if (no != t->last[who] + 1)
+            t->misordered++;
         t->last[who] = no;
     }
-    if (++t->n == t->stop_at) outbox_stop(t->stop);
+    if (++t->n == t->stop_at)
+        outbox_stop(t->stop);
     return OUTBOX_DONE;
 }
 
@@ -389,7 +403,8 @@ static void *emit_many(void *arg)
         m.aggregate_type = "emitter";
         m.aggregate_id = key;
         m.payload = payload;
-        if (outbox_emit(e->ob, &m, NULL, NULL) != 0) return arg;
+        if (outbox_emit(e->ob, &m, NULL, NULL) != 0)
+            return arg;
     }
     return NULL;
 }
@@ -426,7 +441,8 @@ static void until_through_waits_for_what_handlers_emit(void **state)
     struct heard last = {0}, first = {.ob = ob_of(state)};
     listener(ob_of(state), "last", "follow.*", &last);
     listener(ob_of(state), "first", "start", &first);
-    for (int i = 0; i < 20; i++) emit(ob_of(state), "start", "1", "{}");
+    for (int i = 0; i < 20; i++)
+        emit(ob_of(state), "start", "1", "{}");
     OK(outbox_run(ob_of(state), OUTBOX_UNTIL_THROUGH, &err));
     assert_int_equal(first.n, 20);
     assert_int_equal(last.n, 20);
@@ -483,7 +499,8 @@ static void consumer_that_cannot_start_keeps_all_from_starting(void **state)
     assert_int_equal(good.n, 0);
 }
 
-/* remove_other takes consumer "b" away at its first event, goes on until that has stopped, and a little more. */
+/* remove_other takes consumer "b" away at its first event, goes on until that has stopped, and a
+ * little more. */
 static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct tally *t = ctx;
@@ -495,12 +512,16 @@ static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *
         snprintf(path, sizeof path, "%s/t.db", dir);
         assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
         sqlite3_busy_timeout(db, 5000);
-        assert_int_equal(sqlite3_exec(db, "DELETE FROM outbox_consumer WHERE name = 'b'", 0, 0, 0), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, "DELETE FROM outbox_consumer WHERE name = 'b'", 0, 0, 0),
+                         SQLITE_OK);
         sqlite3_close(db);
     }
-    if (!b_stopped && t->n < 100000) t->stop_at = t->n + 3;
-    if (t->n == t->stop_at) outbox_stop(t->stop);
-    else emit(t->stop, "again", "1", "{}");
+    if (!b_stopped && t->n < 100000)
+        t->stop_at = t->n + 3;
+    if (t->n == t->stop_at)
+        outbox_stop(t->stop);
+    else
+        emit(t->stop, "again", "1", "{}");
     return OUTBOX_DONE;
 }
 
@@ -526,7 +547,8 @@ static atomic_int log_lines;
 static void keep_log(void *ctx, int level, const char *consumer, const char *text)
 {
     (void)ctx;
-    if (level < 2) return;
+    if (level < 2)
+        return;
     log_lines++;
     snprintf(logged, sizeof logged, "%s: %s", consumer ? consumer : "-", text);
 }

@@ -1,4 +1,5 @@
-/* The public API on PostgreSQL: emitting through connections of the caller's, from many threads, and handlers beside. */
+/* The public API on PostgreSQL: emitting through connections of the caller's, from many threads,
+ * and handlers beside. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,8 @@
 #define PER_EMITTER 40
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s", err.text); \
+        if ((call) != 0) \
+            fail_msg("%s", err.text); \
     } while (0)
 
 static struct test_clock own_clock;
@@ -29,9 +31,11 @@ static int fresh(void **state)
 {
     outbox *ob;
     struct store *st = pg_fresh(&(struct store_options){.create = true}, false);
-    if (!st) return -1;
+    if (!st)
+        return -1;
     store_close(st);
-    if (outbox_open(pg_url(), NULL, &ob, &err) != 0) return print_error("%s\n", err.text), -1;
+    if (outbox_open(pg_url(), NULL, &ob, &err) != 0)
+        return print_error("%s\n", err.text), -1;
     *state = ob;
     return 0;
 }
@@ -43,8 +47,8 @@ static int done(void **state)
     return 0;
 }
 
-static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload, const char *once, outbox_receipt *ret,
-                   outbox_error *why)
+static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload, const char *once,
+                   outbox_receipt *ret, outbox_error *why)
 {
     outbox_message m = OUTBOX_MESSAGE_INIT;
     m.type = "n";
@@ -55,8 +59,8 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
     return outbox_emit_pg(ob, db, &m, ret, why);
 }
 
-/* The server takes what comes through a connection for that connection's encoding: UTF-8 through LATIN1 would be stored as something
- * else, without a word. */
+/* The server takes what comes through a connection for that connection's encoding: UTF-8 through
+ * LATIN1 would be stored as something else, without a word. */
 static void connection_in_another_encoding_garbles_nothing(void **state)
 {
     static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
@@ -65,7 +69,8 @@ static void connection_in_another_encoding_garbles_nothing(void **state)
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         assert_int_equal(PQsetClientEncoding(db, other[i]), 0);
         pg_do(db, "BEGIN");
-        OK(emit_in(*state, db, "1", "{\"n\":\"plain\"}", NULL, NULL, &err)); /* ASCII is the same in all of them */
+        /* ASCII is the same in all of them */
+        OK(emit_in(*state, db, "1", "{\"n\":\"plain\"}", NULL, NULL, &err));
         assert_int_not_equal(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err), 0);
         assert_non_null(strstr(err.text, other[i]));
         assert_non_null(strstr(err.text, "PQsetClientEncoding"));
@@ -79,7 +84,8 @@ static void connection_in_another_encoding_garbles_nothing(void **state)
         pg_do(db, "COMMIT");
     }
     assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE payload->>'n' = 'plain'"), 5);
-    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE payload->>'n' = U&'\\00fc'"), 2);
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event WHERE payload->>'n' = U&'\\00fc'"),
+                     2);
     PQfinish(db);
 }
 
@@ -147,10 +153,13 @@ static void own_connection_changes_the_applications_tables_as_well(void **state)
         OK(outbox_begin(*state, &err));
         pg_do(outbox_pg(*state), "INSERT INTO %s.orders VALUES (%d)", pg_schema(), i);
         OK(outbox_emit(*state, &m, NULL, &err));
-        if (i == 0) outbox_rollback(*state);
-        else OK(outbox_commit(*state, &err));
+        if (i == 0)
+            outbox_rollback(*state);
+        else
+            OK(outbox_commit(*state, &err));
     }
-    assert_int_equal(pg_number(db, "SELECT count(*) * 10 + (SELECT count(*) FROM event) FROM orders"), 11);
+    assert_int_equal(
+        pg_number(db, "SELECT count(*) * 10 + (SELECT count(*) FROM event) FROM orders"), 11);
     PQfinish(db);
 }
 
@@ -167,9 +176,11 @@ static outbox_verdict count(const outbox_event *ev, outbox_tx *tx, void *ctx)
     struct tally *t = ctx;
     int who = atoi(outbox_event_aggregate_id(ev)), i = atoi(outbox_event_payload(ev, NULL));
     (void)tx;
-    if (i != t->last[who] + 1) t->misordered++;
+    if (i != t->last[who] + 1)
+        t->misordered++;
     t->last[who] = i;
-    if (++t->n == EMITTERS * PER_EMITTER) outbox_stop(t->stop);
+    if (++t->n == EMITTERS * PER_EMITTER)
+        outbox_stop(t->stop);
     return OUTBOX_DONE;
 }
 
@@ -189,17 +200,21 @@ static void *emit_many(void *arg)
     for (int i = 1; i <= PER_EMITTER; i++) {
         snprintf(payload, sizeof payload, "%d", i);
         PQclear(PQexec(e->db, "BEGIN"));
-        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0) return arg;
+        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0)
+            return arg;
         PQclear(PQexec(e->db, i % 5 ? "COMMIT" : "ROLLBACK"));
-        if (i % 5) continue;
+        if (i % 5)
+            continue;
         PQclear(PQexec(e->db, "BEGIN"));
-        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0) return arg;
+        if (emit_in(e->ob, e->db, key, payload, NULL, NULL, &why) != 0)
+            return arg;
         PQclear(PQexec(e->db, "COMMIT"));
     }
     return NULL;
 }
 
-/* Eager mode for the caller's own transaction: only the caller knows when it commits, so it is one call after that. */
+/* Eager mode for the caller's own transaction: only the caller knows when it commits, so it is one
+ * call after that. */
 static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
 {
     struct tally a = {.stop = *state};
@@ -254,14 +269,17 @@ static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx
     PQclear(PQexec(outbox_tx_pg(tx), "SET client_encoding = 'LATIN1'"));
     t->misordered += strcmp(outbox_event_payload(ev, NULL), "{\"n\":\"\303\274\"}") != 0;
     t->n++;
-    if (t->n == 3) outbox_stop(t->stop);
-    if (t->n == 2) return outbox_fail(tx, OUTBOX_REJECT, "b\303\266se1");
-    if (t->n == 3) return outbox_fail(tx, OUTBOX_REJECT, "b\303\266se2");
+    if (t->n == 3)
+        outbox_stop(t->stop);
+    if (t->n == 2)
+        return outbox_fail(tx, OUTBOX_REJECT, "b\303\266se1");
+    if (t->n == 3)
+        return outbox_fail(tx, OUTBOX_REJECT, "b\303\266se2");
     return OUTBOX_DONE;
 }
 
-/* What is set on a connection outlives the transaction that a handler was given: why an event failed was
- * recorded garbled, if at all. */
+/* What is set on a connection outlives the transaction that a handler was given: why an event
+ * failed was recorded garbled, if at all. */
 static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
 {
     struct tally a = {.stop = *state};
@@ -269,10 +287,12 @@ static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
     PGconn *db = pg_connect();
     OK(outbox_consumer_new(*state, "a", &c, &err));
     OK(outbox_consumer_set(c, "retry", "base=1ms,attempts=5", &err));
-    OK(outbox_consumer_set(c, "batch", "1", &err)); /* each is read after the handler of the one before */
+    /* each is read after the handler of the one before */
+    OK(outbox_consumer_set(c, "batch", "1", &err));
     OK(outbox_add_handler(c, "latin", "*", in_latin1, &a, 0, &err));
     pg_do(db, "BEGIN");
-    for (int i = 0; i < 3; i++) OK(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err));
+    for (int i = 0; i < 3; i++)
+        OK(emit_in(*state, db, "1", "{\"n\":\"\303\274\"}", NULL, NULL, &err));
     pg_do(db, "COMMIT");
     OK(outbox_run(*state, 0, &err));
     assert_int_equal(a.misordered, 0);
@@ -283,14 +303,20 @@ static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(connection_in_another_encoding_garbles_nothing, fresh, done),
+        cmocka_unit_test_setup_teardown(connection_in_another_encoding_garbles_nothing, fresh,
+                                        done),
         cmocka_unit_test_setup_teardown(callers_transaction_decides_what_exists, fresh, done),
         cmocka_unit_test_setup_teardown(emit_that_is_part_of_nothing_is_refused, fresh, done),
-        cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh, done),
-        cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well, fresh, done),
-        cmocka_unit_test_setup_teardown(handler_that_sets_an_encoding_garbles_nothing_of_ours, fresh, done),
-        cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_what_it_emitted, fresh, done),
-        cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh, done),
+        cmocka_unit_test_setup_teardown(connection_of_another_kind_of_store_is_refused, fresh,
+                                        done),
+        cmocka_unit_test_setup_teardown(own_connection_changes_the_applications_tables_as_well,
+                                        fresh, done),
+        cmocka_unit_test_setup_teardown(handler_that_sets_an_encoding_garbles_nothing_of_ours,
+                                        fresh, done),
+        cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_what_it_emitted,
+                                        fresh, done),
+        cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
+                                        done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* What applications test with: an outbox in memory, a clock that can be moved, everything delivered now. */
+/* What applications test with: an outbox in memory, a clock that can be moved, everything delivered
+ * now. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,8 @@
 
 #define OK(call) \
     do { \
-        if ((call) != 0) fail_msg("%s: %s", #call, err.text); \
+        if ((call) != 0) \
+            fail_msg("%s: %s", #call, err.text); \
     } while (0)
 
 static outbox_error err;
@@ -20,7 +22,8 @@ static outbox_error err;
 static int fresh(void **state)
 {
     outbox *ob;
-    if (outbox_test_open(&ob, &err) != 0) return -1;
+    if (outbox_test_open(&ob, &err) != 0)
+        return -1;
     *state = ob;
     return 0;
 }
@@ -31,7 +34,8 @@ static int done(void **state)
     return 0;
 }
 
-static void emit(outbox *ob, const char *type, const char *id, const char *payload, int64_t not_before)
+static void emit(outbox *ob, const char *type, const char *id, const char *payload,
+                 int64_t not_before)
 {
     outbox_message m = OUTBOX_MESSAGE_INIT;
     m.type = type;
@@ -129,7 +133,8 @@ static void delayed_event_waits_for_the_clock(void **state)
 static outbox_verdict write_row(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     (void)ev, (void)ctx;
-    return sqlite3_exec(outbox_tx_sqlite(tx), "INSERT INTO stock VALUES (1)", NULL, NULL, NULL) == SQLITE_OK
+    return sqlite3_exec(outbox_tx_sqlite(tx), "INSERT INTO stock VALUES (1)", NULL, NULL, NULL) ==
+                   SQLITE_OK
                ? OUTBOX_DONE
                : OUTBOX_RETRY;
 }
@@ -138,12 +143,15 @@ static void handlers_work_in_the_same_memory(void **state)
 {
     outbox_consumer *c;
     sqlite3_stmt *q;
-    assert_int_equal(sqlite3_exec(outbox_sqlite(*state), "CREATE TABLE stock (n)", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(outbox_sqlite(*state), "CREATE TABLE stock (n)", NULL, NULL, NULL), SQLITE_OK);
     OK(outbox_consumer_new(*state, "c", &c, &err));
     OK(outbox_add_handler(c, "h", "*", write_row, NULL, 0, &err));
     emit(*state, "order.created", "42", "{}", 0);
     OK(outbox_test_deliver(*state, NULL, &err));
-    assert_int_equal(sqlite3_prepare_v2(outbox_sqlite(*state), "SELECT count(*) FROM stock", -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(outbox_sqlite(*state), "SELECT count(*) FROM stock", -1, &q, NULL),
+        SQLITE_OK);
     assert_int_equal(sqlite3_step(q), SQLITE_ROW);
     assert_int_equal(sqlite3_column_int(q, 0), 1);
     sqlite3_finalize(q);

@@ -5,7 +5,8 @@ static int rig_new(void **state, bool portable)
 {
     struct rig *g = calloc(1, sizeof *g);
     *state = g;
-    if (g) g->portable = portable;
+    if (g)
+        g->portable = portable;
     return g ? 0 : -1;
 }
 
@@ -14,24 +15,31 @@ static int rig_new(void **state, bool portable)
 static sqlite3 *open_sqlite(const char *path)
 {
     sqlite3 *db;
-    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_URI, NULL), 0);
+    assert_int_equal(sqlite3_open_v2(path, &db,
+                                     SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_URI,
+                                     NULL),
+                     0);
     sqlite3_busy_timeout(db, 60000);
     return db;
 }
 
 static void path_of(const struct rig *g, const char *suffix, char out[64])
 {
-    if (*g->dir) snprintf(out, 64, "%s/t.db%s", g->dir, suffix);
-    else snprintf(out, 64, "file:/claim-rows?vfs=memdb");
+    if (*g->dir)
+        snprintf(out, 64, "%s/t.db%s", g->dir, suffix);
+    else
+        snprintf(out, 64, "file:/claim-rows?vfs=memdb");
 }
 
 static int rig_file(void **state, bool portable)
 {
     char path[64];
-    if (rig_new(state, portable) != 0) return -1;
+    if (rig_new(state, portable) != 0)
+        return -1;
     struct rig *g = *state;
     strcpy(g->dir, "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(g->dir)) return -1;
+    if (!mkdtemp(g->dir))
+        return -1;
     path_of(g, "", path);
     g->db = open_sqlite(path);
     rig_exec(g, "PRAGMA journal_mode = WAL");
@@ -51,7 +59,8 @@ int rig_sqlite_portable(void **state)
 int rig_memory(void **state)
 {
     char path[64];
-    if (rig_new(state, false) != 0) return -1;
+    if (rig_new(state, false) != 0)
+        return -1;
     struct rig *g = *state;
     path_of(g, "", path);
     g->db = open_sqlite(path);
@@ -66,7 +75,8 @@ static void remove_files(const struct rig *g)
         path_of(g, suffixes[i], path);
         unlink(path);
     }
-    if (*g->dir) rmdir(g->dir);
+    if (*g->dir)
+        rmdir(g->dir);
 }
 
 /* ---- PostgreSQL ---- */
@@ -78,7 +88,8 @@ static PGconn *open_postgres(const char *dbname)
     char url[512];
     snprintf(url, sizeof url, "%s&dbname=%s&options=%s", getenv("OUTBOX_TEST_PG"), dbname, options);
     PGconn *pg = PQconnectdb(url);
-    if (PQstatus(pg) != CONNECTION_OK) fail_msg("%s", PQerrorMessage(pg));
+    if (PQstatus(pg) != CONNECTION_OK)
+        fail_msg("%s", PQerrorMessage(pg));
     return pg;
 }
 
@@ -86,7 +97,8 @@ static PGconn *open_postgres(const char *dbname)
 static const char *own_database(void)
 {
     static char name[64];
-    if (!*name) snprintf(name, sizeof name, "claim_rows_%d", (int)getpid());
+    if (!*name)
+        snprintf(name, sizeof name, "claim_rows_%d", (int)getpid());
     return name;
 }
 
@@ -101,8 +113,10 @@ static void on_server(const char *what, const char *how)
 
 static int rig_server(void **state, bool portable)
 {
-    if (rig_new(state, portable) != 0) return -1;
-    if (!getenv("OUTBOX_TEST_PG")) return 0;
+    if (rig_new(state, portable) != 0)
+        return -1;
+    if (!getenv("OUTBOX_TEST_PG"))
+        return 0;
     on_server("DROP DATABASE IF EXISTS", " WITH (FORCE)");
     on_server("CREATE DATABASE", "");
     ((struct rig *)*state)->pg = open_postgres(own_database());
@@ -127,8 +141,10 @@ struct rig rig_again(const struct rig *g)
     struct rig other = {.portable = g->portable};
     memcpy(other.dir, g->dir, sizeof other.dir);
     path_of(g, "", path);
-    if (g->pg) other.pg = open_postgres(own_database());
-    else other.db = open_sqlite(path);
+    if (g->pg)
+        other.pg = open_postgres(own_database());
+    else
+        other.db = open_sqlite(path);
     return other;
 }
 
@@ -143,7 +159,8 @@ int rig_end(void **state)
     struct rig *g = *state;
     bool server = g->pg != NULL;
     rig_close(g);
-    if (server) on_server("DROP DATABASE", " WITH (FORCE)");
+    if (server)
+        on_server("DROP DATABASE", " WITH (FORCE)");
     remove_files(g);
     free(g);
     return 0;
@@ -153,7 +170,8 @@ static int64_t pg_number(PGconn *pg, const char *sql)
 {
     PGresult *res = PQexec(pg, sql);
     ExecStatusType status = PQresultStatus(res);
-    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK) fail_msg("%s\n%s", sql, PQerrorMessage(pg));
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        fail_msg("%s\n%s", sql, PQerrorMessage(pg));
     int64_t number = PQntuples(res) > 0 ? strtoll(PQgetvalue(res, 0, 0), NULL, 10) : 0;
     PQclear(res);
     return number;
@@ -162,19 +180,24 @@ static int64_t pg_number(PGconn *pg, const char *sql)
 int64_t rig_number(const struct rig *g, const char *sql)
 {
     sqlite3_stmt *q;
-    if (g->pg) return pg_number(g->pg, sql);
-    if (sqlite3_prepare_v2(g->db, sql, -1, &q, NULL) != SQLITE_OK) fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
+    if (g->pg)
+        return pg_number(g->pg, sql);
+    if (sqlite3_prepare_v2(g->db, sql, -1, &q, NULL) != SQLITE_OK)
+        fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
     int rc = sqlite3_step(q);
     int64_t number = rc == SQLITE_ROW ? sqlite3_column_int64(q, 0) : 0;
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
     sqlite3_finalize(q);
     return number;
 }
 
 void rig_exec(const struct rig *g, const char *sql)
 {
-    if (g->pg) pg_number(g->pg, sql);
-    else if (sqlite3_exec(g->db, sql, NULL, NULL, NULL) != 0) fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
+    if (g->pg)
+        pg_number(g->pg, sql);
+    else if (sqlite3_exec(g->db, sql, NULL, NULL, NULL) != 0)
+        fail_msg("%s\n%s", sql, sqlite3_errmsg(g->db));
 }
 
 struct rig *rig_of(void **state)
@@ -190,13 +213,16 @@ struct rig *rig_of(void **state)
 int rig_jobs(void **state)
 {
     struct rig *g = *state;
-    if (!g->db && !g->pg) return 0;
+    if (!g->db && !g->pg)
+        return 0;
     rig_exec(g, "DROP TABLE IF EXISTS jobs");
-    rig_exec(g, "CREATE TABLE jobs (id bigint PRIMARY KEY, status text, owner text, priority int, attempts int, "
+    rig_exec(g, "CREATE TABLE jobs (id bigint PRIMARY KEY, status text, owner text, priority int, "
+                "attempts int, "
                 "ratio float, locked_until bigint CHECK (id <> 4 OR locked_until IS NULL))");
     for (int i = 1; i <= 9; i++) {
         char sql[160];
-        snprintf(sql, sizeof sql, "INSERT INTO jobs VALUES (%d, 'open', NULL, %d, NULL, %d.5, NULL)", i, i % 3, i);
+        snprintf(sql, sizeof sql,
+                 "INSERT INTO jobs VALUES (%d, 'open', NULL, %d, NULL, %d.5, NULL)", i, i % 3, i);
         rig_exec(g, sql);
     }
     return 0;
@@ -204,8 +230,10 @@ int rig_jobs(void **state)
 
 int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox_error *err)
 {
-    if (g->portable) c.flags |= OUTBOX_CLAIM_PORTABLE;
-    return g->pg ? outbox_claim_rows_pg(g->pg, &c, ret, err) : outbox_claim_rows_sqlite(g->db, &c, ret, err);
+    if (g->portable)
+        c.flags |= OUTBOX_CLAIM_PORTABLE;
+    return g->pg ? outbox_claim_rows_pg(g->pg, &c, ret, err)
+                 : outbox_claim_rows_sqlite(g->db, &c, ret, err);
 }
 
 outbox_rows *rig_expect(const struct rig *g, outbox_row_claim c, const char *ids)
@@ -214,9 +242,11 @@ outbox_rows *rig_expect(const struct rig *g, outbox_row_claim c, const char *ids
     size_t n = 0;
     outbox_rows *rows;
     outbox_error err;
-    if (rig_claim(g, c, &rows, &err) != 0) fail_msg("%s", err.text);
+    if (rig_claim(g, c, &rows, &err) != 0)
+        fail_msg("%s", err.text);
     for (size_t i = 0; i < outbox_rows_count(rows) && n < sizeof got - 8; i++)
-        n += (size_t)snprintf(got + n, 8, "%s%.4s", i ? " " : "", outbox_rows_text(rows, i, 0, NULL));
+        n += (size_t)snprintf(got + n, 8, "%s%.4s", i ? " " : "",
+                              outbox_rows_text(rows, i, 0, NULL));
     assert_string_equal(got, ids);
     return rows;
 }

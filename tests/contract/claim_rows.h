@@ -1,4 +1,5 @@
-/* claim_rows.h: a database to claim rows in, by its own path or the portable one, for test_claim_rows.c. */
+/* claim_rows.h: a database to claim rows in, by its own path or the portable one, for
+ * test_claim_rows.c. */
 #ifndef TESTS_CONTRACT_CLAIM_ROWS_H
 #define TESTS_CONTRACT_CLAIM_ROWS_H
 
@@ -31,7 +32,8 @@ struct rig {
     char dir[32]; /* of the SQLite file */
 };
 
-/* Group fixtures. The PostgreSQL ones make a database of their own in the server $OUTBOX_TEST_PG names. */
+/* Group fixtures. The PostgreSQL ones make a database of their own in the server $OUTBOX_TEST_PG
+ * names. */
 int rig_sqlite(void **state);
 int rig_sqlite_portable(void **state);
 int rig_memory(void **state);
@@ -55,8 +57,8 @@ int64_t rig_number(const struct rig *g, const char *sql);
 /* rig_claim claims by the rig's path. */
 int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox_error *err);
 
-/* rig_expect claims and fails the test unless it gets the rows with these ids (of up to four digits, in column 0), in this
- * order: "3 1 2". The caller frees what it returns. */
+/* rig_expect claims and fails the test unless it gets the rows with these ids (of up to four
+ * digits, in column 0), in this order: "3 1 2". The caller frees what it returns. */
 outbox_rows *rig_expect(const struct rig *g, outbox_row_claim c, const char *ids);
 
 /* Fills the array fields of a claim: WITH(c, criteria, list). */

@@ -34,9 +34,11 @@ static int claim_batch(struct claimer *me)
     WITH(c, criteria, criteria);
     WITH(c, fields, fields);
     WITH(c, order_by, order);
-    if (rig_claim(&me->rig, c, &rows, &me->err) != 0) return -1;
+    if (rig_claim(&me->rig, c, &rows, &me->err) != 0)
+        return -1;
     int n = (int)outbox_rows_count(rows);
-    for (int i = 0; i < n && me->n < me->race->rows; i++) me->ids[me->n++] = (int)outbox_rows_int(rows, (size_t)i, 0);
+    for (int i = 0; i < n && me->n < me->race->rows; i++)
+        me->ids[me->n++] = (int)outbox_rows_int(rows, (size_t)i, 0);
     outbox_rows_free(rows);
     return n;
 }
@@ -44,11 +46,14 @@ static int claim_batch(struct claimer *me)
 static void *claim_all(void *arg)
 {
     struct claimer *me = arg;
-    if (me->race->line) pthread_barrier_wait(me->race->line);
+    if (me->race->line)
+        pthread_barrier_wait(me->race->line);
     int n = claim_batch(me);
     if (me->race->line)
-        pthread_barrier_wait(me->race->line); /* nobody takes all before others have come to their first */
-    while (n > 0) n = claim_batch(me);
+        /* nobody takes all before others have come to their first */
+        pthread_barrier_wait(me->race->line);
+    while (n > 0)
+        n = claim_batch(me);
     return NULL;
 }
 
@@ -64,8 +69,8 @@ static void fill(const struct rig *g, const struct race *race)
     rig_exec(g, sql);
 }
 
-/* look_again waits for SQLite's lock so shortly that everybody gets a turn; SQLite itself would sleep for longer and
- * longer, and whoever came first would get all rows. */
+/* look_again waits for SQLite's lock so shortly that everybody gets a turn; SQLite itself would
+ * sleep for longer and longer, and whoever came first would get all rows. */
 static int look_again(void *ctx, int times)
 {
     (void)ctx;
@@ -76,9 +81,11 @@ static int look_again(void *ctx, int times)
 
 static void start(struct claimer *c, int number, const struct rig *g, const struct race *race)
 {
-    *c = (struct claimer){.rig = rig_again(g), .race = race, .ids = calloc((size_t)race->rows, sizeof(int))};
+    *c = (struct claimer){
+        .rig = rig_again(g), .race = race, .ids = calloc((size_t)race->rows, sizeof(int))};
     snprintf(c->name, sizeof c->name, "claimer %d", number);
-    if (!c->rig.db) return;
+    if (!c->rig.db)
+        return;
     rig_exec(&c->rig, "PRAGMA synchronous = OFF"); /* the race is what counts, not the disk */
     sqlite3_busy_handler(c->rig.db, look_again, NULL);
 }
@@ -86,8 +93,10 @@ static void start(struct claimer *c, int number, const struct rig *g, const stru
 /* finish adds what a claimer got to seen[]. */
 static void finish(struct claimer *c, unsigned char *seen)
 {
-    if (*c->err.text) fail_msg("%s: %s", c->name, c->err.text);
-    for (int i = 0; i < c->n; i++) assert_int_equal(++seen[c->ids[i]], 1);
+    if (*c->err.text)
+        fail_msg("%s: %s", c->name, c->err.text);
+    for (int i = 0; i < c->n; i++)
+        assert_int_equal(++seen[c->ids[i]], 1);
     free(c->ids);
     rig_close(&c->rig);
 }
@@ -95,7 +104,8 @@ static void finish(struct claimer *c, unsigned char *seen)
 void racing_claimers_get_each_row_exactly_once(void **state)
 {
     struct rig *g = rig_of(state);
-    /* The portable path has a transaction per row and claimer: with as many rows it would be at it for minutes. */
+    /* The portable path has a transaction per row and claimer: with as many rows it would be at it
+     * for minutes. */
     struct race race = g->portable ? (struct race){.rows = 1000, .batch = 20}
                                    : (struct race){.rows = 100000, .batch = 100};
     struct claimer c[CLAIMERS + 1];
@@ -105,9 +115,12 @@ void racing_claimers_get_each_row_exactly_once(void **state)
     pthread_barrier_init(&line, NULL, CLAIMERS);
     race.line = &line;
     fill(g, &race);
-    for (int i = 0; i <= CLAIMERS; i++) start(&c[i], i, g, &race);
-    for (int i = 0; i < CLAIMERS; i++) pthread_create(&c[i].thread, NULL, claim_all, &c[i]);
-    for (int i = 0; i < CLAIMERS; i++) pthread_join(c[i].thread, NULL);
+    for (int i = 0; i <= CLAIMERS; i++)
+        start(&c[i], i, g, &race);
+    for (int i = 0; i < CLAIMERS; i++)
+        pthread_create(&c[i].thread, NULL, claim_all, &c[i]);
+    for (int i = 0; i < CLAIMERS; i++)
+        pthread_join(c[i].thread, NULL);
     for (int i = 0; i < CLAIMERS; i++) {
         busy += c[i].n > 0;
         finish(&c[i], seen);
@@ -115,7 +128,8 @@ void racing_claimers_get_each_row_exactly_once(void **state)
     race.line = NULL;
     claim_all(&c[CLAIMERS]); /* what everybody stepped over in the end, if anything */
     finish(&c[CLAIMERS], seen);
-    for (int i = 1; i <= race.rows; i++) assert_int_equal(seen[i], 1);
+    for (int i = 1; i <= race.rows; i++)
+        assert_int_equal(seen[i], 1);
     assert_in_range(busy, 2, CLAIMERS);
     pthread_barrier_destroy(&line);
     free(seen);

@@ -1,4 +1,5 @@
-/* http_peer.h: a real HTTP server for the webhook sink's tests: records what comes, answers as told. */
+/* http_peer.h: a real HTTP server for the webhook sink's tests: records what comes, answers as
+ * told. */
 #ifndef TESTS_CONTRACT_HTTP_PEER_H
 #define TESTS_CONTRACT_HTTP_PEER_H
 
@@ -18,7 +19,8 @@ struct http_peer;
 
 struct http_peer *http_peer_new(void);
 void http_peer_free(struct http_peer *p);
-/* http_peer_stop ends the server and all its connections, http_peer_start makes one on the same port. */
+/* http_peer_stop ends the server and all its connections, http_peer_start makes one on the same
+ * port. */
 void http_peer_stop(struct http_peer *p);
 void http_peer_start(struct http_peer *p);
 void http_peer_reply(struct http_peer *p, struct http_reply reply);
@@ -28,7 +30,8 @@ const char *http_peer_url(struct http_peer *p, const char *host);
 /* How many requests and connections came so far. */
 size_t http_peer_requests(struct http_peer *p);
 size_t http_peer_connections(struct http_peer *p);
-/* http_peer_head gives the i-th request's head, "POST /hook\nname: value\n...", names in lower case; the caller frees it. */
+/* http_peer_head gives the i-th request's head, "POST /hook\nname: value\n...", names in lower
+ * case; the caller frees it. */
 char *http_peer_head(struct http_peer *p, size_t i);
 char *http_peer_body(struct http_peer *p, size_t i, size_t *ret_n);
 /* http_peer_arrived adds those that were answered with 2xx, by webhook-id. */

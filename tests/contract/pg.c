@@ -38,7 +38,8 @@ static const char *server(void)
 PGconn *pg_connect(void)
 {
     PGconn *db = PQconnectdb(server());
-    if (PQstatus(db) != CONNECTION_OK) fail_msg("%s", PQerrorMessage(db));
+    if (PQstatus(db) != CONNECTION_OK)
+        fail_msg("%s", PQerrorMessage(db));
     pg_do(db, "SET search_path = %s; SET client_min_messages = error", schema);
     return db;
 }
@@ -52,7 +53,8 @@ void pg_do(PGconn *db, const char *fmt, ...)
     va_end(ap);
     PGresult *r = PQexec(db, text);
     ExecStatusType s = PQresultStatus(r);
-    if (s != PGRES_COMMAND_OK && s != PGRES_TUPLES_OK) fail_msg("%s: %s", text, PQerrorMessage(db));
+    if (s != PGRES_COMMAND_OK && s != PGRES_TUPLES_OK)
+        fail_msg("%s: %s", text, PQerrorMessage(db));
     PQclear(r);
 }
 
@@ -64,7 +66,8 @@ int64_t pg_number(PGconn *db, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     PGresult *r = PQexec(db, text);
-    if (PQresultStatus(r) != PGRES_TUPLES_OK || PQntuples(r) < 1) fail_msg("%s: %s", text, PQerrorMessage(db));
+    if (PQresultStatus(r) != PGRES_TUPLES_OK || PQntuples(r) < 1)
+        fail_msg("%s: %s", text, PQerrorMessage(db));
     int64_t n = strtoll(PQgetvalue(r, 0, 0), NULL, 10);
     PQclear(r);
     return n;
@@ -83,7 +86,8 @@ static void share_clock(PGconn *db)
         int fd = mkstemp(clock_path);
         assert_true(fd >= 0);
         assert_int_equal(ftruncate(fd, sizeof(struct test_clock)) | fchmod(fd, 0644), 0);
-        struct test_clock *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        struct test_clock *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                         fd, 0);
         assert_true(shared != MAP_FAILED);
         close(fd);
         *shared = store_now;
@@ -92,7 +96,8 @@ static void share_clock(PGconn *db)
     }
     pg_do(
         db,
-        "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT timestamptz 'epoch' + "
+        "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT "
+        "timestamptz 'epoch' + "
         "(SELECT sum(get_byte(b, %d + i)::bigint << (8 * i)) FROM generate_series(0, 7) i, (SELECT "
         "pg_read_binary_file('%s') AS b) f)::bigint * interval '1 millisecond'$$",
         (int)offsetof(struct test_clock, wall), clock_path);
@@ -106,8 +111,10 @@ struct store *pg_fresh(const struct store_options *opt, bool clock)
     bool created;
     snprintf(schema, sizeof schema, "ob_%d_%d", (int)getpid(), ++n);
     snprintf(url, sizeof url, "%s&schema=%s", server(), schema);
-    if (store_open(url, opt, &st, &err) != 0) return print_error("%s\n", err.text), NULL;
-    if (st->ops->init(st, &created, &err) != 0) return print_error("%s\n", err.text), NULL;
+    if (store_open(url, opt, &st, &err) != 0)
+        return print_error("%s\n", err.text), NULL;
+    if (st->ops->init(st, &created, &err) != 0)
+        return print_error("%s\n", err.text), NULL;
     if (clock) {
         PGconn *db = pg_connect();
         share_clock(db);
@@ -126,9 +133,8 @@ struct store *pg_again(const struct store_options *opt, bool clock)
         return pg_fresh(&create, clock);
     }
     PGconn *db = pg_connect();
-    pg_do(
-        db,
-        "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, passed RESTART IDENTITY");
+    pg_do(db, "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, "
+              "passed RESTART IDENTITY");
     PQfinish(db);
     return store_open(url, opt, &st, &err) == 0 ? st : (print_error("%s\n", err.text), NULL);
 }

@@ -12,7 +12,8 @@ static bool rings(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and says how many events there were; *nap is how soon it must look again. */
+/* look_on claims and settles on a handle, and says how many events there were; *nap is how soon it
+ * must look again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
     struct error err;
@@ -21,10 +22,12 @@ static size_t look_on(struct store_rig *g, struct store *st, const char *consume
     arena_reset(&g->a);
     st->ops->bell_clear(st);
     must(st->ops->turn(st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), &err);
-    if (nap) *nap = g->hint.nap_ms;
+    if (nap)
+        *nap = g->hint.nap_ms;
     size_t n = g->b.n;
     struct settlement s = {.consumer = consumer, .owner = consumer, .order = ORDER_KEY, .b = &g->b};
-    if (n) must(st->ops->turn(st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    if (n)
+        must(st->ops->turn(st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     return n;
 }
 
@@ -50,10 +53,12 @@ static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **s
     assert_true(rings(g->st, 10000));
     assert_int_equal(look_on(g, g->st, "a", NULL), 1);
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-    assert_int_equal(pg_number(db,
-                               "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
-                               "AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = bell_key()"),
-                     0);
+    assert_int_equal(
+        pg_number(
+            db,
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
+            "AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = bell_key()"),
+        0);
     PQfinish(db);
 }
 
@@ -84,8 +89,8 @@ static void *turn_in_thread(void *ctx)
     return NULL;
 }
 
-/* A commit that comes when the look has read its snapshot and not answered yet: the notification comes along with the answer,
- * and the socket has nothing left to tell. */
+/* A commit that comes when the look has read its snapshot and not answered yet: the notification
+ * comes along with the answer, and the socket has nothing left to tell. */
 static void ring_that_comes_along_with_an_answer_is_heard(void **state)
 {
     struct store_rig *g = *state;
@@ -95,15 +100,18 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     put(g->st, "a");
     pass(10);
     assert_int_equal(look_on(g, g->st, "a", NULL), 0); /* holds the lock now */
-    pg_do(
-        db,
-        "ALTER FUNCTION idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE FUNCTION idle(consumer, boolean, "
-        "timestamptz, OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $$BEGIN SELECT q.* "
-        "INTO idle, due, through FROM %s.idle_quick($1, $2, $3) q; PERFORM pg_advisory_xact_lock_shared(42424242); END$$",
-        pg_schema());
+    pg_do(db,
+          "ALTER FUNCTION idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE "
+          "FUNCTION idle(consumer, boolean, "
+          "timestamptz, OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE "
+          "plpgsql STABLE AS $$BEGIN SELECT q.* "
+          "INTO idle, due, through FROM %s.idle_quick($1, $2, $3) q; PERFORM "
+          "pg_advisory_xact_lock_shared(42424242); END$$",
+          pg_schema());
     pg_do(gate, "BEGIN; SELECT pg_advisory_xact_lock(42424242)");
     assert_int_equal(pthread_create(&thread, NULL, turn_in_thread, &t), 0);
-    while (pg_number(gate, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42424242 AND NOT "
+    while (pg_number(gate, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = "
+                           "42424242 AND NOT "
                            "granted") == 0) {}
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
     pg_do(gate, "COMMIT");
@@ -114,7 +122,8 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     PQfinish(gate);
 }
 
-/* Two sleepers. The one that holds the lock gets up and takes its event; then somebody emits whom nobody makes ring. */
+/* Two sleepers. The one that holds the lock gets up and takes its event; then somebody emits whom
+ * nobody makes ring. */
 static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
 {
     struct store_rig *g = *state;
@@ -153,8 +162,9 @@ static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody
     pass(10);
     assert_int_equal(look_on(g, holder, "a", NULL), 0);
     assert_int_equal(look_on(g, listener, "b", NULL), 0);
-    pg_do(db,
-          "UPDATE consumer SET paused = true WHERE name = 'b'"); /* so that it finds nothing where there is something */
+    pg_do(
+        db,
+        "UPDATE consumer SET paused = true WHERE name = 'b'"); /* so that it finds nothing where there is something */
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
     assert_true(rings(holder, 10000));
     assert_int_equal(look_on(g, holder, "a", NULL), 1); /* it has got up, and said so */
@@ -169,7 +179,8 @@ static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody
     PQfinish(db);
 }
 
-/* The event comes without a ring, as it would where a retry falls due: only the one that gets up can tell the others. */
+/* The event comes without a ring, as it would where a retry falls due: only the one that gets up
+ * can tell the others. */
 static void holder_that_gets_up_by_itself_tells_the_listeners(void **state)
 {
     struct store_rig *g = *state;
@@ -204,7 +215,8 @@ static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(v
     assert_int_equal(look_on(g, listener, "b", &nap), 0);
     assert_in_range(nap, 1000, 10000); /* nobody tells if the other dies */
     store_close(holder);
-    while (pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND "
+    while (pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = "
+                         "'ExclusiveLock' AND "
                          "(classid::bigint << 32 | objid::bigint) = bell_key()") > 0) {}
     assert_int_equal(look_on(g, listener, "b", &nap), 0);
     assert_int_equal(nap, 0);

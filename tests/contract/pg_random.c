@@ -1,6 +1,7 @@
-/* pg_random.c: writers that commit in any order against workers that claim through the store in every way it has (read ahead,
- * too little room, settle and claim in one, failures, crashes, giving back), checked against a model. A failure names its
- * seed; OUTBOX_SEED=N runs that one, OUTBOX_SOAK=1 many. */
+/* pg_random.c: writers that commit in any order against workers that claim through the store in
+ * every way it has (read ahead, too little room, settle and claim in one, failures, crashes, giving
+ * back), checked against a model. A failure names its seed; OUTBOX_SEED=N runs that one,
+ * OUTBOX_SOAK=1 many. */
 #include "base/rng.h"
 #include "pg.h"
 #include "pg_tests.h"
@@ -14,8 +15,8 @@
 #define BULK 2500 /* events of one statement: enough for the store to read ahead */
 #define EVENTS_MAX 200000
 
-/* What the model knows of an event, by its seq: when it was written and committed (0: never), in steps, and when it was
- * first delivered. */
+/* What the model knows of an event, by its seq: when it was written and committed (0: never), in
+ * steps, and when it was first delivered. */
 struct known {
     int key, written, committed, first;
     int times;
@@ -35,8 +36,9 @@ struct worker {
     char name[8];
     struct arena a[LIVE];
     struct batch b[LIVE];
-    size_t n;                 /* live batches, the oldest first */
-    bool failing[LIVE][KEYS]; /* by batch: keys of which one before it failed after it was claimed */
+    size_t n; /* live batches, the oldest first */
+    /* by batch: keys of which one before it failed after it was claimed */
+    bool failing[LIVE][KEYS];
 };
 
 struct world {
@@ -70,10 +72,12 @@ static void write_many(struct world *w, struct writer *x)
 {
     int64_t first = pg_number(
         x->db,
-        "WITH i AS (INSERT INTO event (type, aggregate_type, aggregate_id) SELECT 't.e', 'a', (i %% "
+        "WITH i AS (INSERT INTO event (type, aggregate_type, aggregate_id) SELECT 't.e', 'a', (i "
+        "%% "
         "%d)::text FROM generate_series(0, %d) i RETURNING seq) SELECT min(seq) FROM i",
         KEYS, BULK - 1);
-    for (int i = 0; i < BULK; i++) note(w, x, first + i, i % KEYS, false);
+    for (int i = 0; i < BULK; i++)
+        note(w, x, first + i, i % KEYS, false);
 }
 
 static void write_some(struct world *w, struct writer *x)
@@ -87,10 +91,11 @@ static void write_some(struct world *w, struct writer *x)
     for (int i = 0; i < n && x->n < 7 * BULK; i++) {
         int key = (int)roll(w, KEYS);
         bool other = roll(w, 3) == 0;
-        int64_t seq = pg_number(x->db,
-                                "INSERT INTO event (type, aggregate_type, aggregate_id, payload) VALUES ('%s', 'a', "
-                                "'%d', to_json(repeat('x', %d))) RETURNING seq",
-                                other ? "u.e" : "t.e", key, (int)roll(w, 800));
+        int64_t seq = pg_number(
+            x->db,
+            "INSERT INTO event (type, aggregate_type, aggregate_id, payload) VALUES ('%s', 'a', "
+            "'%d', to_json(repeat('x', %d))) RETURNING seq",
+            other ? "u.e" : "t.e", key, (int)roll(w, 800));
         note(w, x, seq, key, other);
     }
 }
@@ -98,7 +103,8 @@ static void write_some(struct world *w, struct writer *x)
 static void end_writing(struct world *w, struct writer *x, bool commit)
 {
     pg_do(x->db, commit ? "COMMIT" : "ROLLBACK");
-    for (size_t i = 0; commit && i < x->n; i++) w->known[x->seq[i]].committed = w->now;
+    for (size_t i = 0; commit && i < x->n; i++)
+        w->known[x->seq[i]].committed = w->now;
     x->open = false;
 }
 
@@ -111,7 +117,8 @@ static void write_step(struct world *w)
         x->open = true;
         x->n = 0;
         x->saved = false;
-        if (what < 5) pg_do(x->db, "SELECT pg_current_xact_id()");
+        if (what < 5)
+            pg_do(x->db, "SELECT pg_current_xact_id()");
     } else if (what < 13) {
         write_some(w, x);
     } else if (what < 15) {
@@ -131,20 +138,28 @@ static void write_step(struct world *w)
 static void deliver(struct world *w, const struct event *ev)
 {
     struct known *k = &w->known[ev->seq];
-    if (!k->committed) fail_msg("seed %llu: %lld was never committed", (unsigned long long)w->seed, (long long)ev->seq);
-    if (!k->wanted) fail_msg("seed %llu: %lld is not wanted", (unsigned long long)w->seed, (long long)ev->seq);
+    if (!k->committed)
+        fail_msg("seed %llu: %lld was never committed", (unsigned long long)w->seed,
+                 (long long)ev->seq);
+    if (!k->wanted)
+        fail_msg("seed %llu: %lld is not wanted", (unsigned long long)w->seed, (long long)ev->seq);
     w->delivered++;
-    if (k->times++ == 0) k->first = w->delivered;
-    else if (!k->excused) fail_msg("seed %llu: %lld came twice", (unsigned long long)w->seed, (long long)ev->seq);
+    if (k->times++ == 0)
+        k->first = w->delivered;
+    else if (!k->excused)
+        fail_msg("seed %llu: %lld came twice", (unsigned long long)w->seed, (long long)ev->seq);
 }
 
 static void fails(struct world *w, struct worker *x, int key)
 {
-    for (size_t i = 0; w->order == ORDER_KEY && i < x->n; i++) x->failing[i][key] = true;
+    for (size_t i = 0; w->order == ORDER_KEY && i < x->n; i++)
+        x->failing[i][key] = true;
 }
 
-/* outcomes_of delivers a batch up to release_from; what is held, fails, or is behind one that did becomes an outcome. */
-static size_t outcomes_of(struct world *w, struct worker *x, int64_t release_from, struct outcome *out)
+/* outcomes_of delivers a batch up to release_from; what is held, fails, or is behind one that did
+ * becomes an outcome. */
+static size_t outcomes_of(struct world *w, struct worker *x, int64_t release_from,
+                          struct outcome *out)
 {
     size_t n = 0;
     struct batch *b = &x->b[0];
@@ -157,7 +172,8 @@ static size_t outcomes_of(struct world *w, struct worker *x, int64_t release_fro
             out[n++] = (struct outcome){.ev = ev, .kind = OUTCOME_BEHIND, .attempts = ev->attempts};
             fails(w, x, key);
         } else if (roll(w, 200) == 0) {
-            out[n++] = (struct outcome){.ev = ev, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 1, .error = "boom"};
+            out[n++] = (struct outcome){
+                .ev = ev, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 1, .error = "boom"};
             fails(w, x, key);
         } else {
             deliver(w, ev);
@@ -170,7 +186,8 @@ static struct claim_request request_of(struct world *w, struct worker *x, int64_
 {
     static const size_t sizes[] = {1, 20, 50, 100, 100, 300};
     struct claim_request req = request_as("c", x->name, w->order, w->lanes);
-    for (size_t i = 0; i < x->n; i++) known[i] = x->b[i].epoch;
+    for (size_t i = 0; i < x->n; i++)
+        known[i] = x->b[i].epoch;
     req.events = w->events;
     req.known = known;
     req.n_known = x->n;
@@ -202,33 +219,41 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
     struct error err;
     struct claim_hint hint = {0};
     struct batch b = {0};
-    struct settlement s = {.consumer = "c", .owner = x->name, .order = w->order, .b = &x->b[0], .out = out};
+    struct settlement s = {
+        .consumer = "c", .owner = x->name, .order = w->order, .b = &x->b[0], .out = out};
     int64_t known[LIVE];
     bool lost = false;
-    if (x->n == 0) settling = false;
+    if (x->n == 0)
+        settling = false;
     struct claim_request req = request_of(w, x, known);
-    if (!claiming) req.max_events = 0;
+    if (!claiming)
+        req.max_events = 0;
     if (settling) {
-        if (roll(w, 8) == 0) s.release_from = s.b->ev[roll(w, s.b->n)].seq;
+        if (roll(w, 8) == 0)
+            s.release_from = s.b->ev[roll(w, s.b->n)].seq;
         s.n = outcomes_of(w, x, s.release_from, out);
     }
-    must(x->st->ops->turn(x->st, settling ? &s : NULL, &lost, &req, &x->a[x->n], &b, &hint, &err), &err);
+    must(x->st->ops->turn(x->st, settling ? &s : NULL, &lost, &req, &x->a[x->n], &b, &hint, &err),
+         &err);
     assert_false(lost);
     if (b.n) {
         memset(x->failing[x->n], 0, sizeof *x->failing);
         x->b[x->n++] = b;
     }
-    if (settling) drop_oldest(x);
+    if (settling)
+        drop_oldest(x);
     return b.n + settling + hint.skipped;
 }
 
-/* crash lets every lease run out: nobody settles what is in flight, and some of it may have been delivered. */
+/* crash lets every lease run out: nobody settles what is in flight, and some of it may have been
+ * delivered. */
 static void crash(struct world *w)
 {
     for (size_t i = 0; i < WORKERS; i++) {
         struct worker *x = &w->worker[i];
         for (; x->n; drop_oldest(x))
-            for (size_t j = 0; j < x->b[0].n; j++) w->known[x->b[0].ev[j].seq].excused = true;
+            for (size_t j = 0; j < x->b[0].n; j++)
+                w->known[x->b[0].ev[j].seq].excused = true;
     }
     pass(LEASE + 1);
 }
@@ -241,22 +266,29 @@ static void check(struct world *w)
         int first, committed, seq;
     } later[KEYS];
     int at_most = 0;
-    for (int i = 0; i < KEYS; i++) later[i].committed = 0;
+    for (int i = 0; i < KEYS; i++)
+        later[i].committed = 0;
     for (int seq = 1; seq < EVENTS_MAX; seq++) {
         const struct known *k = &w->known[seq];
-        if (!k->committed || !k->wanted) continue;
-        if (!k->times) fail_msg("seed %llu: %d is lost", (unsigned long long)w->seed, seq);
-        if (k->first > at_most) at_most = k->first;
+        if (!k->committed || !k->wanted)
+            continue;
+        if (!k->times)
+            fail_msg("seed %llu: %d is lost", (unsigned long long)w->seed, seq);
+        if (k->first > at_most)
+            at_most = k->first;
     }
     int *by_place = calloc((size_t)at_most + 1, sizeof *by_place);
     for (int seq = 1; seq < EVENTS_MAX; seq++)
-        if (w->known[seq].times) by_place[w->known[seq].first] = seq;
+        if (w->known[seq].times)
+            by_place[w->known[seq].first] = seq;
     /* From the end: of what came later, the one of each key that was committed first. */
     for (int place = at_most; place > 0 && w->order == ORDER_KEY; place--) {
         const struct known *k = &w->known[by_place[place]];
-        if (!by_place[place]) continue;
+        if (!by_place[place])
+            continue;
         if (later[k->key].committed && later[k->key].committed < k->written)
-            fail_msg("seed %llu: %d overtook %d", (unsigned long long)w->seed, by_place[place], later[k->key].seq);
+            fail_msg("seed %llu: %d overtook %d", (unsigned long long)w->seed, by_place[place],
+                     later[k->key].seq);
         if (!later[k->key].committed || k->committed < later[k->key].committed) {
             later[k->key].committed = k->committed;
             later[k->key].seq = by_place[place];
@@ -268,23 +300,31 @@ static void check(struct world *w)
 static void set_up(struct world *w, struct store *st)
 {
     struct error err;
-    struct consumer_spec c = {
-        .name = "c", .events = w->events, .where = "", .retry = "fast", .order = w->order, .lanes = w->lanes};
+    struct consumer_spec c = {.name = "c",
+                              .events = w->events,
+                              .where = "",
+                              .retry = "fast",
+                              .order = w->order,
+                              .lanes = w->lanes};
     must(st->ops->consumer_put(st, &c, NULL, &err), &err);
-    for (size_t i = 0; i < WRITERS; i++) w->writer[i].db = pg_connect();
+    for (size_t i = 0; i < WRITERS; i++)
+        w->writer[i].db = pg_connect();
     for (size_t i = 0; i < WORKERS; i++) {
         snprintf(w->worker[i].name, sizeof w->worker[i].name, "w%zu", i);
         must(st->ops->dup(st, &w->worker[i].st, &err), &err);
-        for (size_t j = 0; j < LIVE; j++) arena_init(&w->worker[i].a[j], 0);
+        for (size_t j = 0; j < LIVE; j++)
+            arena_init(&w->worker[i].a[j], 0);
     }
 }
 
 static void tear_down(struct world *w)
 {
-    for (size_t i = 0; i < WRITERS; i++) PQfinish(w->writer[i].db);
+    for (size_t i = 0; i < WRITERS; i++)
+        PQfinish(w->writer[i].db);
     for (size_t i = 0; i < WORKERS; i++) {
         store_close(w->worker[i].st);
-        for (size_t j = 0; j < LIVE; j++) arena_release(&w->worker[i].a[j]);
+        for (size_t j = 0; j < LIVE; j++)
+            arena_release(&w->worker[i].a[j]);
     }
     free(w);
 }
@@ -302,16 +342,22 @@ static void play(struct store_rig *g, uint64_t seed, int steps)
     for (w->now = 1; w->now <= steps; w->now++) {
         size_t what = roll(w, 200);
         struct worker *x = &w->worker[roll(w, WORKERS)];
-        if (what < 90) write_step(w);
-        else if (what < 198) turn(w, x, what % 2, what % 3);
-        else crash(w);
-        if (what % 20 == 0) pass(2);
+        if (what < 90)
+            write_step(w);
+        else if (what < 198)
+            turn(w, x, what % 2, what % 3);
+        else
+            crash(w);
+        if (what % 20 == 0)
+            pass(2);
     }
     for (size_t i = 0; i < WRITERS; i++)
-        if (w->writer[i].open) end_writing(w, &w->writer[i], roll(w, 3));
+        if (w->writer[i].open)
+            end_writing(w, &w->writer[i], roll(w, 3));
     for (int idle = 0; idle < 10; pass(2)) {
         size_t found = 0;
-        for (size_t i = 0; i < WORKERS; i++) found += turn(w, &w->worker[i], true, true) + w->worker[i].n;
+        for (size_t i = 0; i < WORKERS; i++)
+            found += turn(w, &w->worker[i], true, true) + w->worker[i].n;
         idle = found ? 0 : idle + 1;
     }
     check(w);
@@ -322,13 +368,19 @@ static void random_commits_and_claims_lose_misorder_and_repeat_nothing(void **st
 {
     const char *one = getenv("OUTBOX_SEED"), *soaking = getenv("OUTBOX_SOAK");
     bool soak = soaking && *soaking == '1';
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : soak ? UINT64_MAX : 3, done = 0;
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1,
+             n = one    ? 1
+                 : soak ? UINT64_MAX
+                        : 3,
+             done = 0;
     int64_t end = clock_mono(&clock_system) + SOAK_SECONDS * 1000 * MS_NS;
     for (; done < n && (!soak || clock_mono(&clock_system) < end); done++) {
-        if (done && store_rig_teardown(state) + store_rig_setup(state) != 0) fail_msg("no store");
+        if (done && store_rig_teardown(state) + store_rig_setup(state) != 0)
+            fail_msg("no store");
         play(*state, first + done, soak ? 1000 : 300);
     }
-    if (soak) print_message("# %llu seeds\n", (unsigned long long)done);
+    if (soak)
+        print_message("# %llu seeds\n", (unsigned long long)done);
 }
 
 static const struct CMUnitTest tests[] = {

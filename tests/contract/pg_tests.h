@@ -1,4 +1,5 @@
-/* pg_tests.h: the tests that only the PostgreSQL store has, put together in test_store_postgres.c. */
+/* pg_tests.h: the tests that only the PostgreSQL store has, put together in
+ * test_store_postgres.c. */
 #ifndef TESTS_CONTRACT_PG_TESTS_H
 #define TESTS_CONTRACT_PG_TESTS_H
 

@@ -41,7 +41,8 @@ static void answer(struct redis_moody *m, int fd, const redisReply *command)
         int n = snprintf(id, sizeof id, "1748100000000-%u", m->entries++);
         snprintf(out, sizeof out, "$%d\r\n%s\r\n", n, id);
     }
-    if (send(fd, out, strlen(out), MSG_NOSIGNAL) < 0) return;
+    if (send(fd, out, strlen(out), MSG_NOSIGNAL) < 0)
+        return;
 }
 
 static void leave(struct client *c)
@@ -71,7 +72,8 @@ static void welcome(struct redis_moody *m)
 {
     int fd = accept(m->listener, NULL, NULL);
     for (size_t i = 0; i < CLIENTS; i++) {
-        if (m->client[i].fd >= 0) continue;
+        if (m->client[i].fd >= 0)
+            continue;
         m->client[i] = (struct client){fd, redisReaderCreate()};
         return;
     }
@@ -83,12 +85,17 @@ static void *serve(void *moody)
     struct redis_moody *m = moody;
     for (;;) {
         struct pollfd fds[CLIENTS + 2] = {{m->stop[0], POLLIN, 0}, {m->listener, POLLIN, 0}};
-        for (size_t i = 0; i < CLIENTS; i++) fds[i + 2] = (struct pollfd){m->client[i].fd, POLLIN, 0};
-        if (poll(fds, CLIENTS + 2, -1) < 0) continue;
-        if (fds[0].revents) return NULL;
         for (size_t i = 0; i < CLIENTS; i++)
-            if (fds[i + 2].revents) listen_to(m, &m->client[i]);
-        if (fds[1].revents) welcome(m);
+            fds[i + 2] = (struct pollfd){m->client[i].fd, POLLIN, 0};
+        if (poll(fds, CLIENTS + 2, -1) < 0)
+            continue;
+        if (fds[0].revents)
+            return NULL;
+        for (size_t i = 0; i < CLIENTS; i++)
+            if (fds[i + 2].revents)
+                listen_to(m, &m->client[i]);
+        if (fds[1].revents)
+            welcome(m);
     }
 }
 
@@ -96,7 +103,8 @@ struct redis_moody *redis_moody_new(const char *path)
 {
     struct redis_moody *m = calloc(1, sizeof *m);
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    for (size_t i = 0; i < CLIENTS; i++) m->client[i].fd = -1;
+    for (size_t i = 0; i < CLIENTS; i++)
+        m->client[i].fd = -1;
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     m->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(m->listener, (struct sockaddr *)&sa, sizeof sa), 0);
@@ -111,7 +119,8 @@ void redis_moody_free(struct redis_moody *m)
     assert_int_equal(write(m->stop[1], "", 1), 1);
     pthread_join(m->thread, NULL);
     for (size_t i = 0; i < CLIENTS; i++)
-        if (m->client[i].fd >= 0) leave(&m->client[i]);
+        if (m->client[i].fd >= 0)
+            leave(&m->client[i]);
     close(m->listener);
     close(m->stop[0]);
     close(m->stop[1]);

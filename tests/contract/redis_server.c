@@ -18,40 +18,47 @@
 #define NOBODY 65534
 #define START_MAX 6000 /* tries of 10 ms */
 
-/* free_port gives one below those that the kernel gives to whoever connects: nobody gets it by chance, also not while the server is
- * down. */
+/* free_port gives one below those that the kernel gives to whoever connects: nobody gets it by
+ * chance, also not while the server is down. */
 static int free_port(void)
 {
     for (unsigned i = (unsigned)getpid();; i++) {
         int port = 10000 + (int)(i * 7919 % 22000);
-        struct sockaddr_in sa = {
-            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+        struct sockaddr_in sa = {.sin_family = AF_INET,
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                 .sin_port = htons((uint16_t)port)};
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         assert_true(fd >= 0);
         bool is_free = bind(fd, (struct sockaddr *)&sa, sizeof sa) == 0;
         close(fd);
-        if (is_free) return port;
+        if (is_free)
+            return port;
     }
 }
 
 static void make_certificates(const struct redis_server *s)
 {
     char command[1024];
-    snprintf(
-        command, sizeof command,
-        "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test-ca "
-        "-keyout ca.key -out ca.crt 2>/dev/null && openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 "
-        "-nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1,DNS:localhost -keyout server.key -out s.csr "
-        "2>/dev/null && openssl x509 -req -in s.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 "
-        "-copy_extensions copy -out server.crt 2>/dev/null && chmod 644 *.key",
-        s->dir);
+    snprintf(command, sizeof command,
+             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
+             "-days 2 -subj /CN=test-ca "
+             "-keyout ca.key -out ca.crt 2>/dev/null && openssl req -newkey ec -pkeyopt "
+             "ec_paramgen_curve:prime256v1 "
+             "-nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1,DNS:localhost -keyout "
+             "server.key -out s.csr "
+             "2>/dev/null && openssl x509 -req -in s.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
+             "-days 2 "
+             "-copy_extensions copy -out server.crt 2>/dev/null && chmod 644 *.key",
+             s->dir);
     assert_int_equal(system(command), 0);
 }
 
 static void become_nobody(void)
 {
-    if (geteuid() != 0) return;
-    if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0) _exit(126);
+    if (geteuid() != 0)
+        return;
+    if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)
+        _exit(126);
 }
 
 static void exec_server(const struct redis_server *s)
@@ -65,36 +72,37 @@ static void exec_server(const struct redis_server *s)
     snprintf(cert, sizeof cert, "%s/server.crt", s->dir);
     snprintf(key, sizeof key, "%s/server.key", s->dir);
     snprintf(ca, sizeof ca, "%s/ca.crt", s->dir);
-    const char *argv[] = {"redis-server",
-                          "--port",
-                          "0",
-                          "--unixsocket",
-                          s->socket,
-                          "--dir",
-                          s->dir,
-                          "--save",
-                          "",
-                          "--appendonly",
-                          "yes",
-                          "--appendfsync",
-                          "no", /* with everysec a write may wait for a sync, and a kill loses what was answered for */
-                          "--logfile",
-                          log,
-                          "--enable-debug-command",
-                          "yes",
-                          s->port ? "--tls-port" : NULL,
-                          port,
-                          "--bind",
-                          "127.0.0.1",
-                          "--tls-cert-file",
-                          cert,
-                          "--tls-key-file",
-                          key,
-                          "--tls-ca-cert-file",
-                          ca,
-                          "--tls-auth-clients",
-                          "no",
-                          NULL};
+    const char *argv[] = {
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        s->socket,
+        "--dir",
+        s->dir,
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "no", /* with everysec a write may wait for a sync, and a kill loses what was answered for */
+        "--logfile",
+        log,
+        "--enable-debug-command",
+        "yes",
+        s->port ? "--tls-port" : NULL,
+        port,
+        "--bind",
+        "127.0.0.1",
+        "--tls-cert-file",
+        cert,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        ca,
+        "--tls-auth-clients",
+        "no",
+        NULL};
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     _exit(127);
 }
@@ -105,10 +113,13 @@ static bool answers(struct redis_server *s)
     if (s->db && !s->db->err) {
         redisReply *r = redisCommand(s->db, "PING");
         bool good = r && r->type == REDIS_REPLY_STATUS;
-        if (r) freeReplyObject(r);
-        if (good) return true;
+        if (r)
+            freeReplyObject(r);
+        if (good)
+            return true;
     }
-    if (s->db) redisFree(s->db);
+    if (s->db)
+        redisFree(s->db);
     s->db = NULL;
     return false;
 }
@@ -119,15 +130,18 @@ void redis_server_start(struct redis_server *s, bool tls)
         strcpy(s->dir, "/tmp/obrdXXXXXX");
         assert_non_null(mkdtemp(s->dir));
         assert_int_equal(chmod(s->dir, 0755), 0);
-        if (geteuid() == 0) assert_int_equal(chown(s->dir, NOBODY, NOBODY), 0);
+        if (geteuid() == 0)
+            assert_int_equal(chown(s->dir, NOBODY, NOBODY), 0);
         snprintf(s->socket, sizeof s->socket, "%s/s", s->dir);
-        if (tls) make_certificates(s);
+        if (tls)
+            make_certificates(s);
         s->port = tls ? free_port() : 0;
     }
     fflush(NULL);
     s->pid = fork();
     assert_true(s->pid >= 0);
-    if (s->pid == 0) exec_server(s);
+    if (s->pid == 0)
+        exec_server(s);
     for (int i = 0; !answers(s); i++) {
         if (i == START_MAX || waitpid(s->pid, NULL, WNOHANG) != 0)
             fail_msg("redis-server did not start, see %s", s->dir);
@@ -137,9 +151,11 @@ void redis_server_start(struct redis_server *s, bool tls)
 
 void redis_server_kill(struct redis_server *s)
 {
-    if (s->db) redisFree(s->db);
+    if (s->db)
+        redisFree(s->db);
     s->db = NULL;
-    if (s->pid <= 0) return;
+    if (s->pid <= 0)
+        return;
     kill(s->pid, SIGKILL);
     waitpid(s->pid, NULL, 0);
     s->pid = 0;
@@ -148,15 +164,18 @@ void redis_server_kill(struct redis_server *s)
 void redis_server_remove(struct redis_server *s)
 {
     redis_server_kill(s);
-    if (s->dir[0]) sink_tmp_remove(s->dir);
+    if (s->dir[0])
+        sink_tmp_remove(s->dir);
     *s = (struct redis_server){0};
 }
 
 static redisReply *command(struct redis_server *s, const char *fmt, va_list ap)
 {
     redisReply *r = redisvCommand(s->db, fmt, ap);
-    if (!r) fail_msg("%s: %s", fmt, s->db->errstr);
-    if (r->type == REDIS_REPLY_ERROR) fail_msg("%s: %s", fmt, r->str);
+    if (!r)
+        fail_msg("%s: %s", fmt, s->db->errstr);
+    if (r->type == REDIS_REPLY_ERROR)
+        fail_msg("%s: %s", fmt, r->str);
     return r;
 }
 

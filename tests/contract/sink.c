@@ -49,7 +49,8 @@ void sink_arrivals_lines(struct sink_arrivals *got, const char *text, size_t n)
 
 void sink_arrivals_release(struct sink_arrivals *got)
 {
-    for (size_t i = 0; i < got->n; i++) free(got->a[i].payload);
+    for (size_t i = 0; i < got->n; i++)
+        free(got->a[i].payload);
     free(got->a);
     *got = (struct sink_arrivals){0};
 }
@@ -108,7 +109,8 @@ void sink_rig_open(struct sink_rig *rig, struct sink_config cfg)
     const struct sink_ops *ops;
     struct error err = {0};
     cfg = complete(rig, cfg);
-    if (sink_find(cfg.url, &ops, &err) != 0 || ops->open(&cfg, &rig->sk, &err) != 0) fail_msg("%s", err.text);
+    if (sink_find(cfg.url, &ops, &err) != 0 || ops->open(&cfg, &rig->sk, &err) != 0)
+        fail_msg("%s", err.text);
 }
 
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n)
@@ -120,7 +122,8 @@ struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t
     struct sink_item *it = calloc(1, sizeof *it);
     size_t seq = rig->n + 1;
     rig->items[rig->n++] = it;
-    if (!n) n = strlen(payload);
+    if (!n)
+        n = strlen(payload);
     it->payload = malloc(n + 1);
     memcpy(it->payload, payload, n);
     it->payload[n] = '\0';
@@ -156,16 +159,19 @@ void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size)
 size_t sink_rig_submit(struct sink_rig *rig)
 {
     size_t n = rig->n - rig->accepted;
-    if (!n) return 0;
+    if (!n)
+        return 0;
     bool idle = rig->accepted == rig->answered;
     struct delivery **d = malloc(n * sizeof(struct delivery *));
-    for (size_t i = 0; i < n; i++) d[i] = &rig->items[rig->accepted + i]->d;
+    for (size_t i = 0; i < n; i++)
+        d[i] = &rig->items[rig->accepted + i]->d;
     size_t k = rig->sk->ops->submit(rig->sk, d, n);
     free(d);
     assert_in_range(k, idle ? 1 : 0, n);
     rig->accepted += k;
     assert_true(rig->answered <= rig->accepted);
-    for (size_t i = rig->accepted; i < rig->n; i++) assert_int_equal(rig->items[i]->answers, 0);
+    for (size_t i = rig->accepted; i < rig->n; i++)
+        assert_int_equal(rig->items[i]->answers, 0);
     return k;
 }
 
@@ -175,10 +181,13 @@ void sink_rig_wait(struct sink_rig *rig)
     size_t n = rig->sk->ops->fds(rig->sk, fds, FDS_MAX);
     int64_t deadline = rig->sk->ops->deadline(rig->sk), ms = WAIT_MAX_MS;
     assert_true(n <= FDS_MAX);
-    if (deadline != CLOCK_NEVER) ms = (deadline - clock_mono(&rig->clock)) / MS_NS + 1;
-    if (deadline == 0 || ms < 0) ms = 0;
+    if (deadline != CLOCK_NEVER)
+        ms = (deadline - clock_mono(&rig->clock)) / MS_NS + 1;
+    if (deadline == 0 || ms < 0)
+        ms = 0;
     bool capped = ms >= WAIT_MAX_MS;
-    if (poll(fds, (nfds_t)n, capped ? WAIT_MAX_MS : (int)ms) == 0 && capped) fail_msg("nothing happened for 20 s");
+    if (poll(fds, (nfds_t)n, capped ? WAIT_MAX_MS : (int)ms) == 0 && capped)
+        fail_msg("nothing happened for 20 s");
 }
 
 void sink_rig_run(struct sink_rig *rig)
@@ -186,7 +195,8 @@ void sink_rig_run(struct sink_rig *rig)
     while (rig->answered < rig->n) {
         size_t before = rig->answered + sink_rig_submit(rig);
         rig->sk->ops->drive(rig->sk);
-        if (rig->answered == before && rig->answered < rig->accepted) sink_rig_wait(rig);
+        if (rig->answered == before && rig->answered < rig->accepted)
+            sink_rig_wait(rig);
     }
     rig->sk->ops->drive(rig->sk);
     sink_rig_check(rig);
@@ -206,10 +216,12 @@ void sink_rig_again(struct sink_rig *rig)
     rig->items = calloc(rig->cap, sizeof(struct sink_item *));
     size_t at = 0;
     for (size_t i = 0; i < rig->n; i++)
-        if (old[i]->status == SINK_DELIVERED) rig->items[at++] = old[i];
+        if (old[i]->status == SINK_DELIVERED)
+            rig->items[at++] = old[i];
     rig->accepted = rig->answered = at;
     for (size_t i = 0; i < rig->n; i++) {
-        if (old[i]->status == SINK_DELIVERED) continue;
+        if (old[i]->status == SINK_DELIVERED)
+            continue;
         old[i]->answers = 0;
         rig->items[at++] = old[i];
     }
@@ -220,7 +232,8 @@ void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status)
 {
     for (size_t i = 0; i < rig->n; i++)
         if (rig->items[i]->status != status)
-            fail_msg("event %zu came back %d, not %d: %s", i, rig->items[i]->status, status, rig->items[i]->text);
+            fail_msg("event %zu came back %d, not %d: %s", i, rig->items[i]->status, status,
+                     rig->items[i]->text);
 }
 
 static void assert_payload(const struct sink_item *it, const struct sink_arrival *a, bool flat)
@@ -228,8 +241,10 @@ static void assert_payload(const struct sink_item *it, const struct sink_arrival
     assert_int_equal(a->n, it->ev.payload.n);
     for (size_t i = 0; i < a->n; i++) {
         char want = it->payload[i];
-        if (flat && (want == '\n' || want == '\r')) want = ' ';
-        if (a->payload[i] != want) fail_msg("%s: byte %zu of the payload differs", a->id, i);
+        if (flat && (want == '\n' || want == '\r'))
+            want = ' ';
+        if (a->payload[i] != want)
+            fail_msg("%s: byte %zu of the payload differs", a->id, i);
     }
 }
 
@@ -238,11 +253,13 @@ static int by_id(const void *a, const void *b)
     return strcmp(((const struct sink_arrival *)a)->id, ((const struct sink_arrival *)b)->id);
 }
 
-void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat, bool ordered)
+void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat,
+                             bool ordered)
 {
     assert_int_equal(got->n, rig->n);
     /* Ids grow with the order of queueing, so sorting makes up for a sink that keeps none. */
-    if (!ordered) qsort(got->a, got->n, sizeof *got->a, by_id);
+    if (!ordered)
+        qsort(got->a, got->n, sizeof *got->a, by_id);
     for (size_t i = 0; i < rig->n; i++) {
         assert_string_equal(got->a[i].id, rig->items[i]->id);
         assert_payload(rig->items[i], &got->a[i], flat);
@@ -253,7 +270,8 @@ void sink_rig_release(struct sink_rig *rig)
 {
     if (rig->sk) {
         /* After a failed assertion there may be something in flight. */
-        if (rig->answered < rig->accepted) rig->sk->ops->cancel(rig->sk);
+        if (rig->answered < rig->accepted)
+            rig->sk->ops->cancel(rig->sk);
         rig->sk->ops->close(rig->sk);
     }
     for (size_t i = 0; i < rig->n; i++) {
@@ -289,16 +307,20 @@ char *sink_tmp_read(const char *path, size_t *ret_n)
     struct stat st = {0};
     size_t n = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) assert_int_equal(errno, ENOENT);
-    if (fd >= 0) assert_int_equal(fstat(fd, &st), 0);
+    if (fd < 0)
+        assert_int_equal(errno, ENOENT);
+    if (fd >= 0)
+        assert_int_equal(fstat(fd, &st), 0);
     char *text = malloc((size_t)st.st_size + 1);
     for (ssize_t k = 1; fd >= 0 && k > 0; n += (size_t)k) {
         k = read(fd, text + n, (size_t)st.st_size - n);
         assert_true(k >= 0);
     }
     text[n] = '\0';
-    if (fd >= 0) close(fd);
-    if (ret_n) *ret_n = n;
+    if (fd >= 0)
+        close(fd);
+    if (ret_n)
+        *ret_n = n;
     return text;
 }
 
@@ -331,7 +353,8 @@ static int setup(void **state)
         sink_rig_open(&f->rig, cfg);
     } else {
         cfg = complete(&f->rig, cfg);
-        if (f->c->open(f->peer, &cfg, &f->rig.sk, &err) != 0) fail_msg("%s", err.text);
+        if (f->c->open(f->peer, &cfg, &f->rig.sk, &err) != 0)
+            fail_msg("%s", err.text);
     }
     *state = f;
     return 0;
@@ -376,7 +399,8 @@ static void answers_exactly_once(void **state)
     struct fixture *f = *state;
     sink_rig_add_many(&f->rig, f->c->many, 64);
     sink_rig_run(&f->rig);
-    for (int i = 0; i < 10; i++) f->rig.sk->ops->drive(f->rig.sk);
+    for (int i = 0; i < 10; i++)
+        f->rig.sk->ops->drive(f->rig.sk);
     f->rig.sk->ops->cancel(f->rig.sk);
     sink_rig_check(&f->rig);
     assert_int_equal(f->rig.answered, f->c->many);
@@ -389,7 +413,8 @@ static void delivered_events_arrive_in_order_with_their_ids(void **state)
     sink_rig_run(&f->rig);
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
     if (failstop(f))
-        for (size_t i = 0; i < f->rig.n; i++) assert_int_equal(f->rig.items[i]->order, i);
+        for (size_t i = 0; i < f->rig.n; i++)
+            assert_int_equal(f->rig.items[i]->order, i);
     assert_arrived(f);
 }
 
@@ -407,7 +432,8 @@ static void odd_payloads_arrive_byte_for_byte(void **state)
         "[[[[[[[[{\"deep\":[]}]]]]]]]]",
     };
     struct fixture *f = *state;
-    for (size_t i = 0; i < COUNT(odd); i++) sink_rig_add(&f->rig, odd[i], 0);
+    for (size_t i = 0; i < COUNT(odd); i++)
+        sink_rig_add(&f->rig, odd[i], 0);
     sink_rig_run(&f->rig);
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
     assert_arrived(f);
@@ -444,7 +470,8 @@ static void broken_peer_is_down_and_heals(void **state)
     sink_rig_run(&f->rig);
     for (size_t i = 10; i < 20; i++) {
         assert_int_equal(f->rig.items[i]->status, SINK_DOWN);
-        if (failstop(f)) assert_int_equal(f->rig.items[i]->order, i);
+        if (failstop(f))
+            assert_int_equal(f->rig.items[i]->order, i);
     }
     f->c->heal_peer(f->peer);
     sink_rig_again(&f->rig);
@@ -456,11 +483,13 @@ static void broken_peer_is_down_and_heals(void **state)
 static bool has_arrived(const struct sink_arrivals *got, const char *id)
 {
     for (size_t i = 0; i < got->n; i++)
-        if (strcmp(got->a[i].id, id) == 0) return true;
+        if (strcmp(got->a[i].id, id) == 0)
+            return true;
     return false;
 }
 
-/* What can never pass must not be taken for a sink that is away: it would hold its consumer for ever. */
+/* What can never pass must not be taken for a sink that is away: it would hold its consumer for
+ * ever. */
 static void event_the_sink_cannot_express_is_rejected_alone(void **state)
 {
     struct fixture *f = *state;
@@ -469,7 +498,8 @@ static void event_the_sink_cannot_express_is_rejected_alone(void **state)
     for (sink_rig_add(&f->rig, "\"good\"", 0); ways < COUNT(words); ways++) {
         struct sink_item *it = sink_rig_add(&f->rig, "\"bad\"", 0);
         words[ways] = f->c->spoil(f->peer, it, ways);
-        if (!words[ways]) break;
+        if (!words[ways])
+            break;
         sink_rig_add(&f->rig, "\"good\"", 0);
     }
     assert_true(ways > 0);
@@ -481,8 +511,10 @@ static void event_the_sink_cannot_express_is_rejected_alone(void **state)
     for (size_t i = 0; i < f->rig.n; i++) {
         struct sink_item *it = f->rig.items[i];
         bool bad = i % 2 == 1 && i / 2 < ways;
-        if (it->status != (bad ? SINK_REJECT : SINK_DELIVERED)) fail_msg("event %zu: %d %s", i, it->status, it->text);
-        if (bad && !strstr(it->text, words[i / 2])) fail_msg("\"%s\" is not in \"%s\"", words[i / 2], it->text);
+        if (it->status != (bad ? SINK_REJECT : SINK_DELIVERED))
+            fail_msg("event %zu: %d %s", i, it->status, it->text);
+        if (bad && !strstr(it->text, words[i / 2]))
+            fail_msg("\"%s\" is not in \"%s\"", words[i / 2], it->text);
         assert_int_equal(has_arrived(&got, it->id), !bad);
         assert_int_equal(it->unasked, bad && !f->c->peer_rejects);
     }
@@ -551,15 +583,18 @@ int sink_suite_run(const struct sink_case *c, const struct CMUnitTest *own, size
     size_t common = 0;
     for (size_t i = 0; i < COUNT(suite); i++) {
         bool cannot = suite[i].test_func == broken_peer_is_down_and_heals && !c->break_peer;
-        bool nothing = suite[i].test_func == event_the_sink_cannot_express_is_rejected_alone && !c->spoil;
-        if (!cannot && !nothing) suite[common++] = suite[i];
+        bool nothing = suite[i].test_func == event_the_sink_cannot_express_is_rejected_alone &&
+                       !c->spoil;
+        if (!cannot && !nothing)
+            suite[common++] = suite[i];
     }
     struct CMUnitTest *all = calloc(common + n, sizeof *all);
     for (size_t i = 0; i < common; i++) {
         all[i] = suite[i];
         all[i].initial_state = (void *)(uintptr_t)c;
     }
-    if (n) memcpy(all + common, own, n * sizeof *all);
+    if (n)
+        memcpy(all + common, own, n * sizeof *all);
     int failures = _cmocka_run_group_tests(c->name, all, common + n, NULL, NULL);
     free(all);
     return failures;

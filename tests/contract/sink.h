@@ -1,7 +1,7 @@
 /* sink.h: the suite that every sink must pass, and the rig it runs on.
  *
- * A sink's test program describes how to make its peer and how to look into it (struct sink_case), adds the tests of
- * what only this sink promises, and calls sink_suite_run. */
+ * A sink's test program describes how to make its peer and how to look into it (struct sink_case),
+ * adds the tests of what only this sink promises, and calls sink_suite_run. */
 #ifndef TESTS_CONTRACT_SINK_H
 #define TESTS_CONTRACT_SINK_H
 
@@ -36,7 +36,8 @@ struct sink_item;
 
 struct sink_case {
     const char *name;
-    size_t many;     /* events for a claim about many: what the sink gets through in a second or so */
+    /* events for a claim about many: what the sink gets through in a second or so */
+    size_t many;
     int concurrency; /* handed to open */
     bool flat;       /* line breaks between the tokens of a payload arrive as spaces */
 
@@ -48,11 +49,12 @@ struct sink_case {
     int (*open)(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err);
     /* arrived looks at what came in. Payloads only: how a sink wraps them is for its own tests. */
     void (*arrived)(void *peer, struct sink_arrivals *got);
-    /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both may be NULL. */
+    /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both
+     * may be NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
-    /* spoil makes an event one that this sink can never express, and gives words that the reason must have; NULL: there are
-     * no more than `way` ways. May be NULL. */
+    /* spoil makes an event one that this sink can never express, and gives words that the reason
+     * must have; NULL: there are no more than `way` ways. May be NULL. */
     const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
     bool peer_rejects; /* what is spoilt is found out by the peer, not by the sink itself */
 };
@@ -88,7 +90,8 @@ struct sink_rig {
 void sink_rig_init(struct sink_rig *rig);
 /* sink_rig_open opens by URL; cfg's clock, consumer and done are filled in. */
 void sink_rig_open(struct sink_rig *rig, struct sink_config cfg);
-/* sink_rig_freeze stops the clock, so that only ahead_ns moves it: for deadlines that are looked at, however slow the machine is. */
+/* sink_rig_freeze stops the clock, so that only ahead_ns moves it: for deadlines that are looked
+ * at, however slow the machine is. */
 void sink_rig_freeze(struct sink_rig *rig);
 /* sink_rig_add queues an event with this payload; n == 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
@@ -97,21 +100,25 @@ void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
 size_t sink_rig_submit(struct sink_rig *rig);
 /* sink_rig_wait sleeps as an engine would, and fails the test if nothing happens for 20 s. */
 void sink_rig_wait(struct sink_rig *rig);
-/* sink_rig_run submits and drives until everything queued is answered, then checks that each was answered once. */
+/* sink_rig_run submits and drives until everything queued is answered, then checks that each was
+ * answered once. */
 void sink_rig_run(struct sink_rig *rig);
 void sink_rig_check(struct sink_rig *rig);
 /* sink_rig_again queues again, in order, what did not come back as delivered. */
 void sink_rig_again(struct sink_rig *rig);
 void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status);
-/* sink_rig_assert_arrived compares the peer's view with what was queued; in this order if `ordered`. */
-void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat, bool ordered);
+/* sink_rig_assert_arrived compares the peer's view with what was queued; in this order if
+ * `ordered`. */
+void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat,
+                             bool ordered);
 void sink_rig_release(struct sink_rig *rig);
 
 /* Folders of their own, and files in them. */
 #define SINK_PATH_SIZE 512
 void sink_tmp_new(char dir[SINK_PATH_SIZE]);
 void sink_tmp_remove(const char *dir);
-/* sink_tmp_read returns the whole file, ended with a NUL that is not counted; absent files read as empty. */
+/* sink_tmp_read returns the whole file, ended with a NUL that is not counted; absent files read as
+ * empty. */
 char *sink_tmp_read(const char *path, size_t *ret_n);
 void sink_tmp_write(const char *path, const char *text);
 

@@ -28,7 +28,8 @@ int store_rig_setup(void **state)
 {
     struct store_rig *g = calloc(1, sizeof *g);
     g->st = the_case->fresh(&(struct store_options){.clock = &store_clock, .create = true});
-    if (!g->st) return -1;
+    if (!g->st)
+        return -1;
     arena_init(&g->a, 0);
     *state = g;
     return 0;
@@ -48,17 +49,21 @@ int store_rig_teardown(void **state)
 
 void must(int r, const struct error *err)
 {
-    if (r != 0) fail_msg("%s", err->text);
+    if (r != 0)
+        fail_msg("%s", err->text);
 }
 
 /* emit one event of aggregate t/key (key NULL: none). */
-void emit_with(struct store *st, const char *type, const char *key, const char *payload, int64_t not_before)
+void emit_with(struct store *st, const char *type, const char *key, const char *payload,
+               int64_t not_before)
 {
     struct error err;
     char id[UUID_TEXT + 1];
     bool dup;
-    struct new_event ev = {.type = str_of(type), .payload = str_of(payload), .not_before = not_before};
-    if (key) ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
+    struct new_event ev = {
+        .type = str_of(type), .payload = str_of(payload), .not_before = not_before};
+    if (key)
+        ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
     must(st->ops->emit(st, NULL, &ev, id, &dup, &err), &err);
     assert_true(uuid7_valid(str_of(id)));
     assert_false(dup);
@@ -72,7 +77,8 @@ void emit(struct store *st, const char *key)
 void put_as(struct store *st, const char *name, enum order order, int lanes)
 {
     struct error err;
-    struct consumer_spec c = {.name = name, .events = "", .where = "", .retry = "fast", .order = order, .lanes = lanes};
+    struct consumer_spec c = {
+        .name = name, .events = "", .where = "", .retry = "fast", .order = order, .lanes = lanes};
     must(st->ops->consumer_put(st, &c, NULL, &err), &err);
 }
 
@@ -108,11 +114,13 @@ size_t claim(struct store_rig *g, const char *consumer)
 }
 
 /* settle g->b with the given outcomes; returns whether the claim was still ours. */
-bool settle_by(struct store_rig *g, const char *consumer, const char *owner, const struct outcome *out, size_t n)
+bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
+               const struct outcome *out, size_t n)
 {
     struct error err;
     bool lost;
-    struct settlement s = {.consumer = consumer, .owner = owner, .order = ORDER_KEY, .b = &g->b, .out = out, .n = n};
+    struct settlement s = {
+        .consumer = consumer, .owner = owner, .order = ORDER_KEY, .b = &g->b, .out = out, .n = n};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     return !lost;
 }
@@ -124,13 +132,17 @@ bool settle(struct store_rig *g, const char *consumer, const struct outcome *out
 
 struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t delay)
 {
-    return (struct outcome){
-        .ev = &g->b.ev[i], .kind = OUTCOME_RETRY, .attempts = attempts, .delay_ms = delay, .error = "boom"};
+    return (struct outcome){.ev = &g->b.ev[i],
+                            .kind = OUTCOME_RETRY,
+                            .attempts = attempts,
+                            .delay_ms = delay,
+                            .error = "boom"};
 }
 
 struct outcome behind(const struct store_rig *g, size_t i)
 {
-    return (struct outcome){.ev = &g->b.ev[i], .kind = OUTCOME_BEHIND, .attempts = g->b.ev[i].attempts};
+    return (struct outcome){
+        .ev = &g->b.ev[i], .kind = OUTCOME_BEHIND, .attempts = g->b.ev[i].attempts};
 }
 
 struct consumer_info look(struct store_rig *g, const char *name)
@@ -143,7 +155,8 @@ struct consumer_info look(struct store_rig *g, const char *name)
     return *c;
 }
 
-struct claim_request request_as(const char *consumer, const char *owner, enum order order, int lanes)
+struct claim_request request_as(const char *consumer, const char *owner, enum order order,
+                                int lanes)
 {
     struct claim_request req = request(consumer, owner);
     req.order = order;
@@ -152,9 +165,11 @@ struct claim_request request_as(const char *consumer, const char *owner, enum or
 }
 
 /* keyed emits with an idempotency key. */
-int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup, struct error *err)
+int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup,
+          struct error *err)
 {
-    struct new_event ev = {.type = STR("x"), .payload = str_of(payload), .idempotency_key = str_of(key)};
+    struct new_event ev = {
+        .type = STR("x"), .payload = str_of(payload), .idempotency_key = str_of(key)};
     return st->ops->emit(st, NULL, &ev, id, dup, err);
 }
 
@@ -165,11 +180,13 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
     const size_t n_parts = sizeof parts / sizeof *parts;
     size_t n = 0;
     the_case = c;
-    for (size_t i = 0; i < n_parts; i++) n += parts[i].n;
+    for (size_t i = 0; i < n_parts; i++)
+        n += parts[i].n;
     struct CMUnitTest *all = calloc(n, sizeof *all);
     n = 0;
     for (size_t i = 0; i < n_parts; i++) {
-        if (parts[i].n) memcpy(all + n, parts[i].tests, parts[i].n * sizeof *all);
+        if (parts[i].n)
+            memcpy(all + n, parts[i].tests, parts[i].n * sizeof *all);
         n += parts[i].n;
     }
     int failures = _cmocka_run_group_tests(c->name, all, n, NULL, NULL);

@@ -1,4 +1,5 @@
-/* store.h: the store-contract suite. Every store passes it unchanged: a program per store gives a struct store_case. */
+/* store.h: the store-contract suite. Every store passes it unchanged: a program per store gives a
+ * struct store_case. */
 #ifndef TESTS_CONTRACT_STORE_H
 #define TESTS_CONTRACT_STORE_H
 
@@ -13,7 +14,8 @@
 
 struct store_case {
     const char *name;
-    /* fresh makes an empty outbox and opens a handle on it, with the given options but create set. */
+    /* fresh makes an empty outbox and opens a handle on it, with the given options but create
+     * set. */
     struct store *(*fresh)(const struct store_options *opt);
     /* clean takes away what fresh made, after all handles were closed. */
     void (*clean)(void);
@@ -26,7 +28,8 @@ int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, si
 struct test_clock {
     int64_t mono, wall;
 };
-extern struct test_clock *store_now_at; /* a store whose clock is in another process may move it there */
+/* a store whose clock is in another process may move it there */
+extern struct test_clock *store_now_at;
 #define store_now (*store_now_at)
 extern const struct clock store_clock;
 

@@ -24,7 +24,8 @@ static struct letters letters(struct store_rig *g)
 {
     struct error err;
     struct letters l = {0};
-    must(g->st->ops->dead(g->st, &(struct dead_query){.consumer = "c"}, note_letter, &l, &err), &err);
+    must(g->st->ops->dead(g->st, &(struct dead_query){.consumer = "c"}, note_letter, &l, &err),
+         &err);
     return l;
 }
 
@@ -51,7 +52,8 @@ static void dead_letter_is_kept_whole_and_survives_trimming(void **state)
     assert_string_equal(l.error, "no use");
     assert_string_equal(l.payload, "{\"keep\":true}");
     int64_t n;
-    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c", .id = l.id}, &n, &err), &err);
+    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c", .id = l.id}, &n, &err),
+         &err);
     assert_int_equal(n, 1);
     assert_int_equal(claim(g, "c"), 1);
     assert_string_equal(g->b.ev[0].id.p, l.id);
@@ -76,7 +78,11 @@ static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state
     assert_int_equal(claim(g, "c"), 2);
     int64_t first = g->b.ev[0].seq, behind = g->b.ev[1].seq;
     struct outcome o[] = {
-        {.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "later"},
+        {.ev = &g->b.ev[0],
+         .kind = OUTCOME_RETRY,
+         .attempts = 1,
+         .delay_ms = 3600000,
+         .error = "later"},
         {.ev = &g->b.ev[1], .kind = OUTCOME_BEHIND},
     };
     assert_false(retry_now(g, first)); /* it is in somebody's hand */
@@ -135,8 +141,10 @@ static void new_consumer_starts_where_it_is_told(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    for (int i = 0; i < 5; i++) emit(g->st, "1");
-    struct consumer_spec c = {.name = "b", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    for (int i = 0; i < 5; i++)
+        emit(g->st, "1");
+    struct consumer_spec c = {
+        .name = "b", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
     c.name = "e";
     c.start = START_END;
@@ -174,7 +182,8 @@ static void order_and_lanes_change_only_when_through(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 4};
+    struct consumer_spec c = {
+        .name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 4};
     put(g->st, "c");
     emit(g->st, "1");
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
@@ -219,23 +228,30 @@ static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
 
 static struct consumer_spec with_events(const char *events)
 {
-    return (struct consumer_spec){
-        .name = "c", .events = events, .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    return (struct consumer_spec){.name = "c",
+                                  .events = events,
+                                  .where = "",
+                                  .retry = "fast",
+                                  .order = ORDER_KEY,
+                                  .lanes = 1};
 }
 
-static void refused(struct store_rig *g, const struct consumer_spec *c, const char *newer, const char *command)
+static void refused(struct store_rig *g, const struct consumer_spec *c, const char *newer,
+                    const char *command)
 {
     struct error err;
     assert_int_equal(g->st->ops->consumer_put(g->st, c, NULL, &err), -1);
     assert_int_equal(err.code, ERR_CONFLICT);
-    if (!strstr(err.text, newer) || !strstr(err.text, command)) fail_msg("it says: %s", err.text);
+    if (!strstr(err.text, newer) || !strstr(err.text, command))
+        fail_msg("it says: %s", err.text);
 }
 
 static void settings_that_were_replaced_do_not_come_back_by_themselves(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct consumer_spec old = with_events("a.*"), new = with_events("a.*, b.*"), third = with_events("c.*");
+    struct consumer_spec old = with_events("a.*"), new = with_events("a.*, b.*"),
+                         third = with_events("c.*");
     new.by = "relay-b:17";
     must(g->st->ops->consumer_put(g->st, &old, NULL, &err), &err);
     must(g->st->ops->consumer_put(g->st, &new, NULL, &err), &err);
@@ -245,7 +261,8 @@ static void settings_that_were_replaced_do_not_come_back_by_themselves(void **st
     refused(g, &old, "events \"a.*, b.*\"", "outbox consumers revert c --to 1");
     assert_string_equal(look(g, "c").spec.events, "a.*, b.*");
     must(g->st->ops->consumer_put(g->st, &new, NULL, &err), &err);
-    must(g->st->ops->consumer_put(g->st, &third, NULL, &err), &err); /* those nobody has had are as good as ever */
+    /* those nobody has had are as good as ever */
+    must(g->st->ops->consumer_put(g->st, &third, NULL, &err), &err);
     refused(g, &new, "events \"c.*\"", "--to 2");
     refused(g, &old, "events \"c.*\"", "--to 1");
 }
@@ -301,7 +318,8 @@ static void operator_brings_settings_back_on_purpose(void **state)
     must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err);
     a.how = PUT_START;
     must(g->st->ops->consumer_put(g->st, &a, NULL, &err), &err); /* its workers go on */
-    refused(g, &b, "events \"a.*\"", "--to 2");                  /* and those with the others stand by */
+    /* and those with the others stand by */
+    refused(g, &b, "events \"a.*\"", "--to 2");
     must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
     assert_int_equal(n, 2);
     assert_string_equal(list[0].events, "a.*");
@@ -387,7 +405,8 @@ static void start_ahead_of_the_head_survives_a_change_of_lanes(void **state)
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
     c.lanes = 2;
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
-    for (int i = 0; i < 4; i++) emit(g->st, NULL);
+    for (int i = 0; i < 4; i++)
+        emit(g->st, NULL);
     size_t n = 0;
     for (int i = 0; i < 2; i++) {
         struct claim_request req = request_as("c", "me", ORDER_KEY, 2);
@@ -456,10 +475,17 @@ static void bad_consumer_names_are_refused(void **state)
 {
     struct store_rig *g = *state;
     static const char *const bad[] = {
-        "", "a b", "a/b", "x'y", "a;b", "\xc3\xa9", "0123456789012345678901234567890123456789012345678901234567890123"};
+        "",
+        "a b",
+        "a/b",
+        "x'y",
+        "a;b",
+        "\xc3\xa9",
+        "0123456789012345678901234567890123456789012345678901234567890123"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct error err;
-        struct consumer_spec c = {.name = bad[i], .events = "", .where = "", .retry = "", .lanes = 1};
+        struct consumer_spec c = {
+            .name = bad[i], .events = "", .where = "", .retry = "", .lanes = 1};
         assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
         assert_int_equal(err.code, ERR_CONFIG);
     }
@@ -482,7 +508,9 @@ static struct trim_result trim(struct store_rig *g, bool dry)
 {
     struct error err;
     struct trim_result t;
-    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1000, .dry_run = dry}, &t, &err), &err);
+    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1000, .dry_run = dry}, &t,
+                          &err),
+         &err);
     return t;
 }
 
@@ -511,7 +539,8 @@ static void trim_takes_old_events_that_everyone_is_past(void **state)
     assert_int_equal(claim(g, "c"), 1);
 }
 
-/* Retention is 1000 ms in these; trimming is what notices that a consumer has got past something. */
+/* Retention is 1000 ms in these; trimming is what notices that a consumer has got past
+ * something. */
 static void event_delivered_late_is_kept_for_the_retention_time_after_its_delivery(void **state)
 {
     struct store_rig *g = *state;
@@ -628,7 +657,8 @@ static void removed_consumer_frees_what_the_others_had_long_ago(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now(void **state)
+static void clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now(
+    void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -694,7 +724,8 @@ static void trim_works_in_small_batches(void **state)
     struct error err;
     struct trim_result t;
     put(g->st, "c");
-    for (int i = 0; i < 25; i++) emit(g->st, "1");
+    for (int i = 0; i < 25; i++)
+        emit(g->st, "1");
     deliver(g, "c", 25);
     trim(g, false);
     pass(2000);
@@ -754,7 +785,8 @@ static int note_event(void *ctx, const struct event *ev, const struct delivery_i
     struct seen *s = ctx;
     (void)ev;
     s->n++;
-    if (n) s->state = d[0].state, s->attempts = d[0].attempts;
+    if (n)
+        s->state = d[0].state, s->attempts = d[0].attempts;
     return 0;
 }
 
@@ -788,7 +820,8 @@ static void every_state_of_the_contract_is_shown(void **state)
     emit(g->st, "2");
     assert_int_equal(claim(g, "c"), 1);
     assert_true(settle(g, "c", NULL, 0));
-    assert_int_equal(events(g, (struct event_query){.newest_first = true, .limit = 1}).state, STATE_DELIVERED);
+    assert_int_equal(events(g, (struct event_query){.newest_first = true, .limit = 1}).state,
+                     STATE_DELIVERED);
 }
 
 /* state_of_nth: of the nth event there is, for consumer c. */
@@ -808,10 +841,12 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     struct error err;
     int64_t n;
     put(g->st, "c");
-    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
     assert_int_equal(claim(g, "c"), 3);
-    struct outcome o[] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"},
-                          {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"}};
+    struct outcome o[] = {
+        {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"},
+        {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 3, .error = "no use"}};
     assert_true(settle(g, "c", o, 2));
     struct letters l = letters(g);
     must(g->st->ops->dead_drop(g->st, &(struct dead_query){.id = l.id}, &n, &err), &err);
@@ -856,9 +891,15 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct consumer_spec c = {
-        .name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1, .start = START_END};
-    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    struct consumer_spec c = {.name = "c",
+                              .events = "",
+                              .where = "",
+                              .retry = "fast",
+                              .order = ORDER_KEY,
+                              .lanes = 1,
+                              .start = START_END};
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
     emit(g->st, "1");
     assert_int_equal(state_of_nth(g, 3), STATE_BEFORE_START);
@@ -876,9 +917,11 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     c.start = START_SEQ;
     c.start_seq = last + 2;
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
-    for (int i = 0; i < 2; i++) emit(g->st, "1");
+    for (int i = 0; i < 2; i++)
+        emit(g->st, "1");
     assert_int_equal(state_of_nth(g, 4), STATE_BEFORE_START);
-    assert_int_equal(state_of_nth(g, 5), STATE_BEFORE_START); /* it was told to start further ahead */
+    /* it was told to start further ahead */
+    assert_int_equal(state_of_nth(g, 5), STATE_BEFORE_START);
     assert_int_equal(state_of_nth(g, 6), STATE_PENDING);
     assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
 }
@@ -899,19 +942,26 @@ static void expired_claim_reads_as_pending(void **state)
     assert_true(settle(g, "c", &o, 1));
     assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
     pass(10);
-    for (int i = 0; i < 2; i++) assert_int_equal(claim(g, "c"), 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(claim(g, "c"), 1);
     assert_int_equal(state_of_nth(g, 1), STATE_INFLIGHT);
     pass(LEASE + 1);
     assert_int_equal(state_of_nth(g, 1), STATE_FAILED);
 }
 
-/* refilter gives consumer c another filter; ret_f, which the caller frees, is what a worker needs with it. */
-static struct claim_request refilter(struct store_rig *g, const char *events, const char *where, struct filter **ret_f)
+/* refilter gives consumer c another filter; ret_f, which the caller frees, is what a worker needs
+ * with it. */
+static struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
+                                     struct filter **ret_f)
 {
     struct error err;
     struct claim_request req = request("c", "me");
-    struct consumer_spec c = {
-        .name = "c", .events = events, .where = where, .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    struct consumer_spec c = {.name = "c",
+                              .events = events,
+                              .where = where,
+                              .retry = "fast",
+                              .order = ORDER_KEY,
+                              .lanes = 1};
     must(g->st->ops->consumer_put(g->st, &c, NULL, &err), &err);
     must(filter_new(events, where, ret_f, &err), &err);
     req.events = events;
@@ -933,7 +983,8 @@ static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
     claim_by(g, req);
     req = refilter(g, "b.*", "v = 2", &f[1]);
     assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* it was, whatever the filter is now */
-    assert_int_equal(state_of_nth(g, 2), STATE_SKIPPED);   /* it matches now, and was never delivered */
+    /* it matches now, and was never delivered */
+    assert_int_equal(state_of_nth(g, 2), STATE_SKIPPED);
     emit_with(g->st, "b.x", "1", "{\"v\":1}", 0);
     emit_with(g->st, "b.x", "1", "{\"v\":2}", 0);
     emit_with(g->st, "a.x", "1", "{\"v\":2}", 0);
@@ -945,10 +996,12 @@ static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
     assert_true(settle(g, "c", NULL, 0));
     claim_by(g, req);
     refilter(g, "", "", &f[2]);
-    static const enum delivery_state want[] = {STATE_DELIVERED, STATE_SKIPPED, STATE_SKIPPED, STATE_DELIVERED,
-                                               STATE_SKIPPED};
-    for (int i = 0; i < 5; i++) assert_int_equal(state_of_nth(g, i + 1), want[i]);
-    for (int i = 0; i < 3; i++) filter_free(f[i]);
+    static const enum delivery_state want[] = {STATE_DELIVERED, STATE_SKIPPED, STATE_SKIPPED,
+                                               STATE_DELIVERED, STATE_SKIPPED};
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(state_of_nth(g, i + 1), want[i]);
+    for (int i = 0; i < 3; i++)
+        filter_free(f[i]);
 }
 
 static void failed_event_is_delivered_although_the_filter_changed_meanwhile(void **state)
@@ -966,7 +1019,8 @@ static void failed_event_is_delivered_although_the_filter_changed_meanwhile(void
     assert_int_equal(claim_by(g, req), 1);
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED);
-    for (int i = 0; i < 2; i++) filter_free(f[i]);
+    for (int i = 0; i < 2; i++)
+        filter_free(f[i]);
 }
 
 static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **state)
@@ -977,7 +1031,8 @@ static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **sta
     emit_with(g->st, "a.x", "1", "{}", 0);
     emit_with(g->st, "b.x", "2", "{}", 0);
     emit_with(g->st, "a.x", "3", "{}", 0);
-    assert_int_equal(claim_by(g, req), 2); /* its worker dies, perhaps before it delivered anything */
+    /* its worker dies, perhaps before it delivered anything */
+    assert_int_equal(claim_by(g, req), 2);
     req = refilter(g, "b.*", "", &f[1]);
     pass(LEASE + 1);
     req.owner = "other";
@@ -985,10 +1040,12 @@ static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **sta
     assert_string_equal(g->b.ev[0].type.p, "b.x");
     assert_int_equal(state_of_nth(g, 2), STATE_INFLIGHT);
     assert_true(settle_by(g, "c", "other", NULL, 0));
-    assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED); /* nobody knows; and nobody will deliver it */
+    /* nobody knows; and nobody will deliver it */
+    assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED);
     assert_int_equal(state_of_nth(g, 2), STATE_DELIVERED);
     assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);
-    for (int i = 0; i < 2; i++) filter_free(f[i]);
+    for (int i = 0; i < 2; i++)
+        filter_free(f[i]);
 }
 
 static void events_can_be_found_by_type_key_state_and_id(void **state)
@@ -999,7 +1056,8 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
     emit_with(g->st, "b.x", "2", "{}", 0);
     assert_int_equal(events(g, (struct event_query){.type = "a.*"}).n, 1);
     assert_int_equal(events(g, (struct event_query){.type = "*"}).n, 2);
-    assert_int_equal(events(g, (struct event_query){.aggregate_type = STR("t"), .aggregate_id = STR("2")}).n, 1);
+    assert_int_equal(
+        events(g, (struct event_query){.aggregate_type = STR("t"), .aggregate_id = STR("2")}).n, 1);
     assert_int_equal(events(g, (struct event_query){.state = STATE_PENDING + 1}).n, 2);
     assert_int_equal(events(g, (struct event_query){.state = STATE_DELIVERED + 1}).n, 0);
     assert_int_equal(claim(g, "c"), 2);
@@ -1065,7 +1123,8 @@ static void gauge_looks_at_no_more_than_so_many_events(void **state)
     struct error err;
     put(g->st, "c");
     must(g->st->ops->begin(g->st, &err), &err);
-    for (int i = 0; i < STORE_PROBE_EVENTS + 50; i++) emit_with(g->st, i < 5 ? "old" : "new", NULL, "1", 0);
+    for (int i = 0; i < STORE_PROBE_EVENTS + 50; i++)
+        emit_with(g->st, i < 5 ? "old" : "new", NULL, "1", 0);
     must(g->st->ops->commit(g->st, &err), &err);
     struct consumer_gauge c = gauge(g, "c");
     assert_true(c.behind >= STORE_PROBE_EVENTS + 50);
@@ -1115,7 +1174,8 @@ static void behind_asks_the_predicate(void **state)
     struct store_rig *g = *state;
     struct filter *f;
     struct claim_request req = refilter(g, "", "v = 1", &f);
-    for (int i = 0; i < 10; i++) emit_with(g->st, "a", NULL, i % 2 ? "{\"v\":1}" : "{\"v\":2}", 0);
+    for (int i = 0; i < 10; i++)
+        emit_with(g->st, "a", NULL, i % 2 ? "{\"v\":1}" : "{\"v\":2}", 0);
     assert_int_equal(look(g, "c").behind, 5);
     assert_true(look(g, "c").behind_exact);
     req.max_events = 4;
@@ -1130,7 +1190,8 @@ static void expired_claim_is_behind_again_and_not_in_flight(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
-    for (int i = 0; i < 3; i++) emit(g->st, NULL);
+    for (int i = 0; i < 3; i++)
+        emit(g->st, NULL);
     assert_int_equal(claim(g, "c"), 3);
     assert_int_equal(look(g, "c").inflight, 3);
     assert_int_equal(look(g, "c").behind, 0);
@@ -1140,7 +1201,8 @@ static void expired_claim_is_behind_again_and_not_in_flight(void **state)
     assert_int_equal(i.claims, 0);
     assert_int_equal(i.behind, 3);
     assert_true(i.oldest_at > 0);
-    assert_int_equal(claim(g, "c"), 1); /* taken over: all three are parked now, and one of them in flight */
+    /* taken over: all three are parked now, and one of them in flight */
+    assert_int_equal(claim(g, "c"), 1);
     i = look(g, "c");
     assert_int_equal(i.inflight, 1);
     assert_int_equal(i.parked, 2);
@@ -1153,7 +1215,8 @@ static void large_backlog_is_counted_about(void **state)
     struct error err;
     put(g->st, "c");
     must(g->st->ops->begin(g->st, &err), &err);
-    for (int i = 0; i < STORE_COUNT_EVENTS + 500; i++) emit_with(g->st, "a", NULL, "1", 0);
+    for (int i = 0; i < STORE_COUNT_EVENTS + 500; i++)
+        emit_with(g->st, "a", NULL, "1", 0);
     must(g->st->ops->commit(g->st, &err), &err);
     struct consumer_info i = look(g, "c");
     assert_false(i.behind_exact);

@@ -11,7 +11,8 @@ static void claimed_events_are_out_of_everyone_elses_reach(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
-    for (int i = 0; i < 10; i++) emit(g->st, "1");
+    for (int i = 0; i < 10; i++)
+        emit(g->st, "1");
     struct claim_request req = request("c", "me");
     req.max_events = 4;
     assert_int_equal(claim_by(g, req), 4);
@@ -44,7 +45,8 @@ struct racer {
 static void note(struct race *race, const struct batch *b)
 {
     pthread_mutex_lock(&race->lock);
-    for (size_t i = 0; i < b->n && race->n < 2 * RACE_EVENTS; i++) race->seq[race->n++] = b->ev[i].seq;
+    for (size_t i = 0; i < b->n && race->n < 2 * RACE_EVENTS; i++)
+        race->seq[race->n++] = b->ev[i].seq;
     pthread_mutex_unlock(&race->lock);
 }
 
@@ -63,7 +65,8 @@ static void *claim_all(void *arg)
         b.n = 0;
         bool claimed = r->st->ops->turn(r->st, NULL, NULL, &req, &a, &b, &hint, &r->err) == 0;
         r->failed = !claimed && r->err.code != ERR_BUSY;
-        if (claimed && b.n == 0) break;
+        if (claimed && b.n == 0)
+            break;
         note(r->race, &b);
     } while (!r->failed);
     arena_release(&a);
@@ -85,7 +88,8 @@ static void racing_claimers_never_get_the_same_event(void **state)
     race = (struct race){.lock = PTHREAD_MUTEX_INITIALIZER};
     put_as(g->st, "c", ORDER_NONE, 1);
     must(g->st->ops->begin(g->st, &err), &err);
-    for (int i = 0; i < RACE_EVENTS; i++) emit(g->st, NULL);
+    for (int i = 0; i < RACE_EVENTS; i++)
+        emit(g->st, NULL);
     must(g->st->ops->commit(g->st, &err), &err);
     for (int i = 0; i <= RACERS; i++) {
         r[i] = (struct racer){.race = &race};
@@ -93,25 +97,31 @@ static void racing_claimers_never_get_the_same_event(void **state)
         must(g->st->ops->dup(g->st, &r[i].st, &err), &err);
     }
 
-    for (int i = 0; i < RACERS; i++) pthread_create(&r[i].thread, NULL, claim_all, &r[i]);
-    for (int i = 0; i < RACERS; i++) pthread_join(r[i].thread, NULL);
+    for (int i = 0; i < RACERS; i++)
+        pthread_create(&r[i].thread, NULL, claim_all, &r[i]);
+    for (int i = 0; i < RACERS; i++)
+        pthread_join(r[i].thread, NULL);
     claim_all(&r[RACERS]); /* what everybody stepped over in the end, if anything */
 
     for (int i = 0; i <= RACERS; i++) {
-        if (r[i].failed) fail_msg("%s", r[i].err.text); /* a deadlock, say */
+        if (r[i].failed)
+            fail_msg("%s", r[i].err.text); /* a deadlock, say */
         store_close(r[i].st);
     }
     assert_int_equal(race.n, RACE_EVENTS);
     qsort(race.seq, race.n, sizeof *race.seq, by_number);
-    for (size_t i = 1; i < race.n; i++) assert_true(race.seq[i] > race.seq[i - 1]);
+    for (size_t i = 1; i < race.n; i++)
+        assert_true(race.seq[i] > race.seq[i - 1]);
 }
 
 static void without_order_owners_share_a_lane(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_NONE, 1);
-    for (int i = 0; i < 10; i++) emit(g->st, "1");
-    struct claim_request a = request_as("c", "me", ORDER_NONE, 1), b = request_as("c", "you", ORDER_NONE, 1);
+    for (int i = 0; i < 10; i++)
+        emit(g->st, "1");
+    struct claim_request a = request_as("c", "me", ORDER_NONE, 1),
+                         b = request_as("c", "you", ORDER_NONE, 1);
     a.max_events = 4;
     assert_int_equal(claim_by(g, a), 4);
     int64_t last = g->b.ev[3].seq;
@@ -123,12 +133,14 @@ static void one_owner_may_hold_several_claims_of_a_lane(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
-    for (int i = 0; i < 4; i++) emit(g->st, "1");
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "1");
     struct claim_request req = request("c", "me");
     req.max_events = 2;
     assert_int_equal(claim_by(g, req), 2);
     int64_t epoch = g->b.epoch;
-    assert_int_equal(claim_by(g, req), 0); /* one it has forgotten, as when the answer got lost, is in the way */
+    /* one it has forgotten, as when the answer got lost, is in the way */
+    assert_int_equal(claim_by(g, req), 0);
     assert_true(g->hint.busy);
     req.known = &epoch;
     req.n_known = 1;
@@ -190,7 +202,8 @@ static void events_there_is_no_memory_for_are_not_claimed(void **state)
     emit(g->st, "1");
     for (int attempts = 0; attempts < 2; attempts++) { /* fresh, then parked */
         arena_init(&small, 64);
-        assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, &err), -1);
+        assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, &err),
+                         -1);
         assert_int_equal(err.code, ERR_NOMEM);
         arena_release(&small);
         assert_int_equal(look(g, "c").inflight, 0);
@@ -227,12 +240,14 @@ static void consumers_dont_see_each_other(void **state)
     pass(1000);
     assert_int_equal(claim(g, "b"), 1);
     assert_int_equal(g->b.ev[0].attempts, 1);
-    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
+    o = (struct outcome){
+        .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
     assert_true(settle(g, "b", &o, 1));
     assert_int_equal(look(g, "b").dead, 1);
     assert_int_equal(look(g, "a").dead, 0);
     assert_int_equal(claim(g, "b"), 0);
-    assert_true(g->hint.through); /* and `a`, which still holds the first one, kept it from nothing */
+    /* and `a`, which still holds the first one, kept it from nothing */
+    assert_true(g->hint.through);
 }
 
 static void batch_ends_at_max_bytes(void **state)
@@ -243,7 +258,8 @@ static void batch_ends_at_max_bytes(void **state)
     memset(big, ' ', sizeof big);
     memcpy(big, "1", 1);
     big[sizeof big - 1] = '\0';
-    for (int i = 0; i < 10; i++) emit_with(g->st, "x", "1", big, 0);
+    for (int i = 0; i < 10; i++)
+        emit_with(g->st, "x", "1", big, 0);
     struct claim_request req = request("c", "me");
     req.max_bytes = 5000;
     assert_int_equal(claim_by(g, req), 2);
@@ -261,7 +277,8 @@ static void lanes_split_the_keys_and_lose_none(void **state)
         snprintf(key, sizeof key, "%d", i % 40);
         emit(g->st, key);
     }
-    for (int i = 0; i < 40; i++) lane_of[i] = -1;
+    for (int i = 0; i < 40; i++)
+        lane_of[i] = -1;
     for (int i = 0; i < 4; i++) {
         struct claim_request req = request_as("c", "me", ORDER_KEY, 4);
         req.lane_hint = i;
@@ -299,7 +316,8 @@ static void filter_passes_over_what_does_not_match(void **state)
     struct error err;
     struct filter *f;
     put(g->st, "c");
-    for (int i = 0; i < 5; i++) emit_with(g->st, i % 2 ? "a.x" : "b.x", "1", i == 3 ? "{\"k\":1}" : "{\"k\":2}", 0);
+    for (int i = 0; i < 5; i++)
+        emit_with(g->st, i % 2 ? "a.x" : "b.x", "1", i == 3 ? "{\"k\":1}" : "{\"k\":2}", 0);
     must(filter_new("a.*", "k = 1", &f, &err), &err);
     struct claim_request req = request("c", "me");
     req.filter = f;
@@ -318,7 +336,8 @@ static void a_filter_that_never_matches_still_gets_to_the_end(void **state)
     struct error err;
     struct filter *f;
     put(g->st, "c");
-    for (int i = 0; i < 50; i++) emit(g->st, "1");
+    for (int i = 0; i < 50; i++)
+        emit(g->st, "1");
     must(filter_new("zzz", NULL, &f, &err), &err);
     struct claim_request req = request("c", "me");
     req.filter = f;
@@ -430,7 +449,8 @@ static void clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long(void
         assert_int_equal(claim(g, "c"), 0);
         assert_in_range(g->hint.wait_ms, 1, i ? 10001 : 1000);
         pass(g->hint.wait_ms);
-        if (i == 0) continue;
+        if (i == 0)
+            continue;
         assert_int_equal(claim(g, "c"), 0); /* noticed */
         pass(g->hint.wait_ms);
     }
@@ -467,10 +487,12 @@ static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(v
     struct store_rig *g = *state;
     int64_t seqs[3];
     put(g->st, "c");
-    for (int i = 0; i < 3; i++) emit(g->st, i == 0 ? "1" : i == 1 ? "2" : "3");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, i == 0 ? "1" : i == 1 ? "2" : "3");
     assert_int_equal(claim(g, "c"), 3);
     struct batch old = g->b;
-    for (int i = 0; i < 3; i++) seqs[i] = g->b.ev[i].seq;
+    for (int i = 0; i < 3; i++)
+        seqs[i] = g->b.ev[i].seq;
     pass(LEASE);
     emit(g->st, "9");
     struct claim_request req = request("c", "you");
@@ -498,7 +520,8 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
     put(g->st, "c");
-    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
     req.max_events = 1;
     assert_int_equal(claim_by(g, req), 1);
     int64_t first = g->b.ev[0].seq, epochs[2] = {g->b.epoch, 0};
@@ -512,7 +535,8 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     assert_true(g->hint.busy);
     req.n_known = 1;
     assert_int_equal(claim_by(g, req),
-                     0); /* and so would the third, for its owner as well, if it does not know of it */
+                     /* and so would the third, for its owner as well, if it does not know of it */
+                     0);
     pass(LEASE);
     for (int i = 0; i < 3; i++) {
         struct claim_request you = request("c", "you");
@@ -557,7 +581,8 @@ static void poison_event_is_buried_alone(void **state)
     assert_int_equal(claim(g, "c"), 3); /* and the process dies */
     pass(LEASE);
     for (int i = 0; i < 20; i++) {
-        if (claim(g, "c") == 0) break;
+        if (claim(g, "c") == 0)
+            break;
         assert_int_equal(g->b.n, 1);
         if (strcmp(g->b.ev[0].aggregate_id.p, "poison") == 0) {
             assert_int_equal(g->b.ev[0].attempts, crashes);
@@ -579,7 +604,8 @@ static void take_over_keeps_the_order_of_a_key(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
-    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
     assert_int_equal(claim(g, "c"), 3);
     int64_t first = g->b.ev[0].seq;
     pass(LEASE);
@@ -662,7 +688,8 @@ static void error_that_no_database_could_store_makes_no_settlement_fail(void **s
     struct store_rig *g = *state;
     struct error err;
     static char huge[10 << 20];
-    static const char *const said[] = {"\xff\xfe not UTF-8 \xed\xa0\x80", "\x1b[31mred\x01\x7f", "\xc0\x80", huge};
+    static const char *const said[] = {"\xff\xfe not UTF-8 \xed\xa0\x80", "\x1b[31mred\x01\x7f",
+                                       "\xc0\x80", huge};
     memset(huge, '\xe2', sizeof huge - 1);
     put(g->st, "c");
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
@@ -702,30 +729,36 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
     assert_int_equal(claim(g, "c"), 2);
     assert_int_equal(g->b.ev[0].attempts, 2);
     assert_int_equal(g->b.ev[1].attempts, 0);
-    struct outcome dead = {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "gave up"};
-    assert_true(settle(g, "c", &dead, 1)); /* the second was delivered once the first was out of the way */
+    struct outcome dead = {
+        .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "gave up"};
+    /* the second was delivered once the first was out of the way */
+    assert_true(settle(g, "c", &dead, 1));
     assert_int_equal(look(g, "c").dead, 1);
     assert_int_equal(look(g, "c").parked, 0);
 }
 
-/* The first is delivered, or buried, in the very settlement in which the second fails: that is out of the way, but the second
- * waits as long as it was told to. */
+/* The first is delivered, or buried, in the very settlement in which the second fails: that is out
+ * of the way, but the second waits as long as it was told to. */
 static void follower_that_fails_in_the_claim_of_its_first_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
     for (int way = 0; way < 2; way++) {
         const char *name = way ? "buried" : "delivered";
         put(g->st, name);
-        for (int i = 0; way == 0 && i < 2; i++) emit(g->st, "1");
+        for (int i = 0; way == 0 && i < 2; i++)
+            emit(g->st, "1");
         assert_int_equal(claim(g, name), 2);
         struct outcome o[2] = {failed(g, 0, 1, 10), behind(g, 1)};
         assert_true(settle(g, name, o, 2));
         pass(10);
         assert_int_equal(claim(g, name), 2);
-        struct outcome again[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"},
-                                   failed(g, 1, 1, 1000)};
-        if (way) assert_true(settle(g, name, again, 2));
-        else assert_true(settle(g, name, &again[1], 1));
+        struct outcome again[2] = {
+            {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"},
+            failed(g, 1, 1, 1000)};
+        if (way)
+            assert_true(settle(g, name, again, 2));
+        else
+            assert_true(settle(g, name, &again[1], 1));
         pass(990);
         assert_int_equal(claim(g, name), 0);
         pass(10);
@@ -748,7 +781,8 @@ static void what_waits_behind_steps_forward_when_the_first_is_buried(void **stat
     struct claim_request req = request("c", "me");
     req.max_events = 1;
     assert_int_equal(claim_by(g, req), 1);
-    struct outcome dead = {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
+    struct outcome dead = {
+        .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
     assert_true(settle(g, "c", &dead, 1));
     assert_int_equal(claim(g, "c"), 1);
     assert_int_equal(g->b.ev[0].attempts, 0);
@@ -786,7 +820,8 @@ static void without_order_a_failure_holds_nobody_back(void **state)
     emit(g->st, "1");
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_NONE, 1)), 1);
     struct outcome o = failed(g, 0, 1, 1000);
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_NONE, .b = &g->b, .out = &o, .n = 1};
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_NONE, .b = &g->b, .out = &o, .n = 1};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     emit(g->st, "1");
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_NONE, 1)), 1);
@@ -803,7 +838,8 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
     emit(g->st, "2");
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 2);
     struct outcome o[2] = {failed(g, 0, 1, 1000), behind(g, 1)};
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_GLOBAL, .b = &g->b, .out = o, .n = 2};
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_GLOBAL, .b = &g->b, .out = o, .n = 2};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     emit(g->st, "3");
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 0);
@@ -816,8 +852,9 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "3");
 }
 
-/* Three claims of another worker: the first failed, the second lives, the third was forgotten and ran out, but has to wait for
- * the second. Whoever looks waits for that, too, instead of looking again and again. */
+/* Three claims of another worker: the first failed, the second lives, the third was forgotten and
+ * ran out, but has to wait for the second. Whoever looks waits for that, too, instead of looking
+ * again and again. */
 static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void **state)
 {
     struct store_rig *g = *state;
@@ -834,12 +871,15 @@ static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void 
         emit(g->st, "1");
         assert_int_equal(claim_by(g, req), 1);
         b[i] = g->b;
-        if (i == 0) first = g->b.ev[0];
+        if (i == 0)
+            first = g->b.ev[0];
         known[req.n_known++] = g->b.epoch;
     }
     b[0].ev = &first;
-    struct outcome o = {.ev = &first, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "x"};
-    struct settlement s = {.consumer = "c", .owner = "you", .order = ORDER_GLOBAL, .b = &b[0], .out = &o, .n = 1};
+    struct outcome o = {
+        .ev = &first, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "x"};
+    struct settlement s = {
+        .consumer = "c", .owner = "you", .order = ORDER_GLOBAL, .b = &b[0], .out = &o, .n = 1};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     assert_false(lost);
     pass(LEASE - 1);
@@ -905,7 +945,8 @@ static void delayed_event_that_is_due_is_not_through(void **state)
     assert_int_equal(g->hint.crashed, 1);
     assert_true(g->hint.through);
     pass(5000);
-    assert_int_equal(claim_by(g, req), 0); /* due, but another consumer of the process is at a careful event */
+    /* due, but another consumer of the process is at a careful event */
+    assert_int_equal(claim_by(g, req), 0);
     assert_false(g->hint.through);
     assert_int_equal(claim(g, "c"), 1);
 }
@@ -916,10 +957,12 @@ static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
     struct error err;
     bool lost;
     put(g->st, "c");
-    for (int i = 0; i < 4; i++) emit(g->st, "1");
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "1");
     assert_int_equal(claim(g, "c"), 4);
     int64_t first = g->b.ev[0].seq;
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .release_from = first + 2};
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .release_from = first + 2};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     assert_false(lost);
     assert_int_equal(look(g, "c").parked, 0);
@@ -944,8 +987,11 @@ static void what_the_predicate_excludes_is_not_counted_as_given_back(void **stat
         emit_with(g->st, "a", "1", "{\"k\":2}", 0);
     }
     assert_int_equal(claim_by(g, req), 3);
-    struct settlement s = {
-        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .release_from = g->b.ev[1].seq};
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &g->b,
+                           .release_from = g->b.ev[1].seq};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     assert_int_equal(look(g, "c").delivered, 1);
     assert_int_equal(claim_by(g, req), 2);
@@ -976,7 +1022,11 @@ static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(
     req.n_known = 1;
     assert_int_equal(claim_by(g, req), 0); /* moves the position past it */
     assert_int_equal(g->hint.skipped, 1);
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &one, .release_from = one.from + 1};
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &one,
+                           .release_from = one.from + 1};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     assert_int_equal(look(g, "c").parked, 0);
     assert_int_equal(claim_by(g, req), 2);
@@ -991,7 +1041,8 @@ static void released_tail_before_another_claim_is_parked(void **state)
     bool lost;
     struct claim_request req = request("c", "me");
     put(g->st, "c");
-    for (int i = 0; i < 4; i++) emit(g->st, "1");
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "1");
     req.max_events = 2;
     assert_int_equal(claim_by(g, req), 2);
     struct batch one = g->b;
@@ -1003,8 +1054,11 @@ static void released_tail_before_another_claim_is_parked(void **state)
     req.known = &one.epoch;
     req.n_known = 1;
     assert_int_equal(claim_by(g, req), 2);
-    struct settlement s = {
-        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &one, .release_from = copies[0].seq};
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &one,
+                           .release_from = copies[0].seq};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     assert_int_equal(look(g, "c").parked, 2);
     struct batch two = g->b;
@@ -1034,8 +1088,8 @@ static int see_mark(void *ctx, const char *consumer, const struct hwm *m, int64_
     struct marks_seen *seen = ctx;
     size_t n = strlen(seen->text);
     assert_true(at > 0);
-    snprintf(seen->text + n, sizeof seen->text - n, "%s/%.*s=%lld-%lld ", consumer, (int)m->stream.n, m->stream.p,
-             (long long)m->hi, (long long)m->lo);
+    snprintf(seen->text + n, sizeof seen->text - n, "%s/%.*s=%lld-%lld ", consumer,
+             (int)m->stream.n, m->stream.p, (long long)m->hi, (long long)m->lo);
     return 0;
 }
 
@@ -1047,12 +1101,17 @@ static void assert_marks(struct store_rig *g, const char *stream, const char *wa
     assert_string_equal(seen.text, want);
 }
 
-static bool settle_with(struct store_rig *g, const char *consumer, const char *owner, const struct hwm *marks, size_t n)
+static bool settle_with(struct store_rig *g, const char *consumer, const char *owner,
+                        const struct hwm *marks, size_t n)
 {
     struct error err;
     bool lost;
-    struct settlement s = {
-        .consumer = consumer, .owner = owner, .order = ORDER_KEY, .b = &g->b, .marks = marks, .n_marks = n};
+    struct settlement s = {.consumer = consumer,
+                           .owner = owner,
+                           .order = ORDER_KEY,
+                           .b = &g->b,
+                           .marks = marks,
+                           .n_marks = n};
     must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
     return !lost;
 }
@@ -1062,7 +1121,8 @@ static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
     struct store_rig *g = *state;
     put(g->st, "c");
     put(g->st, "d");
-    for (int i = 0; i < 3; i++) emit(g->st, "1");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
     assert_marks(g, NULL, "");
     assert_int_equal(claim(g, "c"), 3);
     const struct hwm two[] = {{STR("a \"'\\"), 5, 7}, {STR("b"), 5, 1}};

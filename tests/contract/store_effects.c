@@ -1,4 +1,5 @@
-/* store_effects.c: what handlers do, the record of it and the settlement of their claim, in one transaction (G8). */
+/* store_effects.c: what handlers do, the record of it and the settlement of their claim, in one
+ * transaction (G8). */
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 #include "store_impl.h"
@@ -19,7 +20,8 @@ static struct store *worker(struct store_rig *g)
 /* sneak does what a handler should not: it speaks to the connection behind our back. */
 static bool sneak(struct store *w, const char *sql)
 {
-    if (sqlite_handle(w)) return sqlite3_exec(sqlite_handle(w), sql, NULL, NULL, NULL) == SQLITE_OK;
+    if (sqlite_handle(w))
+        return sqlite3_exec(sqlite_handle(w), sql, NULL, NULL, NULL) == SQLITE_OK;
     PGresult *r = PQexec(postgres_handle(w), sql);
     ExecStatusType s = PQresultStatus(r);
     PQclear(r);
@@ -76,8 +78,10 @@ static void effect_record_and_settlement_commit_together(void **state)
         assert_true(put_handled(w, "h", "k"));
         emit(w, "2");
         assert_true(settle_in(w, g));
-        if (round == 0) w->ops->rollback(w);
-        else must(w->ops->commit(w, &err), &err);
+        if (round == 0)
+            w->ops->rollback(w);
+        else
+            must(w->ops->commit(w, &err), &err);
         assert_int_equal(is_handled(w, "h", "k"), round);
         assert_int_equal(delivered(g), round);
         assert_int_equal(look(g, "c").inflight, 1 - round);
@@ -131,17 +135,21 @@ static void inbox_knows_what_was_handled(void **state)
     struct store_rig *g = *state;
     struct error err;
     struct store *w = worker(g);
-    struct inbox_key k[] = {
-        {STR("a"), STR("1")}, {STR("b"), STR("1")}, {STR("a"), STR("2\"\\',{}")}, {STR("a"), STR("")}};
+    struct inbox_key k[] = {{STR("a"), STR("1")},
+                            {STR("b"), STR("1")},
+                            {STR("a"), STR("2\"\\',{}")},
+                            {STR("a"), STR("")}};
     bool there[4], skip[4] = {false, true, false, false}, all;
     must(w->ops->handled(w, k, 4, there, &err), &err);
-    for (int i = 0; i < 4; i++) assert_false(there[i]);
+    for (int i = 0; i < 4; i++)
+        assert_false(there[i]);
     must(w->ops->begin(w, &err), &err);
     must(w->ops->handled_put(w, k, skip, 4, &all, &err), &err);
     assert_true(all);
     must(w->ops->commit(w, &err), &err);
     must(w->ops->handled(w, k, 4, there, &err), &err);
-    for (int i = 0; i < 4; i++) assert_int_equal(there[i], !skip[i]);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(there[i], !skip[i]);
     must(w->ops->begin(w, &err), &err);
     skip[1] = false;
     must(w->ops->handled_put(w, k, skip, 4, &all, &err), &err);
@@ -226,9 +234,11 @@ static void ending_the_transaction_behind_our_back_is_seen(void **state)
         must(w->ops->begin(w, &err), &err);
         must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
         bool committed = sneak(w, ends[i % 2]);
-        assert_int_equal(committed, i % 2 == 0 || !(w->caps & STORE_ONE_WRITER)); /* SQLite refuses it */
+        /* SQLite refuses it */
+        assert_int_equal(committed, i % 2 == 0 || !(w->caps & STORE_ONE_WRITER));
         assert_int_equal(w->ops->tx_state(w), TX_GONE);
-        if (i >= 2) assert_true(sneak(w, "BEGIN"));
+        if (i >= 2)
+            assert_true(sneak(w, "BEGIN"));
         assert_int_equal(w->ops->savepoint(w, SAVEPOINT_RELEASE, &err), -1);
         assert_int_equal(err.code, ERR_MISUSE);
         w->ops->rollback(w);
@@ -247,7 +257,8 @@ static void handle_survives_what_handlers_do_to_its_session(void **state)
     must(w->ops->commit(w, &err), &err);
     if (!sqlite_handle(w)) {
         assert_true(sneak(w, "DISCARD ALL"));
-        assert_true(sneak(w, "SET default_transaction_isolation = 'serializable'; SET search_path = nowhere"));
+        assert_true(sneak(
+            w, "SET default_transaction_isolation = 'serializable'; SET search_path = nowhere"));
     }
     must(w->ops->begin(w, &err), &err);
     assert_false(put_handled(w, "h", "k"));
@@ -261,7 +272,8 @@ static void check_key(const struct store_rig *g, const char *want)
     assert_string_equal(event_inbox_key(&g->b.ev[0]).p, want);
 }
 
-/* Fresh, waiting for a retry, taken over, as a dead letter, and sent back after the event and its key were trimmed. */
+/* Fresh, waiting for a retry, taken over, as a dead letter, and sent back after the event and its
+ * key were trimmed. */
 static void event_keeps_its_idempotency_key_on_every_way(void **state)
 {
     struct store_rig *g = *state;

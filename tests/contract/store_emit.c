@@ -117,7 +117,8 @@ static void handle_once_says_first_duplicate_or_conflict(void **state)
     struct store_rig *g = *state;
     struct error err;
     bool first;
-    assert_int_equal(g->st->ops->handle_once(g->st, NULL, STR("h"), STR("k"), STR("p"), &first, &err), -1);
+    assert_int_equal(
+        g->st->ops->handle_once(g->st, NULL, STR("h"), STR("k"), STR("p"), &first, &err), -1);
     assert_int_equal(err.code, ERR_MISUSE); /* no transaction to be part of */
     must(g->st->ops->begin(g->st, &err), &err);
     must(g->st->ops->handle_once(g->st, NULL, STR("h"), STR("k"), STR("p"), &first, &err), &err);
@@ -128,7 +129,8 @@ static void handle_once_says_first_duplicate_or_conflict(void **state)
     assert_false(first);
     must(g->st->ops->handle_once(g->st, NULL, STR("h2"), STR("k"), STR("p"), &first, &err), &err);
     assert_true(first);
-    assert_int_equal(g->st->ops->handle_once(g->st, NULL, STR("h"), STR("k"), STR("other"), &first, &err), -1);
+    assert_int_equal(
+        g->st->ops->handle_once(g->st, NULL, STR("h"), STR("k"), STR("other"), &first, &err), -1);
     assert_int_equal(err.code, ERR_CONFLICT);
     g->st->ops->rollback(g->st);
 }

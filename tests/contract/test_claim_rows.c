@@ -1,4 +1,5 @@
-/* Claims of rows of any table: on SQLite and PostgreSQL, each by its own path and by the portable one. */
+/* Claims of rows of any table: on SQLite and PostgreSQL, each by its own path and by the portable
+ * one. */
 #include "claim_rows.h"
 
 #include <pthread.h>
@@ -6,7 +7,8 @@
 #include <sys/wait.h>
 
 /* A claim of open jobs, in order of their id. */
-static const outbox_criterion is_open[] = {{"status", OUTBOX_EQ, {OUTBOX_VALUE_TEXT, 0, 0, "open"}, NULL, 0, 0}};
+static const outbox_criterion is_open[] = {
+    {"status", OUTBOX_EQ, {OUTBOX_VALUE_TEXT, 0, 0, "open"}, NULL, 0, 0}};
 static const outbox_claim_field take[] = {{"status", {OUTBOX_VALUE_TEXT, 0, 0, "taken"}}};
 static const outbox_claim_order by_id[] = {{"id", 0}};
 
@@ -56,14 +58,17 @@ static void rows_come_in_order_and_as_the_claim_left_them(void **state)
     assert_null(outbox_rows_text(rows, 4, 0, NULL));
     assert_null(outbox_rows_text(rows, 0, 5, NULL));
     outbox_rows_free(rows);
-    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken' AND owner = 'me'"), 4);
-    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'open' AND owner IS NULL"), 5);
+    assert_int_equal(
+        rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken' AND owner = 'me'"), 4);
+    assert_int_equal(
+        rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'open' AND owner IS NULL"), 5);
 }
 
 static void order_is_that_before_the_claim(void **state)
 {
     struct rig *g = rig_of(state);
-    const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")}, {"priority", outbox_value_int(0)}};
+    const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
+                                         {"priority", outbox_value_int(0)}};
     const outbox_claim_order order[] = {{"priority", 0}, {"id", 1}};
     outbox_row_claim c = open_jobs(5);
     WITH(c, fields, fields);
@@ -143,10 +148,13 @@ static void names_are_taken_literally_and_values_never_as_sql(void **state)
     WITH(c, fields, fields);
     WITH(c, order_by, order);
     WITH(c, columns, columns);
-    if (g->pg) rig_exec(g, "CREATE SCHEMA \"a.\"\"b\"; SET search_path = \"a.\"\"b\", public");
-    rig_exec(g, "CREATE TABLE \"we\"\"ird ta'ble\" (\"Ord er\" int PRIMARY KEY, \"sel;ect \"\"x\"\"\" text)");
+    if (g->pg)
+        rig_exec(g, "CREATE SCHEMA \"a.\"\"b\"; SET search_path = \"a.\"\"b\", public");
+    rig_exec(g, "CREATE TABLE \"we\"\"ird ta'ble\" (\"Ord er\" int PRIMARY KEY, \"sel;ect "
+                "\"\"x\"\"\" text)");
     rig_exec(g, "INSERT INTO \"we\"\"ird ta'ble\" VALUES (1, 'x'), (2, '''; DROP TABLE jobs; --')");
-    if (g->pg) rig_exec(g, "RESET search_path");
+    if (g->pg)
+        rig_exec(g, "RESET search_path");
     outbox_rows *rows = rig_expect(g, c, "2");
     assert_string_equal(outbox_rows_text(rows, 0, 1, NULL), "\"$1?1'");
     outbox_rows_free(rows);
@@ -159,7 +167,8 @@ static void expired_lease_is_claimed_again_and_a_live_one_is_not(void **state)
     struct rig *g = rig_of(state);
     const outbox_criterion criteria[] = {{"until", OUTBOX_IS_NULL, outbox_value_null(), NULL, 0, 1},
                                          {"until", OUTBOX_LE, outbox_value_now(0), NULL, 0, 2}};
-    const outbox_claim_field fields[] = {{"until", outbox_value_now(60000)}, {"attempts", outbox_value_plus(1)}};
+    const outbox_claim_field fields[] = {{"until", outbox_value_now(60000)},
+                                         {"attempts", outbox_value_plus(1)}};
     const char *const columns[] = {"id", "attempts"};
     outbox_row_claim c = open_jobs(100);
     c.table = "leased";
@@ -171,15 +180,16 @@ static void expired_lease_is_claimed_again_and_a_live_one_is_not(void **state)
     rig_exec(g, "INSERT INTO leased VALUES (1, NULL, 0), (2, NULL, 0)");
     expect(g, c, "1 2");
     expect(g, c, "");
-    rig_exec(g, g->pg
-                    ? "UPDATE leased SET until = now() - interval '1 millisecond' WHERE id = 2"
-                    : "UPDATE leased SET until = strftime('%Y-%m-%d %H:%M:%f', 'now', '-0.001 seconds') WHERE id = 2");
+    rig_exec(g, g->pg ? "UPDATE leased SET until = now() - interval '1 millisecond' WHERE id = 2"
+                      : "UPDATE leased SET until = strftime('%Y-%m-%d %H:%M:%f', 'now', '-0.001 "
+                        "seconds') WHERE id = 2");
     outbox_rows *rows = rig_expect(g, c, "2");
     assert_int_equal(outbox_rows_int(rows, 0, 1), 2);
     outbox_rows_free(rows);
     expect(g, c, "");
-    int64_t left = rig_number(g, g->pg ? "SELECT extract(epoch FROM min(until) - now()) * 1000 FROM leased"
-                                       : "SELECT (julianday(min(until)) - julianday('now')) * 86400000 FROM leased");
+    int64_t left = rig_number(
+        g, g->pg ? "SELECT extract(epoch FROM min(until) - now()) * 1000 FROM leased"
+                 : "SELECT (julianday(min(until)) - julianday('now')) * 86400000 FROM leased");
     assert_in_range(left, 20000, 60000);
 }
 
@@ -188,12 +198,14 @@ static void lease_in_milliseconds_goes_by_the_databases_clock(void **state)
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
                                          {"locked_until", outbox_value_now_ms(60000)}};
-    const outbox_criterion expired[] = {{"locked_until", OUTBOX_LE, outbox_value_now_ms(0), NULL, 0, 0}};
+    const outbox_criterion expired[] = {
+        {"locked_until", OUTBOX_LE, outbox_value_now_ms(0), NULL, 0, 0}};
     outbox_row_claim c = open_jobs(2);
     WITH(c, fields, fields);
     expect(g, c, "1 2");
-    int64_t left = rig_number(g, g->pg ? "SELECT min(locked_until) - extract(epoch FROM now()) * 1000 FROM jobs"
-                                       : "SELECT min(locked_until) - strftime('%s', 'now') * 1000 FROM jobs");
+    int64_t left = rig_number(
+        g, g->pg ? "SELECT min(locked_until) - extract(epoch FROM now()) * 1000 FROM jobs"
+                 : "SELECT min(locked_until) - strftime('%s', 'now') * 1000 FROM jobs");
     assert_in_range(left, 20000, 61000);
     WITH(c, criteria, expired);
     expect(g, c, "");
@@ -209,7 +221,8 @@ static void refused(const struct rig *g, outbox_row_claim c, int code, const cha
     outbox_error err;
     assert_int_equal(rig_claim(g, c, &rows, &err), -1);
     assert_null(rows);
-    if (err.code != code || !strstr(err.text, text)) fail_msg("code %d: %s", err.code, err.text);
+    if (err.code != code || !strstr(err.text, text))
+        fail_msg("code %d: %s", err.code, err.text);
 }
 
 static void claim_inside_a_transaction_is_refused(void **state)
@@ -242,11 +255,13 @@ static void claim_outlives_a_process_killed_right_after_it(void **state)
         struct rig own = rig_again(g);
         outbox_rows *rows;
         outbox_error err;
-        if (rig_claim(&own, open_jobs(3), &rows, &err) == 0) raise(SIGKILL);
+        if (rig_claim(&own, open_jobs(3), &rows, &err) == 0)
+            raise(SIGKILL);
         _exit(1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!g->pg) g->db = rig_again(g).db;
+    if (!g->pg)
+        g->db = rig_again(g).db;
     assert_true(WIFSIGNALED(status));
     assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken'"), 3);
     expect(g, open_jobs(1), "4");
@@ -262,9 +277,11 @@ static void senseless_claims_are_refused_before_anything_is_sent(void **state)
                            plus = {"attempts", OUTBOX_LT, outbox_value_plus(1), NULL, 0, 0},
                            none = {"status", OUTBOX_IN, outbox_value_null(), NULL, 0, 0},
                            bad_op = {"status", 9, outbox_value_int(1), NULL, 0, 0};
-    const outbox_claim_field key = {"id", outbox_value_int(1)}, no_text = {"owner", outbox_value_text(NULL)};
+    const outbox_claim_field key = {"id", outbox_value_int(1)},
+                             no_text = {"owner", outbox_value_text(NULL)};
     outbox_value ones[300];
-    for (size_t i = 0; i < COUNT(ones); i++) ones[i] = outbox_value_int(1);
+    for (size_t i = 0; i < COUNT(ones); i++)
+        ones[i] = outbox_value_int(1);
     const outbox_criterion too_many = {"id", OUTBOX_IN, outbox_value_null(), ones, 300, 0};
     const char *const nameless[] = {""};
 #define REFUSED(change, text) \
@@ -289,7 +306,8 @@ static void senseless_claims_are_refused_before_anything_is_sent(void **state)
     REFUSED(c.criteria = &too_many, "more than 256 values");
     REFUSED(c.fields = &key, "cannot change the key");
     REFUSED(c.fields = &no_text, "a text without a text");
-    if (g->pg) REFUSED(c.key = NULL, "name of its key column");
+    if (g->pg)
+        REFUSED(c.key = NULL, "name of its key column");
 #undef REFUSED
     outbox_error err;
     outbox_rows *rows;
@@ -331,10 +349,13 @@ static void failure_claims_nothing_that_is_not_returned(void **state)
                                          {"locked_until", outbox_value_now_ms(60000)}};
     outbox_row_claim c = open_jobs(6);
     WITH(c, fields, fields);
-    if (g->portable) expect(g, c, "1 2 3");
+    if (g->portable)
+        expect(g, c, "1 2 3");
     refused(g, c, OUTBOX_INVALID, "could not claim rows");
-    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken'"), g->portable ? 3 : 0);
-    assert_int_equal(g->pg ? PQtransactionStatus(g->pg) == PQTRANS_IDLE : sqlite3_get_autocommit(g->db), 1);
+    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE status = 'taken'"),
+                     g->portable ? 3 : 0);
+    assert_int_equal(
+        g->pg ? PQtransactionStatus(g->pg) == PQTRANS_IDLE : sqlite3_get_autocommit(g->db), 1);
 }
 
 /* ---- the portable path ---- */
@@ -346,10 +367,11 @@ static struct {
     const char *sql;
 } meddler;
 
-static int meddling_run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
-                        struct error *err)
+static int meddling_run(void *conn, struct rows_sql *sql, struct outbox_rows *ret,
+                        int64_t *ret_changed, struct error *err)
 {
-    if (strncmp(buf_cstr(&sql->text), "BEGIN", 5) == 0) rig_exec(meddler.other, meddler.sql);
+    if (strncmp(buf_cstr(&sql->text), "BEGIN", 5) == 0)
+        rig_exec(meddler.other, meddler.sql);
     return meddler.real->run(conn, sql, ret, ret_changed, err);
 }
 
@@ -371,7 +393,8 @@ static void lost_race_is_skipped(void **state)
     assert_int_equal(outbox_rows_int(rows, 0, 0), 1);
     assert_int_equal(outbox_rows_int(rows, 1, 0), 3);
     outbox_rows_free(rows);
-    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE id = 2 AND owner = 'other'"), 1);
+    assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE id = 2 AND owner = 'other'"),
+                     1);
 
     /* All candidates lost: it looks for others. */
     meddler.sql = "UPDATE jobs SET status = 'taken', owner = 'other' WHERE id < 7";
@@ -404,9 +427,8 @@ static void any_kind_of_key_will_do(void **state)
     WITH(c, order_by, order);
     WITH(c, columns, columns);
     rig_exec(g, "CREATE TABLE keys (k PRIMARY KEY, n int, status text DEFAULT 'open')");
-    rig_exec(
-        g,
-        "INSERT INTO keys (k, n) VALUES (7, 1), ('7', 2), (x'37', 3), (0.1 + 0.2, 4), ('', 5), (x'', 6), (x'00ff', 7)");
+    rig_exec(g, "INSERT INTO keys (k, n) VALUES (7, 1), ('7', 2), (x'37', 3), (0.1 + 0.2, 4), ('', "
+                "5), (x'', 6), (x'00ff', 7)");
     c.key = "k";
     expect(g, c, "1 2 3 4 5 6 7");
     rig_exec(g, "UPDATE keys SET status = 'open'");
@@ -434,7 +456,9 @@ static void limit_holds_under_a_stale_plan(void **state)
     struct rig *g = rig_of(state);
     outbox_row_claim c = open_jobs(2);
     c.table = "stale";
-    rig_exec(g, "CREATE TABLE stale (id bigint PRIMARY KEY, status text) WITH (autovacuum_enabled = off)");
+    rig_exec(
+        g,
+        "CREATE TABLE stale (id bigint PRIMARY KEY, status text) WITH (autovacuum_enabled = off)");
     rig_exec(g, "ANALYZE stale");
     rig_exec(g, "INSERT INTO stale SELECT i, 'open' FROM generate_series(1, 100) i");
     rig_exec(g, "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; "
@@ -443,7 +467,8 @@ static void limit_holds_under_a_stale_plan(void **state)
     expect(g, c, "3 4");
     assert_int_equal(rig_number(g, "SELECT count(*) FROM stale WHERE status = 'taken'"), 4);
     /* The usual statement takes more here: this is the plan we mean. */
-    rig_exec(g, "UPDATE stale SET status = 'naive' WHERE id IN (SELECT id FROM stale WHERE status = 'open' ORDER BY id "
+    rig_exec(g, "UPDATE stale SET status = 'naive' WHERE id IN (SELECT id FROM stale WHERE status "
+                "= 'open' ORDER BY id "
                 "LIMIT 2 FOR UPDATE SKIP LOCKED)");
     assert_true(rig_number(g, "SELECT count(*) FROM stale WHERE status = 'naive'") > 2);
     rig_exec(g, "RESET ALL");
@@ -478,7 +503,8 @@ static void rows_that_others_have_locked_are_stepped_over(void **state)
     expect(g, open_jobs(3), "1 3 6");
 }
 
-/* A row that a foreign key is being checked against has a lock, but one that an update need not wait for. */
+/* A row that a foreign key is being checked against has a lock, but one that an update need not
+ * wait for. */
 static void rows_that_others_refer_to_are_claimed(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
@@ -506,7 +532,8 @@ static void guard_looks_again_after_waiting_for_a_lock(void **state)
     pthread_create(&thread, NULL, claim_three, &claimer);
     snprintf(waits, sizeof waits, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %d",
              PQbackendPID(claimer.pg));
-    while (rig_number(g, waits) == 0) usleep(1000);
+    while (rig_number(g, waits) == 0)
+        usleep(1000);
     rig_exec(&other, "COMMIT");
     pthread_join(thread, &rows);
     assert_non_null(rows);
@@ -521,7 +548,8 @@ static void broken_connection_is_unavailable(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);
     char sql[64];
-    snprintf(sql, sizeof sql, "SELECT pg_terminate_backend(%d, 60000)::int", PQbackendPID(other.pg));
+    snprintf(sql, sizeof sql, "SELECT pg_terminate_backend(%d, 60000)::int",
+             PQbackendPID(other.pg));
     assert_int_equal(rig_number(g, sql), 1);
     refused(&other, open_jobs(1), OUTBOX_UNAVAILABLE, "could not claim rows");
     refused(&other, open_jobs(1), OUTBOX_UNAVAILABLE, "connection");
@@ -530,12 +558,14 @@ static void broken_connection_is_unavailable(void **state)
 
 #define ON_JOBS(name) cmocka_unit_test_setup(name, rig_jobs)
 #define EVERYWHERE \
-    ON_JOBS(rows_come_in_order_and_as_the_claim_left_them), ON_JOBS(order_is_that_before_the_claim), \
-        ON_JOBS(nothing_left_is_an_empty_success), ON_JOBS(every_operator_matches_what_it_says), \
+    ON_JOBS(rows_come_in_order_and_as_the_claim_left_them), \
+        ON_JOBS(order_is_that_before_the_claim), ON_JOBS(nothing_left_is_an_empty_success), \
+        ON_JOBS(every_operator_matches_what_it_says), \
         ON_JOBS(criteria_must_all_hold_and_one_alternative_is_enough), \
         ON_JOBS(names_are_taken_literally_and_values_never_as_sql), \
         ON_JOBS(expired_lease_is_claimed_again_and_a_live_one_is_not), \
-        ON_JOBS(lease_in_milliseconds_goes_by_the_databases_clock), ON_JOBS(claim_inside_a_transaction_is_refused), \
+        ON_JOBS(lease_in_milliseconds_goes_by_the_databases_clock), \
+        ON_JOBS(claim_inside_a_transaction_is_refused), \
         ON_JOBS(claim_is_visible_to_others_when_it_returns), \
         ON_JOBS(senseless_claims_are_refused_before_anything_is_sent), \
         ON_JOBS(unknown_table_and_columns_are_errors_everywhere), \
@@ -544,9 +574,10 @@ static void broken_connection_is_unavailable(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest sqlite[] = {EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
-                                        ON_JOBS(any_kind_of_key_will_do), ON_JOBS(locked_database_is_busy),
-                                        ON_JOBS(unlisted_dialect_takes_the_portable_path)};
+    const struct CMUnitTest sqlite[] = {
+        EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
+        ON_JOBS(any_kind_of_key_will_do), ON_JOBS(locked_database_is_busy),
+        ON_JOBS(unlisted_dialect_takes_the_portable_path)};
     const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_kind_of_key_will_do)};
     const struct CMUnitTest postgres[] = {EVERYWHERE,
                                           ON_JOBS(claim_outlives_a_process_killed_right_after_it),
@@ -555,14 +586,19 @@ int main(void)
                                           ON_JOBS(rows_that_others_have_locked_are_stepped_over),
                                           ON_JOBS(rows_that_others_refer_to_are_claimed),
                                           ON_JOBS(broken_connection_is_unavailable)};
-    const struct CMUnitTest portable[] = {
-        EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it), ON_JOBS(limit_holds_under_a_stale_plan),
-        ON_JOBS(guard_looks_again_after_waiting_for_a_lock), ON_JOBS(broken_connection_is_unavailable)};
-    const struct CMUnitTest portable_sqlite[] = {EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
-                                                 ON_JOBS(any_kind_of_key_will_do)};
+    const struct CMUnitTest portable[] = {EVERYWHERE,
+                                          ON_JOBS(claim_outlives_a_process_killed_right_after_it),
+                                          ON_JOBS(limit_holds_under_a_stale_plan),
+                                          ON_JOBS(guard_looks_again_after_waiting_for_a_lock),
+                                          ON_JOBS(broken_connection_is_unavailable)};
+    const struct CMUnitTest portable_sqlite[] = {
+        EVERYWHERE, ON_JOBS(claim_outlives_a_process_killed_right_after_it),
+        ON_JOBS(any_kind_of_key_will_do)};
     int failures = cmocka_run_group_tests_name("sqlite", sqlite, rig_sqlite, rig_end);
     failures += cmocka_run_group_tests_name("memory", memory, rig_memory, rig_end);
-    failures += cmocka_run_group_tests_name("sqlite, portable", portable_sqlite, rig_sqlite_portable, rig_end);
+    failures += cmocka_run_group_tests_name("sqlite, portable", portable_sqlite,
+                                            rig_sqlite_portable, rig_end);
     failures += cmocka_run_group_tests_name("postgres", postgres, rig_postgres, rig_end);
-    return failures + cmocka_run_group_tests_name("postgres, portable", portable, rig_postgres_portable, rig_end);
+    return failures + cmocka_run_group_tests_name("postgres, portable", portable,
+                                                  rig_postgres_portable, rig_end);
 }

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 struct peer {
-    char dir[SINK_PATH_SIZE], out[SINK_PATH_SIZE + 16], script[SINK_PATH_SIZE + 16], away[SINK_PATH_SIZE + 16];
+    char dir[SINK_PATH_SIZE], out[SINK_PATH_SIZE + 16], script[SINK_PATH_SIZE + 16],
+        away[SINK_PATH_SIZE + 16];
     char url[2 * SINK_PATH_SIZE];
     const char *env; /* of ours, for commands */
     struct sink_rig rig;
@@ -55,7 +56,8 @@ static void peer_arrived(void *peer, struct sink_arrivals *got)
     for (struct dirent *e; (e = readdir(dir));) {
         char path[2 * SINK_PATH_SIZE];
         size_t n;
-        if (e->d_name[0] == '.') continue;
+        if (e->d_name[0] == '.')
+            continue;
         snprintf(path, sizeof path, "%s/%s", p->out, e->d_name);
         char *text = sink_tmp_read(path, &n);
         sink_arrivals_lines(got, text, n);
@@ -114,9 +116,10 @@ static int teardown(void **state)
 static void open_command(struct peer *p, const char *command, int64_t timeout_ms, int concurrency)
 {
     snprintf(p->url, sizeof p->url, "exec:%s", command);
-    sink_rig_open(
-        &p->rig,
-        (struct sink_config){.url = p->url, .timeout_ms = timeout_ms, .concurrency = concurrency, .exec_env = p->env});
+    sink_rig_open(&p->rig, (struct sink_config){.url = p->url,
+                                                .timeout_ms = timeout_ms,
+                                                .concurrency = concurrency,
+                                                .exec_env = p->env});
 }
 
 static struct sink_item *run_one(struct peer *p, const char *command)
@@ -172,7 +175,8 @@ static void exit_status_decides(void **state)
         {"exit 126", "exit status 126", SINK_RETRY, 126},
         {"exit 127", "exit status 127", SINK_RETRY, 127},
         {"no-such-command", "exit status 127: sh: 1: no-such-command: not found", SINK_DOWN, 127},
-        {"\"/opt/no such/handler\"", "exit status 127: sh: 1: /opt/no such/handler: not found", SINK_DOWN, 127},
+        {"\"/opt/no such/handler\"", "exit status 127: sh: 1: /opt/no such/handler: not found",
+         SINK_DOWN, 127},
         {"/tmp", "exit status 126: sh: 1: /tmp: Permission denied", SINK_DOWN, 126},
         {"exit 128", "exit status 128", SINK_RETRY, 128},
         {"kill -9 $$", "killed by signal 9", SINK_RETRY, 9},
@@ -180,7 +184,8 @@ static void exit_status_decides(void **state)
         {"echo one >&2; echo two >&2; exit 3", "exit status 3: two", SINK_RETRY, 3},
         {"printf 'tab\\there\\n\\n \\n' >&2; exit 3", "exit status 3: tab here", SINK_RETRY, 3},
         {"printf 'bad \\377 byte' >&2; exit 65", "exit status 65: bad ? byte", SINK_REJECT, 65},
-        {"printf 'a\\0b \\033[2J \\302\\2332J' >&2; exit 65", "exit status 65: a b  [2J ?2J", SINK_REJECT, 65},
+        {"printf 'a\\0b \\033[2J \\302\\2332J' >&2; exit 65", "exit status 65: a b  [2J ?2J",
+         SINK_REJECT, 65},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -197,7 +202,8 @@ static void exit_status_decides(void **state)
 static void a_command_that_is_there_may_leave_with_127_of_its_own(void **state)
 {
     struct sink_item *it = run_one(*state, "sh -c 'exit 127'");
-    assert_int_equal(it->status, SINK_RETRY); /* one event's fault: no reason to take the sink for down */
+    /* one event's fault: no reason to take the sink for down */
+    assert_int_equal(it->status, SINK_RETRY);
 }
 
 static void is_refused_where_exit_statuses_are_lost(void **state)
@@ -208,7 +214,8 @@ static void is_refused_where_exit_statuses_are_lost(void **state)
     signal(SIGCHLD, SIG_IGN);
     const struct sink_ops *kind;
     assert_int_equal(sink_find("exec:true", &kind, &err), 0);
-    int r = kind->open(&(struct sink_config){.url = "exec:true", .clock = &clock_system}, &sk, &err);
+    int r = kind->open(&(struct sink_config){.url = "exec:true", .clock = &clock_system}, &sk,
+                       &err);
     signal(SIGCHLD, SIG_DFL);
     assert_int_equal(r, -1);
     assert_non_null(strstr(err.text, "SIGCHLD"));
@@ -231,7 +238,8 @@ static void command_not_found_is_down(void **state)
 
 static void only_the_end_of_a_long_stderr_is_kept(void **state)
 {
-    struct sink_item *it = run_one(*state, "head -c 300000 /dev/zero | tr '\\0' x >&2; printf end >&2; exit 9");
+    struct sink_item *it = run_one(
+        *state, "head -c 300000 /dev/zero | tr '\\0' x >&2; printf end >&2; exit 9");
     assert_int_equal(it->status, SINK_RETRY);
     assert_int_equal(strlen(it->text), strlen("exit status 9: ") + 512);
     assert_string_equal(it->text + strlen(it->text) - 4, "xend");
@@ -246,10 +254,12 @@ static void stdin_is_the_line_and_need_not_be_read(void **state)
     sink_rig_run(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
     char *line = read_in(p, "line");
-    assert_string_equal(line, "{\"id\":\"00000000-0000-7000-8000-000000000002\",\"seq\":2,\"type\":\"order.created\","
-                              "\"aggregate_type\":\"order\",\"aggregate_id\":\"o'Brien \\\"\xe2\x98\x83\\\" 2\","
-                              "\"version\":null,\"payload\":{\"a\": 1},\"headers\":{},"
-                              "\"created_at\":\"2026-01-02T03:04:05.678Z\",\"consumer\":\"search\",\"attempt\":4}\n");
+    assert_string_equal(
+        line,
+        "{\"id\":\"00000000-0000-7000-8000-000000000002\",\"seq\":2,\"type\":\"order.created\","
+        "\"aggregate_type\":\"order\",\"aggregate_id\":\"o'Brien \\\"\xe2\x98\x83\\\" 2\","
+        "\"version\":null,\"payload\":{\"a\": 1},\"headers\":{},"
+        "\"created_at\":\"2026-01-02T03:04:05.678Z\",\"consumer\":\"search\",\"attempt\":4}\n");
     free(line);
 }
 
@@ -257,7 +267,8 @@ static void assert_env(const char *env, const char *entry)
 {
     char line[256];
     snprintf(line, sizeof line, "\n%s\n", entry);
-    if (!strstr(env, line)) fail_msg("%s is missing in%s", entry, env);
+    if (!strstr(env, line))
+        fail_msg("%s is missing in%s", entry, env);
 }
 
 /* A relay's environment holds passwords, and whatever else somebody put there for it alone. */
@@ -271,14 +282,17 @@ static void command_gets_no_variable_that_nobody_named(void **state)
         "AWS_SECRET_KEY",   "LD_LIBRARY_PATH",
     };
     struct peer *p = *state;
-    for (size_t i = 0; i < COUNT(names); i++) setenv(names[i], "geheim", 1);
+    for (size_t i = 0; i < COUNT(names); i++)
+        setenv(names[i], "geheim", 1);
     open_command(p, "{ echo; tr '\\0' '\\n' </proc/self/environ; } > $dir/env", 0, 1);
-    for (size_t i = 0; i < COUNT(names); i++) unsetenv(names[i]);
+    for (size_t i = 0; i < COUNT(names); i++)
+        unsetenv(names[i]);
     sink_rig_add(&p->rig, "{}", 0);
     sink_rig_run(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
     char *env = read_in(p, "env");
-    if (strstr(env, "geheim")) fail_msg("a secret is in%s", env);
+    if (strstr(env, "geheim"))
+        fail_msg("a secret is in%s", env);
     assert_non_null(strstr(env, "\nOUTBOX_SEQ=1\n"));
     free(env);
 }
@@ -394,10 +408,11 @@ static void line_over_the_size_limit_of_files_is_rejected_alone(void **state)
 
 static void absent_facts_are_unset_even_if_inherited(void **state)
 {
-    static const char *const names[] = {"OUTBOX_AGGREGATE_TYPE", "OUTBOX_AGGREGATE_ID", "OUTBOX_VERSION",
-                                        "OUTBOX_TENANT"};
+    static const char *const names[] = {"OUTBOX_AGGREGATE_TYPE", "OUTBOX_AGGREGATE_ID",
+                                        "OUTBOX_VERSION", "OUTBOX_TENANT"};
     struct peer *p = *state;
-    for (size_t i = 0; i < COUNT(names); i++) setenv(names[i], "inherited", 1);
+    for (size_t i = 0; i < COUNT(names); i++)
+        setenv(names[i], "inherited", 1);
     open_command(p, "env > $dir/env", 0, 1);
     struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
     it->ev.aggregate_type = it->ev.aggregate_id = (struct str){0};
@@ -433,7 +448,8 @@ static void command_gets_default_signals_and_an_empty_mask(void **state)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGUSR1, SIG_IGN);
     sigprocmask(SIG_SETMASK, &all, &old);
-    struct sink_item *it = run_one(p, "exec grep -E '^Sig(Ign|Blk)' /proc/self/status > $dir/signals");
+    struct sink_item *it = run_one(p,
+                                   "exec grep -E '^Sig(Ign|Blk)' /proc/self/status > $dir/signals");
     sigprocmask(SIG_SETMASK, &old, NULL);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGUSR1, SIG_DFL);
@@ -477,7 +493,8 @@ static int end_of_orphan(long pid)
 /* Behind it may stand what the shell said of its own end. */
 static void assert_starts_with(const char *text, const char *start)
 {
-    if (strncmp(text, start, strlen(start)) != 0) fail_msg("'%s' does not start with '%s'", text, start);
+    if (strncmp(text, start, strlen(start)) != 0)
+        fail_msg("'%s' does not start with '%s'", text, start);
 }
 
 static void time_limit_ends_the_whole_group(void **state)
@@ -549,7 +566,8 @@ static void exit_0_after_the_time_limit_is_still_a_retry(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
-    open_command(p, "trap 'exit 0' TERM; echo 1 > $dir/fifo; while :; do sleep 0.01; done", 1500, 1);
+    open_command(p, "trap 'exit 0' TERM; echo 1 > $dir/fifo; while :; do sleep 0.01; done", 1500,
+                 1);
     struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
     sink_rig_submit(&p->rig);
     read_fifo(p);
@@ -591,8 +609,11 @@ static void cancel_ends_what_runs_and_believes_nobody(void **state)
     }
     p->rig.sk->ops->cancel(p->rig.sk);
     sink_rig_check(&p->rig);
-    for (size_t i = 0; i < 3; i++) assert_int_equal(p->rig.items[i]->status, SINK_CANCELLED);
-    for (size_t i = 0; i < 3; i++) assert_int_equal(waitpid((pid_t)pids[i], NULL, WNOHANG), -1); /* reaped */
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(p->rig.items[i]->status, SINK_CANCELLED);
+    /* reaped */
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(waitpid((pid_t)pids[i], NULL, WNOHANG), -1);
 }
 
 static void no_descriptors_left_is_down_and_leaks_nothing(void **state)

@@ -21,7 +21,8 @@ int fsync(int fd)
 {
     struct stat st;
     fsync_calls++;
-    if (!fsync_fails || fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) return (int)syscall(SYS_fsync, fd);
+    if (!fsync_fails || fstat(fd, &st) != 0 || S_ISDIR(st.st_mode))
+        return (int)syscall(SYS_fsync, fd);
     fsync_failed_fd = fd;
     errno = EIO;
     return -1;
@@ -84,7 +85,8 @@ static void peer_heal(void *peer)
 static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
 {
     (void)peer;
-    if (way >= 3) return NULL;
+    if (way >= 3)
+        return NULL;
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
     memset(large, 'x', sizeof large);
     large[0] = large[sizeof large - 1] = '"';
@@ -247,7 +249,8 @@ static void one_fsync_covers_a_whole_drive(void **state)
     assert_int_equal(fsync_calls, before + 1);
 }
 
-/* lock_file holds the lock as another process would: a lock belongs to an open file, not to a process. */
+/* lock_file holds the lock as another process would: a lock belongs to an open file, not to a
+ * process. */
 static int lock_file(struct peer *p)
 {
     int fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -317,9 +320,13 @@ static void what_is_no_file_any_more_is_down(void **state)
     struct peer *p = *state;
     for (int way = 0; way < 3; way++) {
         unlink(p->path);
-        if (way == 0) assert_int_equal(mkfifo(p->path, 0644), 0); /* opening it to write would wait for a reader */
-        else if (way == 1) assert_int_equal(mkdir(p->path, 0755), 0);
-        else assert_int_equal(symlink(p->path, p->path), 0);
+        /* opening it to write would wait for a reader */
+        if (way == 0)
+            assert_int_equal(mkfifo(p->path, 0644), 0);
+        else if (way == 1)
+            assert_int_equal(mkdir(p->path, 0755), 0);
+        else
+            assert_int_equal(symlink(p->path, p->path), 0);
         struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
         sink_rig_run(&p->rig);
         assert_int_equal(it->status, SINK_DOWN);
@@ -369,7 +376,8 @@ static void deleted_file_is_made_anew(void **state)
 static pid_t append_in_child(struct peer *p, int rounds)
 {
     pid_t pid = fork();
-    if (pid != 0) return pid;
+    if (pid != 0)
+        return pid;
     struct sink_rig rig;
     sink_rig_init(&rig);
     sink_rig_open(&rig, (struct sink_config){.url = p->url});
@@ -378,7 +386,8 @@ static pid_t append_in_child(struct peer *p, int rounds)
         sink_rig_run(&rig);
     }
     for (size_t i = 0; i < rig.n; i++)
-        if (rig.items[i]->status != SINK_DELIVERED) _exit(1);
+        if (rig.items[i]->status != SINK_DELIVERED)
+            _exit(1);
     _exit(0);
 }
 
@@ -388,7 +397,8 @@ static void relays_that_share_a_file_never_mix_their_lines(void **state)
     enum { CHILDREN = 3, ROUNDS = 50 };
     pid_t pids[CHILDREN];
     int status;
-    for (int i = 0; i < CHILDREN; i++) pids[i] = append_in_child(p, ROUNDS);
+    for (int i = 0; i < CHILDREN; i++)
+        pids[i] = append_in_child(p, ROUNDS);
     for (int i = 0; i < CHILDREN; i++) {
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
         assert_int_equal(status, 0);
@@ -396,7 +406,8 @@ static void relays_that_share_a_file_never_mix_their_lines(void **state)
     struct sink_arrivals got = {0};
     peer_arrived(p, &got);
     assert_int_equal(got.n, CHILDREN * ROUNDS * 5);
-    for (size_t i = 0; i < got.n; i++) assert_int_equal(got.a[i].n, 5000);
+    for (size_t i = 0; i < got.n; i++)
+        assert_int_equal(got.a[i].n, 5000);
     sink_arrivals_release(&got);
 }
 
@@ -417,7 +428,8 @@ static void killed_relay_tears_no_line_of_another(void **state)
     struct sink_arrivals got = {0};
     peer_arrived(p, &got);
     size_t ours = 0;
-    for (size_t i = 0; i < got.n; i++) ours += got.a[i].n == 64;
+    for (size_t i = 0; i < got.n; i++)
+        ours += got.a[i].n == 64;
     assert_int_equal(ours, 20);
     sink_arrivals_release(&got);
 }
@@ -476,7 +488,8 @@ static void unknown_kind_of_sink_is_explained(void **state)
         struct error err = {0};
         assert_int_equal(sink_find(cases[i].url, &ops, &err), -1);
         assert_int_equal(err.code, ERR_CONFIG);
-        if (!strstr(err.text, cases[i].says)) fail_msg("%s: %s", cases[i].url, err.text);
+        if (!strstr(err.text, cases[i].says))
+            fail_msg("%s: %s", cases[i].url, err.text);
         assert_null(strstr(err.text, "secret"));
         assert_null(ops);
     }

@@ -33,16 +33,19 @@ static void peer_teardown(void *peer)
     free(peer);
 }
 
-static int peer_open(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err)
+static int peer_open(void *peer, const struct sink_config *cfg, struct sink **ret,
+                     struct error *err)
 {
-    return handlers_open(cfg, &(struct handler){.pattern = "order.*", .fn = keep, .ctx = peer}, 1, NULL, ret, err);
+    return handlers_open(cfg, &(struct handler){.pattern = "order.*", .fn = keep, .ctx = peer}, 1,
+                         NULL, ret, err);
 }
 
 static void peer_arrived(void *peer, struct sink_arrivals *got)
 {
     struct peer *p = peer;
     for (size_t i = 0; i < p->got.n; i++)
-        sink_arrivals_add(got, str_of(p->got.a[i].id), (struct str){p->got.a[i].payload, p->got.a[i].n});
+        sink_arrivals_add(got, str_of(p->got.a[i].id),
+                          (struct str){p->got.a[i].payload, p->got.a[i].n});
 }
 
 static void peer_break(void *peer)
@@ -72,7 +75,8 @@ static enum sink_status play(struct handler_call *call, const struct delivery *d
     struct script_step *s = ctx;
     (void)d;
     s->all->trace[strlen(s->all->trace)] = s->name;
-    if (s->text) snprintf(call->text, sizeof call->text, "%s", s->text);
+    if (s->text)
+        snprintf(call->text, sizeof call->text, "%s", s->text);
     call->delay_ms = s->delay_ms;
     return s->status;
 }
@@ -88,12 +92,14 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
 }
 
-/* submit_to sends the queued events to handlers a, b and c with these patterns; returns how many were taken. */
+/* submit_to sends the queued events to handlers a, b and c with these patterns; returns how many
+ * were taken. */
 static size_t submit_to(struct sink_rig *rig, struct script *s, const char *const patterns[3])
 {
     struct handler h[3];
     struct delivery *d[8];
-    struct sink_config cfg = {.consumer = "search", .clock = &rig->clock, .done = rig_done, .done_ctx = rig};
+    struct sink_config cfg = {
+        .consumer = "search", .clock = &rig->clock, .done = rig_done, .done_ctx = rig};
     for (size_t i = 0; i < 3; i++) {
         s->steps[i].name = (char)('a' + i);
         s->steps[i].all = s;
@@ -101,7 +107,8 @@ static size_t submit_to(struct sink_rig *rig, struct script *s, const char *cons
     }
     assert_int_equal(handlers_open(&cfg, h, 3, NULL, &rig->sk, NULL), 0);
     memset(h, 0, sizeof h); /* they were copied */
-    for (size_t i = 0; i < rig->n; i++) d[i] = &rig->items[i]->d;
+    for (size_t i = 0; i < rig->n; i++)
+        d[i] = &rig->items[i]->d;
     return rig->sk->ops->submit(rig->sk, d, rig->n);
 }
 
@@ -177,7 +184,8 @@ static void what_a_handler_says_is_made_fit_to_keep(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct sink_rig rig;
-        struct script s = {.steps = {{.status = SINK_RETRY, .text = cases[i].said, .delay_ms = cases[i].said_ms}}};
+        struct script s = {
+            .steps = {{.status = SINK_RETRY, .text = cases[i].said, .delay_ms = cases[i].said_ms}}};
         sink_rig_init(&rig);
         struct sink_item *it = sink_rig_add(&rig, "{}", 0);
         assert_int_equal(submit_to(&rig, &s, (const char *const[3]){"*", "x", "x"}), 1);

@@ -53,13 +53,16 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     memset(large, way ? 'k' : 1, sizeof large);
     switch (way) {
     case 0: /* a key that takes three times its size in a header */
-    case 1: it->ev.aggregate_id = (struct str){large, sizeof large}; return "aggregate_id has 204800 bytes";
+    case 1:
+        it->ev.aggregate_id = (struct str){large, sizeof large};
+        return "aggregate_id has 204800 bytes";
     case 2: it->ev.tenant = (struct str){large, 2000}; return "tenant has 2000 bytes";
     case 3: it->ev.type = (struct str){large, 300}; return "type has 300 bytes";
     case 4: it->ev.id = STR("1\r\nX-Evil: 1"); return "its id is none";
     case 5:
         strcpy(many, "{");
-        for (int i = 0; i < 70; i++) sprintf(many + strlen(many), "%s\"h%d\":\"v\"", i ? "," : "", i);
+        for (int i = 0; i < 70; i++)
+            sprintf(many + strlen(many), "%s\"h%d\":\"v\"", i ? "," : "", i);
         strcat(many, "}");
         it->ev.headers = str_of(many);
         return "more headers than the 64";
@@ -114,9 +117,10 @@ static int teardown(void **state)
 
 static void open_at(struct fixture *f, const char *host)
 {
-    sink_rig_open(&f->rig,
-                  (struct sink_config){
-                      .url = http_peer_url(f->peer, host), .timeout_ms = 30000, .concurrency = 8, .http = &f->o});
+    sink_rig_open(&f->rig, (struct sink_config){.url = http_peer_url(f->peer, host),
+                                                .timeout_ms = 30000,
+                                                .concurrency = 8,
+                                                .http = &f->o});
 }
 
 static void open_here(struct fixture *f)
@@ -137,25 +141,30 @@ static void refuses(struct http_options *o, const char *url, const char *why, co
     const struct sink_ops *ops;
     struct error err = {0};
     struct sink *sk;
-    struct sink_config cfg = {.url = url, .timeout_ms = 1000, .concurrency = 1, .http = o, .clock = &clock_system};
+    struct sink_config cfg = {
+        .url = url, .timeout_ms = 1000, .concurrency = 1, .http = o, .clock = &clock_system};
     assert_int_equal(sink_find(url, &ops, &err), 0);
     assert_int_equal(ops->open(&cfg, &sk, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    if (!strstr(err.text, why)) fail_msg("\"%s\" does not say \"%s\"", err.text, why);
-    if (never && strstr(err.text, never)) fail_msg("\"%s\" gives away \"%s\"", err.text, never);
+    if (!strstr(err.text, why))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, why);
+    if (never && strstr(err.text, never))
+        fail_msg("\"%s\" gives away \"%s\"", err.text, never);
 }
 
 static void assert_head_has(struct fixture *f, size_t i, const char *line)
 {
     char *head = http_peer_head(f->peer, i);
-    if (!strstr(head, line)) fail_msg("no \"%s\" in\n%s", line, head);
+    if (!strstr(head, line))
+        fail_msg("no \"%s\" in\n%s", line, head);
     free(head);
 }
 
 static void assert_head_lacks(struct fixture *f, size_t i, const char *text)
 {
     char *head = http_peer_head(f->peer, i);
-    if (strstr(head, text)) fail_msg("\"%s\" in\n%s", text, head);
+    if (strstr(head, text))
+        fail_msg("\"%s\" in\n%s", text, head);
     free(head);
 }
 
@@ -202,7 +211,8 @@ static void every_status_has_its_fate(void **state)
         http_peer_reply(f->peer, (struct http_reply){.status = cases[i / 2].code});
         struct sink_item *it = deliver(f, "{}");
         enum sink_status want = i % 2 ? cases[i / 2].reject : cases[i / 2].retry;
-        if (it->status != want) fail_msg("HTTP %u came back %d, not %d", cases[i / 2].code, it->status, want);
+        if (it->status != want)
+            fail_msg("HTTP %u came back %d, not %d", cases[i / 2].code, it->status, want);
         assert_int_equal(it->native, want == SINK_DELIVERED ? it->native : (int)cases[i / 2].code);
     }
 }
@@ -221,8 +231,9 @@ static void retry_after_is_honoured(void **state)
                  {"0", 0, 0},       {"soon", 0, 0},        {"-5", 0, 0}};
     open_here(f);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        http_peer_reply(
-            f->peer, (struct http_reply){.status = i % 2 ? 503 : 429, .name = "Retry-After", .value = cases[i].value});
+        http_peer_reply(f->peer, (struct http_reply){.status = i % 2 ? 503 : 429,
+                                                     .name = "Retry-After",
+                                                     .value = cases[i].value});
         struct sink_item *it = deliver(f, "{}");
         assert_int_equal(it->status, SINK_DOWN);
         assert_in_range(it->retry_after_ms, cases[i].least, cases[i].most);
@@ -234,7 +245,8 @@ static void nothing_is_sent_before_retry_after_is_over(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
-    http_peer_reply(f->peer, (struct http_reply){.status = 429, .name = "Retry-After", .value = "60"});
+    http_peer_reply(f->peer,
+                    (struct http_reply){.status = 429, .name = "Retry-After", .value = "60"});
     assert_int_equal(deliver(f, "{}")->status, SINK_DOWN);
     http_peer_reply(f->peer, (struct http_reply){0});
     struct sink_item *early = deliver(f, "{}");
@@ -249,7 +261,8 @@ static void redirect_is_not_followed(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
-    http_peer_reply(f->peer, (struct http_reply){.status = 307, .name = "Location", .value = "/elsewhere"});
+    http_peer_reply(f->peer,
+                    (struct http_reply){.status = 307, .name = "Location", .value = "/elsewhere"});
     struct sink_item *it = deliver(f, "{}");
     assert_int_equal(it->status, SINK_RETRY);
     assert_non_null(strstr(it->text, "redirects are not followed"));
@@ -266,7 +279,8 @@ static void huge_answer_is_cut_and_never_repeated(void **state)
     struct sink_item *it = deliver(f, "{}");
     assert_int_equal(it->status, SINK_RETRY);
     assert_in_range(strlen(it->text), 20, 300);
-    http_peer_reply(f->peer, (struct http_reply){.status = 500, .body = "no\r\n\x1b[31mway \xff\xfe"});
+    http_peer_reply(f->peer,
+                    (struct http_reply){.status = 500, .body = "no\r\n\x1b[31mway \xff\xfe"});
     it = deliver(f, "{}");
     assert_non_null(strstr(it->text, "HTTP 500: no   [31mway ??"));
 }
@@ -390,7 +404,8 @@ static struct sink_item *odd_event(struct fixture *f)
     it->ev.has_version = true;
     it->ev.version = -7;
     it->ev.headers = STR(
-        "{\"corr\":\"1\\r\\nx-evil: 3\",\"x-Evil: 4\\r\\n\":\"v\",\"id\":\"mine\",\"content-length\":\"0\","
+        "{\"corr\":\"1\\r\\nx-evil: 3\",\"x-Evil: "
+        "4\\r\\n\":\"v\",\"id\":\"mine\",\"content-length\":\"0\","
         "\"traceparent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\","
         "\"tracestate\":\"a=1\\r\\nx-evil: 5\"}");
     sink_rig_run(&f->rig);
@@ -415,7 +430,8 @@ static void attributes_go_as_headers_and_cannot_break_out(void **state)
     assert_head_has(f, 0, "\nce-time: 2026-01-02T03:04:05.678Z\n");
     assert_head_has(f, 0, "\nce-aggregateversion: -7\n");
     assert_head_has(f, 0, "\nce-corr: 1%0D%0Ax-evil:%203\n");
-    assert_head_has(f, 0, "\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n");
+    assert_head_has(f, 0,
+                    "\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n");
     assert_head_has(f, 0, "\noutbox-attempt: 1\n");
     assert_head_has(f, 0, "\ncontent-length: 13\n");
     assert_head_lacks(f, 0, "\nx-evil");
@@ -430,7 +446,8 @@ static void structured_mode_puts_all_into_the_body(void **state)
 {
     struct fixture *f = *state;
     f->o.mode = HTTP_STRUCTURED;
-    assert_int_equal(http_options_source(&f->o.source, "https://shop.example/orders", NULL, NULL), 0);
+    assert_int_equal(http_options_source(&f->o.source, "https://shop.example/orders", NULL, NULL),
+                     0);
     open_here(f);
     assert_int_equal(odd_event(f)->status, SINK_DELIVERED);
     assert_head_has(f, 0, "\ncontent-type: application/cloudevents+json\n");
@@ -454,7 +471,8 @@ static void structured_mode_puts_all_into_the_body(void **state)
     assert_int_equal(json_parse((struct str){body, n}, &all, NULL, NULL), 0);
     for (size_t i = 0; i < COUNT(want); i++) {
         assert_true(json_get(all, str_of(want[i].name), &v));
-        if (!str_is(v.raw, want[i].raw)) fail_msg("%s is %.*s", want[i].name, (int)v.raw.n, v.raw.p);
+        if (!str_is(v.raw, want[i].raw))
+            fail_msg("%s is %.*s", want[i].name, (int)v.raw.n, v.raw.p);
     }
     free(body);
 }
@@ -489,7 +507,9 @@ static char *value_of(struct fixture *f, size_t i, const char *name)
 #define OLD "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 #define NEW "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
-#define PRIVATE "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+#define PRIVATE \
+    "whsk_6Xb/dCcHpPea21PS1N9VY/" \
+    "NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 #define PUBLIC "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
 
 static void every_secret_signs_and_each_verifies(void **state)
@@ -538,14 +558,16 @@ static void secret_headers_are_sent_and_never_repeated(void **state)
 /* An answer that repeats what stands behind the host: endpoints have their tokens there. */
 static void what_stands_behind_the_host_is_never_repeated(void **state)
 {
-    static const char *const bodies[] = {"no such token: t0ken", "Cannot POST /hook", "/hook?token=t0ken is not ours"};
+    static const char *const bodies[] = {"no such token: t0ken", "Cannot POST /hook",
+                                         "/hook?token=t0ken is not ours"};
     struct fixture *f = *state;
     open_here(f);
     for (size_t i = 0; i < COUNT(bodies); i++) {
         http_peer_reply(f->peer, (struct http_reply){.status = 404, .body = bodies[i]});
         struct sink_item *it = deliver(f, "{}");
         assert_int_equal(it->status, SINK_RETRY);
-        if (strstr(it->text, "t0ken") || strstr(it->text, "hook")) fail_msg("%s", it->text);
+        if (strstr(it->text, "t0ken") || strstr(it->text, "hook"))
+            fail_msg("%s", it->text);
         assert_non_null(strstr(it->text, "HTTP 404"));
     }
     http_peer_reply(f->peer, (struct http_reply){.status = 404, .body = "gone fishing"});
@@ -557,7 +579,8 @@ static void half_a_secret_is_not_repeated_either(void **state)
 {
     struct fixture *f = *state;
     char body[400];
-    sink_tmp_write(f->secrets, "Authorization: Bearer s3cr3t-t0k3n-that-is-long-enough-to-be-cut\n");
+    sink_tmp_write(f->secrets,
+                   "Authorization: Bearer s3cr3t-t0k3n-that-is-long-enough-to-be-cut\n");
     assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
     open_here(f);
     memset(body, '.', sizeof body);
@@ -572,7 +595,9 @@ static void answer_is_made_fit_to_print(void **state)
 {
     struct fixture *f = *state;
     open_here(f);
-    http_peer_reply(f->peer, (struct http_reply){.status = 500, .body = "a\x1b[2J \xc2\x9b \xff\r\nb \xe2\x80\xae"});
+    http_peer_reply(
+        f->peer,
+        (struct http_reply){.status = 500, .body = "a\x1b[2J \xc2\x9b \xff\r\nb \xe2\x80\xae"});
     struct sink_item *it = deliver(f, "{}");
     assert_non_null(strstr(it->text, "HTTP 500: a [2J ? ?  b ?"));
 }
@@ -625,7 +650,8 @@ static void headers_of_an_event_within_its_limits_are_sent(void **state)
     it->ev.aggregate_id = it->ev.aggregate_type = it->ev.tenant = (struct str){key, sizeof key};
     sink_rig_run(&f->rig);
     /* The server of this test has 32 KiB for a head, and says so; another may have more. */
-    if (it->status != SINK_DELIVERED && it->status != SINK_RETRY) fail_msg("%d %s", it->status, it->text);
+    if (it->status != SINK_DELIVERED && it->status != SINK_RETRY)
+        fail_msg("%d %s", it->status, it->text);
     free(headers);
 }
 
@@ -646,7 +672,8 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
     assert_int_equal(deliver(f, "2")->status, SINK_DELIVERED);
     assert_head_has(f, 0, "Bearer first\n");
     assert_head_has(f, 1, "Bearer another\n");
-    char *before = value_of(f, 0, "\nwebhook-signature: "), *after = value_of(f, 1, "\nwebhook-signature: ");
+    char *before = value_of(f, 0, "\nwebhook-signature: "),
+         *after = value_of(f, 1, "\nwebhook-signature: ");
     assert_null(strchr(before, ' '));
     assert_non_null(strchr(after, ' '));
     free(before), free(after);
@@ -665,8 +692,9 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
 
 static void bad_header_files_are_refused_without_their_values(void **state)
 {
-    static const char *const bad[] = {"s3cr3t\n",      "a b: s3cr3t\n",        "Host: s3cr3t\n", "ce-id: s3cr3t\n",
-                                      "x: s3c\rr3t\n", "Webhook-Id: s3cr3t\n", "x:\n",           ": s3cr3t\n"};
+    static const char *const bad[] = {
+        "s3cr3t\n",      "a b: s3cr3t\n",        "Host: s3cr3t\n", "ce-id: s3cr3t\n",
+        "x: s3c\rr3t\n", "Webhook-Id: s3cr3t\n", "x:\n",           ": s3cr3t\n"};
     struct fixture *f = *state;
     assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -718,7 +746,8 @@ static void addresses_inside_are_refused_at_once(void **state)
                                        "http://0x0a000001/",
                                        "http://100.64.0.1:1/"};
     struct fixture *f = *state;
-    for (size_t i = 0; i < COUNT(urls); i++) refuses(&f->o, urls[i], "address; if it is what you mean", "t0ken");
+    for (size_t i = 0; i < COUNT(urls); i++)
+        refuses(&f->o, urls[i], "address; if it is what you mean", "t0ken");
 }
 
 static void bad_urls_are_refused_without_their_secrets(void **state)

@@ -20,9 +20,11 @@ static void clean(void)
 {
     static const char *const settings[][2] = {
         {"maxmemory", "0"}, {"client-query-buffer-limit", "1gb"}, {"proto-max-bulk-len", "512mb"}};
-    if (!server.pid) redis_server_start(&server, true);
+    if (!server.pid)
+        redis_server_start(&server, true);
     redis_set(&server, "REPLICAOF NO ONE");
-    for (size_t i = 0; i < COUNT(settings); i++) redis_set(&server, "CONFIG SET %s %s", settings[i][0], settings[i][1]);
+    for (size_t i = 0; i < COUNT(settings); i++)
+        redis_set(&server, "CONFIG SET %s %s", settings[i][0], settings[i][1]);
     redis_set(&server, "ACL SETUSER default on nopass ~* &* +@all");
     redis_set(&server, "FLUSHALL");
     unsetenv(REDIS_PASSWORD_ENV);
@@ -36,8 +38,10 @@ struct peer {
 static void set_url(struct peer *p, const char *query)
 {
     if (secured)
-        snprintf(p->url, sizeof p->url, "rediss://127.0.0.1:%d/0?ca=%s/ca.crt&%s", server.port, server.dir, query);
-    else snprintf(p->url, sizeof p->url, "unix:%s?%s", server.socket, query);
+        snprintf(p->url, sizeof p->url, "rediss://127.0.0.1:%d/0?ca=%s/ca.crt&%s", server.port,
+                 server.dir, query);
+    else
+        snprintf(p->url, sizeof p->url, "unix:%s?%s", server.socket, query);
 }
 
 static void *peer_setup(void)
@@ -97,7 +101,8 @@ static char large[3 << 20];
 static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
 {
     (void)peer;
-    if (way >= 3) return NULL;
+    if (way >= 3)
+        return NULL;
     redis_set(&server, "CONFIG SET proto-max-bulk-len 1mb");
     memset(large, 'x', sizeof large);
     large[0] = large[sizeof large - 1] = '"';
@@ -126,7 +131,8 @@ static int teardown(void **state)
 static void open_with(struct peer *p, const char *query)
 {
     set_url(p, query);
-    sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000, .concurrency = 4});
+    sink_rig_open(&p->rig,
+                  (struct sink_config){.url = p->url, .timeout_ms = 10000, .concurrency = 4});
 }
 
 static struct sink_item *run_one(struct peer *p, const char *payload)
@@ -135,14 +141,16 @@ static struct sink_item *run_one(struct peer *p, const char *payload)
     while (!it->answers) {
         sink_rig_submit(&p->rig);
         p->rig.sk->ops->drive(p->rig.sk);
-        if (!it->answers) sink_rig_wait(&p->rig);
+        if (!it->answers)
+            sink_rig_wait(&p->rig);
     }
     return it;
 }
 
 static void assert_text(const struct sink_item *it, const char *words)
 {
-    if (!strstr(it->text, words)) fail_msg("\"%s\" is not in \"%s\"", words, it->text);
+    if (!strstr(it->text, words))
+        fail_msg("\"%s\" is not in \"%s\"", words, it->text);
 }
 
 static size_t entries(const char *stream)
@@ -181,7 +189,8 @@ static void entry_has_one_field_with_the_envelope(void **state)
     assert_string_equal(r->element[0]->element[0]->str, it->receipt);
     assert_string_equal(
         r->element[0]->element[1]->element[1]->str,
-        "{\"event_id\":\"00000000-0000-7000-8000-000000000001\",\"topic\":\"order.created\",\"aggregate_kind\":\"order\","
+        "{\"event_id\":\"00000000-0000-7000-8000-000000000001\",\"topic\":\"order.created\","
+        "\"aggregate_kind\":\"order\","
         "\"aggregate_id\":\"4\\r\\n2\\\"\xc3\xab\",\"entity_version\":7,\"payload\":{ \"a\": 1 "
         ",\"_telemetry\":{\"traceparent\":\"00-ab\"}},\"stream_id\":\"tenant.created\","
         "\"committed_at\":\"2026-01-02T03:04:05.678Z\"}");
@@ -193,12 +202,14 @@ static void assert_one_stream_waits(struct peer *p, const char *words)
 {
     open_with(p, "stream={aggregate_type}");
     sink_rig_add_many(&p->rig, 300, 64);
-    for (size_t i = 0; i < 300; i += 3) p->rig.items[i + 1]->ev.aggregate_type = STR("bad");
+    for (size_t i = 0; i < 300; i += 3)
+        p->rig.items[i + 1]->ev.aggregate_type = STR("bad");
     sink_rig_run(&p->rig);
     for (size_t i = 0; i < 300; i++) {
         struct sink_item *it = p->rig.items[i];
         assert_int_equal(it->status, i % 3 == 1 ? SINK_LATER : SINK_DELIVERED);
-        if (i % 3 != 1) continue;
+        if (i % 3 != 1)
+            continue;
         assert_text(it, words);
         assert_in_range(it->retry_after_ms, 1000, 60000);
     }
@@ -291,8 +302,10 @@ static void every_error_has_its_fate(void **state)
         {"NOPERM this user has no permissions to run the 'xadd' command", SINK_DOWN, SINK_DOWN},
         {"NOPERM User relay has no permissions to run the 'xadd' command", SINK_DOWN, SINK_DOWN},
         {"NOPERM No permissions to access a key", SINK_DOWN, SINK_LATER},
-        {"NOPERM this user has no permissions to access one of the keys used as arguments", SINK_DOWN, SINK_LATER},
-        {"DENIED Redis is running in protected mode because protected mode is enabled", SINK_DOWN, SINK_DOWN},
+        {"NOPERM this user has no permissions to access one of the keys used as arguments",
+         SINK_DOWN, SINK_LATER},
+        {"DENIED Redis is running in protected mode because protected mode is enabled", SINK_DOWN,
+         SINK_DOWN},
         {"BUSY Redis is busy running a script.", SINK_DOWN, SINK_DOWN},
         {"UNKILLABLE Sorry the script already executed write commands", SINK_DOWN, SINK_DOWN},
         {"LOADING Redis is loading the dataset in memory", SINK_DOWN, SINK_DOWN},
@@ -313,9 +326,12 @@ static void every_error_has_its_fate(void **state)
         {"ERR unknown command 'XADD', with args beginning with:", SINK_DOWN, SINK_DOWN},
         {"ERR syntax error", SINK_DOWN, SINK_DOWN},
         {"ERR Invalid stream ID specified as stream command argument", SINK_DOWN, SINK_DOWN},
-        {"WRONGTYPE Operation against a key holding the wrong kind of value", SINK_DOWN, SINK_LATER},
-        {"ERR The stream has exhausted the last possible ID, unable to add more items", SINK_DOWN, SINK_LATER},
-        {"ERR The ID specified in XADD is equal or smaller than the target stream top item", SINK_DOWN, SINK_LATER},
+        {"WRONGTYPE Operation against a key holding the wrong kind of value", SINK_DOWN,
+         SINK_LATER},
+        {"ERR The stream has exhausted the last possible ID, unable to add more items", SINK_DOWN,
+         SINK_LATER},
+        {"ERR The ID specified in XADD is equal or smaller than the target stream top item",
+         SINK_DOWN, SINK_LATER},
         {"ERR The ID specified in XADD must be greater than 0-0", SINK_DOWN, SINK_LATER},
         {"ERR Protocol error: invalid bulk length", SINK_REJECT, SINK_REJECT},
         {"ERR Protocol error: expected '$', got ' '", SINK_DOWN, SINK_DOWN},
@@ -336,7 +352,8 @@ static void every_error_has_its_fate(void **state)
         redis_moody_say(moody, errors[i / 2].text);
         struct sink_item *it = run_one(p, "1");
         enum sink_status want = i % 2 ? errors[i / 2].by_event : errors[i / 2].fixed;
-        if (it->status != want) fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
+        if (it->status != want)
+            fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
         assert_text(it, errors[i / 2].text);
         redis_moody_say(moody, NULL);
         sink_rig_again(&p->rig);
@@ -369,7 +386,8 @@ static void what_redis_says_is_made_fit_to_print(void **state)
     assert_int_equal(it->status, SINK_RETRY);
     assert_text(it, "stream sgood: ERR  [2J?? xxx");
     assert_int_equal(evil->status, SINK_REJECT);
-    for (const char *c = evil->text; *c; c++) assert_true((unsigned char)*c >= ' ');
+    for (const char *c = evil->text; *c; c++)
+        assert_true((unsigned char)*c >= ' ');
     assert_true(strlen(it->text) < 700);
     redis_moody_free(moody);
     sink_tmp_remove(dir);
@@ -405,8 +423,10 @@ static long connection_number(void)
 {
     redisReply *r = redis_do(&server, "CLIENT LIST");
     long number = 0;
-    for (char *save, *line = strtok_r(r->str, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        if (strstr(line, "name=outbox:search")) number = atol(line + strlen("id="));
+    for (char *save, *line = strtok_r(r->str, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        if (strstr(line, "name=outbox:search"))
+            number = atol(line + strlen("id="));
     freeReplyObject(r);
     return number;
 }
@@ -457,7 +477,8 @@ static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
-    redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd"); /* not even CLIENT, for the connection's name */
+    /* not even CLIENT, for the connection's name */
+    redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd");
     open_with(p, "user=relay&stream={aggregate_type}");
     sink_rig_add_many(&p->rig, 3, 64);
     p->rig.items[1]->ev.aggregate_type = STR("secret");
@@ -486,7 +507,8 @@ static void paused_server_is_down_after_the_time_limit(void **state)
     p->rig.ahead_ns += INT64_C(11000) * MS_NS;
     p->rig.sk->ops->drive(p->rig.sk);
     assert_int_equal(p->rig.answered, 101);
-    for (size_t i = 1; i < 101; i++) assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
+    for (size_t i = 1; i < 101; i++)
+        assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
     assert_text(p->rig.items[1], "has not answered");
     kill(server.pid, SIGCONT);
     sink_rig_again(&p->rig);
@@ -503,7 +525,8 @@ static void idle_connection_closed_by_the_server_costs_nothing(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-/* A server that ends the connection at an event must not be taken for one that is away, for ever. */
+/* A server that ends the connection at an event must not be taken for one that is away, for
+ * ever. */
 static void assert_held_against_it(struct peer *p, const char *query)
 {
     open_with(p, query);
@@ -546,11 +569,14 @@ static void event_that_silences_the_server_is_held_against_it(void **state)
         while (p->rig.answered < 1) {
             sink_rig_submit(&p->rig);
             p->rig.sk->ops->drive(p->rig.sk);
-            if (p->rig.answered == 1) break;
-            if (connection_number() > 0) p->rig.ahead_ns += INT64_C(11000) * MS_NS;
+            if (p->rig.answered == 1)
+                break;
+            if (connection_number() > 0)
+                p->rig.ahead_ns += INT64_C(11000) * MS_NS;
             usleep(10000);
         }
-        if (i == 2) redis_set(&server, "CLIENT UNPAUSE");
+        if (i == 2)
+            redis_set(&server, "CLIENT UNPAUSE");
         assert_int_equal(p->rig.items[0]->status, i < 2 ? SINK_DOWN : SINK_RETRY);
         sink_rig_again(&p->rig);
     }
@@ -600,7 +626,8 @@ static void maxlen_and_maxage_trim_and_warn(void **state)
     open_with(p, "stream=s&maxage=1h");
     assert_non_null(p->rig.sk->ops->caution(p->rig.sk));
     redis_set(&server, "DEL s");
-    for (int i = 0; i < 300; i++) redis_set(&server, "XADD s 1000-%d event {}", i + 1);
+    for (int i = 0; i < 300; i++)
+        redis_set(&server, "XADD s 1000-%d event {}", i + 1);
     run_one(p, "1");
     assert_in_range(entries("s"), 1, 150);
 }
@@ -616,7 +643,8 @@ static void marks_say_how_far_each_stream_has_come(void **state)
     p->rig.items[100]->ev.aggregate_type = STR("other");
     sink_rig_run(&p->rig);
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &m), 2);
-    if (!str_is(m[0].stream, "other")) m++;
+    if (!str_is(m[0].stream, "other"))
+        m++;
     snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
     assert_string_equal(id, p->rig.items[100]->receipt);
     p->rig.sk->ops->marks_kept(p->rig.sk);
@@ -638,7 +666,8 @@ static void drive_until(struct peer *p, bool want)
 {
     for (int i = 0; i < 2000 && held(p) != want; i++) {
         p->rig.sk->ops->drive(p->rig.sk);
-        if (held(p) != want) sink_rig_wait(&p->rig);
+        if (held(p) != want)
+            sink_rig_wait(&p->rig);
     }
     assert_int_equal(held(p), want);
 }
@@ -662,7 +691,8 @@ static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **sta
     p->rig.ahead_ns += INT64_C(6000) * MS_NS;
     for (;;) {
         p->rig.sk->ops->drive(p->rig.sk);
-        if (p->rig.sk->ops->lease(p->rig.sk)->renewed > 0) break;
+        if (p->rig.sk->ops->lease(p->rig.sk)->renewed > 0)
+            break;
         sink_rig_wait(&p->rig);
     }
     r = redis_do(&server, "PTTL lock:outbox");
@@ -684,7 +714,8 @@ static void lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder(void
     redis_set(&server, "SET lock:outbox another");
     p->rig.ahead_ns += INT64_C(16000) * MS_NS;
     drive_until(p, false);
-    assert_true(clock_mono(&p->rig.clock) < taken + INT64_C(25000) * MS_NS); /* not only when its time is over */
+    /* not only when its time is over */
+    assert_true(clock_mono(&p->rig.clock) < taken + INT64_C(25000) * MS_NS);
     assert_int_equal(p->rig.sk->ops->lease(p->rig.sk)->lost, 1);
     assert_int_equal(run_one(p, "1")->status, SINK_CANCELLED);
     assert_int_equal(entries("s"), 0);
@@ -721,7 +752,8 @@ static void refuses(const char *url, const char *words)
     assert_int_equal(sink_find(url, &ops, &err), 0);
     assert_int_equal(ops->open(&cfg, &sk, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    if (!strstr(err.text, words)) fail_msg("\"%s\" is not in \"%s\"", words, err.text);
+    if (!strstr(err.text, words))
+        fail_msg("\"%s\" is not in \"%s\"", words, err.text);
     assert_null(strstr(err.text, "s3cret"));
 }
 
@@ -754,7 +786,8 @@ static void certificate_must_be_good(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DOWN);
     assert_text(p->rig.items[0], "its certificate is not good");
     sink_rig_release(&p->rig);
-    snprintf(p->url, sizeof p->url, "rediss://127.0.0.2:%d?stream=s&ca=%s/ca.crt", server.port, server.dir);
+    snprintf(p->url, sizeof p->url, "rediss://127.0.0.2:%d?stream=s&ca=%s/ca.crt", server.port,
+             server.dir);
     redis_set(&server, "CONFIG SET bind %s", "127.0.0.1 127.0.0.2");
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     assert_int_equal(run_one(p, "1")->status, SINK_DOWN);
@@ -811,7 +844,8 @@ int main(int argc, char **argv)
     };
     const struct CMUnitTest tls[] = {OWN(certificate_must_be_good)};
     secured = argc > 1 && strcmp(argv[1], "tls") == 0;
-    int failures = secured ? sink_suite_run(&redis, tls, COUNT(tls)) : sink_suite_run(&redis, own, COUNT(own));
+    int failures = secured ? sink_suite_run(&redis, tls, COUNT(tls))
+                           : sink_suite_run(&redis, own, COUNT(own));
     redis_server_remove(&server);
     return failures;
 }

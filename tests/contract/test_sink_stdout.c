@@ -43,7 +43,8 @@ static void peer_teardown(void *peer)
     setrlimit(RLIMIT_FSIZE, &no_limit);
     dup2(p->own_stdout, STDOUT_FILENO);
     close(p->own_stdout);
-    if (p->fd >= 0) close(p->fd);
+    if (p->fd >= 0)
+        close(p->fd);
     free(p);
 }
 
@@ -67,7 +68,8 @@ static void peer_arrived(void *peer, struct sink_arrivals *got)
 static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
 {
     (void)peer;
-    if (way >= 3) return NULL;
+    if (way >= 3)
+        return NULL;
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
     memset(large, 'x', sizeof large);
     large[0] = large[sizeof large - 1] = '"';
@@ -106,7 +108,8 @@ static int pipe_teardown(void **state)
 static size_t lines_in(const char *p, size_t n)
 {
     size_t lines = 0;
-    for (size_t i = 0; i < n; i++) lines += p[i] == '\n';
+    for (size_t i = 0; i < n; i++)
+        lines += p[i] == '\n';
     return lines;
 }
 
@@ -118,7 +121,8 @@ static void closed_reader_is_fatal(void **state)
     sink_rig_add_many(&p->rig, 5, 64);
     sink_rig_run(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_FATAL);
-    for (size_t i = 0; i < 5; i++) assert_int_equal(p->rig.items[i]->order, i);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(p->rig.items[i]->order, i);
     assert_string_equal(p->rig.items[0]->text, "standard output was closed");
 }
 
@@ -156,7 +160,8 @@ static void reader_that_stands_still_does_not_hold_up_drive(void **state)
     }
     ssize_t k;
     fcntl(p->peer->fd, F_SETFL, O_NONBLOCK);
-    while ((k = read(p->peer->fd, text + n, size - n)) > 0) n += (size_t)k;
+    while ((k = read(p->peer->fd, text + n, size - n)) > 0)
+        n += (size_t)k;
     sink_arrivals_lines(&got, text, n);
     sink_rig_assert_arrived(&p->rig, &got, true, true);
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
@@ -206,7 +211,8 @@ static void full_device_is_down_while_no_line_is_torn(void **state)
     sink_rig_release(&rig);
 }
 
-/* A disk that is full in the middle of a line is a sink that is down, not the end: the line is ended first. */
+/* A disk that is full in the middle of a line is a sink that is down, not the end: the line is
+ * ended first. */
 static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
 {
     struct peer *peer = peer_setup();
@@ -221,7 +227,8 @@ static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)st.st_size * 5 / 2, no_limit.rlim_max});
     sink_rig_add_many(&rig, 4, 200);
     sink_rig_run(&rig);
-    for (size_t i = 0; i < 5; i++) assert_int_equal(rig.items[i]->status, i < 2 ? SINK_DELIVERED : SINK_DOWN);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(rig.items[i]->status, i < 2 ? SINK_DELIVERED : SINK_DOWN);
     assert_int_equal(rig.items[2]->native, EFBIG);
     setrlimit(RLIMIT_FSIZE, &no_limit);
     sink_rig_again(&rig);
@@ -241,7 +248,8 @@ static char *read_all(struct piped *p, size_t *n)
     char *text = malloc(1 << 20);
     fcntl(p->peer->fd, F_SETFL, O_NONBLOCK);
     *n = 0;
-    for (ssize_t k; (k = read(p->peer->fd, text + *n, (1 << 20) - *n)) > 0;) *n += (size_t)k;
+    for (ssize_t k; (k = read(p->peer->fd, text + *n, (1 << 20) - *n)) > 0;)
+        *n += (size_t)k;
     return text;
 }
 
@@ -257,7 +265,8 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);
     assert_int_equal(p->rig.answered, 0);
-    assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 29000 * MS_NS, 30000 * MS_NS);
+    assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 29000 * MS_NS,
+                    30000 * MS_NS);
     p->rig.ahead_ns += 30001 * MS_NS;
     sk->ops->drive(sk);
     sink_rig_check(&p->rig);
@@ -275,7 +284,8 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     first = realloc(first, n + more);
     memcpy(first + n, second, more);
     size_t end = n + more;
-    while (first[end - 1] != '\n') end--;
+    while (first[end - 1] != '\n')
+        end--;
     struct sink_arrivals got = {0};
     sink_arrivals_lines(&got, first, end);
     assert_true(got.n > whole + 1);

@@ -26,8 +26,10 @@ static struct store *open_at(const char *url, const struct store_options *opt)
     struct store *st;
     struct error err;
     bool created;
-    if (store_open(url, opt, &st, &err) != 0) return print_error("%s\n", err.text), NULL;
-    if (st->ops->init(st, &created, &err) != 0) return print_error("%s\n", err.text), NULL;
+    if (store_open(url, opt, &st, &err) != 0)
+        return print_error("%s\n", err.text), NULL;
+    if (st->ops->init(st, &created, &err) != 0)
+        return print_error("%s\n", err.text), NULL;
     return st;
 }
 
@@ -35,7 +37,8 @@ static struct store *file_fresh(const struct store_options *opt)
 {
     char url[128];
     strcpy(dir, "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(dir)) return NULL;
+    if (!mkdtemp(dir))
+        return NULL;
     url_of(url);
     return open_at(url, opt);
 }
@@ -73,7 +76,8 @@ static sqlite3 *own_connection(void)
 static void sql(sqlite3 *db, const char *text)
 {
     char *why = NULL;
-    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK) fail_msg("%s: %s", text, why);
+    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK)
+        fail_msg("%s: %s", text, why);
 }
 
 static int64_t count(struct store *st, const char *text)
@@ -153,23 +157,32 @@ static void plain_insert_works_and_gets_a_uuid7(void **state)
 {
     struct store_rig *g = *state;
     sqlite3 *db = own_connection();
-    sql(db, "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES ('a.b', 'o', '1', '{}')");
-    assert_int_equal(count(g->st,
-                           "SELECT count(*) FROM outbox_event WHERE id LIKE "
-                           "'________-____-7___-____-____________' AND substr(id, 20, 1) IN ('8', '9', 'a', 'b') "
-                           "AND id = lower(id)"),
-                     1);
-    assert_int_equal(count(g->st, "SELECT abs(created_at - CAST(strftime('%s','now') AS INTEGER) * 1000) < 5000 FROM "
-                                  "outbox_event"),
-                     1);
-    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type, payload) VALUES ('a', '{')", 0, 0, 0),
+    sql(db, "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES ('a.b', "
+            "'o', '1', '{}')");
+    assert_int_equal(
+        count(
+            g->st,
+            "SELECT count(*) FROM outbox_event WHERE id LIKE "
+            "'________-____-7___-____-____________' AND substr(id, 20, 1) IN ('8', '9', 'a', 'b') "
+            "AND id = lower(id)"),
+        1);
+    assert_int_equal(
+        count(g->st,
+              "SELECT abs(created_at - CAST(strftime('%s','now') AS INTEGER) * 1000) < 5000 FROM "
+              "outbox_event"),
+        1);
+    assert_int_not_equal(
+        sqlite3_exec(db, "INSERT INTO outbox_event (type, payload) VALUES ('a', '{')", 0, 0, 0),
+        SQLITE_OK);
+    assert_int_not_equal(
+        sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('a b')", 0, 0, 0), SQLITE_OK);
+    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('')", 0, 0, 0),
                          SQLITE_OK);
-    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('a b')", 0, 0, 0), SQLITE_OK);
-    assert_int_not_equal(sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('')", 0, 0, 0), SQLITE_OK);
     sqlite3_close(db);
 }
 
-/* plain_and_emitted mixes every way there is into a connection: ours (db is its handle, and foreign NULL), or the caller's. */
+/* plain_and_emitted mixes every way there is into a connection: ours (db is its handle, and foreign
+ * NULL), or the caller's. */
 static void plain_and_emitted(struct store *st, sqlite3 *db, sqlite3 *foreign)
 {
     struct error err;
@@ -181,7 +194,8 @@ static void plain_and_emitted(struct store *st, sqlite3 *db, sqlite3 *foreign)
         sql(db, "INSERT INTO orders (rowid) SELECT 1000000 + coalesce(max(rowid), 0) FROM orders");
         sql(db, "INSERT INTO outbox_event (type) VALUES ('plain')");
         assert_int_equal(emit_in(st, foreign, key, &err), 0);
-        sql(db, "SAVEPOINT s; INSERT INTO outbox_event (type) VALUES ('undone'); ROLLBACK TO s; RELEASE s");
+        sql(db, "SAVEPOINT s; INSERT INTO outbox_event (type) VALUES ('undone'); ROLLBACK TO s; "
+                "RELEASE s");
     }
 }
 
@@ -207,9 +221,8 @@ static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **st
     assert_int_equal(count(st, "SELECT count(*) FROM outbox_event"), 1200);
     assert_int_equal(count(st, disorder), 0);
     assert_int_equal(
-        count(
-            st,
-            "SELECT count(*) FROM outbox_event WHERE id NOT LIKE '________-____-7___-____-____________' OR substr(id, 20, 1) NOT GLOB '[89ab]'"),
+        count(st, "SELECT count(*) FROM outbox_event WHERE id NOT LIKE "
+                  "'________-____-7___-____-____________' OR substr(id, 20, 1) NOT GLOB '[89ab]'"),
         0);
     sqlite3_close(db);
     store_close(st);
@@ -220,12 +233,17 @@ static void delivery_view_shows_the_states(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct consumer_spec c = {
-        .name = "c", .events = "x,y.*,q\"u\\o", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
+    struct consumer_spec c = {.name = "c",
+                              .events = "x,y.*,q\"u\\o",
+                              .where = "",
+                              .retry = "",
+                              .order = ORDER_KEY,
+                              .lanes = 1};
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
     sqlite3 *db = own_connection();
     sql(db, "INSERT INTO outbox_event (type) VALUES ('x'), ('y.z'), ('other')");
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"), 2);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"),
+                     2);
     struct claim_request req = {.consumer = "c",
                                 .owner = "me",
                                 .order = ORDER_KEY,
@@ -238,21 +256,32 @@ static void delivery_view_shows_the_states(void **state)
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), 0);
     /* The view goes by the machine's clock, the store here by one that stands. */
     sql(db, "UPDATE outbox_claim SET lease = locked_until, locked_until = 9000000000000000");
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'in-flight'"), 2);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'in-flight'"),
+                     2);
     sql(db, "UPDATE outbox_claim SET locked_until = 1");
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"), 2);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'pending'"),
+                     2);
     sql(db, "UPDATE outbox_claim SET locked_until = lease");
-    struct outcome o[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 9, .error = "e"},
-                           {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "d"}};
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .out = o, .n = 2};
+    struct outcome o[2] = {
+        {.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 9, .error = "e"},
+        {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "d"}};
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .out = o, .n = 2};
     bool lost;
     assert_int_equal(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), 0);
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'failed' AND error = 'e'"), 1);
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'expired' AND error = 'd'"), 1);
+    assert_int_equal(
+        count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'failed' AND error = 'e'"),
+        1);
+    assert_int_equal(
+        count(g->st,
+              "SELECT count(*) FROM outbox_delivery WHERE state = 'expired' AND error = 'd'"),
+        1);
     sql(db, "DELETE FROM outbox_dead"); /* by hand, which is dropping it as well */
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'dropped'"), 1);
+    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'dropped'"),
+                     1);
     sql(db, "UPDATE outbox_consumer SET start = 2");
-    assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'before-start'"), 1);
+    assert_int_equal(
+        count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'before-start'"), 1);
     sqlite3_close(db);
 }
 
@@ -269,7 +298,8 @@ static void bell_rings_for_a_commit_of_another_process_and_not_without(void **st
         char path[128];
         snprintf(path, sizeof path, "%s/t.db", dir);
         _exit(sqlite3_open(path, &db) != SQLITE_OK ||
-              sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('x')", 0, 0, 0) != SQLITE_OK);
+              sqlite3_exec(db, "INSERT INTO outbox_event (type) VALUES ('x')", 0, 0, 0) !=
+                  SQLITE_OK);
     }
     assert_int_equal(poll(&fd, 1, 10000), 1);
     int status;
@@ -313,7 +343,9 @@ static void emit_after_the_database_rolled_back_by_itself_is_refused(void **stat
     assert_int_equal(emit_in(g->st, NULL, NULL, &err), 0);
     assert_int_equal(g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err), -1);
     assert_int_equal(err.code, ERR_FULL);
-    if (!sqlite3_get_autocommit(sqlite_handle(g->st))) sql(sqlite_handle(g->st), "ROLLBACK"); /* as SQLite may */
+    /* as SQLite may */
+    if (!sqlite3_get_autocommit(sqlite_handle(g->st)))
+        sql(sqlite_handle(g->st), "ROLLBACK");
     assert_int_equal(emit_in(g->st, NULL, NULL, &err), -1); /* it would commit by itself */
     assert_int_equal(err.code, ERR_MISUSE);
     assert_int_equal(emit_in(g->st, NULL, "key", &err), -1);
@@ -345,7 +377,8 @@ static int take(struct store_rig *g, struct error *err)
     return g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, err);
 }
 
-/* taken gives the types of what is claimed next, "" for nothing; one turn may fail to tell that the database has moved. */
+/* taken gives the types of what is claimed next, "" for nothing; one turn may fail to tell that the
+ * database has moved. */
 static const char *taken(struct store_rig *g, const char *told)
 {
     static char types[256];
@@ -354,10 +387,13 @@ static const char *taken(struct store_rig *g, const char *told)
     if (told) {
         assert_int_equal(take(g, &err), -1);
         assert_int_equal(err.fate, FATE_RETRY);
-        if (!strstr(err.text, told)) fail_msg("%s", err.text);
+        if (!strstr(err.text, told))
+            fail_msg("%s", err.text);
     }
-    if (take(g, &err) != 0) fail_msg("%s", err.text);
-    for (size_t i = 0; i < g->b.n; i++) strcat(strcat(types, i ? " " : ""), g->b.ev[i].type.p);
+    if (take(g, &err) != 0)
+        fail_msg("%s", err.text);
+    for (size_t i = 0; i < g->b.n; i++)
+        strcat(strcat(types, i ? " " : ""), g->b.ev[i].type.p);
     return types;
 }
 
@@ -365,15 +401,18 @@ static bool done(struct store_rig *g, const struct batch *b, const struct outcom
 {
     struct error err;
     bool lost = true;
-    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = b, .out = out, .n = n};
-    if (g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err) != 0) fail_msg("%s", err.text);
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = b, .out = out, .n = n};
+    if (g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err) != 0)
+        fail_msg("%s", err.text);
     return !lost;
 }
 
 static void one_consumer(struct store_rig *g)
 {
     struct error err;
-    struct consumer_spec c = {.name = "c", .events = "", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
+    struct consumer_spec c = {
+        .name = "c", .events = "", .where = "", .retry = "", .order = ORDER_KEY, .lanes = 1};
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), 0);
 }
 
@@ -421,10 +460,12 @@ static void claim_from_before_a_restore_can_change_nothing_after_it(void **state
             assert_non_null(strstr(err.text, "older copy"));
         } else {
             struct store *other;
-            assert_int_equal(g->st->ops->dup(g->st, &other, &err), 0); /* one that never knew another */
+            /* one that never knew another */
+            assert_int_equal(g->st->ops->dup(g->st, &other, &err), 0);
             struct store *own = g->st;
             g->st = other;
-            assert_string_equal(taken(g, NULL), "a b"); /* the same owner, and the same place in the count */
+            /* the same owner, and the same place in the count */
+            assert_string_equal(taken(g, NULL), "a b");
             assert_int_not_equal(g->b.epoch, before.epoch);
             assert_false(done(g, &before, NULL, 0));
             assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_claim"), 1);
@@ -456,7 +497,8 @@ static void another_outbox_put_into_the_file_is_told_and_gets_the_consumer(void 
     sqlite3_close(db);
 }
 
-/* Numbers begin again in every way there is; what is emitted then is delivered, in order, and is not taken for others. */
+/* Numbers begin again in every way there is; what is emitted then is delivered, in order, and is
+ * not taken for others. */
 static void numbers_that_begin_again_lose_nothing(void **state)
 {
     struct store_rig *g = *state;
@@ -465,31 +507,40 @@ static void numbers_that_begin_again_lose_nothing(void **state)
         "DELETE FROM outbox_event; DELETE FROM sqlite_sequence",
         "DELETE FROM outbox_event; UPDATE sqlite_sequence SET seq = 0",
         "DELETE FROM outbox_event; DELETE FROM sqlite_sequence WHERE name = 'outbox_event'",
-        "DELETE FROM outbox_event WHERE seq % 2; DELETE FROM sqlite_sequence; DELETE FROM outbox_event",
+        "DELETE FROM outbox_event WHERE seq % 2; DELETE FROM sqlite_sequence; DELETE FROM "
+        "outbox_event",
     };
     static const char *const three = "INSERT INTO outbox_event (type) VALUES ('x'), ('y'), ('z')";
     one_consumer(g);
     sqlite3 *db = own_connection();
-    sql(db, "CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO orders VALUES (7)");
+    sql(db,
+        "CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT); INSERT INTO orders VALUES (7)");
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         sql(db, "INSERT INTO outbox_event (type) VALUES ('a'), ('b'), ('c'), ('d'), ('e')");
         assert_string_equal(taken(g, NULL), "a b c d e");
         struct outcome out[2] = {
-            {.ev = &g->b.ev[0], .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 1000000, .error = "later"},
+            {.ev = &g->b.ev[0],
+             .kind = OUTCOME_RETRY,
+             .attempts = 1,
+             .delay_ms = 1000000,
+             .error = "later"},
             {.ev = &g->b.ev[1], .kind = OUTCOME_DEAD, .attempts = 1, .error = "never"}};
         assert_true(done(g, &g->b, out, 2));
         sql(db, ways[i]);
         sql(db, three); /* fewer than there were */
         assert_string_equal(taken(g, "began again"), "x y z");
         assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_parked"), 0);
-        assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_dead d JOIN outbox_event e USING (seq)"), 0);
+        assert_int_equal(
+            count(g->st, "SELECT count(*) FROM outbox_dead d JOIN outbox_event e USING (seq)"), 0);
         assert_true(done(g, &g->b, NULL, 0));
         sql(db, "INSERT INTO outbox_event (type) VALUES ('more')");
         assert_string_equal(taken(g, NULL), "more");
         assert_true(done(g, &g->b, NULL, 0));
 
         sql(db, ways[i]);
-        for (int j = 0; j < 20; j++) sql(db, three); /* and more than there ever were, with nobody looking */
+        /* and more than there ever were, with nobody looking */
+        for (int j = 0; j < 20; j++)
+            sql(db, three);
         size_t n = 0;
         assert_int_equal(take(g, &err), -1);
         while (n < 60) {
@@ -524,7 +575,8 @@ static void numbers_that_go_on_are_left_alone(void **state)
         sql(db, harmless[i]);
         assert_string_equal(taken(g, NULL), "");
     }
-    /* One that was told to start further ahead than events have come: not a number that anybody was given. */
+    /* One that was told to start further ahead than events have come: not a number that anybody was
+     * given. */
     struct consumer_spec far = {.name = "far",
                                 .events = "",
                                 .where = "",
@@ -552,7 +604,8 @@ static void trimming_deletes_nothing_whose_number_began_again(void **state)
     assert_string_equal(taken(g, NULL), "a b");
     assert_true(done(g, &g->b, NULL, 0));
     sql(db, "DELETE FROM outbox_event; DELETE FROM sqlite_sequence; "
-            "INSERT INTO outbox_event (type, created_at) VALUES ('new', 1), ('newer', 1), ('newest', 1)");
+            "INSERT INTO outbox_event (type, created_at) VALUES ('new', 1), ('newer', 1), "
+            "('newest', 1)");
     assert_int_equal(g->st->ops->trim(g->st, &(struct trim_request){0}, &t, &err), 0);
     assert_int_equal(t.events, 0);
     assert_string_equal(taken(g, NULL), "new newer newest");
@@ -570,7 +623,8 @@ static struct {
 static void note_sync(int fd)
 {
     struct stat s;
-    if (fstat(fd, &s) == 0 && synced.n < 64) synced.ino[synced.n++] = s.st_ino;
+    if (fstat(fd, &s) == 0 && synced.n < 64)
+        synced.ino[synced.n++] = s.st_ino;
 }
 
 __attribute__((visibility("default"))) int fdatasync(int fd)
@@ -592,7 +646,8 @@ static bool was_synced(const char *name)
     snprintf(path, sizeof path, "%s/%s", dir, name);
     assert_int_equal(stat(path, &s), 0);
     for (size_t i = 0; i < synced.n; i++)
-        if (synced.ino[i] == s.st_ino) return true;
+        if (synced.ino[i] == s.st_ino)
+            return true;
     return false;
 }
 
@@ -610,11 +665,13 @@ static void what_is_claimed_is_on_the_disk_whatever_its_producer_has_set(void **
         assert_true(was_synced("t.db-wal"));
         assert_true(done(g, &g->b, NULL, 0));
 
-        /* The producer copies the log into the database without syncing it; the next to write begins the log anew. */
+        /* The producer copies the log into the database without syncing it; the next to write
+         * begins the log anew. */
         sql(db, "INSERT INTO outbox_event (type) VALUES ('b')");
         synced.n = 0;
         sql(db, "PRAGMA wal_checkpoint(RESTART)");
-        if (i == 1) sql(db, "INSERT INTO outbox_event (type) VALUES ('c')");
+        if (i == 1)
+            sql(db, "INSERT INTO outbox_event (type) VALUES ('c')");
         assert_int_equal(synced.n, 0);
         assert_string_equal(taken(g, NULL), i == 1 ? "b c" : "b");
         assert_true(was_synced("t.db-wal"));
@@ -640,12 +697,15 @@ static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
         char mode[64];
         store_close(g->st);
         snprintf(mode, sizeof mode, "PRAGMA journal_mode = %s; PRAGMA synchronous = OFF", modes[i]);
-        sql(db, mode); /* nobody else is about: it is done, and stays so for those it can stay for */
+        /* nobody else is about: it is done, and stays so for those it can stay for */
+        sql(db, mode);
         sql(db, "INSERT INTO outbox_event (type) VALUES ('a')");
         sql(db, "BEGIN; SELECT * FROM outbox_meta"); /* and keeps us from putting it right */
         char url[128];
         url_of(url);
-        assert_int_equal(store_open(url, &(struct store_options){.clock = &store_clock, .busy_ms = 50}, &g->st, &err),
+        assert_int_equal(store_open(url,
+                                    &(struct store_options){.clock = &store_clock, .busy_ms = 50},
+                                    &g->st, &err),
                          0);
         sql(db, "COMMIT");
         synced.n = 0;
@@ -661,8 +721,10 @@ static void emitted(struct store *st, sqlite3 *db, const char *key)
 {
     struct error err;
     sql(db, "BEGIN");
-    if (emit_in(st, db, NULL, &err) != 0) fail_msg("%s", err.text);
-    if (emit_in(st, db, key, &err) != 0) fail_msg("%s", err.text);
+    if (emit_in(st, db, NULL, &err) != 0)
+        fail_msg("%s", err.text);
+    if (emit_in(st, db, key, &err) != 0)
+        fail_msg("%s", err.text);
     sql(db, "COMMIT");
 }
 
@@ -681,7 +743,8 @@ static void settings_of_the_callers_connection_change_nothing(void **state)
         "PRAGMA ignore_check_constraints = ON",
         "PRAGMA legacy_alter_table = ON",
         "PRAGMA read_uncommitted = ON",
-        "CREATE TEMP TABLE outbox_event (type, payload, id, aggregate_type, aggregate_id, version, headers, tenant, "
+        "CREATE TEMP TABLE outbox_event (type, payload, id, aggregate_type, aggregate_id, version, "
+        "headers, tenant, "
         "not_before, created_at)",
         "CREATE TEMP TABLE outbox_idempotency (key, event_id, hash, at)",
         "CREATE TEMP VIEW outbox_event AS SELECT 1 AS seq",
@@ -693,7 +756,8 @@ static void settings_of_the_callers_connection_change_nothing(void **state)
         snprintf(key, sizeof key, "k%zu", i);
         sql(db, settings[i]);
         emitted(g->st, db, key);
-        if (count(g->st, "SELECT count(*) FROM outbox_event") != (int64_t)(i + 1) * 2) fail_msg("%s", settings[i]);
+        if (count(g->st, "SELECT count(*) FROM outbox_event") != (int64_t)(i + 1) * 2)
+            fail_msg("%s", settings[i]);
         assert_int_equal(sqlite3_close(db), SQLITE_OK);
     }
     sqlite3 *db = own_connection();
@@ -734,7 +798,8 @@ static void outbox_that_the_caller_has_attached_is_found(void **state)
     sql(db, attach);
     emitted(g->st, db, "k");
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 2);
-    sql(db, "CREATE TABLE outbox_event (seq INTEGER PRIMARY KEY, type)"); /* another that has the name only */
+    /* another that has the name only */
+    sql(db, "CREATE TABLE outbox_event (seq INTEGER PRIMARY KEY, type)");
     emitted(g->st, db, "l");
     assert_int_equal(count(g->st, "SELECT count(*) FROM outbox_event"), 4);
     sqlite3_close(db);
@@ -745,7 +810,8 @@ static void event_that_a_trigger_swallows_is_an_error(void **state)
     struct store_rig *g = *state;
     struct error err;
     sqlite3 *db = own_connection();
-    sql(db, "CREATE TEMP TRIGGER t BEFORE INSERT ON main.outbox_event BEGIN SELECT RAISE(IGNORE); END; BEGIN");
+    sql(db, "CREATE TEMP TRIGGER t BEFORE INSERT ON main.outbox_event BEGIN SELECT RAISE(IGNORE); "
+            "END; BEGIN");
     assert_int_equal(emit_in(g->st, db, NULL, &err), -1);
     assert_non_null(strstr(err.text, "trigger"));
     assert_int_equal(emit_in(g->st, db, "k", &err), -1);
@@ -814,7 +880,8 @@ static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void
             fail_msg("%s: %s", (*s)->name, sqlite3_errmsg(db));
         assert_int_equal(sqlite3_bind_parameter_count(q), (*s)->n);
         for (size_t i = 0; i < (*s)->n; i++)
-            assert_string_equal(sqlite3_bind_parameter_name(q, (int)i + 1) + 1, (*s)->parameter[i].name);
+            assert_string_equal(sqlite3_bind_parameter_name(q, (int)i + 1) + 1,
+                                (*s)->parameter[i].name);
         sqlite3_finalize(q);
     }
     assert_true(n > 30);
@@ -823,7 +890,8 @@ static void every_statement_fits_the_schema_and_has_its_parameters_in_order(void
 /* main takes the name of one test, or a pattern of names; without it, all are run. */
 int main(int argc, char **argv)
 {
-    const struct store_case file = {"sqlite", file_fresh, file_clean}, memory = {"memory", memory_fresh, memory_clean};
+    const struct store_case file = {"sqlite", file_fresh, file_clean},
+                            memory = {"memory", memory_fresh, memory_clean};
     const struct CMUnitTest own[] = {
         ON_A_STORE(emit_is_part_of_the_callers_transaction),
         ON_A_STORE(savepoint_rolled_back_takes_its_event_with_it),
@@ -850,7 +918,8 @@ int main(int argc, char **argv)
         ON_A_STORE(event_that_a_trigger_swallows_is_an_error),
         ON_A_STORE(callers_connection_to_a_file_that_is_gone_is_refused),
     };
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     int failures = store_suite_run(&file, own, sizeof own / sizeof *own);
     return failures + store_suite_run(&memory, NULL, 0);
 }

@@ -15,11 +15,13 @@ static void model_end(struct model *m, size_t k, enum sink_status status)
         assert_true(g->n_seen < RIG_SEEN);
         int who = 0;
         for (int i = 0; i < RIG_PIPELINES; i++)
-            if (g->w[i].sk == m) who = i;
+            if (g->w[i].sk == m)
+                who = i;
         g->seen[g->n_seen++] = (struct arrival){d->ev->seq, d->attempt, d->ev->key, who};
     }
     struct sink_result r = {.status = status, .unasked = m->unasked};
-    if (status != SINK_DELIVERED) r.text = "scripted";
+    if (status != SINK_DELIVERED)
+        r.text = "scripted";
     m->unasked = false;
     sink_done(&m->base, d, &r);
 }
@@ -30,7 +32,8 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
     size_t k = 0;
     while (k < n && m->n < m->capacity) {
         m->d[m->n++] = d[k++];
-        if (m->busy_ms) rig_pass(m->g, m->busy_ms), model_end(m, 0, SINK_DELIVERED);
+        if (m->busy_ms)
+            rig_pass(m->g, m->busy_ms), model_end(m, 0, SINK_DELIVERED);
     }
     return k;
 }
@@ -41,8 +44,11 @@ static void model_drive(struct sink *sk)
     bool stop = false;
     enum sink_status s = SINK_DELIVERED;
     while (!m->hold && m->n) {
-        if (!stop) s = m->answer ? m->answer(m, m->d[0]) : SINK_DELIVERED;
-        if ((m->g->caps & SINK_FAILSTOP) && (s == SINK_DOWN || s == SINK_FATAL)) stop = true; /* and all behind it */
+        if (!stop)
+            s = m->answer ? m->answer(m, m->d[0]) : SINK_DELIVERED;
+        /* and all behind it */
+        if ((m->g->caps & SINK_FAILSTOP) && (s == SINK_DOWN || s == SINK_FATAL))
+            stop = true;
         model_end(m, 0, s);
     }
 }
@@ -64,7 +70,8 @@ static int64_t model_deadline(struct sink *sk)
 static void model_cancel(struct sink *sk)
 {
     struct model *m = (struct model *)sk;
-    while (m->n) model_end(m, 0, SINK_CANCELLED);
+    while (m->n)
+        model_end(m, 0, SINK_CANCELLED);
 }
 
 static struct model *model_new(struct rig *g, struct pipeline *p)
@@ -121,7 +128,9 @@ int rig_setup(void **state)
     g->log = (struct log){.write = rig_log, .ctx = g, .least = LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);
     rng_seed(&g->rng, 42);
-    if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) != 0) return -1;
+    if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) !=
+        0)
+        return -1;
     *state = g;
     return 0;
 }
@@ -155,10 +164,12 @@ void rig_start(struct rig *g, int i)
                                   .careful = &g->careful,
                                   .stand_by = g->stand_by,
                                   .poll_ms = 20};
-    if (pipeline_new(&cfg, &w->p, &err) != 0) fail_msg("%s", err.text);
+    if (pipeline_new(&cfg, &w->p, &err) != 0)
+        fail_msg("%s", err.text);
     w->sk = model_new(g, w->p);
     pipeline_attach(w->p, &w->sk->base);
-    if (pipeline_register(w->p, &err) != 0) fail_msg("%s", err.text);
+    if (pipeline_register(w->p, &err) != 0)
+        fail_msg("%s", err.text);
 }
 
 struct worker *rig_worker(struct rig *g, int i, ...)
@@ -175,7 +186,8 @@ struct worker *rig_worker(struct rig *g, int i, ...)
         snprintf(text, sizeof text, "%s", o);
         char *value = strchr(text, '=');
         *value++ = '\0';
-        if (option_set(consumer_options, &w->c, text, value, &err) != 0) fail_msg("%s", err.text);
+        if (option_set(consumer_options, &w->c, text, value, &err) != 0)
+            fail_msg("%s", err.text);
     }
     va_end(ap);
     rig_start(g, i);
@@ -185,7 +197,8 @@ struct worker *rig_worker(struct rig *g, int i, ...)
 void rig_crash(struct rig *g, int i)
 {
     struct worker *w = &g->w[i];
-    if (!w->p) return;
+    if (!w->p)
+        return;
     pipeline_free(w->p);
     store_close(w->st);
     free(w->sk);
@@ -206,8 +219,10 @@ void rig_emit_at(struct rig *g, const char *key, int64_t not_before)
     char id[UUID_TEXT + 1];
     bool dup;
     struct new_event ev = {.type = STR("t.e"), .payload = STR("{}"), .not_before = not_before};
-    if (key) ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
-    if (g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err) != 0) fail_msg("%s", err.text);
+    if (key)
+        ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
+    if (g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err) != 0)
+        fail_msg("%s", err.text);
 }
 
 void rig_emit(struct rig *g, const char *key)
@@ -219,7 +234,8 @@ void rig_step(struct rig *g, int i)
 {
     int turns = 0;
     while (g->w[i].p && pipeline_step(g->w[i].p))
-        if (++turns > 100000) fail_msg("the pipeline spins");
+        if (++turns > 100000)
+            fail_msg("the pipeline spins");
 }
 
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status)
@@ -235,7 +251,9 @@ bool rig_run(struct rig *g, int i, int64_t ms)
     while (g->mono <= end) {
         rig_step(g, i);
         const struct pipeline_stats *s = pipeline_stats(g->w[i].p);
-        if (pipeline_state(g->w[i].p) >= PIPELINE_STOPPED || (s->through && !pipeline_busy(g->w[i].p))) return true;
+        if (pipeline_state(g->w[i].p) >= PIPELINE_STOPPED ||
+            (s->through && !pipeline_busy(g->w[i].p)))
+            return true;
         pipeline_wait(g->w[i].p, fds, 8, &deadline);
         int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - g->mono;
         rig_pass(g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
@@ -248,6 +266,7 @@ struct consumer_info rig_info(struct rig *g, struct arena *a)
     struct error err;
     struct consumer_info *c;
     size_t n;
-    if (g->st->ops->consumer_list(g->st, "c", a, &c, &n, &err) != 0) fail_msg("%s", err.text);
+    if (g->st->ops->consumer_list(g->st, "c", a, &c, &n, &err) != 0)
+        fail_msg("%s", err.text);
     return *c;
 }

@@ -1,4 +1,5 @@
-/* rig.h: pipelines on an in-memory store with a clock that is moved by hand and a sink that does as it is told. */
+/* rig.h: pipelines on an in-memory store with a clock that is moved by hand and a sink that does as
+ * it is told. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 
@@ -17,7 +18,8 @@
 
 struct rig;
 
-/* The model sink keeps what it accepted until the test ends it, or, with `answer`, ends it at once from drive. */
+/* The model sink keeps what it accepted until the test ends it, or, with `answer`, ends it at once
+ * from drive. */
 struct model {
     struct sink base;
     struct rig *g;
@@ -66,11 +68,12 @@ int rig_setup(void **state);
 int rig_teardown(void **state);
 #define ON_A_RIG(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
 
-/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL; of consumer "c", or as the special
- * option "consumer=NAME", which comes first, says. */
+/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL; of consumer
+ * "c", or as the special option "consumer=NAME", which comes first, says. */
 struct worker *rig_worker(struct rig *g, int i, ...) __attribute__((sentinel));
 void rig_start(struct rig *g, int i);
-/* rig_crash takes it away as kill -9 would: nothing is settled, what is with the sink is forgotten. */
+/* rig_crash takes it away as kill -9 would: nothing is settled, what is with the sink is
+ * forgotten. */
 void rig_crash(struct rig *g, int i);
 void rig_pass(struct rig *g, int64_t ms);
 void rig_emit(struct rig *g, const char *key);
@@ -79,7 +82,8 @@ void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
 void rig_step(struct rig *g, int i);
 /* rig_end ends the k-th delivery that is with worker i's sink. */
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
-/* rig_run steps and moves the clock, until the worker is through, at most `ms`; returns whether it is. */
+/* rig_run steps and moves the clock, until the worker is through, at most `ms`; returns whether it
+ * is. */
 bool rig_run(struct rig *g, int i, int64_t ms);
 struct consumer_info rig_info(struct rig *g, struct arena *a);
 

@@ -1,7 +1,8 @@
-/* Seeded chaos for handlers that work in the store's database: they fail, hang, end their transaction, lose its connection;
- * each operation of the store may fail, and a commit say so although it happened; workers crash, and come too late. Then
- * all heals, and what took effect must be exact: once for each handler and event, in the order of each key, and for a dead
- * letter only what was committed before. OUTBOX_SEED=N replays one seed. */
+/* Seeded chaos for handlers that work in the store's database: they fail, hang, end their
+ * transaction, lose its connection; each operation of the store may fail, and a commit say so
+ * although it happened; workers crash, and come too late. Then all heals, and what took effect must
+ * be exact: once for each handler and event, in the order of each key, and for a dead letter only
+ * what was committed before. OUTBOX_SEED=N replays one seed. */
 #include "rig.h"
 
 #include <sqlite3.h>
@@ -51,7 +52,8 @@ static struct {
     struct rig *g;
     int chance;   /* one of so many operations fails; 0: none */
     int fail_for; /* this many operations to come fail */
-    int64_t away; /* monotonic: until then one kind of operation, which one is below, always fails */
+    /* monotonic: until then one kind of operation, which one is below, always fails */
+    int64_t away;
     enum op which;
     int calls; /* of handlers, since time last passed */
     bool late; /* before the next transaction begins, its claim runs out and another worker works */
@@ -78,7 +80,8 @@ static const struct store_ops *real;
 static struct smith *smith_of(struct store *st)
 {
     for (int i = 0; i < RIG_PIPELINES; i++)
-        if (smiths[i].work == st) return &smiths[i];
+        if (smiths[i].work == st)
+            return &smiths[i];
     return NULL;
 }
 
@@ -91,10 +94,14 @@ static int scripted(struct error *err)
 static bool fails(struct store *st, enum op op)
 {
     struct smith *s = smith_of(st);
-    if (s && s->lost) return true;
-    if (op == mood.which && mood.g->mono < mood.away) return true;
-    bool now = mood.fail_for > 0 || (mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0);
-    if (mood.fail_for > 0) mood.fail_for--;
+    if (s && s->lost)
+        return true;
+    if (op == mood.which && mood.g->mono < mood.away)
+        return true;
+    bool now = mood.fail_for > 0 ||
+               (mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0);
+    if (mood.fail_for > 0)
+        mood.fail_for--;
     if (now && s && rng_below(&mood.g->rng, 3) == 0) {
         real->rollback(st);
         s->lost = true;
@@ -106,7 +113,8 @@ static void work_late(struct store *st);
 
 static int moody_begin(struct store *st, struct error *err)
 {
-    if (mood.late) work_late(st);
+    if (mood.late)
+        work_late(st);
     smith_of(st)->lost = false;
     return fails(st, BEGIN) ? scripted(err) : real->begin(st, err);
 }
@@ -118,9 +126,12 @@ static int moody_commit(struct store *st, struct error *err)
         return scripted(err);
     }
     bool lies = mood.chance && rng_below(&mood.g->rng, (uint64_t)mood.chance) == 0;
-    if (real->commit(st, err) != 0) return -1;
+    if (real->commit(st, err) != 0)
+        return -1;
     smith_of(st)->lost = lies;
-    return lies ? err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: done, but the answer was lost") : 0;
+    return lies ? err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                           "scripted: done, but the answer was lost")
+                : 0;
 }
 
 static int moody_savepoint(struct store *st, enum savepoint what, struct error *err)
@@ -133,32 +144,37 @@ static enum tx_state moody_state(struct store *st)
     return smith_of(st)->lost ? TX_LOST : real->tx_state(st);
 }
 
-static int moody_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err)
+static int moody_settle(struct store *st, const struct settlement *s, bool *ret_lost,
+                        struct error *err)
 {
     return fails(st, SETTLE) ? scripted(err) : real->settle(st, s, ret_lost, err);
 }
 
-static int moody_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+static int moody_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
+                         struct error *err)
 {
     return fails(st, HANDLED) ? scripted(err) : real->handled(st, k, n, ret, err);
 }
 
-static int moody_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
-                     struct error *err)
+static int moody_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
+                     bool *ret_all, struct error *err)
 {
     return fails(st, PUT) ? scripted(err) : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-static int moody_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-                        int64_t lease_ms, bool *ret_lost, struct error *err)
+static int moody_extend(struct store *st, const char *consumer, const char *owner,
+                        const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
 {
-    return fails(st, EXTEND) ? scripted(err) : real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
+    return fails(st, EXTEND) ? scripted(err)
+                             : real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
 }
 
-static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
-                      struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+static int moody_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                      const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                      struct claim_hint *ret_hint, struct error *err)
 {
-    return fails(st, TURN) ? scripted(err) : real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    return fails(st, TURN) ? scripted(err)
+                           : real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
 }
 
 static void make_moody(void)
@@ -181,9 +197,11 @@ static void make_moody(void)
 static void take_effect(sqlite3 *db, int handler, const struct event *ev)
 {
     char sql[160];
-    snprintf(sql, sizeof sql, "INSERT INTO effect (handler, seq, key) VALUES (%d, %lld, '%.*s')", handler,
-             (long long)ev->seq, (int)ev->aggregate_id.n, ev->aggregate_id.p ? ev->aggregate_id.p : "");
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    snprintf(sql, sizeof sql, "INSERT INTO effect (handler, seq, key) VALUES (%d, %lld, '%.*s')",
+             handler, (long long)ev->seq, (int)ev->aggregate_id.n,
+             ev->aggregate_id.p ? ev->aggregate_id.p : "");
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
 }
 
 /* Events that no attempt helps, by what is wrong with them. */
@@ -198,11 +216,17 @@ static enum sink_status misbehave(struct smith *s, struct handler_call *call)
     struct rng *r = &mood.g->rng;
     uint64_t n = rng_below(r, 40);
     snprintf(call->text, sizeof call->text, "told to");
-    if (n < 24) return said[n % 8 < 4 ? 0 : n % 8 < 6 ? 1 : n % 8 < 7 || n > 8 ? 2 : 3];
-    if (n < 30) rig_pass(mood.g, (int64_t)rng_below(r, 2500)), mood.disturbed++;
-    else if (n < 34 && call->tx) real->rollback(s->work), s->lost = true; /* and it does not notice */
-    else if (n < 35 && call->tx) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
-    else if (n < 36 && call->tx) sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
+    if (n < 24)
+        return said[n % 8 < 4 ? 0 : n % 8 < 6 ? 1 : n % 8 < 7 || n > 8 ? 2 : 3];
+    if (n < 30)
+        rig_pass(mood.g, (int64_t)rng_below(r, 2500)), mood.disturbed++;
+    /* and it does not notice */
+    else if (n < 34 && call->tx)
+        real->rollback(s->work), s->lost = true;
+    else if (n < 35 && call->tx)
+        sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+    else if (n < 36 && call->tx)
+        sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
     return SINK_DELIVERED;
 }
 
@@ -210,11 +234,16 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
 {
     struct hand *hand = ctx;
     struct smith *s = &smiths[hand->worker];
-    if (++mood.calls > SPIN) fail_msg("seed %llu: handlers are called in a loop", (unsigned long long)plan.seed);
-    if (call->tx) take_effect(s->db, hand->handler, d->ev);
-    if (poison(d->ev, hand->handler)) return snprintf(call->text, sizeof call->text, "poison"), SINK_RETRY;
-    enum sink_status said = plan.healed || rng_below(&mood.g->rng, 8) ? SINK_DELIVERED : misbehave(s, call);
-    if (!call->tx && said == SINK_DELIVERED) mood.external[d->ev->seq]++;
+    if (++mood.calls > SPIN)
+        fail_msg("seed %llu: handlers are called in a loop", (unsigned long long)plan.seed);
+    if (call->tx)
+        take_effect(s->db, hand->handler, d->ev);
+    if (poison(d->ev, hand->handler))
+        return snprintf(call->text, sizeof call->text, "poison"), SINK_RETRY;
+    enum sink_status said = plan.healed || rng_below(&mood.g->rng, 8) ? SINK_DELIVERED
+                                                                      : misbehave(s, call);
+    if (!call->tx && said == SINK_DELIVERED)
+        mood.external[d->ev->seq]++;
     return said;
 }
 
@@ -251,23 +280,29 @@ static void begin_work(int i)
                                   .log = &g->log,
                                   .careful = &g->careful,
                                   .poll_ms = 20};
-    if (pipeline_new(&cfg, &s->p, &err) != 0) fail_msg("%s", err.text);
+    if (pipeline_new(&cfg, &s->p, &err) != 0)
+        fail_msg("%s", err.text);
     struct handler_guard guard = pipeline_guard(s->p);
-    struct sink_config sink = {.consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = s->p};
-    if (handlers_open(&sink, s->h, plan.handlers, &guard, &s->sk, &err) != 0) fail_msg("%s", err.text);
+    struct sink_config sink = {
+        .consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = s->p};
+    if (handlers_open(&sink, s->h, plan.handlers, &guard, &s->sk, &err) != 0)
+        fail_msg("%s", err.text);
     pipeline_attach(s->p, s->sk);
-    if (pipeline_register(s->p, &err) != 0) fail_msg("%s", err.text);
+    if (pipeline_register(s->p, &err) != 0)
+        fail_msg("%s", err.text);
 }
 
 /* vanish is kill -9: whatever is open comes to nothing. */
 static void vanish(int i)
 {
     struct smith *s = &smiths[i];
-    if (!s->p) return;
+    if (!s->p)
+        return;
     s->sk->ops->close(s->sk);
     pipeline_free(s->p);
     s->work->ops = s->st->ops = real;
-    if (s->work->ops->tx_state(s->work) == TX_OPEN) fail_msg("a transaction was left open between two steps");
+    if (s->work->ops->tx_state(s->work) == TX_OPEN)
+        fail_msg("a transaction was left open between two steps");
     store_close(s->work);
     store_close(s->st);
     s->p = NULL;
@@ -280,7 +315,8 @@ static void step(int i)
     mood.calls = 0;
     while (smiths[i].p && pipeline_step(smiths[i].p))
         if (++turns > SPIN)
-            fail_msg("seed %llu: the pipeline spins: %s", (unsigned long long)plan.seed, mood.g->last_log);
+            fail_msg("seed %llu: the pipeline spins: %s", (unsigned long long)plan.seed,
+                     mood.g->last_log);
     if (smiths[i].p && real->tx_state(smiths[i].work) == TX_OPEN)
         fail_msg("seed %llu: a transaction stays open", (unsigned long long)plan.seed);
     if (smiths[i].p && pipeline_stats(smiths[i].p)->delivered < 0)
@@ -288,22 +324,26 @@ static void step(int i)
                  (long long)pipeline_stats(smiths[i].p)->delivered);
     if (smiths[i].p && pipeline_state(smiths[i].p) >= PIPELINE_STOPPED) {
         if (pipeline_error(smiths[i].p)->code)
-            fail_msg("seed %llu: it stopped: %s", (unsigned long long)plan.seed, pipeline_error(smiths[i].p)->text);
+            fail_msg("seed %llu: it stopped: %s", (unsigned long long)plan.seed,
+                     pipeline_error(smiths[i].p)->text);
         vanish(i);
     }
 }
 
-/* work_late: between the claim and the transaction of worker st its lease runs out, and all others do what they can. */
+/* work_late: between the claim and the transaction of worker st its lease runs out, and all others
+ * do what they can. */
 static void work_late(struct store *st)
 {
     mood.late = false;
     mood.disturbed++;
     rig_pass(mood.g, 2500);
     for (int i = 0; i < RIG_PIPELINES; i++)
-        if (smiths[i].p && smiths[i].work != st) pipeline_ring(smiths[i].p), step(i);
+        if (smiths[i].p && smiths[i].work != st)
+            pipeline_ring(smiths[i].p), step(i);
 }
 
-/* run_through steps worker i until nothing is left, moving the clock to when it wants to be called. */
+/* run_through steps worker i until nothing is left, moving the clock to when it wants to be
+ * called. */
 static bool run_through(int i, int64_t ms)
 {
     struct pollfd fds[8];
@@ -311,7 +351,8 @@ static bool run_through(int i, int64_t ms)
     while (mood.g->mono <= end) {
         step(i);
         const struct pipeline_stats *s = pipeline_stats(smiths[i].p);
-        if (s->through && !pipeline_busy(smiths[i].p)) return true;
+        if (s->through && !pipeline_busy(smiths[i].p))
+            return true;
         pipeline_wait(smiths[i].p, fds, 8, &deadline);
         int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - mood.g->mono;
         rig_pass(mood.g, left > MS_NS ? (left + MS_NS - 1) / MS_NS : 1);
@@ -332,34 +373,42 @@ static void one_thing(struct rig *g, int *emitted)
     case 3:
         for (uint64_t n = 1 + rng_below(&g->rng, 6); n; n--, ++*emitted) {
             snprintf(key, sizeof key, "%llu", (unsigned long long)rng_below(&g->rng, KEYS));
-            rig_emit_at(g, rng_below(&g->rng, 8) ? key : NULL, rng_below(&g->rng, 20) ? 0 : g->wall + 300);
+            rig_emit_at(g, rng_below(&g->rng, 8) ? key : NULL,
+                        rng_below(&g->rng, 20) ? 0 : g->wall + 300);
         }
         break;
     case 4:
-        if (!s->p) begin_work(i);
+        if (!s->p)
+            begin_work(i);
         break;
     case 5:
-        if (s->p && rng_below(&g->rng, 6) == 0) vanish(i), mood.disturbed++;
+        if (s->p && rng_below(&g->rng, 6) == 0)
+            vanish(i), mood.disturbed++;
         break;
     case 6:
-        if (rng_below(&g->rng, 6) == 0) rig_pass(g, 2500), mood.disturbed++;
+        if (rng_below(&g->rng, 6) == 0)
+            rig_pass(g, 2500), mood.disturbed++;
         break;
     case 7:
-        if (s->p && rng_below(&g->rng, 8) == 0) pipeline_drain(s->p, g->mono + 100 * MS_NS), mood.disturbed++;
+        if (s->p && rng_below(&g->rng, 8) == 0)
+            pipeline_drain(s->p, g->mono + 100 * MS_NS), mood.disturbed++;
         break;
     case 8: mood.chance = rng_below(&g->rng, 3) ? 0 : 4 + (int)rng_below(&g->rng, 40); break;
     case 9:
-        if (rng_below(&g->rng, 4) == 0) mood.fail_for = (int)rng_below(&g->rng, 8);
+        if (rng_below(&g->rng, 4) == 0)
+            mood.fail_for = (int)rng_below(&g->rng, 8);
         mood.which = (enum op)rng_below(&g->rng, OPS);
         mood.away = g->mono + (int64_t)rng_below(&g->rng, 3000) * MS_NS;
         break;
     case 10:
-        if (rng_below(&g->rng, 3) == 0) mood.late = true;
+        if (rng_below(&g->rng, 3) == 0)
+            mood.late = true;
         break;
     case 11: g->st->ops->consumer_pause(g->st, "c", rng_below(&g->rng, 4) == 0, &err); break;
     default:
         rig_pass(g, (int64_t)rng_below(&g->rng, 120));
-        if (s->p && rng_below(&g->rng, 4) == 0) pipeline_ring(s->p);
+        if (s->p && rng_below(&g->rng, 4) == 0)
+            pipeline_ring(s->p);
         step(i);
     }
 }
@@ -377,37 +426,44 @@ static void check(struct rig *g, int emitted)
     struct arena a;
     char sql[200];
     size_t in_tx = plan.handlers < 2 ? plan.handlers : 2;
-    if (g->st->ops->dead(g->st, &(struct dead_query){0}, note_dead, dead, &err) != 0) fail_msg("%s", err.text);
+    if (g->st->ops->dead(g->st, &(struct dead_query){0}, note_dead, dead, &err) != 0)
+        fail_msg("%s", err.text);
     for (int seq = 1; seq <= emitted; seq++) {
         for (size_t h = 0; h < in_tx; h++) {
-            snprintf(sql, sizeof sql, "SELECT count(*) FROM effect WHERE handler = %zu AND seq = %d", h, seq);
+            snprintf(sql, sizeof sql,
+                     "SELECT count(*) FROM effect WHERE handler = %zu AND seq = %d", h, seq);
             int64_t n = number(sql);
             if (n > 1 || (n == 0 && !dead[seq]))
-                fail_msg("seed %llu: event %d took effect %lld times for %s", (unsigned long long)plan.seed, seq,
-                         (long long)n, names[h]);
+                fail_msg("seed %llu: event %d took effect %lld times for %s",
+                         (unsigned long long)plan.seed, seq, (long long)n, names[h]);
         }
         if (plan.handlers > 2 && !mood.external[seq] && !dead[seq])
-            fail_msg("seed %llu: %s did not act for event %d", (unsigned long long)plan.seed, names[2], seq);
+            fail_msg("seed %llu: %s did not act for event %d", (unsigned long long)plan.seed,
+                     names[2], seq);
         if (dead[seq] != (seq % 17 == 5) && dead[seq] && !mood.disturbed)
             fail_msg("seed %llu: event %d is a dead letter", (unsigned long long)plan.seed, seq);
     }
-    int64_t pairs = number("SELECT count(*) FROM effect e JOIN outbox_handled h ON h.handler = CASE e.handler WHEN 0 "
-                           "THEN 'c.a' ELSE 'c.b' END AND h.key = (SELECT id FROM outbox_event v WHERE v.seq = e.seq)");
+    int64_t pairs = number(
+        "SELECT count(*) FROM effect e JOIN outbox_handled h ON h.handler = CASE e.handler WHEN 0 "
+        "THEN 'c.a' ELSE 'c.b' END AND h.key = (SELECT id FROM outbox_event v WHERE v.seq = "
+        "e.seq)");
     if (pairs != number("SELECT count(*) FROM effect"))
         fail_msg("seed %llu: effects without a record", (unsigned long long)plan.seed);
     if (number("SELECT count(*) FROM outbox_handled WHERE handler <> 'c.x'") != pairs)
         fail_msg("seed %llu: records without an effect", (unsigned long long)plan.seed);
     if (strcmp(plan.order, "none") != 0 &&
-        number(
-            "SELECT count(*) FROM effect x JOIN effect y ON x.handler = y.handler AND x.key = y.key AND x.key <> '' AND "
-            "x.at < y.at AND x.seq > y.seq WHERE x.seq NOT IN (SELECT seq FROM outbox_dead) AND y.seq NOT IN (SELECT "
-            "seq FROM outbox_dead)"))
+        number("SELECT count(*) FROM effect x JOIN effect y ON x.handler = y.handler AND x.key = "
+               "y.key AND x.key <> '' AND "
+               "x.at < y.at AND x.seq > y.seq WHERE x.seq NOT IN (SELECT seq FROM outbox_dead) AND "
+               "y.seq NOT IN (SELECT "
+               "seq FROM outbox_dead)"))
         fail_msg("seed %llu: effects of a key are out of order", (unsigned long long)plan.seed);
     arena_init(&a, 0);
     struct consumer_info c = rig_info(g, &a);
     if (c.parked || c.inflight || c.behind)
-        fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld", (unsigned long long)plan.seed,
-                 (long long)c.parked, (long long)c.inflight, (long long)c.behind);
+        fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld",
+                 (unsigned long long)plan.seed, (long long)c.parked, (long long)c.inflight,
+                 (long long)c.behind);
     arena_release(&a);
 }
 
@@ -421,7 +477,8 @@ static void describe(struct consumer *c)
                                   {"retry", "base=50ms,cap=200ms,attempts=6,outage=0s"}};
     assert_int_equal(consumer_init(c, "c", &err), 0);
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
-        if (option_set(consumer_options, c, set[i][0], set[i][1], &err) != 0) fail_msg("%s", err.text);
+        if (option_set(consumer_options, c, set[i][0], set[i][1], &err) != 0)
+            fail_msg("%s", err.text);
 }
 
 static void run(struct rig *g)
@@ -432,19 +489,23 @@ static void run(struct rig *g)
     memset(&mood, 0, sizeof mood);
     mood.g = g;
     make_moody();
-    if (sqlite3_exec(
-            sqlite_handle(g->st),
-            "CREATE TABLE effect (handler INTEGER, seq INTEGER, key TEXT, at INTEGER PRIMARY KEY AUTOINCREMENT)", NULL,
-            NULL, NULL) != SQLITE_OK)
+    if (sqlite3_exec(sqlite_handle(g->st),
+                     "CREATE TABLE effect (handler INTEGER, seq INTEGER, key TEXT, at INTEGER "
+                     "PRIMARY KEY AUTOINCREMENT)",
+                     NULL, NULL, NULL) != SQLITE_OK)
         fail_msg("no table");
-    for (int i = 0; i < RIG_PIPELINES; i++) describe(&smiths[i].c), begin_work(i);
-    for (int i = 0; i < 400; i++) one_thing(g, &emitted);
-    for (int i = 0; i < RIG_PIPELINES; i++) vanish(i);
+    for (int i = 0; i < RIG_PIPELINES; i++)
+        describe(&smiths[i].c), begin_work(i);
+    for (int i = 0; i < 400; i++)
+        one_thing(g, &emitted);
+    for (int i = 0; i < RIG_PIPELINES; i++)
+        vanish(i);
     mood.chance = mood.fail_for = 0;
     mood.away = 0;
     mood.late = false;
     plan.healed = true;
-    if (g->st->ops->consumer_pause(g->st, "c", false, &err) != 0) fail_msg("%s", err.text);
+    if (g->st->ops->consumer_pause(g->st, "c", false, &err) != 0)
+        fail_msg("%s", err.text);
     begin_work(0);
     rig_pass(g, 2500);
     bool through = false;
@@ -454,15 +515,18 @@ static void run(struct rig *g)
         pipeline_ring(smiths[0].p);
         through = run_through(0, 120000);
     }
-    if (!through) fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
+    if (!through)
+        fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
     check(g, emitted);
-    for (int i = 0; i < RIG_PIPELINES; i++) vanish(i), consumer_release(&smiths[i].c);
+    for (int i = 0; i < RIG_PIPELINES; i++)
+        vanish(i), consumer_release(&smiths[i].c);
 }
 
 static void seeds(const char *order, const char *lanes, const char *batch, size_t handlers)
 {
     const char *one = getenv("OUTBOX_SEED");
-    uint64_t first = one ? strtoull(one, NULL, 10) : 1, n = one ? 1 : (uint64_t)share_count(20, 5000);
+    uint64_t first = one ? strtoull(one, NULL, 10) : 1,
+             n = one ? 1 : (uint64_t)share_count(20, 5000);
     for (uint64_t s = first; s < first + n; s++) {
         void *state;
         plan = (struct plan){s, order, lanes, batch, handlers, false};

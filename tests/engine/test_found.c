@@ -1,5 +1,5 @@
-/* Handlers in one transaction with their settlement, on a store whose commit fails when told. Each test is a history that the
- * simulator found. */
+/* Handlers in one transaction with their settlement, on a store whose commit fails when told. Each
+ * test is a history that the simulator found. */
 #include <string.h>
 
 #include "rig.h"
@@ -11,7 +11,8 @@ static int commits_to_fail;
 
 static int failing_commit(struct store *st, struct error *err)
 {
-    if (commits_to_fail == 0 || commits_to_fail-- == 0) return real->commit(st, err);
+    if (commits_to_fail == 0 || commits_to_fail-- == 0)
+        return real->commit(st, err);
     real->rollback(st);
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: the connection was lost");
 }
@@ -20,14 +21,17 @@ static int failing_commit(struct store *st, struct error *err)
 static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
 {
     (void)level, (void)consumer;
-    if (strstr(text, "trying again")) rig_pass(ctx, 500);
+    if (strstr(text, "trying again"))
+        rig_pass(ctx, 500);
 }
 
 static enum sink_status act(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     struct store *tx = call->tx;
     (void)d, (void)ctx;
-    assert_int_equal(sqlite3_exec(sqlite_of(tx)->db, "INSERT INTO effect VALUES (1)", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(sqlite_of(tx)->db, "INSERT INTO effect VALUES (1)", NULL, NULL, NULL),
+        SQLITE_OK);
     return SINK_DELIVERED;
 }
 
@@ -35,12 +39,13 @@ static int64_t effects(struct rig *g)
 {
     int64_t n = -1;
     struct error err;
-    if (sqlite_number(sqlite_of(g->st), &err, &n, "SELECT count(*) FROM effect", "") != 0) fail_msg("%s", err.text);
+    if (sqlite_number(sqlite_of(g->st), &err, &n, "SELECT count(*) FROM effect", "") != 0)
+        fail_msg("%s", err.text);
     return n;
 }
 
-/* A commit that failed, and a moment longer than it is to be tried again after, before the store is asked next: the batch was
- * settled as delivered, without its effects. */
+/* A commit that failed, and a moment longer than it is to be tried again after, before the store is
+ * asked next: the batch was settled as delivered, without its effects. */
 static void effects_that_were_not_committed_are_never_settled(void **state)
 {
     struct rig *g = *state;
@@ -50,7 +55,8 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
     struct error err;
     static const struct handler h = {.name = "h", .pattern = "*", .fn = act};
     struct log log = {.write = slow_log, .ctx = g, .least = LOG_DEBUG_};
-    assert_int_equal(sqlite3_exec(sqlite_of(g->st)->db, "CREATE TABLE effect (n)", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(sqlite_of(g->st)->db, "CREATE TABLE effect (n)", NULL, NULL, NULL), SQLITE_OK);
     assert_int_equal(consumer_init(&w->c, "c", &err), 0);
     assert_int_equal(g->st->ops->dup(g->st, &w->st, &err), 0);
     assert_int_equal(g->st->ops->dup(g->st, &work, &err), 0);
@@ -70,7 +76,8 @@ static void effects_that_were_not_committed_are_never_settled(void **state)
                                   .n_handlers = 1};
     assert_int_equal(pipeline_new(&cfg, &w->p, &err), 0);
     struct handler_guard guard = pipeline_guard(w->p);
-    struct sink_config sink = {.consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = w->p};
+    struct sink_config sink = {
+        .consumer = "c", .clock = &g->clock, .done = pipeline_done, .done_ctx = w->p};
     assert_int_equal(handlers_open(&sink, &h, 1, &guard, &sk, &err), 0);
     pipeline_attach(w->p, sk);
     assert_int_equal(pipeline_register(w->p, &err), 0);

@@ -1,5 +1,5 @@
-/* Whose fault is it? A sink that fails everything is out and buries nothing, whatever it answers; an event that fails among
- * others that get through ends as a dead letter. */
+/* Whose fault is it? A sink that fails everything is out and buries nothing, whatever it answers;
+ * an event that fails among others that get through ends as a dead letter. */
 #include "rig.h"
 
 #include <stdio.h>
@@ -14,8 +14,10 @@ static int tries_of_bad;
 
 static enum sink_status answer(struct model *m, const struct delivery *d)
 {
-    if (d->ev->seq == bad) tries_of_bad++;
-    if (m->g->mono < out_until) return SINK_RETRY;
+    if (d->ev->seq == bad)
+        tries_of_bad++;
+    if (m->g->mono < out_until)
+        return SINK_RETRY;
     return d->ev->seq == bad ? SINK_RETRY : SINK_DELIVERED;
 }
 
@@ -64,10 +66,12 @@ static void assert_each_key_in_order(const struct rig *g)
 {
     for (size_t i = 0; i < g->n_seen; i++)
         for (size_t k = i + 1; k < g->n_seen; k++)
-            if (g->seen[i].key == g->seen[k].key) assert_true(g->seen[i].seq < g->seen[k].seq);
+            if (g->seen[i].key == g->seen[k].key)
+                assert_true(g->seen[i].seq < g->seen[k].seq);
 }
 
-static void outage_buries_nothing_with(struct rig *g, const char *retry, const char *order, int keys, int64_t ms)
+static void outage_buries_nothing_with(struct rig *g, const char *retry, const char *order,
+                                       int keys, int64_t ms)
 {
     worker(g, retry, order);
     out_for(g, ms);
@@ -89,14 +93,15 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
-/* By then each of them has been tried many times, and is given up by nobody: there are too many to be the events' fault. */
+/* By then each of them has been tried many times, and is given up by nobody: there are too many to
+ * be the events' fault. */
 static void outage_of_hours_buries_nothing(void **state)
 {
     outage_buries_nothing_with(*state, "base=100ms,cap=2s,outage=1m", "order=none", 200, 10 * HOUR);
 }
 
-/* Some of a batch fail in the outage, and what gets through when it ends is of the same batch: it is judged when it is known
- * that the sink is back. */
+/* Some of a batch fail in the outage, and what gets through when it ends is of the same batch: it
+ * is judged when it is known that the sink is back. */
 static void end_of_a_long_outage_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -109,11 +114,13 @@ static void end_of_a_long_outage_buries_nothing(void **state)
     assert_all_delivered_once(g, 600);
 }
 
-/* Every fifth event is one that the sink cannot express, and knows without asking: that proves nothing about the others. */
+/* Every fifth event is one that the sink cannot express, and knows without asking: that proves
+ * nothing about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
 {
     m->unasked = d->ev->seq % 5 == 0;
-    if (m->unasked) return SINK_REJECT;
+    if (m->unasked)
+        return SINK_REJECT;
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
@@ -137,7 +144,8 @@ static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
 /* Every fifth event goes to a stream that takes nothing, and the others to one that is out. */
 static enum sink_status some_have_to_wait(struct model *m, const struct delivery *d)
 {
-    if (m->g->mono >= out_until) return SINK_DELIVERED;
+    if (m->g->mono >= out_until)
+        return SINK_DELIVERED;
     return d->ev->seq % 5 == 0 ? SINK_LATER : SINK_RETRY;
 }
 
@@ -159,7 +167,8 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
 
 static void outage_buries_nothing_without_order(void **state)
 {
-    outage_buries_nothing_with(*state, "base=10ms,cap=1s,attempts=2", "order=none", 200, 10 * MINUTE);
+    outage_buries_nothing_with(*state, "base=10ms,cap=1s,attempts=2", "order=none", 200,
+                               10 * MINUTE);
 }
 
 static void outage_buries_nothing_of_a_single_key(void **state)
@@ -199,7 +208,8 @@ static void outages_one_after_the_other_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
-/* It failed once by its own fault, which is remembered; what it does in an outage is the sink's all the same. */
+/* It failed once by its own fault, which is remembered; what it does in an outage is the sink's all
+ * the same. */
 static void outage_counts_nothing_against_one_that_failed_before(void **state)
 {
     struct rig *g = *state;
@@ -283,13 +293,15 @@ static void many_that_fail_among_others_are_buried(void **state)
     assert_int_equal(g->n_seen, 20);
 }
 
-/* A sink that takes one kind of event and not the other, `bad_share` of which there are to each that it takes. */
+/* A sink that takes one kind of event and not the other, `bad_share` of which there are to each
+ * that it takes. */
 static int64_t bad_share, kinds_end; /* and none from there on */
 
 /* is_bad: in no order, so that there are long runs of them. */
 static bool is_bad(int64_t seq)
 {
-    return seq < kinds_end && ((uint64_t)seq * UINT64_C(2654435761) >> 16) % (uint64_t)(bad_share + 1) != 0;
+    return seq < kinds_end &&
+           ((uint64_t)seq * UINT64_C(2654435761) >> 16) % (uint64_t)(bad_share + 1) != 0;
 }
 
 static enum sink_status by_kind(struct model *m, const struct delivery *d)
@@ -312,7 +324,8 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
         size_t before = g->n_seen;
         emit_keys(g, all, all);
         kinds_end = info(g).position + info(g).behind + 1;
-        for (int64_t seq = kinds_end - all; seq < kinds_end; seq++) good += !is_bad(seq);
+        for (int64_t seq = kinds_end - all; seq < kinds_end; seq++)
+            good += !is_bad(seq);
         rig_run(g, 0, MINUTE);
         assert_int_equal(g->n_seen - before, good);
         dead += all - good;
@@ -343,11 +356,13 @@ static void event_that_fails_alone_is_given_up_in_the_end(void **state)
     assert_int_equal(g->n_seen, 1);
 }
 
-/* Others get through, but never within a moment of its failures: that proves nothing each time, and enough in the end. */
+/* Others get through, but never within a moment of its failures: that proves nothing each time, and
+ * enough in the end. */
 static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **state)
 {
     struct rig *g = *state;
-    struct worker *w = worker(g, "cap=10s,jitter=none,outage=2m", "order=key"); /* tried after 16 s, then every 10 s */
+    /* tried after 16 s, then every 10 s */
+    struct worker *w = worker(g, "cap=10s,jitter=none,outage=2m", "order=key");
     bad = 1;
     rig_emit(g, "bad");
     int64_t start = g->mono;
@@ -363,7 +378,8 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     assert_int_equal(g->n_seen, n);
 }
 
-/* An endpoint that is restarted in half a second: what gets through then is its return, and proves nothing. */
+/* An endpoint that is restarted in half a second: what gets through then is its return, and proves
+ * nothing. */
 static void short_outage_that_fails_many_counts_against_none(void **state)
 {
     struct rig *g = *state;
@@ -374,7 +390,8 @@ static void short_outage_that_fails_many_counts_against_none(void **state)
         assert_true(rig_run(g, 0, HOUR));
     }
     assert_all_delivered_once(g, 600);
-    for (size_t i = 0; i < g->n_seen; i++) assert_int_equal(g->seen[i].attempt, 1);
+    for (size_t i = 0; i < g->n_seen; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
 }
 
 static void relays_that_come_and_go_do_not_begin_anew(void **state)
@@ -385,7 +402,8 @@ static void relays_that_come_and_go_do_not_begin_anew(void **state)
     rig_emit(g, "a");
     for (int i = 0; i < 7; i++) {
         rig_run(g, 0, MINUTE);
-        if (info(g).dead) break;
+        if (info(g).dead)
+            break;
         rig_crash(g, 0);
         rig_start(g, 0);
         w->sk->answer = answer;
@@ -421,13 +439,15 @@ static enum sink_status cut_off(struct model *m, const struct delivery *d)
     return m->answer_ctx ? SINK_DOWN : SINK_RETRY;
 }
 
-/* A relay that cannot reach the sink, beside one that can, keeps nothing from it for longer than a lease. */
+/* A relay that cannot reach the sink, beside one that can, keeps nothing from it for longer than a
+ * lease. */
 static void relay_that_is_cut_off_hands_over(struct rig *g, const char *order, bool refused)
 {
     struct worker *w = rig_worker(g, 0, "lease=20s", order, NULL);
     w->sk->answer = cut_off;
     w->sk->answer_ctx = refused;
-    for (int i = 0; i < 200; i++) rig_emit(g, i % 2 ? "a" : "b");
+    for (int i = 0; i < 200; i++)
+        rig_emit(g, i % 2 ? "a" : "b");
     rig_run(g, 0, 5000);
     rig_worker(g, 1, "lease=20s", order, NULL);
     for (int ms = 0; ms < 10 * MINUTE && g->n_seen < 200; ms += 50) {
@@ -457,22 +477,25 @@ static void relay_that_is_refused_hands_over_in_global_order(void **state)
     relay_that_is_cut_off_hands_over(*state, "order=global", true);
 }
 
-/* It gives back one claim after the other. Were it to claim the last of them again in between, that would know of nothing before
- * it: the simulator's seed 19032. */
+/* It gives back one claim after the other. Were it to claim the last of them again in between, that
+ * would know of nothing before it: the simulator's seed 19032. */
 static void what_is_handed_over_is_not_overtaken(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=60s", "order=key", "batch=1", NULL);
     w->sk->hold = true;
-    for (int i = 0; i < 6; i++) rig_emit(g, "a");
+    for (int i = 0; i < 6; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     for (int i = 0; i < 60 && !pipeline_stats(w->p)->down; i++) {
-        if (w->sk->n > 0) rig_end(g, 0, 0, SINK_DOWN);
+        if (w->sk->n > 0)
+            rig_end(g, 0, 0, SINK_DOWN);
         rig_step(g, 0);
     }
     assert_true(pipeline_stats(w->p)->down);
     for (int i = 0; i < 100; i++) { /* each step by itself, and long after the one before it */
-        if (w->sk->n > 0) rig_end(g, 0, 0, i < 4 ? SINK_DOWN : SINK_DELIVERED);
+        if (w->sk->n > 0)
+            rig_end(g, 0, 0, i < 4 ? SINK_DOWN : SINK_DELIVERED);
         pipeline_step(w->p);
         rig_pass(g, 45000);
     }

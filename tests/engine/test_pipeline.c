@@ -1,4 +1,5 @@
-/* The engine by itself: what it does with each answer of a sink, with time, and with a store that fails. */
+/* The engine by itself: what it does with each answer of a sink, with time, and with a store that
+ * fails. */
 #include "rig.h"
 
 #include <malloc.h>
@@ -39,7 +40,8 @@ static enum sink_status fatal(struct model *m, const struct delivery *d)
 /* later_nine_times: what keeps the event is its stream, say; it clears up at last. */
 static enum sink_status later_nine_times(struct model *m, const struct delivery *d)
 {
-    if (d->ev->seq != 1 || m->answer_ctx == 9) return SINK_DELIVERED;
+    if (d->ev->seq != 1 || m->answer_ctx == 9)
+        return SINK_DELIVERED;
     m->answer_ctx++;
     return SINK_LATER;
 }
@@ -58,18 +60,23 @@ static struct consumer_info info(struct rig *g)
 static void assert_seqs(const struct rig *g, size_t n, const int64_t *want)
 {
     assert_int_equal(g->n_seen, n);
-    for (size_t i = 0; i < n; i++) assert_int_equal(g->seen[i].seq, want[i]);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(g->seen[i].seq, want[i]);
 }
-#define SAW(...) assert_seqs(g, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+#define SAW(...) \
+    assert_seqs(g, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
+                (const int64_t[]){__VA_ARGS__})
 
 static void delivers_everything_in_order_and_settles(void **state)
 {
     struct rig *g = *state;
     rig_worker(g, 0, NULL);
-    for (int i = 0; i < 200; i++) rig_emit(g, i % 2 ? "a" : "b");
+    for (int i = 0; i < 200; i++)
+        rig_emit(g, i % 2 ? "a" : "b");
     assert_true(rig_run(g, 0, 1000));
     assert_int_equal(g->n_seen, 200);
-    for (size_t i = 0; i < 200; i++) assert_int_equal(g->seen[i].attempt, 1);
+    for (size_t i = 0; i < 200; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
     assert_int_equal(info(g).delivered, 200);
     assert_int_equal(info(g).inflight, 0);
 }
@@ -113,7 +120,8 @@ static void without_order_everything_flies(void **state)
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "order=none", NULL);
     w->sk->hold = true;
-    for (int i = 0; i < 5; i++) rig_emit(g, "a");
+    for (int i = 0; i < 5; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 5);
 }
@@ -194,7 +202,8 @@ static void sink_that_is_down_burns_no_attempt_and_changes_no_order(void **state
     struct worker *w = rig_worker(g, 0, "lease=5s", NULL);
     w->sk->answer = down_from;
     w->sk->answer_ctx = 3;
-    for (int i = 0; i < 6; i++) rig_emit(g, i % 2 ? "a" : "b");
+    for (int i = 0; i < 6; i++)
+        rig_emit(g, i % 2 ? "a" : "b");
     assert_false(rig_run(g, 0, 60000)); /* a minute: leases are kept, nothing is given up */
     SAW(1, 2);
     assert_true(pipeline_stats(w->p)->down);
@@ -202,7 +211,8 @@ static void sink_that_is_down_burns_no_attempt_and_changes_no_order(void **state
     w->sk->answer_ctx = 0;
     assert_true(rig_run(g, 0, 60000));
     SAW(1, 2, 3, 4, 5, 6);
-    for (size_t i = 0; i < 6; i++) assert_int_equal(g->seen[i].attempt, 1);
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
     assert_false(pipeline_stats(w->p)->down);
 }
 
@@ -212,7 +222,8 @@ static void failstop_sink_gets_whole_batches_and_keeps_order_when_down(void **st
     g->caps = SINK_FAILSTOP;
     struct worker *w = rig_worker(g, 0, NULL);
     w->sk->hold = true;
-    for (int i = 0; i < 10; i++) rig_emit(g, "a");
+    for (int i = 0; i < 10; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 10); /* one key, all in flight */
     w->sk->hold = false;
@@ -231,7 +242,8 @@ static void back_pressure_is_not_a_failure(void **state)
     struct rig *g = *state;
     g->capacity = 3;
     struct worker *w = rig_worker(g, 0, NULL);
-    for (int i = 0; i < 50; i++) rig_emit(g, i % 2 ? "a" : NULL);
+    for (int i = 0; i < 50; i++)
+        rig_emit(g, i % 2 ? "a" : NULL);
     assert_true(rig_run(g, 0, 1000));
     assert_int_equal(g->n_seen, 50);
     assert_int_equal(pipeline_stats(w->p)->retried, 0);
@@ -242,7 +254,8 @@ static void fatal_sink_stops_the_consumer_and_gives_everything_back(void **state
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
     w->sk->answer = fatal;
-    for (int i = 0; i < 5; i++) rig_emit(g, "a");
+    for (int i = 0; i < 5; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
     assert_string_equal(pipeline_error(w->p)->text, "scripted");
@@ -251,7 +264,8 @@ static void fatal_sink_stops_the_consumer_and_gives_everything_back(void **state
     rig_start(g, 0);
     assert_true(rig_run(g, 0, 1000));
     SAW(1, 2, 3, 4, 5);
-    for (size_t i = 0; i < 5; i++) assert_int_equal(g->seen[i].attempt, 1);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
 }
 
 static void slow_sink_keeps_its_lease(void **state)
@@ -276,7 +290,8 @@ static void slow_handlers_keep_their_lease(void **state)
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=300ms", NULL);
     w->sk->busy_ms = 20;
-    for (int i = 0; i < 64; i++) rig_emit(g, "a");
+    for (int i = 0; i < 64; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(g->n_seen, 64); /* more than four leases' worth of work in one batch */
     assert_int_equal(pipeline_stats(w->p)->lost, 0);
@@ -288,7 +303,8 @@ static void step_returns_often_enough_to_be_stopped(void **state)
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
     w->sk->busy_ms = 20;
-    for (int i = 0; i < 64; i++) rig_emit(g, "a");
+    for (int i = 0; i < 64; i++)
+        rig_emit(g, "a");
     pipeline_step(w->p);
     int64_t before = g->mono;
     pipeline_step(w->p);
@@ -307,7 +323,8 @@ static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
     rig_pass(g, 2000); /* stopped for the whole lease */
     rig_run(g, 1, 1000);
     SAW(1, 2);
-    rig_end(g, 0, 0, SINK_DELIVERED); /* its delivery gets through after all: a repeat, with the same id */
+    /* its delivery gets through after all: a repeat, with the same id */
+    rig_end(g, 0, 0, SINK_DELIVERED);
     a->sk->hold = false;
     rig_step(g, 0);
     SAW(1, 2, 1);
@@ -363,7 +380,8 @@ static void drain_gives_back_what_was_not_started_and_waits_for_the_rest(void **
     g->capacity = 1;
     struct worker *w = rig_worker(g, 0, "batch=3", NULL);
     w->sk->hold = true;
-    for (int i = 0; i < 9; i++) rig_emit(g, "a");
+    for (int i = 0; i < 9; i++)
+        rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1);
     pipeline_drain(w->p, g->mono + 10000 * MS_NS);
@@ -402,7 +420,9 @@ static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **sta
     rig_start(g, 0);
     assert_true(rig_run(g, 0, 1000));
     assert_int_equal(g->n_seen, 3);
-    for (size_t i = 0; i < 3; i++) assert_int_equal(g->seen[i].attempt, 1); /* cancelling is no attempt */
+    /* cancelling is no attempt */
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
     assert_int_equal(info(g).delivered, 3);
 }
 
@@ -410,7 +430,8 @@ static void crash_repeats_only_what_was_not_settled(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", "batch=2", NULL);
-    for (int i = 0; i < 4; i++) rig_emit(g, "a");
+    for (int i = 0; i < 4; i++)
+        rig_emit(g, "a");
     rig_run(g, 0, 100);
     SAW(1, 2, 3, 4);
     w->sk->hold = true;
@@ -456,17 +477,22 @@ static int fail_before, fail_after, turns;
 static int64_t slow_turn;
 static struct rig *slow_rig;
 
-/* flaky_turn fails before doing anything, or after everything was done: the two ways a commit can be ambiguous. */
-static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
-                      struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+/* flaky_turn fails before doing anything, or after everything was done: the two ways a commit can
+ * be ambiguous. */
+static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                      const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                      struct claim_hint *ret_hint, struct error *err)
 {
     turns++;
-    if (slow_turn) rig_pass(slow_rig, slow_turn);
+    if (slow_turn)
+        rig_pass(slow_rig, slow_turn);
     slow_turn = 0;
-    if (fail_before > 0 && fail_before-- > 0) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
+    if (fail_before > 0 && fail_before-- > 0)
+        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0 && fail_after > 0 && fail_after-- > 0)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: done, but the answer was lost");
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                        "scripted: done, but the answer was lost");
     return r;
 }
 
@@ -509,7 +535,8 @@ static void sweep_finds_what_the_bell_missed(void **state)
     close(broken_bell[1]);
 }
 
-/* dispatcher_has_the_numbers_of_its_document: as they show in what it does, on a clock that is moved by hand. */
+/* dispatcher_has_the_numbers_of_its_document: as they show in what it does, on a clock that is
+ * moved by hand. */
 static void dispatcher_has_the_numbers_of_its_document(void **state)
 {
     struct rig *g = *state;
@@ -531,7 +558,8 @@ static void dispatcher_has_the_numbers_of_its_document(void **state)
     SAW(1);
 
     /* batch 50: a batch that is gone grows no further */
-    for (int n = 0; n < 150; n++) rig_emit(g, NULL);
+    for (int n = 0; n < 150; n++)
+        rig_emit(g, NULL);
     int64_t claims = pipeline_stats(w->p)->claims;
     assert_true(rig_run(g, 0, 10000));
     assert_int_equal(pipeline_stats(w->p)->claims - claims, 3);
@@ -598,7 +626,8 @@ static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **
     make_flaky(w);
     slow_turn = 3000; /* once: the lock was waited for; the lease counts from when it was got */
     slow_rig = g;
-    for (int i = 0; i < 6; i++) rig_emit(g, "a");
+    for (int i = 0; i < 6; i++)
+        rig_emit(g, "a");
     assert_true(rig_run(g, 0, 60000));
     SAW(1, 2, 3, 4, 5, 6);
     assert_int_equal(pipeline_stats(w->p)->lost, 0);
@@ -609,7 +638,8 @@ static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
     make_flaky(w);
-    for (int i = 0; i < 3; i++) rig_emit(g, "a");
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, "a");
     fail_before = 4;
     assert_true(rig_run(g, 0, 20000));
     SAW(1, 2, 3);
@@ -661,13 +691,15 @@ static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", "batch=1", NULL);
     make_flaky(w);
-    for (int i = 0; i < 4; i++) rig_emit(g, "a");
+    for (int i = 0; i < 4; i++)
+        rig_emit(g, "a");
     fail_after = 1;
     assert_true(rig_run(g, 0, 20000));
     SAW(1, 2, 3, 4);
 }
 
-/* The store says never again while a relay that stops has something with its sink. The simulator found it. */
+/* The store says never again while a relay that stops has something with its sink. The simulator
+ * found it. */
 static void consumer_removed_while_draining_waits_for_what_flies(void **state)
 {
     struct rig *g = *state;
@@ -686,7 +718,8 @@ static void consumer_removed_while_draining_waits_for_what_flies(void **state)
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
 }
 
-/* Of two lost claims the later one is forgotten at once, and was the last to know of the key. The simulator found it. */
+/* Of two lost claims the later one is forgotten at once, and was the last to know of the key. The
+ * simulator found it. */
 static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
 {
     struct rig *g = *state;
@@ -710,15 +743,16 @@ static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
     SAW(1, 2, 1, 3);
 }
 
-/* What is given back before a claim that we don't know of is parked, and so may be handed out at once: not before what comes
- * before it is settled. The simulator found it. */
+/* What is given back before a claim that we don't know of is parked, and so may be handed out at
+ * once: not before what comes before it is settled. The simulator found it. */
 static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
     rig_worker(g, 1, "batch=1", NULL);
     make_flaky(w);
-    for (int i = 0; i < 3; i++) rig_emit(g, "a");
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, "a");
     w->sk->hold = true;
     pipeline_step(w->p); /* claims the first */
     pipeline_step(w->p); /* submits it, and claims the second */
@@ -762,16 +796,19 @@ static void settling_again_and_again_takes_no_more_memory(void **state)
     struct worker *w = rig_worker(g, 0, "retry=attempts=9", NULL);
     make_flaky(w);
     w->sk->hold = true;
-    for (int i = 0; i < 20; i++) rig_emit(g, NULL);
+    for (int i = 0; i < 20; i++)
+        rig_emit(g, NULL);
     rig_step(g, 0);
-    while (w->sk->n) rig_end(g, 0, 0, SINK_RETRY);
+    while (w->sk->n)
+        rig_end(g, 0, 0, SINK_RETRY);
     fail_before = 1000;
     int64_t used = 0;
     for (int i = 0; i < 500; i++) {
         rig_pass(g, 6000);
         pipeline_ring(w->p);
         rig_step(g, 0);
-        if (i == 9) used = (int64_t)mallinfo2().uordblks;
+        if (i == 9)
+            used = (int64_t)mallinfo2().uordblks;
     }
     assert_in_range(mallinfo2().uordblks, 0, used + 65536);
     fail_before = 0;
@@ -781,7 +818,8 @@ static void settling_again_and_again_takes_no_more_memory(void **state)
 
 static struct worker *crashed(struct rig *g, int i, const char *name)
 {
-    struct worker *w = rig_worker(g, i, name, "lease=1s", "retry=base=10ms,attempts=1,jitter=none", NULL);
+    struct worker *w = rig_worker(g, i, name, "lease=1s", "retry=base=10ms,attempts=1,jitter=none",
+                                  NULL);
     w->sk->hold = true;
     rig_step(g, i);
     assert_int_equal(w->sk->n, 3);
@@ -794,7 +832,8 @@ static struct worker *crashed(struct rig *g, int i, const char *name)
 static void of_two_consumers_only_one_delivers_a_careful_event_at_a_time(void **state)
 {
     struct rig *g = *state;
-    for (int i = 0; i < 3; i++) rig_emit(g, NULL);
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
     struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
     rig_pass(g, 1000);
     for (int i = 0; i < 3; i++) {
@@ -803,7 +842,9 @@ static void of_two_consumers_only_one_delivers_a_careful_event_at_a_time(void **
         rig_step(g, 1);
         assert_int_equal(a->sk->n, 1);
         assert_int_equal(b->sk->n,
-                         0); /* also behind the second and third, which are claimed as the one before settles */
+                         /* also behind the second and third, which are claimed as the one before
+                          * settles */
+                         0);
         rig_end(g, 0, 0, SINK_DELIVERED);
     }
     rig_step(g, 0);
@@ -815,7 +856,8 @@ static void of_two_consumers_only_one_delivers_a_careful_event_at_a_time(void **
 static void careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_buried(void **state)
 {
     struct rig *g = *state;
-    for (int i = 0; i < 3; i++) rig_emit(g, NULL);
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, NULL);
     struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
     rig_pass(g, 1000);
     rig_step(g, 0);
@@ -849,7 +891,8 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     struct rig *g = *state;
     struct error err;
     const char *keys[] = {"a", "b", "a", "c", "b"};
-    for (size_t i = 0; i < 5; i++) rig_emit(g, keys[i]);
+    for (size_t i = 0; i < 5; i++)
+        rig_emit(g, keys[i]);
     g->capacity = 2;
     struct worker *w = rig_worker(g, 0, NULL);
     w->sk->hold = true;
@@ -864,7 +907,8 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     rig_step(g, 0);
     rig_pass(g, 100000);
     rig_step(g, 0);
-    assert_string_equal(last_error(g, text), "paused: scripted"); /* also after a delivery that was still in flight */
+    /* also after a delivery that was still in flight */
+    assert_string_equal(last_error(g, text), "paused: scripted");
     assert_int_equal(w->sk->n, 0);
     assert_int_equal(info(g).inflight, 0);
     assert_int_equal(g->n_seen, 1);
@@ -873,20 +917,24 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     pipeline_ring(w->p);
     assert_true(rig_run(g, 0, 10000));
     assert_seqs(g, 5, want);
-    for (size_t i = 0; i < 5; i++) assert_int_equal(g->seen[i].attempt, 1);
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
     assert_string_equal(last_error(g, text), "");
 }
 
 static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
 {
     struct rig *g = *state;
-    for (int i = 0; i < 600; i++) rig_emit(g, NULL);
+    for (int i = 0; i < 600; i++)
+        rig_emit(g, NULL);
     struct worker *w = rig_worker(g, 0, "batch=40", "concurrency=30", "order=none", NULL);
     w->sk->hold = true;
-    while (g->n_seen < 600) { /* each takes two seconds: a reason to claim less, but not less than that */
+    /* each takes two seconds: a reason to claim less, but not less than that */
+    while (g->n_seen < 600) {
         rig_step(g, 0);
         rig_pass(g, 2000);
-        while (w->sk->n > 0) rig_end(g, 0, 0, SINK_DELIVERED);
+        while (w->sk->n > 0)
+            rig_end(g, 0, 0, SINK_DELIVERED);
     }
     assert_in_range(pipeline_stats(w->p)->claims, 600 / 40, 600 / 30);
 }
@@ -935,8 +983,13 @@ static void worker_whose_settings_were_replaced_stands_by_until_they_are_back(vo
 {
     struct rig *g = *state;
     struct error err;
-    struct consumer_spec old = {
-        .name = "c", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1, .how = PUT_PURPOSE};
+    struct consumer_spec old = {.name = "c",
+                                .events = "",
+                                .where = "",
+                                .retry = "fast",
+                                .order = ORDER_KEY,
+                                .lanes = 1,
+                                .how = PUT_PURPOSE};
     g->stand_by = true;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
     w->sk->hold = true;
@@ -1015,33 +1068,39 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
 static void a_long_chain_of_one_key_is_held_back_without_recursion(void **state)
 {
     struct rig *g = *state;
-    struct worker *w = rig_worker(g, 0, "batch=5000", "retry=base=1s,attempts=2,jitter=none,outage=0s", NULL);
+    struct worker *w = rig_worker(g, 0, "batch=5000",
+                                  "retry=base=1s,attempts=2,jitter=none,outage=0s", NULL);
     struct error err;
     w->sk->answer = retry_twice;
     w->sk->answer_ctx = 1;
     assert_int_equal(g->st->ops->begin(g->st, &err), 0);
-    for (int i = 0; i < 5000; i++) rig_emit(g, "a");
+    for (int i = 0; i < 5000; i++)
+        rig_emit(g, "a");
     assert_int_equal(g->st->ops->commit(g->st, &err), 0);
     rig_run(g, 0, 20000);
     assert_int_equal(info(g).dead, 1);
     assert_int_equal(g->n_seen, 4999);
-    for (size_t i = 0; i < g->n_seen; i++) assert_int_equal(g->seen[i].seq, i + 2);
+    for (size_t i = 0; i < g->n_seen; i++)
+        assert_int_equal(g->seen[i].seq, i + 2);
 }
 
 static void poison_is_found_one_event_at_a_time(void **state)
 {
     struct rig *g = *state;
     rig_worker(g, 0, "lease=1s", "retry=base=10ms,attempts=3,jitter=none", NULL);
-    for (int i = 0; i < 10; i++) rig_emit(g, i % 3 ? "a" : "b");
+    for (int i = 0; i < 10; i++)
+        rig_emit(g, i % 3 ? "a" : "b");
     poison_seq = 5;
     int crashes = 0;
     for (int round = 0; round < 2000 && crashes < 50; round++) {
         struct worker *w = &g->w[0];
-        if (!w->p) rig_start(g, 0);
+        if (!w->p)
+            rig_start(g, 0);
         w->sk->hold = true;
         rig_step(g, 0);
         bool dies = false;
-        for (size_t k = 0; k < w->sk->n; k++) dies = dies || w->sk->d[k]->ev->seq == poison_seq;
+        for (size_t k = 0; k < w->sk->n; k++)
+            dies = dies || w->sk->d[k]->ev->seq == poison_seq;
         if (dies) {
             rig_crash(g, 0);
             crashes++;
@@ -1049,15 +1108,19 @@ static void poison_is_found_one_event_at_a_time(void **state)
             rig_end(g, 0, 0, SINK_DELIVERED);
             continue;
         }
-        if (info(g).dead && g->n_seen >= 9) break;
+        if (info(g).dead && g->n_seen >= 9)
+            break;
         rig_pass(g, 100);
     }
     assert_int_equal(info(g).dead, 1);
     assert_int_equal(info(g).parked, 0);
     bool got[11] = {false};
-    for (size_t i = 0; i < g->n_seen; i++) got[g->seen[i].seq] = true;
-    for (int i = 1; i <= 10; i++) assert_true(got[i] == (i != poison_seq));
-    assert_in_range(crashes, 3, 5); /* once in the crowd, then alone until its attempts are used up */
+    for (size_t i = 0; i < g->n_seen; i++)
+        got[g->seen[i].seq] = true;
+    for (int i = 1; i <= 10; i++)
+        assert_true(got[i] == (i != poison_seq));
+    /* once in the crowd, then alone until its attempts are used up */
+    assert_in_range(crashes, 3, 5);
 }
 
 int main(void)

@@ -2,7 +2,8 @@
  *
  *     fault_consumer DATABASE URL GROUP [through]
  *
- * Each event adds a row to its table entry, and one to the total of its account: done twice, either would show. */
+ * Each event adds a row to its table entry, and one to the total of its account: done twice, either
+ * would show. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ static _Noreturn void die(const char *what, const char *why)
 static int run(sqlite3 *db, const char *text, const outbox_event *ev)
 {
     sqlite3_stmt *q;
-    if (sqlite3_prepare_v2(db, text, -1, &q, NULL) != SQLITE_OK) return -1;
+    if (sqlite3_prepare_v2(db, text, -1, &q, NULL) != SQLITE_OK)
+        return -1;
     sqlite3_bind_text(q, 1, outbox_event_aggregate_id(ev), -1, SQLITE_STATIC);
     sqlite3_bind_text(q, 2, outbox_event_payload(ev, NULL), -1, SQLITE_STATIC);
     int rc = sqlite3_step(q);
@@ -41,9 +43,11 @@ static int handle(outbox *handle, const outbox_event *ev, void *ctx)
 {
     sqlite3 *db = outbox_sqlite(handle);
     (void)ctx;
-    if (run(db, "INSERT INTO entry (key, payload) VALUES (?1, ?2)", ev) != 0) return -1;
+    if (run(db, "INSERT INTO entry (key, payload) VALUES (?1, ?2)", ev) != 0)
+        return -1;
     return run(db,
-               "INSERT INTO account (key, total) VALUES (?1, 1) ON CONFLICT (key) DO UPDATE SET total = total + 1, "
+               "INSERT INTO account (key, total) VALUES (?1, 1) ON CONFLICT (key) DO UPDATE SET "
+               "total = total + 1, "
                "last = ?2",
                ev);
 }
@@ -60,17 +64,20 @@ int main(int argc, char **argv)
     outbox_options options = OUTBOX_OPTIONS_INIT;
     outbox_stream s = OUTBOX_STREAM_INIT;
     char url[4096];
-    if (argc < 4) die("usage", "fault_consumer DATABASE URL GROUP [through]");
+    if (argc < 4)
+        die("usage", "fault_consumer DATABASE URL GROUP [through]");
     snprintf(url, sizeof url, "sqlite:%s", argv[1]);
     options.log = write_log;
-    if (outbox_open(url, &options, &ob, &err) != 0) die(argv[1], err.text);
+    if (outbox_open(url, &options, &ob, &err) != 0)
+        die(argv[1], err.text);
     signal(SIGTERM, on_signal);
     s.url = argv[2];
     s.group = argv[3];
     s.claim_ms = 200;
     s.handler = handle;
     s.flags = argc > 4 ? OUTBOX_UNTIL_THROUGH : 0;
-    if (outbox_consume(ob, &s, &err) != 0) die(argv[2], err.text);
+    if (outbox_consume(ob, &s, &err) != 0)
+        die(argv[2], err.text);
     outbox_close(ob);
     return 0;
 }

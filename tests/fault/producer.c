@@ -2,10 +2,11 @@
  *
  *     fault_producer DATABASE DIARY NAME SEED
  *
- * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that say the same.
- * Before and after each it writes a line into DIARY and syncs it: "i N COUNT" (intends transaction N of COUNT events),
- * then "c N COUNT" (committed) or "r N COUNT" (rolled back, on purpose). Who reads the diary knows of every transaction
- * what must have become of it; only after a bare "i" either is right. */
+ * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that
+ * say the same. Before and after each it writes a line into DIARY and syncs it: "i N COUNT"
+ * (intends transaction N of COUNT events), then "c N COUNT" (committed) or "r N COUNT" (rolled
+ * back, on purpose). Who reads the diary knows of every transaction what must have become of it;
+ * only after a bare "i" either is right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -45,14 +46,16 @@ static _Noreturn void die(const char *what, const char *why)
 
 static void sql(struct producer *p, const char *text)
 {
-    if (sqlite3_exec(p->db, text, NULL, NULL, NULL) != SQLITE_OK) die(text, sqlite3_errmsg(p->db));
+    if (sqlite3_exec(p->db, text, NULL, NULL, NULL) != SQLITE_OK)
+        die(text, sqlite3_errmsg(p->db));
 }
 
 static void note(struct producer *p, const char *what, int n, int count)
 {
     char line[64];
     int size = snprintf(line, sizeof line, "%s %d %d\n", what, n, count);
-    if (write(p->diary, line, (size_t)size) != size || fdatasync(p->diary) != 0) die("diary", strerror(errno));
+    if (write(p->diary, line, (size_t)size) != size || fdatasync(p->diary) != 0)
+        die("diary", strerror(errno));
 }
 
 static void tell(struct producer *p, int n, int i)
@@ -66,7 +69,8 @@ static void tell(struct producer *p, int n, int i)
     m.aggregate_type = "account";
     m.aggregate_id = key;
     m.payload = payload;
-    if (outbox_emit_sqlite(p->ob, p->db, &m, NULL, &err) != 0) die("emit", err.text);
+    if (outbox_emit_sqlite(p->ob, p->db, &m, NULL, &err) != 0)
+        die("emit", err.text);
 }
 
 static void transaction(struct producer *p, int n)
@@ -77,7 +81,8 @@ static void transaction(struct producer *p, int n)
     sql(p, "BEGIN IMMEDIATE");
     snprintf(insert, sizeof insert, "INSERT INTO ledger VALUES ('%s', %d, %d)", p->name, n, count);
     sql(p, insert);
-    for (int i = 0; i < count; i++) tell(p, n, i);
+    for (int i = 0; i < count; i++)
+        tell(p, n, i);
     sql(p, keep ? "COMMIT" : "ROLLBACK");
     note(p, keep ? "c" : "r", n, count);
 }
@@ -87,17 +92,21 @@ static void producer_open(struct producer *p, const char *path, const char *diar
     outbox_error err;
     char url[4096];
     snprintf(url, sizeof url, "sqlite:%s", path);
-    if (outbox_open(url, NULL, &p->ob, &err) != 0) die(path, err.text);
-    if (sqlite3_open(path, &p->db) != SQLITE_OK) die(path, sqlite3_errmsg(p->db));
+    if (outbox_open(url, NULL, &p->ob, &err) != 0)
+        die(path, err.text);
+    if (sqlite3_open(path, &p->db) != SQLITE_OK)
+        die(path, sqlite3_errmsg(p->db));
     sqlite3_busy_timeout(p->db, 60000);
     sql(p, "PRAGMA synchronous = FULL");
     p->diary = open(diary, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-    if (p->diary < 0) die(diary, strerror(errno));
+    if (p->diary < 0)
+        die(diary, strerror(errno));
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 5) die("usage", "fault_producer DATABASE DIARY NAME SEED");
+    if (argc != 5)
+        die("usage", "fault_producer DATABASE DIARY NAME SEED");
     struct producer p = {.name = argv[3], .seed = (unsigned)strtoul(argv[4], NULL, 10)};
     signal(SIGTERM, on_signal);
     producer_open(&p, argv[1], argv[2]);

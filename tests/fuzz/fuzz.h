@@ -1,5 +1,6 @@
-/* fuzz.h: what the targets share. A target is a file fuzz_NAME.c with this one function; its corpus is corpus/NAME.
- * It runs under libFuzzer (meson setup -Dfuzz=true with clang), or over its corpus alone (replay.c). */
+/* fuzz.h: what the targets share. A target is a file fuzz_NAME.c with this one function; its corpus
+ * is corpus/NAME. It runs under libFuzzer (meson setup -Dfuzz=true with clang), or over its corpus
+ * alone (replay.c). */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
@@ -24,8 +25,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 static inline char *fuzz_text(const uint8_t *data, size_t n)
 {
     char *text = malloc(n + 1);
-    if (!text) abort();
-    if (n) memcpy(text, data, n);
+    if (!text)
+        abort();
+    if (n)
+        memcpy(text, data, n);
     text[n] = '\0';
     return text;
 }

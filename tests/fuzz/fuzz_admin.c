@@ -1,8 +1,9 @@
-/* Requests to a relay's own HTTP server, the real one, at a port of its own, once without a token and once with one. The input is
- * what a client says before it says no more. The answer, if there is one, is a whole one; only GET and HEAD of a page that is there
- * give 200; a request that is no request never does, nor one for a name that is not ours or from a page of another origin; without
- * the token there is nothing but /livez and /readyz; and the server goes on. As an address to listen at, and as a Host, the input is
- * read or refused. */
+/* Requests to a relay's own HTTP server, the real one, at a port of its own, once without a token
+ * and once with one. The input is what a client says before it says no more. The answer, if there
+ * is one, is a whole one; only GET and HEAD of a page that is there give 200; a request that is no
+ * request never does, nor one for a name that is not ours or from a page of another origin; without
+ * the token there is nothing but /livez and /readyz; and the server goes on. As an address to
+ * listen at, and as a Host, the input is read or refused. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <strings.h>
@@ -33,10 +34,14 @@ static void start(struct peer *p, outbox *ob)
     char url[ADMIN_ADDRESS];
     struct error err;
     struct admin_door door = {.tokens = NULL};
-    struct admin_config cfg = {.ob = ob, .store = "sqlite", .patience_ms = 1000, .reloads = reloads, .wake_fd = -1};
-    if (p->asks && token_load(NULL, VARIABLE, &door.tokens, &err) != 0) abort();
-    if (admin_address_parse("127.0.0.1:0", &door.address, &err) != 0) abort();
-    if (admin_start(&cfg, &door, &p->server, url, &err) != 0) abort();
+    struct admin_config cfg = {
+        .ob = ob, .store = "sqlite", .patience_ms = 1000, .reloads = reloads, .wake_fd = -1};
+    if (p->asks && token_load(NULL, VARIABLE, &door.tokens, &err) != 0)
+        abort();
+    if (admin_address_parse("127.0.0.1:0", &door.address, &err) != 0)
+        abort();
+    if (admin_start(&cfg, &door, &p->server, url, &err) != 0)
+        abort();
     p->at = door.address;
     p->at.at.v4.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
 }
@@ -45,9 +50,11 @@ static void start_both(void)
 {
     outbox *ob;
     outbox_error oe;
-    if (setenv(VARIABLE, TOKEN, 1) != 0 || outbox_open("sqlite::memory:", NULL, &ob, &oe) != 0) abort();
+    if (setenv(VARIABLE, TOKEN, 1) != 0 || outbox_open("sqlite::memory:", NULL, &ob, &oe) != 0)
+        abort();
     peers[1].asks = true;
-    for (int i = 0; i < 2; i++) start(&peers[i], ob);
+    for (int i = 0; i < 2; i++)
+        start(&peers[i], ob);
 }
 
 /* ask gives how much of an answer came before the server hung up. */
@@ -56,19 +63,23 @@ static size_t ask(const struct peer *peer, const void *p, size_t n)
     size_t got = 0;
     ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, &peer->at.at.any, peer->at.size) != 0) abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0) k = 0; /* it may have had enough */
+    if (fd < 0 || connect(fd, &peer->at.at.any, peer->at.size) != 0)
+        abort();
+    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
+        k = 0; /* it may have had enough */
     shutdown(fd, SHUT_WR);
     while (k > 0 && got < ANSWER_MAX) {
         k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0) got += (size_t)k;
+        if (k > 0)
+            got += (size_t)k;
     }
     close(fd);
     answer[got] = '\0';
     return got;
 }
 
-/* in_front is how much of it are empty lines, which the server forgives; one that begins with a NUL is empty to it. */
+/* in_front is how much of it are empty lines, which the server forgives; one that begins with a NUL
+ * is empty to it. */
 static size_t in_front(const char *p, size_t n)
 {
     size_t at = 0;
@@ -79,7 +90,8 @@ static size_t in_front(const char *p, size_t n)
         } else if (p[at] != '\r' && p[at] != '\n') {
             break;
         }
-        if (at < n) at++;
+        if (at < n)
+            at++;
     }
     return at;
 }
@@ -90,10 +102,14 @@ static bool asks_for_a_page(const char *p, size_t n)
     size_t empty = in_front(p, n); /* blanks it takes for one another */
     p += empty;
     n -= empty;
-    size_t method = n > 4 && memcmp(p, "GET", 3) == 0 ? 3 : n > 5 && memcmp(p, "HEAD", 4) == 0 ? 4 : 0;
-    if (!method) return false;
+    size_t method = n > 4 && memcmp(p, "GET", 3) == 0    ? 3
+                    : n > 5 && memcmp(p, "HEAD", 4) == 0 ? 4
+                                                         : 0;
+    if (!method)
+        return false;
     for (size_t i = 0; i < 4; i++)
-        if (memmem(p + method, n - method, paths[i], strlen(paths[i])) || memchr(p, '%', n)) return true;
+        if (memmem(p + method, n - method, paths[i], strlen(paths[i])) || memchr(p, '%', n))
+            return true;
     return false;
 }
 
@@ -102,19 +118,24 @@ static bool has(const char *p, size_t n, const char *word)
 {
     size_t k = strlen(word);
     for (size_t i = 0; i + k <= n; i++)
-        if (strncasecmp(p + i, word, k) == 0) return true;
+        if (strncasecmp(p + i, word, k) == 0)
+            return true;
     return false;
 }
 
-/* head_of is how much of it is read: up to the first empty line, but for those in front. One that begins with a NUL is empty, to the
- * server, which lets nobody in who would not be anyway: no browser sends such lines. */
+/* head_of is how much of it is read: up to the first empty line, but for those in front. One that
+ * begins with a NUL is empty, to the server, which lets nobody in who would not be anyway: no
+ * browser sends such lines. */
 static size_t head_of(const char *p, size_t n)
 {
     for (size_t at = in_front(p, n); at + 1 < n; at++) {
-        if (p[at] != '\n') continue;
+        if (p[at] != '\n')
+            continue;
         size_t next = at + 1;
-        if (p[next] == '\r' && next + 1 < n) next++;
-        if (p[next] == '\n' || p[next] == '\0') return at + 1;
+        if (p[next] == '\r' && next + 1 < n)
+            next++;
+        if (p[next] == '\n' || p[next] == '\0')
+            return at + 1;
     }
     return n;
 }
@@ -122,7 +143,8 @@ static size_t head_of(const char *p, size_t n)
 static bool from_our_own_page(const char *p, size_t n)
 {
     n = head_of(p, n);
-    return !has(p, n, "\nOrigin:") || has(p, n, "://localhost") || has(p, n, "://127.") || has(p, n, "://[");
+    return !has(p, n, "\nOrigin:") || has(p, n, "://localhost") || has(p, n, "://127.") ||
+           has(p, n, "://[");
 }
 
 static bool for_our_own_name(const char *p, size_t n)
@@ -133,30 +155,36 @@ static bool for_our_own_name(const char *p, size_t n)
 static void judge(const struct peer *peer, const char *p, size_t n, size_t got)
 {
     int status = 0;
-    if (got == 0) return;
+    if (got == 0)
+        return;
     MUST(sscanf(answer, "HTTP/1.%*1[01] %3d ", &status) == 1 && strstr(answer, "\r\n\r\n"));
     if (status < 400) {
         MUST((status == 200 || status == 100) && asks_for_a_page(p, n));
         MUST(for_our_own_name(p, n) && from_our_own_page(p, n));
     }
     if (status == 200 && peer->asks && !memmem(p, n, TOKEN, strlen(TOKEN)))
-        MUST(!strstr(answer, "outbox_") && !strstr(answer, OUTBOX_VERSION) && !strstr(answer, "[+]"));
+        MUST(!strstr(answer, "outbox_") && !strstr(answer, OUTBOX_VERSION) &&
+             !strstr(answer, "[+]"));
     bool ours = strstr(answer, "\r\nCache-Control: no-store\r\n");
-    if (status == 200 || status == 401 || status == 404 || status == 503) MUST(ours);
+    if (status == 200 || status == 401 || status == 404 || status == 503)
+        MUST(ours);
     if (ours) {
         MUST(strstr(answer, "\r\nX-Content-Type-Options: nosniff\r\n"));
-        MUST(strstr(answer, "\r\nContent-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"));
+        MUST(strstr(answer,
+                    "\r\nContent-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"));
         MUST(status != 405 || strstr(answer, "\r\nAllow: GET, HEAD\r\n"));
         MUST(status != 401 || (peer->asks && strstr(answer, "\r\nWWW-Authenticate: Bearer ")));
     }
 }
 
-/* alive: the server answers as it should. It may hang up on one who comes while all its places are still being cleared. */
+/* alive: the server answers as it should. It may hang up on one who comes while all its places are
+ * still being cleared. */
 static bool alive(const struct peer *peer)
 {
     static const char request[] = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for (int i = 0; i < 500; i++) {
-        if (ask(peer, request, strlen(request)) > 0) return strstr(answer, " 200 ") != NULL;
+        if (ask(peer, request, strlen(request)) > 0)
+            return strstr(answer, " 200 ") != NULL;
         poll(NULL, 0, 10);
     }
     return false;
@@ -168,9 +196,11 @@ static void read_host(const char *p, size_t n)
     struct error err = {0};
     if (gate_host_parse((struct str){p, n}, &h)) {
         MUST(h.name[0] && strlen(h.name) < sizeof h.name && !strpbrk(h.name, " \r\n/@"));
-        if (!h.is_address) MUST(gate_hosts_check(h.name, &err) == 0);
+        if (!h.is_address)
+            MUST(gate_hosts_check(h.name, &err) == 0);
     }
-    if (gate_hosts_check(p, &err) != 0) MUST(err.code == ERR_CONFIG && err.text[0]);
+    if (gate_hosts_check(p, &err) != 0)
+        MUST(err.code == ERR_CONFIG && err.text[0]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -179,12 +209,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct admin_address a;
     struct error err = {0};
     char *text = fuzz_text(data, n);
-    if (!peers[0].server) start_both();
-    if (admin_address_parse(text, &a, &err) == 0) MUST(a.size > 0 && (admin_loopback(&a), true));
-    else MUST(err.code == ERR_CONFIG && err.text[0]);
+    if (!peers[0].server)
+        start_both();
+    if (admin_address_parse(text, &a, &err) == 0)
+        MUST(a.size > 0 && (admin_loopback(&a), true));
+    else
+        MUST(err.code == ERR_CONFIG && err.text[0]);
     read_host(text, n);
-    for (int i = 0; i < 2; i++) judge(&peers[i], text, n, ask(&peers[i], data, n));
-    if (++asked % 64 == 0) MUST(alive(&peers[0]) && alive(&peers[1]));
+    for (int i = 0; i < 2; i++)
+        judge(&peers[i], text, n, ask(&peers[i], data, n));
+    if (++asked % 64 == 0)
+        MUST(alive(&peers[0]) && alive(&peers[1]));
     free(text);
     return 0;
 }

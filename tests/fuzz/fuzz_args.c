@@ -13,14 +13,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     int argc = 1;
     for (char *p = text; p && argc < WORDS_MAX;) {
         char *end = strchr(p, '\n');
-        if (end) *end++ = '\0';
+        if (end)
+            *end++ = '\0';
         argv[argc++] = p;
         p = end;
     }
     config_init(&cli.config);
     if (options_parse(&cli, argc, argv, &err) != 0)
         MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
-    else MUST(cli.cmd || cli.args.help);
+    else
+        MUST(cli.cmd || cli.args.help);
     config_release(&cli.config);
     free(text);
     return 0;

@@ -13,20 +13,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char path[64];
     size_t count;
     int fd = memfd_create("config", MFD_CLOEXEC);
-    if (fd < 0 || (n && write(fd, data, n) != (ssize_t)n)) abort();
+    if (fd < 0 || (n && write(fd, data, n) != (ssize_t)n))
+        abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     config_init(&c);
     if (config_file(&c, path, &err) == 0 && config_settings(&c, &s, &err) == 0) {
         char *const *names = config_consumers(&c, &count);
         for (size_t i = 0; i < count; i++) {
             MUST(store_name_check(names[i], &err) == 0);
-            for (const struct option_def *o = consumer_options; o->name; o++) config_get(&c, names[i], o);
+            for (const struct option_def *o = consumer_options; o->name; o++)
+                config_get(&c, names[i], o);
         }
-    } else MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
+    } else
+        MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
     bool bad = err.code != ERR_NONE;
     config_release(&c);
     c.gather = true; /* whatever is wrong, it is read to its end */
-    if (config_file(&c, path, &err) == 0) MUST(config_settings(&c, &s, &err) == 0 && (!bad || c.n_problems > 0));
+    if (config_file(&c, path, &err) == 0)
+        MUST(config_settings(&c, &s, &err) == 0 && (!bad || c.n_problems > 0));
     config_release(&c);
     close(fd);
     return 0;

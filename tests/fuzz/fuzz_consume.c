@@ -1,6 +1,7 @@
-/* Replies of a Redis to a member of a consumer group. The first byte of the input says how it works, the rest is what the
- * server says on one connection. Whatever that is, the member comes to an end; and what it acknowledges are entries it was
- * given, as many as it handled or had to skip, none of them one whose handling failed. */
+/* Replies of a Redis to a member of a consumer group. The first byte of the input says how it
+ * works, the rest is what the server says on one connection. Whatever that is, the member comes to
+ * an end; and what it acknowledges are entries it was given, as many as it handled or had to skip,
+ * none of them one whose handling failed. */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -27,7 +28,8 @@ int __real_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size);
 
-/* answer says the next reply: what a whole one takes, or all there is if it is none. At the end the server goes. */
+/* answer says the next reply: what a whole one takes, or all there is if it is none. At the end the
+ * server goes. */
 static void answer(void)
 {
     size_t n = 0;
@@ -35,24 +37,29 @@ static void answer(void)
     redisReader *reader = resp_reader();
     while (n < run.left && !r && redisReaderFeed(reader, run.next + n, 1) == REDIS_OK) {
         n++;
-        if (redisReaderGetReply(reader, &r) != REDIS_OK) n = run.left;
+        if (redisReaderGetReply(reader, &r) != REDIS_OK)
+            n = run.left;
     }
-    if (r) freeReplyObject(r);
+    if (r)
+        freeReplyObject(r);
     redisReaderFree(reader);
     peer_say(run.next, n);
-    if (n == run.left) peer_end();
+    if (n == run.left)
+        peer_end();
     run.next += n;
     run.left -= n;
 }
 
-/* Whoever waits for the server gets its answer. A pause between two attempts is over at once, and after some of them it is time
- * to stop. */
+/* Whoever waits for the server gets its answer. A pause between two attempts is over at once, and
+ * after some of them it is time to stop. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     uint64_t one = 1;
-    if (n == 2) answer();
+    if (n == 2)
+        answer();
     bool pause = n == 1 && fds[0].fd == run.wake && timeout > 0;
-    if (pause && ++run.pauses > PAUSES && write(run.wake, &one, sizeof one) < 0) abort();
+    if (pause && ++run.pauses > PAUSES && write(run.wake, &one, sizeof one) < 0)
+        abort();
     return __real_poll(fds, n, pause ? 0 : timeout);
 }
 
@@ -91,11 +98,14 @@ static void said(void *ctx, enum log_level level, const char *consumer, const ch
 /* was_given: somewhere in the reply there is an entry of that id. */
 static bool was_given(const redisReply *r, const char *id)
 {
-    if (r->type != REDIS_REPLY_ARRAY) return false;
-    if (r->elements == 2 && r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, id) == 0)
+    if (r->type != REDIS_REPLY_ARRAY)
+        return false;
+    if (r->elements == 2 && r->element[0]->type == REDIS_REPLY_STRING &&
+        strcmp(r->element[0]->str, id) == 0)
         return true;
     for (size_t i = 0; i < r->elements; i++)
-        if (was_given(r->element[i], id)) return true;
+        if (was_given(r->element[i], id))
+            return true;
     return false;
 }
 
@@ -104,7 +114,8 @@ static bool ever_given(const char *p, size_t n, const char *id)
     bool found = false;
     void *r = NULL;
     redisReader *reader = resp_reader();
-    if (redisReaderFeed(reader, p, n) != REDIS_OK) abort();
+    if (redisReaderFeed(reader, p, n) != REDIS_OK)
+        abort();
     for (; !found && redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL) {
         found = was_given(r, id);
         freeReplyObject(r);
@@ -120,7 +131,8 @@ static int64_t acknowledged(const char *p, size_t n)
     int64_t count = 0;
     void *r = NULL;
     redisReader *reader = resp_reader();
-    if (redisReaderFeed(reader, heard, peer_heard(heard, sizeof heard)) != REDIS_OK) abort();
+    if (redisReaderFeed(reader, heard, peer_heard(heard, sizeof heard)) != REDIS_OK)
+        abort();
     for (; redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL) {
         const redisReply *c = r;
         MUST(c->type == REDIS_REPLY_ARRAY && c->elements > 0); /* we speak the protocol, too */
@@ -140,7 +152,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct log log = {.write = said, .least = LOG_DEBUG_};
     struct consume_stats stats;
     struct error err = {0};
-    if (n == 0) return 0;
+    if (n == 0)
+        return 0;
     run.how = data[0];
     run.handled = run.failed = run.pauses = 0;
     run.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -157,7 +170,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     run.next = p;
     run.left = n - 1;
     peer_expect(&(struct peer_script){.connections = 1});
-    if (consume_run(&cfg, &stats, &err) != 0) MUST(err.text[0]);
+    if (consume_run(&cfg, &stats, &err) != 0)
+        MUST(err.text[0]);
     int64_t acks = acknowledged(p, n - 1), ended = stats.handled + stats.skipped;
     MUST(stats.handled == run.handled && stats.failed == run.failed);
     MUST(acks <= ended && acks >= ended - 1); /* the last one may not have got out */

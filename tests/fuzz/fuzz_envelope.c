@@ -1,5 +1,6 @@
-/* Envelopes: of strangers they are read or refused; what we write of an event is JSON, keeps the payload byte for byte, and
- * no attribute of a CloudEvent can end its header line. The input is an envelope, and as a line of NDJSON an event. */
+/* Envelopes: of strangers they are read or refused; what we write of an event is JSON, keeps the
+ * payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is an
+ * envelope, and as a line of NDJSON an event. */
 #include "base/json.h"
 #include "event/cloudevents.h"
 #include "event/envelope.h"
@@ -39,7 +40,8 @@ static void webhook(const struct event *ev)
     cloudevents_binary(&b, ev, STR("/shop"), &more);
     cloudevents_trace(&b, &more);
     MUST(!b.failed);
-    for (size_t i = 0; i < b.n; i++) MUST(b.p[i] != '\r' && b.p[i] != '\n');
+    for (size_t i = 0; i < b.n; i++)
+        MUST(b.p[i] != '\r' && b.p[i] != '\n');
     buf_release(&b);
 }
 
@@ -52,7 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct arena a;
     struct buf text;
     buf_init(&text, 1 << 24);
-    if (envelope_read(input, &text, &ev, &err) != 0) MUST(err.code == ERR_INVALID && err.text[0]);
+    if (envelope_read(input, &text, &ev, &err) != 0)
+        MUST(err.code == ERR_INVALID && err.text[0]);
     buf_release(&text);
     arena_init(&a, 1 << 24);
     if (ndjson_read(input, 1700000000000, &a, &in, &err) == 0 &&

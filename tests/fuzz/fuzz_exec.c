@@ -1,5 +1,6 @@
-/* The environment of a command, of whatever an event's fields hold. The input is fields, with a 0xff between them; and, as an
- * envelope out of a stream, an event. Each entry is one of ours, with the field behind its name, or the event is refused. */
+/* The environment of a command, of whatever an event's fields hold. The input is fields, with a
+ * 0xff between them; and, as an envelope out of a stream, an event. Each entry is one of ours, with
+ * the field behind its name, or the event is refused. */
 #include "event/envelope.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"
@@ -30,10 +31,12 @@ static bool is_said(const struct event *ev, const char *entry)
                                        "OUTBOX_SEQ=", "OUTBOX_VERSION=", "OUTBOX_ATTEMPT=1"};
     for (size_t i = 0; i < FIELDS; i++) {
         size_t n = strlen(fields[i].name);
-        if (strncmp(entry, fields[i].name, n) == 0) return str_is(field_of(ev, i), entry + n);
+        if (strncmp(entry, fields[i].name, n) == 0)
+            return str_is(field_of(ev, i), entry + n);
     }
     for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
-        if (strncmp(entry, made[i], strlen(made[i])) == 0) return true;
+        if (strncmp(entry, made[i], strlen(made[i])) == 0)
+            return true;
     return false;
 }
 
@@ -53,9 +56,11 @@ static void try_event(const struct event *ev)
     }
     char **list = exec_env_list(env);
     MUST(list && strcmp(list[0], "PATH=/bin") == 0);
-    for (n = 1; list[n]; n++) MUST(is_said(ev, list[n]));
+    for (n = 1; list[n]; n++)
+        MUST(is_said(ev, list[n]));
     for (size_t i = 0; i < FIELDS; i++)
-        if (field_of(ev, i).p) there++;
+        if (field_of(ev, i).p)
+            there++;
     MUST(n == 1 + there + 4 + (ev->has_version ? 1 : 0));
     exec_env_free(env);
 }
@@ -76,7 +81,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     try_event(&ev);
 
     buf_init(&text, 1 << 24);
-    if (envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) == 0) try_event(&read);
+    if (envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) == 0)
+        try_event(&read);
     buf_release(&text);
     return 0;
 }

@@ -1,6 +1,7 @@
-/* A file that somebody else has left: the input is what stands in it before the sink appends. Whole lines stay as they are,
- * byte for byte; what follows them is either the beginning of a line of ours, or zeros, and is cut off, or the last line of
- * somebody else, and gets its end; ours comes behind it, whole; and a second one behind that. */
+/* A file that somebody else has left: the input is what stands in it before the sink appends. Whole
+ * lines stay as they are, byte for byte; what follows them is either the beginning of a line of
+ * ours, or zeros, and is cut off, or the last line of somebody else, and gets its end; ours comes
+ * behind it, whole; and a second one behind that. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,15 +26,18 @@ static size_t kept(const char *p, size_t n, bool *ret_open)
 {
     const char *lf = n ? memrchr(p, '\n', n) : NULL;
     size_t start = lf ? (size_t)(lf - p) + 1 : 0, tail = n - start;
-    bool ours = tail && (p[start] == '\0' || memcmp(p + start, HEAD, tail < strlen(HEAD) ? tail : strlen(HEAD)) == 0);
+    bool ours = tail && (p[start] == '\0' ||
+                         memcmp(p + start, HEAD, tail < strlen(HEAD) ? tail : strlen(HEAD)) == 0);
     *ret_open = tail && !ours;
     return ours ? start : n;
 }
 
 static void deliver(struct sink *sk)
 {
-    static const struct event ev = {
-        .seq = 1, .id = STR("01890a5d-ac96-774b-bcce-b302099a8057"), .type = STR("t"), .payload = STR("{\"n\":1}")};
+    static const struct event ev = {.seq = 1,
+                                    .id = STR("01890a5d-ac96-774b-bcce-b302099a8057"),
+                                    .type = STR("t"),
+                                    .payload = STR("{\"n\":1}")};
     struct delivery d = {.ev = &ev, .attempt = 1}, *list[] = {&d};
     delivered = 0;
     MUST(sk->ops->submit(sk, list, 1) == 1);
@@ -47,7 +51,8 @@ static struct str line(struct str *rest)
     const char *lf = memchr(rest->p, '\n', rest->n);
     MUST(lf);
     struct str one = {rest->p, (size_t)(lf - rest->p)};
-    MUST(one.n > strlen(HEAD) && memcmp(one.p, HEAD, strlen(HEAD)) == 0 && json_parse(one, NULL, NULL, NULL) == 0);
+    MUST(one.n > strlen(HEAD) && memcmp(one.p, HEAD, strlen(HEAD)) == 0 &&
+         json_parse(one, NULL, NULL, NULL) == 0);
     *rest = (struct str){lf + 1, rest->n - one.n - 1};
     return one;
 }
@@ -57,10 +62,12 @@ static void look(int fd, const char *p, size_t n)
     bool open;
     struct stat st;
     size_t whole = kept(p, n, &open);
-    if (fstat(fd, &st) != 0) abort();
+    if (fstat(fd, &st) != 0)
+        abort();
     size_t size = (size_t)st.st_size;
     char *now = malloc(size);
-    if (!now || pread(fd, now, size, 0) != (ssize_t)size) abort();
+    if (!now || pread(fd, now, size, 0) != (ssize_t)size)
+        abort();
     MUST(size > whole + open && memcmp(now, p, whole) == 0 && (!open || now[whole] == '\n'));
     struct str rest = {now + whole + open, size - whole - open};
     struct str first = line(&rest);
@@ -77,7 +84,8 @@ static void remove_file(void)
 static int make_file(void)
 {
     int fd = mkstemp(strcpy(url, "file:/dev/shm/outbox-fuzz-XXXXXX") + strlen("file:"));
-    if (fd < 0) fd = mkstemp(strcpy(url, "file:/tmp/outbox-fuzz-XXXXXX") + strlen("file:"));
+    if (fd < 0)
+        fd = mkstemp(strcpy(url, "file:/tmp/outbox-fuzz-XXXXXX") + strlen("file:"));
     atexit(remove_file);
     return fd;
 }
@@ -87,10 +95,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static int fd = -1;
     struct error err = {0};
     struct sink *sk;
-    if (fd < 0) fd = make_file();
-    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n, 0) != (ssize_t)n) abort();
-    struct sink_config cfg = {.url = url, .consumer = "c", .timeout_ms = 1000, .clock = &clock_system, .done = done};
-    if (file_ops.open(&cfg, &sk, &err) != 0) abort();
+    if (fd < 0)
+        fd = make_file();
+    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, n, 0) != (ssize_t)n)
+        abort();
+    struct sink_config cfg = {
+        .url = url, .consumer = "c", .timeout_ms = 1000, .clock = &clock_system, .done = done};
+    if (file_ops.open(&cfg, &sk, &err) != 0)
+        abort();
     deliver(sk);
     deliver(sk);
     sk->ops->close(sk);

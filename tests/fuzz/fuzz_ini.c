@@ -3,7 +3,8 @@
 #include "base/text.h"
 #include "fuzz.h"
 
-static int visit(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+static int visit(void *ctx, const char *section, const char *name, const char *value,
+                 struct error *err)
 {
     size_t *n = ctx;
     MUST(section && (!name || (*name && value)));

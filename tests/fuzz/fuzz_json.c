@@ -1,4 +1,5 @@
-/* JSON: what is accepted can be walked, read and written again; what is refused has a reason within the text. */
+/* JSON: what is accepted can be walked, read and written again; what is refused has a reason within
+ * the text. */
 #include "base/json.h"
 #include "fuzz.h"
 
@@ -11,10 +12,13 @@ static void walk(struct json v, int depth, int *left)
     size_t it = 0;
     int64_t number;
     MUST(depth <= JSON_MAX_DEPTH);
-    if (v.type == JSON_NUMBER) json_int(v, &number);
-    if (v.type != JSON_ARRAY && v.type != JSON_OBJECT) MUST(json_equal(v, v));
+    if (v.type == JSON_NUMBER)
+        json_int(v, &number);
+    if (v.type != JSON_ARRAY && v.type != JSON_OBJECT)
+        MUST(json_equal(v, v));
     while (json_each(v, &it, &name, &member)) {
-        if (--*left < 0) return;
+        if (--*left < 0)
+            return;
         if (v.type == JSON_OBJECT) {
             struct buf b;
             buf_init(&b, 1 << 20);
@@ -32,7 +36,8 @@ static void again(struct json v)
 {
     struct buf b, quoted;
     struct json back;
-    if (v.type != JSON_STRING) return;
+    if (v.type != JSON_STRING)
+        return;
     buf_init(&b, 1 << 21);
     buf_init(&quoted, 1 << 23);
     json_unescape(v.raw, &b);
@@ -52,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *why = NULL;
     size_t at = 0;
     int left = WALK_MAX;
-    if (!data) return 0;
+    if (!data)
+        return 0;
     if (json_parse(text, &v, &why, &at) != 0) {
         MUST(why && *why && at <= n);
         return 0;
@@ -62,7 +68,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     again(v);
     buf_init(&flat, n + 1);
     json_flat(&flat, text);
-    MUST(!flat.failed && flat.n == n && !memchr(flat.p, '\n', flat.n) && !memchr(flat.p, '\r', flat.n));
+    MUST(!flat.failed && flat.n == n && !memchr(flat.p, '\n', flat.n) &&
+         !memchr(flat.p, '\r', flat.n));
     MUST(json_parse((struct str){flat.p, flat.n}, NULL, NULL, NULL) == 0);
     buf_release(&flat);
     return 0;

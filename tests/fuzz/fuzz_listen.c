@@ -1,6 +1,7 @@
-/* Requests to the receiver that `webhook listen` runs, the real one, at a port of its own: one that prints text and believes
- * everybody, one that prints JSON and asks for a signature. The input is what a client says before it says no more. An answer, if there
- * is one, is a whole one; nobody who cannot sign is told that it was taken; what is printed is text that a terminal survives, or a
+/* Requests to the receiver that `webhook listen` runs, the real one, at a port of its own: one that
+ * prints text and believes everybody, one that prints JSON and asks for a signature. The input is
+ * what a client says before it says no more. An answer, if there is one, is a whole one; nobody who
+ * cannot sign is told that it was taken; what is printed is text that a terminal survives, or a
  * JSON document a line; and the receiver goes on. */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -42,7 +43,8 @@ static void *serve(void *peer)
 static void read_printed(void)
 {
     ssize_t k;
-    while (n_printed < PRINTED_MAX && (k = read(printing, printed + n_printed, PRINTED_MAX - n_printed)) > 0)
+    while (n_printed < PRINTED_MAX &&
+           (k = read(printing, printed + n_printed, PRINTED_MAX - n_printed)) > 0)
         n_printed += (size_t)k;
     printed[n_printed] = '\0';
 }
@@ -56,7 +58,8 @@ static void start(struct peer *p)
                                                 .request_ms = 60000,
                                                 .body_max = 65 << 20,
                                                 .secret_env = p->verifies ? VARIABLE : NULL};
-    if (pthread_create(&p->thread, NULL, serve, p) != 0) abort();
+    if (pthread_create(&p->thread, NULL, serve, p) != 0)
+        abort();
     for (int i = 0; i < 1000 && port == 0; i++) {
         poll(NULL, 0, 10);
         read_printed();
@@ -64,36 +67,46 @@ static void start(struct peer *p)
     }
     MUST(port);
     n_printed = 0;
-    p->at = (struct sockaddr_in){
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    p->at = (struct sockaddr_in){.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)port),
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 static void start_both(void)
 {
     int ends[2];
-    if (setenv(VARIABLE, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", 1) != 0) abort();
-    if (pipe2(ends, O_CLOEXEC) != 0 || fcntl(ends[0], F_SETPIPE_SZ, PRINTED_MAX) < 0) abort();
-    if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0 || dup2(ends[1], STDOUT_FILENO) < 0) abort();
+    if (setenv(VARIABLE, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", 1) != 0)
+        abort();
+    if (pipe2(ends, O_CLOEXEC) != 0 || fcntl(ends[0], F_SETPIPE_SZ, PRINTED_MAX) < 0)
+        abort();
+    if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0 || dup2(ends[1], STDOUT_FILENO) < 0)
+        abort();
     close(ends[1]);
     printing = ends[0];
     peers[1].verifies = true;
-    for (int i = 0; i < 2; i++) start(&peers[i]);
+    for (int i = 0; i < 2; i++)
+        start(&peers[i]);
 }
 
-/* ask gives how much of an answer came. One who says no more is hung up on, though not always at once. */
+/* ask gives how much of an answer came. One who says no more is hung up on, though not always at
+ * once. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     static const struct timeval patience = {.tv_usec = PATIENCE_MS * 1000};
     size_t got = 0;
     ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0) abort();
-    if (connect(fd, (const struct sockaddr *)&peer->at, sizeof peer->at) != 0) abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0) k = 0; /* it may have had enough */
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0)
+        abort();
+    if (connect(fd, (const struct sockaddr *)&peer->at, sizeof peer->at) != 0)
+        abort();
+    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
+        k = 0; /* it may have had enough */
     shutdown(fd, SHUT_WR);
     while (k > 0 && got < ANSWER_MAX) {
         k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0) got += (size_t)k;
+        if (k > 0)
+            got += (size_t)k;
     }
     close(fd);
     answer[got] = '\0';
@@ -106,7 +119,8 @@ static bool is_json(struct str line)
     return json_parse(line, &value, NULL, NULL) == 0;
 }
 
-/* judge_printed: whole lines only; the rest is still to come. A document begins with a brace, a line of text never. */
+/* judge_printed: whole lines only; the rest is still to come. A document begins with a brace, a
+ * line of text never. */
 static void judge_printed(void)
 {
     size_t at = 0;
@@ -126,17 +140,21 @@ static void judge(const struct peer *peer)
 {
     int status = 0;
     judge_printed();
-    if (!strstr(answer, "\r\n\r\n")) return; /* none, or not all of it yet */
+    if (!strstr(answer, "\r\n\r\n"))
+        return; /* none, or not all of it yet */
     MUST(sscanf(answer, "HTTP/1.%*1[01] %3d ", &status) == 1);
     MUST(status == 204 || status == 100 || status >= 400);
-    if (peer->verifies) MUST(!strstr(answer, " 204 "));
+    if (peer->verifies)
+        MUST(!strstr(answer, " 204 "));
 }
 
 static bool alive(const struct peer *peer)
 {
-    static const char request[] = "POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
+    static const char request[] =
+        "POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}";
     for (int i = 0; i < 500; i++) {
-        if (ask(peer, request, strlen(request)) > 0) return strstr(answer, peer->verifies ? " 401 " : " 204 ") != NULL;
+        if (ask(peer, request, strlen(request)) > 0)
+            return strstr(answer, peer->verifies ? " 401 " : " 204 ") != NULL;
     }
     return false;
 }
@@ -144,11 +162,13 @@ static bool alive(const struct peer *peer)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static unsigned asked;
-    if (!printing) start_both();
+    if (!printing)
+        start_both();
     for (int i = 0; i < 2; i++) {
         ask(&peers[i], data, n);
         judge(&peers[i]);
     }
-    if (++asked % 64 == 0) MUST(alive(&peers[0]) && alive(&peers[1]));
+    if (++asked % 64 == 0)
+        MUST(alive(&peers[0]) && alive(&peers[1]));
     return 0;
 }

@@ -1,5 +1,6 @@
-/* Metrics: names of consumers, types and streams come from strangers. Whatever they are, the page is in Prometheus' text
- * format, line by line, and each label says what was given. The input is three names, with a NUL between. */
+/* Metrics: names of consumers, types and streams come from strangers. Whatever they are, the page
+ * is in Prometheus' text format, line by line, and each label says what was given. The input is
+ * three names, with a NUL between. */
 #include <ctype.h>
 
 #include "admin/metrics.h"
@@ -36,7 +37,8 @@ static bool same(const char *shown, const char *given)
 {
     bool valid = utf8_valid(str_of(given), NULL);
     for (; *shown && *given; shown++, given++)
-        if (*shown != (!valid && (unsigned char)*given > 127 ? '?' : *given)) return false;
+        if (*shown != (!valid && (unsigned char)*given > 127 ? '?' : *given))
+            return false;
     return *shown == *given;
 }
 
@@ -52,7 +54,8 @@ static const char *label(const char *p, struct buf *b, struct names *n)
         MUST(same(value, n->consumer));
         n->consumers++;
     }
-    if (strncmp(name, "topic=", 6) == 0 && same(value, n->type)) n->types++;
+    if (strncmp(name, "topic=", 6) == 0 && same(value, n->type))
+        n->types++;
     if (strncmp(name, "stream=", 7) == 0) {
         MUST(same(value, n->stream));
         n->streams++;
@@ -65,7 +68,8 @@ static const char *sample(const char *p, struct buf *b, struct names *n)
     char *end;
     p += strspn(p, "abcdefghijklmnopqrstuvwxyz_");
     if (*p == '{') {
-        do p = label(p + 1, b, n);
+        do
+            p = label(p + 1, b, n);
         while (*p == ',');
         MUST(*p++ == '}');
     }
@@ -105,7 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct buf b;
     buf_init(&b, PAGE_MAX);
     memset(&c, 0, sizeof c);
-    if (first > STORE_NAME_MAX) text[STORE_NAME_MAX] = '\0';
+    if (first > STORE_NAME_MAX)
+        text[STORE_NAME_MAX] = '\0';
     memcpy(c.view.consumer, text, strlen(text) + 1);
     c.view.leased = true;
     c.view.held = 1;

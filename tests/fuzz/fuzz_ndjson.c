@@ -1,4 +1,5 @@
-/* NDJSON: a line that is read and fit to be emitted gives a line that is JSON and has the payload in it. */
+/* NDJSON: a line that is read and fit to be emitted gives a line that is JSON and has the payload
+ * in it. */
 #include "base/json.h"
 #include "event/ndjson.h"
 #include "fuzz.h"
@@ -34,9 +35,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct error err = {0};
     struct arena a;
     arena_init(&a, 1 << 24);
-    if (ndjson_read((struct str){data ? (const char *)data : "", n}, 1700000000000, &a, &ev, &err) != 0)
+    if (ndjson_read((struct str){data ? (const char *)data : "", n}, 1700000000000, &a, &ev,
+                    &err) != 0)
         MUST(err.code == ERR_INVALID && err.text[0] && !strchr(err.text, '\n'));
-    else if (event_check(&ev, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0) written(&ev);
+    else if (event_check(&ev, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0)
+        written(&ev);
     arena_release(&a);
     return 0;
 }

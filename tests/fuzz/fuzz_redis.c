@@ -1,6 +1,7 @@
-/* Replies of a Redis to the sink. The first byte of the input says how the sink is set up, the rest is what the server says.
- * Every event gets one answer; it is delivered if and only if the reply in its place is the id of an entry (and enough
- * replicas have it); a lease is ours only if the server said so; and whatever was said, the next connection works. */
+/* Replies of a Redis to the sink. The first byte of the input says how the sink is set up, the rest
+ * is what the server says. Every event gets one answer; it is delivered if and only if the reply in
+ * its place is the id of an entry (and enough replicas have it); a lease is ours only if the server
+ * said so; and whatever was said, the next connection works. */
 #include "fuzz.h"
 #include "peer.h"
 #include "redis/reply.h"
@@ -11,7 +12,14 @@
 #define REPLIES 64
 #define REPLICAS 2
 
-enum { WITH_REPLICAS = 1, WITH_LEASE = 2, WITH_TEMPLATE = 4, IN_PIECES = 8, GOES_AWAY = 16, COUNT_SHIFT = 5 };
+enum {
+    WITH_REPLICAS = 1,
+    WITH_LEASE = 2,
+    WITH_TEMPLATE = 4,
+    IN_PIECES = 8,
+    GOES_AWAY = 16,
+    COUNT_SHIFT = 5
+};
 
 struct fuzzed {
     struct event ev[EVENTS];
@@ -49,7 +57,8 @@ static void done(void *ctx, struct delivery *d, const struct sink_result *r)
     struct fuzzed *f = ctx;
     size_t i = (size_t)(d - f->d);
     MUST(i < f->n && f->answers[i]++ == 0);
-    MUST(r->status == SINK_DELIVERED ? r->receipt != NULL : r->text && r->text[0] && !strpbrk(r->text, "\r\n\x1b"));
+    MUST(r->status == SINK_DELIVERED ? r->receipt != NULL
+                                     : r->text && r->text[0] && !strpbrk(r->text, "\r\n\x1b"));
     f->status[i] = r->status;
     snprintf(f->receipt[i], sizeof f->receipt[i], "%s", r->receipt ? r->receipt : "");
 }
@@ -69,7 +78,8 @@ static void submit(struct sink *sk, struct fuzzed *f)
 {
     struct delivery *d[EVENTS];
     memset(f->answers, 0, sizeof f->answers);
-    for (size_t i = 0; i < f->n; i++) d[i] = &f->d[i];
+    for (size_t i = 0; i < f->n; i++)
+        d[i] = &f->d[i];
     MUST(sk->ops->submit(sk, d, f->n) == f->n);
     sk->ops->drive(sk);
 }
@@ -88,25 +98,31 @@ static void listen_to(struct said *s, const char *p, size_t n)
 {
     redisReader *reader = resp_reader();
     void *r = NULL;
-    if (redisReaderFeed(reader, p, n) != REDIS_OK) abort();
-    for (s->n = 0; s->n < REPLIES && redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL) s->reply[s->n++] = r;
+    if (redisReaderFeed(reader, p, n) != REDIS_OK)
+        abort();
+    for (s->n = 0; s->n < REPLIES && redisReaderGetReply(reader, &r) == REDIS_OK && r; r = NULL)
+        s->reply[s->n++] = r;
     redisReaderFree(reader);
 }
 
 /* is_id: an entry's id, looked at by other means than the sink's. */
 static bool is_id(const redisReply *r)
 {
-    if (r->type != REDIS_REPLY_STRING) return false;
-    size_t hi = strspn(r->str, "0123456789"), lo = r->str[hi] == '-' ? strspn(r->str + hi + 1, "0123456789") : 0;
-    if (hi == 0 || lo == 0 || r->str[hi + 1 + lo]) return false;
+    if (r->type != REDIS_REPLY_STRING)
+        return false;
+    size_t hi = strspn(r->str, "0123456789"),
+           lo = r->str[hi] == '-' ? strspn(r->str + hi + 1, "0123456789") : 0;
+    if (hi == 0 || lo == 0 || r->str[hi + 1 + lo])
+        return false;
     return hi <= 20 && lo <= 20;
 }
 
 /* The requests were, in this order: the name of the connection, an entry for each event, WAIT. */
 static void compare(const struct fuzzed *f, const struct said *s, bool replicas)
 {
-    bool enough = !replicas || (s->n > f->n + 1 && s->reply[f->n + 1]->type == REDIS_REPLY_INTEGER &&
-                                s->reply[f->n + 1]->integer >= REPLICAS);
+    bool enough = !replicas ||
+                  (s->n > f->n + 1 && s->reply[f->n + 1]->type == REDIS_REPLY_INTEGER &&
+                   s->reply[f->n + 1]->integer >= REPLICAS);
     bool welcome = s->n > 0 && s->reply[0]->type == REDIS_REPLY_STATUS;
     for (size_t i = 0; i < f->n; i++) {
         bool added = s->n > i + 1 && is_id(s->reply[i + 1]);
@@ -121,21 +137,24 @@ static void compare(const struct fuzzed *f, const struct said *s, bool replicas)
 }
 
 /* With a lease: nobody submits before it is held, and it is held only if somebody said so. */
-static void leased(struct sink *sk, struct fuzzed *f, const struct said *s, const char *p, size_t n, bool in_pieces)
+static void leased(struct sink *sk, struct fuzzed *f, const struct said *s, const char *p, size_t n,
+                   bool in_pieces)
 {
     bool granted = false;
     size_t ids = 0, delivered = 0;
     sk->ops->drive(sk);
     speak(sk, p, n, in_pieces);
     for (size_t i = 0; i < s->n; i++) {
-        granted = granted || s->reply[i]->type == REDIS_REPLY_STATUS || s->reply[i]->type == REDIS_REPLY_INTEGER;
+        granted = granted || s->reply[i]->type == REDIS_REPLY_STATUS ||
+                  s->reply[i]->type == REDIS_REPLY_INTEGER;
         ids += is_id(s->reply[i]);
     }
     MUST(!sk->ops->lease(sk)->held || granted);
     submit(sk, f);
     speak(sk, p, n, in_pieces);
     sk->ops->cancel(sk);
-    for (size_t i = 0; i < f->n; i++) delivered += f->status[i] == SINK_DELIVERED;
+    for (size_t i = 0; i < f->n; i++)
+        delivered += f->status[i] == SINK_DELIVERED;
     MUST(delivered <= 2 * ids); /* it was all said twice */
 }
 
@@ -154,10 +173,12 @@ static void healed(struct sink *sk, struct fuzzed *f, bool lease)
         MUST(sk->ops->lease(sk)->held);
     }
     submit(sk, f);
-    if (!lease) speak(sk, "+OK\r\n", 5, false);
+    if (!lease)
+        speak(sk, "+OK\r\n", 5, false);
     peer_say(good, f->n * 9);
     speak(sk, ":2\r\n", 4, false); /* WAIT, or one too many */
-    for (size_t i = 0; i < f->n; i++) MUST(f->answers[i] == 1 && f->status[i] == SINK_DELIVERED);
+    for (size_t i = 0; i < f->n; i++)
+        MUST(f->answers[i] == 1 && f->status[i] == SINK_DELIVERED);
 }
 
 /* endless: a reply that does not end is given up before it takes much memory. */
@@ -174,12 +195,14 @@ static void endless(void)
     struct sink *sk;
     struct error err = {0};
     const struct sink_ops *ops;
-    if (sink_find(cfg.url, &ops, &err) != 0 || ops->open(&cfg, &sk, &err) != 0) abort();
+    if (sink_find(cfg.url, &ops, &err) != 0 || ops->open(&cfg, &sk, &err) != 0)
+        abort();
     peer_expect(&(struct peer_script){.connections = 1});
     fill(&f);
     submit(sk, &f);
     speak(sk, "+OK\r\n$2000000000\r\n", 19, false);
-    for (int i = 0; i < 128 && !f.answers[0]; i++) speak(sk, junk, sizeof junk, false);
+    for (int i = 0; i < 128 && !f.answers[0]; i++)
+        speak(sk, junk, sizeof junk, false);
     MUST(f.answers[0] == 1 && f.status[0] == SINK_DOWN);
     sk->ops->close(sk);
 }
@@ -193,18 +216,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct sink *sk;
     struct error err = {0};
     static bool looked;
-    if (!looked) endless();
+    if (!looked)
+        endless();
     looked = true;
-    if (n == 0) return 0;
+    if (n == 0)
+        return 0;
     const char *p = (const char *)data + 1;
     uint8_t how = data[0];
     f.n = 1 + (how >> COUNT_SHIFT) % EVENTS;
     fill(&f);
-    snprintf(url, sizeof url, "redis://127.0.0.1/0?stream=%s%s%s", how & WITH_TEMPLATE ? "{type}" : "orders",
-             how & WITH_REPLICAS ? "&replicas=2" : "", how & WITH_LEASE ? "&lease=lock" : "");
-    struct sink_config cfg = {
-        .url = url, .consumer = "c", .timeout_ms = 1000000000, .clock = &manual, .done = done, .done_ctx = &f};
-    if (sink_find(url, &ops, &err) != 0 || ops->open(&cfg, &sk, &err) != 0) abort();
+    snprintf(url, sizeof url, "redis://127.0.0.1/0?stream=%s%s%s",
+             how & WITH_TEMPLATE ? "{type}" : "orders", how & WITH_REPLICAS ? "&replicas=2" : "",
+             how & WITH_LEASE ? "&lease=lock" : "");
+    struct sink_config cfg = {.url = url,
+                              .consumer = "c",
+                              .timeout_ms = 1000000000,
+                              .clock = &manual,
+                              .done = done,
+                              .done_ctx = &f};
+    if (sink_find(url, &ops, &err) != 0 || ops->open(&cfg, &sk, &err) != 0)
+        abort();
     peer_expect(&(struct peer_script){.connections = 1});
     listen_to(&s, p, n - 1);
     if (how & WITH_LEASE) {
@@ -220,7 +251,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         compare(&f, &s, how & WITH_REPLICAS);
     }
     healed(sk, &f, how & WITH_LEASE);
-    for (size_t i = 0; i < s.n; i++) freeReplyObject(s.reply[i]);
+    for (size_t i = 0; i < s.n; i++)
+        freeReplyObject(s.reply[i]);
     peer_expect(&(struct peer_script){0}); /* what the sink asks for at its end, nobody answers */
     sk->ops->close(sk);
     return 0;

@@ -1,5 +1,5 @@
-/* URLs of a Redis, as sinks and members of groups are given them: read, or refused with a reason; a password in its usual
- * places is always refused, and never repeated. */
+/* URLs of a Redis, as sinks and members of groups are given them: read, or refused with a reason; a
+ * password in its usual places is always refused, and never repeated. */
 #include "fuzz.h"
 #include "sink/redis_impl.h"
 
@@ -13,10 +13,13 @@ static bool reads(const char *text)
     bool good = redis_settings_read(text, &s, &u, &err) == 0;
     if (good) {
         struct template *t = NULL;
-        MUST(u.path ? u.path[0] == '/' : u.host && u.host[0] && u.port && atoi(u.port) > 0 && atoi(u.port) < 65536);
+        MUST(u.path ? u.path[0] == '/'
+                    : u.host && u.host[0] && u.port && atoi(u.port) > 0 && atoi(u.port) < 65536);
         MUST(u.label[0] && !strpbrk(u.label, "\r\n") && u.db >= 0 && s.stream);
-        MUST(s.maxlen >= 0 && s.maxage_ms >= 0 && s.replicas >= 0 && s.lease_ms >= 1000 && !(s.maxlen && s.maxage_ms));
-        if (template_new(s.stream, &t, &err) != 0) MUST(err.code == ERR_CONFIG && err.text[0]);
+        MUST(s.maxlen >= 0 && s.maxage_ms >= 0 && s.replicas >= 0 && s.lease_ms >= 1000 &&
+             !(s.maxlen && s.maxage_ms));
+        if (template_new(s.stream, &t, &err) != 0)
+            MUST(err.code == ERR_CONFIG && err.text[0]);
         template_free(t);
     } else {
         MUST(err.code == ERR_CONFIG && err.text[0] && !strchr(err.text, '\n'));
@@ -40,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (!strstr(text, SECRET)) {
         reads(text);
         snprintf(after, sizeof after, "@%.2000s?stream=s", text);
-        if (!strpbrk(text, "/?")) refused("redis://user:", after);
+        if (!strpbrk(text, "/?"))
+            refused("redis://user:", after);
         snprintf(after, sizeof after, "&%.2000s", text);
         refused("redis://host?stream=s&password=", after);
     }

@@ -1,18 +1,21 @@
-/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between: secrets, the header of a request, and its
- * body. Secrets are read, or refused without being repeated; what we sign we believe, and nothing else: not a body with one
- * bit changed, not another id or time, and not what a stranger writes into the header. */
+/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between: secrets,
+ * the header of a request, and its body. Secrets are read, or refused without being repeated; what
+ * we sign we believe, and nothing else: not a body with one bit changed, not another id or time,
+ * and not what a stranger writes into the header. */
 #include "fuzz.h"
 #include "sink/signature.h"
 
 #define VARIABLE "OUTBOX_FUZZ_SECRET"
-#define GOOD "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="
+#define GOOD \
+    "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A="
 #define NOW 1700000000
 
 static struct signature_keys *keys_of(const char *words, struct error *err)
 {
     struct signature_keys *keys = NULL;
     struct signature_source from = {NULL, VARIABLE, SIGNATURE_SIGN};
-    if (setenv(VARIABLE, words, 1) != 0) abort();
+    if (setenv(VARIABLE, words, 1) != 0)
+        abort();
     return signature_keys_load(&from, &keys, err) == 0 ? keys : NULL;
 }
 
@@ -36,7 +39,8 @@ static void holds(struct signature_keys *keys, struct signature_message m)
     m.timestamp = NOW;
     buf_addstr(&other, m.body);
     buf_addc(&other, 'x');
-    if (m.body.n) other.p[m.body.n / 2] ^= 1;
+    if (m.body.n)
+        other.p[m.body.n / 2] ^= 1;
     m.body = (struct str){other.p, other.n - (m.body.n > 0)};
     MUST(signature_check(keys, &m, whole(&header), NOW) != NULL);
     buf_release(&header);
@@ -49,7 +53,8 @@ static void secret_kept(const char *words, const struct error *err)
     char first[80];
     size_t n = strcspn(words, " \t\r\n");
     MUST(err->code == ERR_CONFIG && err->text[0]);
-    if (n < 24 || n >= sizeof first) return;
+    if (n < 24 || n >= sizeof first)
+        return;
     memcpy(first, words, n);
     first[n] = '\0';
     MUST(!strstr(err->text, first));
@@ -62,12 +67,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text = fuzz_text(data, n);
     size_t words = strlen(text), header = words < n ? strlen(text + words + 1) : 0;
     size_t at = words + header + 2 < n ? words + header + 2 : n;
-    struct signature_message m = {STR("01890a5d-ac96-774b-bcce-b302099a8057"), NOW, {text + at, n - at}};
-    if (!good) good = keys_of(GOOD, &err);
+    struct signature_message m = {
+        STR("01890a5d-ac96-774b-bcce-b302099a8057"), NOW, {text + at, n - at}};
+    if (!good)
+        good = keys_of(GOOD, &err);
     MUST(good);
     struct signature_keys *keys = keys_of(text, &err);
-    if (keys) holds(keys, m);
-    else secret_kept(text, &err);
+    if (keys)
+        holds(keys, m);
+    else
+        secret_kept(text, &err);
     holds(good, m);
     /* What is a time is written in one way only. */
     int64_t time;
@@ -77,7 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(strcmp(back, text) == 0);
     }
     /* A stranger does not know our secret, whatever he writes. */
-    MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header}, NOW) != NULL);
+    MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header},
+                         NOW) != NULL);
     signature_keys_free(keys);
     free(text);
     return 0;

@@ -7,14 +7,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text = fuzz_text(data, n);
     struct template *t;
     struct error err = {0};
-    struct event ev = {.type = STR("order.paid"), .aggregate_type = STR("order"), .aggregate_id = STR("42")};
+    struct event ev = {
+        .type = STR("order.paid"), .aggregate_type = STR("order"), .aggregate_id = STR("42")};
     struct buf b;
     if (template_new(text, &t, &err) != 0) {
         MUST(err.code == ERR_CONFIG && err.text[0]);
     } else {
         buf_init(&b, 1 << 20);
-        if (template_write(t, &ev, &b, &err) == 0) MUST(b.n > 0);
-        else MUST(err.text[0]);
+        if (template_write(t, &ev, &b, &err) == 0)
+            MUST(b.n > 0);
+        else
+            MUST(err.text[0]);
         template_fixed(t);
         template_free(t);
         buf_release(&b);

@@ -1,4 +1,5 @@
-/* Durations, sizes, numbers, yes and no: what is read is within its bounds and is shown in a form that reads the same. */
+/* Durations, sizes, numbers, yes and no: what is read is within its bounds and is shown in a form
+ * that reads the same. */
 #include "base/text.h"
 #include "engine/consumer.h"
 #include "fuzz.h"
@@ -17,18 +18,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(v >= 0 && v <= CENTURY_MS);
         text_duration_show(v, shown);
         MUST(text_duration(shown, &back, &err) == 0 && back == v);
-    } else MUST(err.text[0]);
+    } else
+        MUST(err.text[0]);
     if (text_size(text, &v, &err) == 0) {
         MUST(v >= 0);
         text_size_show(v, shown);
         MUST(text_size(shown, &back, &err) == 0 && back == v);
     }
-    if (text_int(text, -5, 1000, &v, &err) == 0) MUST(v >= -5 && v <= 1000);
+    if (text_int(text, -5, 1000, &v, &err) == 0)
+        MUST(v >= -5 && v <= 1000);
     text_bool(text, &yes, &err);
     text_nearest(text, names);
-    if (consumer_init(&c, "c", &err) != 0) abort();
+    if (consumer_init(&c, "c", &err) != 0)
+        abort();
     for (const struct option_def *o = consumer_options; o->name; o++)
-        if (option_apply(o, &c, text, &err) != 0) MUST(err.text[0]);
+        if (option_apply(o, &c, text, &err) != 0)
+            MUST(err.text[0]);
     consumer_release(&c);
     free(text);
     return 0;

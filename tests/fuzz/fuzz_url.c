@@ -16,8 +16,10 @@ static void read_url(const char *url)
     buf_init(&down, 1 << 20);
     buf_init(&schema, 1 << 12);
     struct ddl_request req = {.url = url, .up = &up, .down = &down, .ret_schema = &schema};
-    if (kind && kind->ddl && kind->ddl(&req, &err) != 0) MUST(err.text[0] && err.code != ERR_INTERNAL);
-    if (sink_find(url, &ops, &err) != 0) MUST(err.code == ERR_CONFIG);
+    if (kind && kind->ddl && kind->ddl(&req, &err) != 0)
+        MUST(err.text[0] && err.code != ERR_INTERNAL);
+    if (sink_find(url, &ops, &err) != 0)
+        MUST(err.code == ERR_CONFIG);
     buf_release(&up);
     buf_release(&down);
     buf_release(&schema);
@@ -38,7 +40,8 @@ static void masked(const char *before, const char *after)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     char *url = fuzz_text(data, n), with[4096];
-    if (strstr(url, SECRET)) return free(url), 0;
+    if (strstr(url, SECRET))
+        return free(url), 0;
     read_url(url);
     snprintf(with, sizeof with, "@%.2000s", url);
     masked("postgres://user:", with);

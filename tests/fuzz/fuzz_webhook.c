@@ -1,7 +1,8 @@
-/* Answers to webhooks. The first byte of the input says how the sink is set up, then comes, where it is asked for, a file of
- * headers up to a NUL, and the rest is what the endpoint says. Every event gets one answer; it is delivered only if the
- * endpoint said 2xx; nobody can silence us for more than an hour; the reason is one line of text without the token we were
- * given; and the request is one request: no header ends another. */
+/* Answers to webhooks. The first byte of the input says how the sink is set up, then comes, where
+ * it is asked for, a file of headers up to a NUL, and the rest is what the endpoint says. Every
+ * event gets one answer; it is delivered only if the endpoint said 2xx; nobody can silence us for
+ * more than an hour; the reason is one line of text without the token we were given; and the
+ * request is one request: no header ends another. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -61,31 +62,37 @@ static void judge(const char *said, size_t n, bool token)
 {
     size_t bad;
     const struct sink_result *r = &got.result;
-    MUST(got.answers == 1 && r->retry_after_ms >= 0 && r->retry_after_ms <= HOUR_MS + 1); /* rounded up */
+    /* rounded up */
+    MUST(got.answers == 1 && r->retry_after_ms >= 0 && r->retry_after_ms <= HOUR_MS + 1);
     if (r->status == SINK_DELIVERED) {
         MUST(r->native >= 200 && r->native <= 299 && says(said, n, r->native));
         return;
     }
     MUST(got.text[0] && utf8_valid(str_of(got.text), &bad));
-    for (const char *p = got.text; *p; p++) MUST((unsigned char)*p >= ' ' && *p != 0x7f);
+    for (const char *p = got.text; *p; p++)
+        MUST((unsigned char)*p >= ' ' && *p != 0x7f);
     MUST(!token || !strstr(got.text, TOKEN));
-    MUST(r->status == SINK_RETRY || r->status == SINK_DOWN || r->status == SINK_REJECT || r->status == SINK_PAUSE);
+    MUST(r->status == SINK_RETRY || r->status == SINK_DOWN || r->status == SINK_REJECT ||
+         r->status == SINK_PAUSE);
 }
 
-/* one_request: lines up to the first empty one, each a header, ours once each, and then as much body as was said. */
+/* one_request: lines up to the first empty one, each a header, ours once each, and then as much
+ * body as was said. */
 static void one_request(void)
 {
     static char heard[HEARD_MAX];
     size_t n = peer_heard(heard, sizeof heard - 1), ids = 0, length = 0, lines = 0;
     heard[n] = '\0';
     char *end = strstr(heard, "\r\n\r\n");
-    if (n == 0) return; /* the endpoint was gone before it was told anything */
+    if (n == 0)
+        return; /* the endpoint was gone before it was told anything */
     MUST(end && strncmp(heard, "POST /hook HTTP/1.1\r\n", 21) == 0);
     end[2] = '\0';
     for (char *p = strstr(heard, "\r\n") + 2; *p; p = strstr(p, "\r\n") + 2, lines++) {
         MUST(strcspn(p, ":") < strcspn(p, "\r\n"));
         ids += strncasecmp(p, "webhook-id:", 11) == 0;
-        if (strncasecmp(p, "content-length:", 15) == 0) length = strtoul(p + 15, NULL, 10);
+        if (strncasecmp(p, "content-length:", 15) == 0)
+            length = strtoul(p + 15, NULL, 10);
     }
     MUST(ids == 1 && lines < 100 && n == (size_t)(end + 4 - heard) + length);
 }
@@ -99,7 +106,8 @@ static void deliver(struct sink *sk, const char *said, size_t n, bool token)
         .aggregate_type = STR("order"),
         .aggregate_id = STR("a\"b\xc3\xa4"),
         .payload = STR("{\"n\":1}"),
-        .headers = STR("{\"traceparent\":\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"}")};
+        .headers = STR(
+            "{\"traceparent\":\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"}")};
     struct delivery d = {.ev = &ev, .attempt = 1}, *list[] = {&d};
     got.answers = 0;
     MUST(sk->ops->submit(sk, list, 1) == 1);
@@ -114,7 +122,8 @@ static void deliver(struct sink *sk, const char *said, size_t n, bool token)
 static int header_file(const char *text, size_t n, char path[64])
 {
     int fd = memfd_create("headers", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, text, n) != (ssize_t)n) abort();
+    if (fd < 0 || write(fd, text, n) != (ssize_t)n)
+        abort();
     snprintf(path, 64, "/proc/self/fd/%d", fd);
     return fd;
 }
@@ -131,15 +140,19 @@ static void run(const char *said, size_t n, uint8_t how, struct http_options *o)
                               .http = o,
                               .clock = &manual,
                               .done = done};
-    if (sink_find(cfg.url, &ops, &err) != 0) abort();
+    if (sink_find(cfg.url, &ops, &err) != 0)
+        abort();
     if (ops->open(&cfg, &sk, &err) != 0) {
-        MUST(how & FUZZED_HEADERS && err.code == ERR_CONFIG && err.text[0] && !strchr(err.text, '\n'));
+        MUST(how & FUZZED_HEADERS && err.code == ERR_CONFIG && err.text[0] &&
+             !strchr(err.text, '\n'));
         return;
     }
-    peer_expect(&(struct peer_script){.connections = how & TWICE ? 2 : 1, .say = said, .n = n, .only = 1});
+    peer_expect(
+        &(struct peer_script){.connections = how & TWICE ? 2 : 1, .say = said, .n = n, .only = 1});
     deliver(sk, said, n, !(how & FUZZED_HEADERS));
     one_request();
-    if (how & TWICE) deliver(sk, said, n, !(how & FUZZED_HEADERS));
+    if (how & TWICE)
+        deliver(sk, said, n, !(how & FUZZED_HEADERS));
     sk->ops->cancel(sk);
     sk->ops->close(sk);
     peer_hang_up();
@@ -149,14 +162,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char token[] = "Authorization: Bearer " TOKEN "\n";
     char path[64], env[] = "OUTBOX_FUZZ_SECRET";
-    if (n == 0) return 0;
+    if (n == 0)
+        return 0;
     setenv(env, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1);
     uint8_t how = data[0];
     const char *p = (const char *)data + 1;
     n--;
     size_t headers = how & FUZZED_HEADERS ? strnlen(p, n) : 0,
            skip = how & FUZZED_HEADERS && headers < n ? headers + 1 : headers;
-    int fd = how & FUZZED_HEADERS ? header_file(p, headers, path) : header_file(token, strlen(token), path);
+    int fd = how & FUZZED_HEADERS ? header_file(p, headers, path)
+                                  : header_file(token, strlen(token), path);
     struct http_options o = {.secret_env = env,
                              .header_file = path,
                              .mode = how & STRUCTURED ? HTTP_STRUCTURED : HTTP_BINARY,

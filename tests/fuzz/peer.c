@@ -11,7 +11,8 @@ static int peer = -1;
 
 void peer_hang_up(void)
 {
-    if (peer >= 0) close(peer);
+    if (peer >= 0)
+        close(peer);
     peer = -1;
 }
 
@@ -21,15 +22,18 @@ void peer_expect(const struct peer_script *s)
     script = *s;
 }
 
-/* A write that would wait is cut short: an input of a megabyte says no more than one of a hundred kilobytes. */
+/* A write that would wait is cut short: an input of a megabyte says no more than one of a hundred
+ * kilobytes. */
 void peer_say(const void *p, size_t n)
 {
-    if (peer >= 0 && n && send(peer, p, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+    if (peer >= 0 && n && send(peer, p, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return;
 }
 
 void peer_end(void)
 {
-    if (peer >= 0) shutdown(peer, SHUT_WR);
+    if (peer >= 0)
+        shutdown(peer, SHUT_WR);
 }
 
 size_t peer_heard(char *out, size_t size)
@@ -37,14 +41,16 @@ size_t peer_heard(char *out, size_t size)
     size_t n = 0;
     while (peer >= 0 && n < size) {
         ssize_t k = recv(peer, out + n, size - n, MSG_DONTWAIT);
-        if (k <= 0) break;
+        if (k <= 0)
+            break;
         n += (size_t)k;
     }
     return n;
 }
 
 /* The linker finds this one before the system's, also for libcurl. */
-__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *to, socklen_t size)
+__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *to,
+                                                   socklen_t size)
 {
     int pair[2], flags = fcntl(fd, F_GETFL);
     (void)to, (void)size;
@@ -54,11 +60,14 @@ __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr
     }
     script.connections--;
     peer_hang_up();
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 || dup3(pair[0], fd, O_CLOEXEC) < 0) abort();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0 ||
+        dup3(pair[0], fd, O_CLOEXEC) < 0)
+        abort();
     close(pair[0]);
     fcntl(fd, F_SETFL, flags & O_NONBLOCK);
     peer = pair[1];
     peer_say(script.say, script.n);
-    if (script.only) peer_end();
+    if (script.only)
+        peer_end();
     return 0;
 }

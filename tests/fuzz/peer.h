@@ -1,12 +1,14 @@
-/* peer.h: the other side of every connection a target makes: connect() leads to a socket pair, whose other end is here. So a
- * target needs no server, and what the peer says is what the fuzzer wrote. One connection at a time. */
+/* peer.h: the other side of every connection a target makes: connect() leads to a socket pair,
+ * whose other end is here. So a target needs no server, and what the peer says is what the fuzzer
+ * wrote. One connection at a time. */
 #ifndef TESTS_FUZZ_PEER_H
 #define TESTS_FUZZ_PEER_H
 
 #include <stddef.h>
 
-/* peer_expect: from now on connections are taken, `connections` of them, and the rest is refused. What is left of an earlier
- * one is hung up. Each is told `say` at once, and then, if `only`, that there is no more. */
+/* peer_expect: from now on connections are taken, `connections` of them, and the rest is refused.
+ * What is left of an earlier one is hung up. Each is told `say` at once, and then, if `only`, that
+ * there is no more. */
 struct peer_script {
     int connections;
     const void *say;

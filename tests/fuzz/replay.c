@@ -11,12 +11,14 @@ static void replay(const char *path)
 {
     FILE *f = fopen(path, "rb");
     char *data = malloc(INPUT_MAX);
-    if (!f || !data) abort();
+    if (!f || !data)
+        abort();
     size_t n = fread(data, 1, INPUT_MAX, f);
     fclose(f);
     /* A copy of just that size, so that AddressSanitizer sees a byte too far. */
     uint8_t *exact = malloc(n ? n : 1);
-    if (!exact) abort();
+    if (!exact)
+        abort();
     memcpy(exact, data, n);
     free(data);
     fprintf(stderr, "%s\n", path); /* the last one is the one that did it */
@@ -28,13 +30,17 @@ int main(int argc, char **argv)
 {
     int n = 0;
     struct dirent *entry;
-    FILE *report = fdopen(dup(STDOUT_FILENO), "w"); /* a target may take the standard output for itself */
+    /* a target may take the standard output for itself */
+    FILE *report = fdopen(dup(STDOUT_FILENO), "w");
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
-    if (!report) abort();
-    if (!dir) return fprintf(stderr, "usage: replay DIRECTORY\n"), 64;
+    if (!report)
+        abort();
+    if (!dir)
+        return fprintf(stderr, "usage: replay DIRECTORY\n"), 64;
     while ((entry = readdir(dir))) {
         char path[PATH_MAX];
-        if (entry->d_name[0] == '.') continue;
+        if (entry->d_name[0] == '.')
+            continue;
         snprintf(path, sizeof path, "%s/%s", argv[1], entry->d_name);
         replay(path);
         n++;

@@ -1,4 +1,5 @@
-/* resp.h: hiredis' reader for what a target compares with. It does not take lists that announce more than ours does. */
+/* resp.h: hiredis' reader for what a target compares with. It does not take lists that announce
+ * more than ours does. */
 #ifndef TESTS_FUZZ_RESP_H
 #define TESTS_FUZZ_RESP_H
 
@@ -20,7 +21,8 @@ static inline void *resp_array(const redisReadTask *task, int n)
 static inline redisReader *resp_reader(void)
 {
     redisReader *reader = redisReaderCreate();
-    if (!reader) abort();
+    if (!reader)
+        abort();
     resp_objects = resp_theirs = *reader->fn;
     resp_objects.createArray = resp_array;
     reader->fn = &resp_objects;

@@ -83,7 +83,8 @@ def has_test(name, case):
     text = path.read_text()
     if path.suffix == ".py": return f"    def {case}(self" in text
     listed = re.compile(rf"[A-Z_a-z]+\({case}\b[^;{{]*\)[,}}\s]")  # maybe by another file of its program
-    return f"void {case}(void **" in text and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
+    defined = re.search(rf"void {case}\(\s*void \*\*", text)
+    return defined is not None and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
 
 
 class Runs:

@@ -1,5 +1,5 @@
-/* effect.c: what handlers do: a row in a table of the application's own, in the transaction they are given. There is no key
- * on it: nothing but the engine keeps an effect from happening twice. */
+/* effect.c: what handlers do: a row in a table of the application's own, in the transaction they
+ * are given. There is no key on it: nothing but the engine keeps an effect from happening twice. */
 #include <libpq-fe.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -11,7 +11,8 @@
 
 static int run(struct sim *w, struct store *st, const char *sql)
 {
-    if (!w->postgres) return sqlite3_exec(sqlite_of(st)->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
+    if (!w->postgres)
+        return sqlite3_exec(sqlite_of(st)->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
     PGresult *r = PQexec(pg_of(st)->db, sql);
     bool ok = PQresultStatus(r) == PGRES_COMMAND_OK;
     PQclear(r);
@@ -21,16 +22,19 @@ static int run(struct sim *w, struct store *st, const char *sql)
 void effect_init(struct sim *w)
 {
     char sql[256];
-    snprintf(sql, sizeof sql, "DROP TABLE IF EXISTS %s; CREATE TABLE %s (at %s, handler int, consumer int, n int)",
-             w->effects, w->effects, w->postgres ? "bigserial" : "INTEGER PRIMARY KEY AUTOINCREMENT");
-    if (run(w, w->st, sql) != 0) sim_fail(w, "the application's table cannot be made");
+    snprintf(sql, sizeof sql,
+             "DROP TABLE IF EXISTS %s; CREATE TABLE %s (at %s, handler int, consumer int, n int)",
+             w->effects, w->effects,
+             w->postgres ? "bigserial" : "INTEGER PRIMARY KEY AUTOINCREMENT");
+    if (run(w, w->st, sql) != 0)
+        sim_fail(w, "the application's table cannot be made");
 }
 
 int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n)
 {
     char sql[200];
-    snprintf(sql, sizeof sql, "INSERT INTO %s (handler, consumer, n) VALUES (%d, %d, %d)", w->effects, handler,
-             consumer, n);
+    snprintf(sql, sizeof sql, "INSERT INTO %s (handler, consumer, n) VALUES (%d, %d, %d)",
+             w->effects, handler, consumer, n);
     return run(w, tx, sql);
 }
 
@@ -41,7 +45,8 @@ void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int co
     if (w->postgres) {
         PGresult *r = PQexec(pg_of(w->st)->db, sql);
         for (int i = 0; i < PQntuples(r); i++)
-            visit(w, atoi(PQgetvalue(r, i, 0)), atoi(PQgetvalue(r, i, 1)), atoi(PQgetvalue(r, i, 2)));
+            visit(w, atoi(PQgetvalue(r, i, 0)), atoi(PQgetvalue(r, i, 1)),
+                  atoi(PQgetvalue(r, i, 2)));
         PQclear(r);
         return;
     }

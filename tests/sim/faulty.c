@@ -1,5 +1,5 @@
-/* faulty.c: the store as relays see it: calls fail, take their time, get no answer, or are the last thing a process does. The
- * checker is told what really happened. */
+/* faulty.c: the store as relays see it: calls fail, take their time, get no answer, or are the last
+ * thing a process does. The checker is told what really happened. */
 #include <string.h>
 
 #include "sim.h"
@@ -29,7 +29,8 @@ static struct from from(struct store *st)
 
 static bool fault(struct sim *w, enum fault f)
 {
-    if (w->healing || !sim_one_in(w, w->plan.calls)) return false;
+    if (w->healing || !sim_one_in(w, w->plan.calls))
+        return false;
     sim_fault(w, f);
     return true;
 }
@@ -42,7 +43,8 @@ static int away(struct error *err, const char *why)
 static bool others_write(const struct from *f, const struct store *st)
 {
     const struct sim *w = world;
-    if (w->writer) return w->writer != f->q || st != f->q->work;
+    if (w->writer)
+        return w->writer != f->q || st != f->q->work;
     return !sim_free(w);
 }
 
@@ -51,8 +53,10 @@ static int enter(struct from *f, struct store *st, struct error *err)
 {
     *f = from(st);
     relay_call(world, f->r);
-    if (others_write(f, st)) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: locked by another process");
-    if (fault(world, FAULT_BUSY)) return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: busy");
+    if (others_write(f, st))
+        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: locked by another process");
+    if (fault(world, FAULT_BUSY))
+        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "simulated: busy");
     f->deed.in_tx = world->writer == f->q && st == f->q->work;
     f->deed.wall = f->deed.wall_most = f->deed.in_tx ? f->q->began : world->wall;
     return 0;
@@ -61,8 +65,10 @@ static int enter(struct from *f, struct store *st, struct error *err)
 /* done is told when the store has done it: the clock may have gone on, or back. */
 static const struct deed *done(struct from *f)
 {
-    if (world->wall < f->deed.wall && !f->deed.in_tx) f->deed.wall = world->wall;
-    if (world->wall > f->deed.wall_most) f->deed.wall_most = world->wall;
+    if (world->wall < f->deed.wall && !f->deed.in_tx)
+        f->deed.wall = world->wall;
+    if (world->wall > f->deed.wall_most)
+        f->deed.wall_most = world->wall;
     return &f->deed;
 }
 
@@ -70,37 +76,48 @@ static const struct deed *done(struct from *f)
 static int leave(const struct from *f, int r, struct error *err)
 {
     relay_call(world, f->r);
-    if (r == 0 && fault(world, FAULT_LOST)) return away(err, "done, but the answer was lost");
+    if (r == 0 && fault(world, FAULT_LOST))
+        return away(err, "done, but the answer was lost");
     return r;
 }
 
 /* ---- claims ---- */
 
-static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
-                       struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+static int faulty_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                       struct claim_hint *ret_hint, struct error *err)
 {
     struct from f;
     struct settled settled;
-    if (s) check_judged(world, from(st).r, from(st).deed.c, s->b->epoch);
-    if (enter(&f, st, err) != 0) return -1;
+    if (s)
+        check_judged(world, from(st).r, from(st).deed.c, s->b->epoch);
+    if (enter(&f, st, err) != 0)
+        return -1;
     int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
     if (r == 0) {
-        if (s) check_settling(world, done(&f), s, *ret_lost, &settled);
-        if (s) check_settled(world, &settled);
-        if (ret_hint->buried) check_buried(world, st, f.deed.c, ret_hint->buried);
-        if (ret_batch->n) check_claimed(world, done(&f), ret_batch);
+        if (s)
+            check_settling(world, done(&f), s, *ret_lost, &settled);
+        if (s)
+            check_settled(world, &settled);
+        if (ret_hint->buried)
+            check_buried(world, st, f.deed.c, ret_hint->buried);
+        if (ret_batch->n)
+            check_claimed(world, done(&f), ret_batch);
     }
     return leave(&f, r, err);
 }
 
-static int faulty_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-                         int64_t lease_ms, bool *ret_lost, struct error *err)
+static int faulty_extend(struct store *st, const char *consumer, const char *owner,
+                         const struct batch *b, int64_t lease_ms, bool *ret_lost, struct error *err)
 {
     struct from f;
-    if (!world->healing && world->plan.calls && sim_one_in(world, 6)) relay_meanwhile(world, from(st).r);
-    if (enter(&f, st, err) != 0) return -1;
+    if (!world->healing && world->plan.calls && sim_one_in(world, 6))
+        relay_meanwhile(world, from(st).r);
+    if (enter(&f, st, err) != 0)
+        return -1;
     int r = real->extend(st, consumer, owner, b, lease_ms, ret_lost, err);
-    if (r == 0) check_extended(world, done(&f), b, *ret_lost);
+    if (r == 0)
+        check_extended(world, done(&f), b, *ret_lost);
     return leave(&f, r, err);
 }
 
@@ -114,7 +131,8 @@ static int faulty_report(struct store *st, const char *name, const char *text, s
 
 static void over(struct pipe *q)
 {
-    if (world->writer == q) world->writer = NULL;
+    if (world->writer == q)
+        world->writer = NULL;
     q->tx = (struct settled){0};
 }
 
@@ -130,17 +148,21 @@ static int cut(struct from *f, struct store *st, struct error *err)
 /* enter_tx is enter for what belongs to a transaction. */
 static int enter_tx(struct from *f, struct store *st, struct error *err)
 {
-    if (enter(f, st, err) != 0) return -1;
-    if (f->q->gone) return away(err, "there is no connection");
+    if (enter(f, st, err) != 0)
+        return -1;
+    if (f->q->gone)
+        return away(err, "there is no connection");
     return world->writer == f->q && fault(world, FAULT_GONE) ? cut(f, st, err) : 0;
 }
 
 static int faulty_begin(struct store *st, struct error *err)
 {
     struct from f;
-    if (enter(&f, st, err) != 0) return -1;
+    if (enter(&f, st, err) != 0)
+        return -1;
     f.q->gone = false;
-    if (real->begin(st, err) != 0) return -1;
+    if (real->begin(st, err) != 0)
+        return -1;
     world->writer = f.q;
     f.q->began = world->wall;
     f.q->tx = (struct settled){0};
@@ -156,8 +178,10 @@ static int faulty_commit(struct store *st, struct error *err)
         return -1;
     }
     int r = real->commit(st, err);
-    if (r == 0 && f.q->tx.lost) sim_fail(world, "zombie: effects of %s are committed without a claim", f.q->c.name);
-    if (r == 0) check_settled(world, &f.q->tx);
+    if (r == 0 && f.q->tx.lost)
+        sim_fail(world, "zombie: effects of %s are committed without a claim", f.q->c.name);
+    if (r == 0)
+        check_settled(world, &f.q->tx);
     over(f.q);
     return leave(&f, r, err);
 }
@@ -181,35 +205,42 @@ static enum tx_state faulty_tx_state(struct store *st)
     return from(st).q->gone ? TX_LOST : real->tx_state(st);
 }
 
-static int faulty_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err)
+static int faulty_settle(struct store *st, const struct settlement *s, bool *ret_lost,
+                         struct error *err)
 {
     struct from f;
-    if (enter_tx(&f, st, err) != 0) return -1;
+    if (enter_tx(&f, st, err) != 0)
+        return -1;
     int r = real->settle(st, s, ret_lost, err);
-    if (r == 0) check_settling(world, done(&f), s, *ret_lost, &f.q->tx);
+    if (r == 0)
+        check_settling(world, done(&f), s, *ret_lost, &f.q->tx);
     return r;
 }
 
-static int faulty_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+static int faulty_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
+                          struct error *err)
 {
     struct from f;
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled(st, k, n, ret, err);
 }
 
-static int faulty_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
-                              struct error *err)
+static int faulty_handled_put(struct store *st, const struct inbox_key *k, const bool *skip,
+                              size_t n, bool *ret_all, struct error *err)
 {
     struct from f;
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-/* before_lock: inside a turn, between what it reads ahead and the write lock, the world goes on, too. */
+/* before_lock: inside a turn, between what it reads ahead and the write lock, the world goes on,
+ * too. */
 static int before_lock(unsigned event, void *ctx, void *statement, void *sql)
 {
     (void)event, (void)statement;
-    if (strcmp(sql, "BEGIN IMMEDIATE") != 0 || world->healing) return 0;
+    if (strcmp(sql, "BEGIN IMMEDIATE") != 0 || world->healing)
+        return 0;
     struct from f = from(ctx);
-    if (f.r->crash && fault(world, FAULT_SLOW)) relay_meanwhile(world, f.r);
+    if (f.r->crash && fault(world, FAULT_SLOW))
+        relay_meanwhile(world, f.r);
     return 0;
 }
 
@@ -230,5 +261,6 @@ void faulty_wrap(struct sim *w, struct store *st)
     faulty.handled = faulty_handled;
     faulty.handled_put = faulty_handled_put;
     st->ops = &faulty;
-    if (!w->postgres) sqlite3_trace_v2(sqlite_of(st)->db, SQLITE_TRACE_STMT, before_lock, st);
+    if (!w->postgres)
+        sqlite3_trace_v2(sqlite_of(st)->db, SQLITE_TRACE_STMT, before_lock, st);
 }

@@ -1,5 +1,6 @@
-/* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres]: runs seeds, and says which one failed, and
- * how. --share: so many, fewer where a run is to be short (../share.h). */
+/* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres]: runs seeds,
+ * and says which one failed, and how. --share: so many, fewer where a run is to be short
+ * (../share.h). */
 #include <getopt.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -48,31 +49,37 @@ static double seconds(void)
 
 static void tell(const struct totals *t, double took)
 {
-    printf("# %llu seeds, %llu steps, %.0f steps/s\n", (unsigned long long)t->seeds, (unsigned long long)t->steps,
-           (double)t->steps / took);
-    printf("# %llu claims (%llu lost), %llu settled, %llu arrivals, %llu dead letters, %llu effects\n",
-           (unsigned long long)t->claims, (unsigned long long)t->lost_claims, (unsigned long long)t->settled,
-           (unsigned long long)t->arrivals, (unsigned long long)t->dead, (unsigned long long)t->effects);
-    /* The first loss, phantom or event out of order would have ended it, so there are none to count. */
-    printf("# figures: {\"scenario\": \"sim: %llu histories%s\", \"events\": %llu, \"lost\": 0, \"phantoms\": 0, "
+    printf("# %llu seeds, %llu steps, %.0f steps/s\n", (unsigned long long)t->seeds,
+           (unsigned long long)t->steps, (double)t->steps / took);
+    printf(
+        "# %llu claims (%llu lost), %llu settled, %llu arrivals, %llu dead letters, %llu effects\n",
+        (unsigned long long)t->claims, (unsigned long long)t->lost_claims,
+        (unsigned long long)t->settled, (unsigned long long)t->arrivals,
+        (unsigned long long)t->dead, (unsigned long long)t->effects);
+    /* The first loss, phantom or event out of order would have ended it, so there are none to
+     * count. */
+    printf("# figures: {\"scenario\": \"sim: %llu histories%s\", \"events\": %llu, \"lost\": 0, "
+           "\"phantoms\": 0, "
            "\"misordered\": 0, \"duplicates\": %llu, \"faults\": {",
-           (unsigned long long)t->seeds, world.postgres ? " on PostgreSQL" : "", (unsigned long long)t->events,
-           (unsigned long long)t->repeats);
+           (unsigned long long)t->seeds, world.postgres ? " on PostgreSQL" : "",
+           (unsigned long long)t->events, (unsigned long long)t->repeats);
     for (int i = 0; i < FAULTS; i++)
         printf("%s\"%s\": %llu", i ? ", " : "", sim_faults[i], (unsigned long long)t->fault[i]);
     printf("}}\n");
 }
 
-/* Every seed is a history of everything going wrong; then all heals. A failure prints the line that replays it. */
+/* Every seed is a history of everything going wrong; then all heals. A failure prints the line that
+ * replays it. */
 static void histories_break_no_guarantee(void **state)
 {
     struct totals totals = {0};
     double start = seconds();
     (void)state;
     for (uint64_t s = asked.first; s < asked.first + asked.n; s++) {
-        if (sim_run(&world, s, asked.steps, &totals)) continue;
-        printf("# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s\n", world.tick, world.why,
-               (unsigned long long)s, asked.steps, world.postgres ? " --postgres" : "");
+        if (sim_run(&world, s, asked.steps, &totals))
+            continue;
+        printf("# at step %d: %s\n# replay: ./test --sim --seed %llu --steps %d%s\n", world.tick,
+               world.why, (unsigned long long)s, asked.steps, world.postgres ? " --postgres" : "");
         fail();
     }
     tell(&totals, seconds() - start);
@@ -80,15 +87,17 @@ static void histories_break_no_guarantee(void **state)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'}, {"steps", 1, NULL, 't'}, {"trace", 0, NULL, 'v'},
-        {"postgres", 0, NULL, 'p'}, {"share", 1, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},     {"seeds", 1, NULL, 'n'},
+                                            {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
+                                            {"postgres", 0, NULL, 'p'}, {"share", 1, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     const struct CMUnitTest tests[] = {cmocka_unit_test(histories_break_no_guarantee)};
     uint64_t seeds = 0, part = SEEDS;
     int c;
     asked.first = asked.n = 1;
     asked.steps = STEPS;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) switch (c) {
+    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1)
+        switch (c) {
         case 's': asked.first = strtoull(optarg, NULL, 10), seeds = seeds ? seeds : 1; break;
         case 'n': seeds = strtoull(optarg, NULL, 10); break;
         case 'h': part = (uint64_t)share_count(atol(optarg), SEEDS); break;
@@ -103,9 +112,11 @@ int main(int argc, char **argv)
         }
     asked.n = seeds ? seeds : part;
     sqlite3_config(
-        SQLITE_CONFIG_SINGLETHREAD); /* there is one, and a seventh of the time went into locks and counters */
+        /* there is one, and a seventh of the time went into locks and counters */
+        SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);
-    if (world.postgres) pg_clean();
+    if (world.postgres)
+        pg_clean();
     return failed;
 }

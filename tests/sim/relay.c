@@ -15,14 +15,16 @@ static bool is_handlers(enum kind k)
 static void set(struct sim *w, struct consumer *c, const char *name, const char *value)
 {
     struct error err;
-    if (option_set(consumer_options, c, name, value, &err) != 0) sim_fail(w, "%s", err.text);
+    if (option_set(consumer_options, c, name, value, &err) != 0)
+        sim_fail(w, "%s", err.text);
 }
 
 static void configure(struct sim *w, struct pipe *q, const struct subject *s)
 {
     struct error err;
     char text[64];
-    if (consumer_init(&q->c, s->name, &err) != 0) sim_fail(w, "%s", err.text);
+    if (consumer_init(&q->c, s->name, &err) != 0)
+        sim_fail(w, "%s", err.text);
     set(w, &q->c, "events", sim_filters[q->as.filter].events);
     set(w, &q->c, "where", sim_filters[q->as.filter].where);
     set(w, &q->c, "order", store_order_names[q->as.order]);
@@ -38,7 +40,8 @@ static void configure(struct sim *w, struct pipe *q, const struct subject *s)
     q->c.start_seq = s->start_seq;
 }
 
-/* handlers: the second acts outside, if the kind is `each`. Their names are what the inbox goes by. */
+/* handlers: the second acts outside, if the kind is `each`. Their names are what the inbox goes
+ * by. */
 static void make_handlers(struct sim *w, struct relay *r, int c)
 {
     static char names[SIM_CONSUMERS][SIM_HANDLERS][8];
@@ -62,8 +65,10 @@ static int open_sink(struct sim *w, struct relay *r, int c, struct error *err)
         q->sk = &q->model->base;
     } else {
         struct handler_guard guard = pipeline_guard(q->p);
-        struct sink_config cfg = {.consumer = q->c.name, .clock = &w->clock, .done = pipeline_done, .done_ctx = q->p};
-        if (handlers_open(&cfg, q->h, SIM_HANDLERS, &guard, &q->sk, err) != 0) return -1;
+        struct sink_config cfg = {
+            .consumer = q->c.name, .clock = &w->clock, .done = pipeline_done, .done_ctx = q->p};
+        if (handlers_open(&cfg, q->h, SIM_HANDLERS, &guard, &q->sk, err) != 0)
+            return -1;
     }
     pipeline_attach(q->p, q->sk);
     return 0;
@@ -74,7 +79,8 @@ static void slow_log(void *ctx, enum log_level level, const char *consumer, cons
 {
     struct sim *w = ctx;
     (void)level, (void)text;
-    if (w->healing || !sim_one_in(w, w->plan.calls / 8 + (w->plan.calls > 0))) return;
+    if (w->healing || !sim_one_in(w, w->plan.calls / 8 + (w->plan.calls > 0)))
+        return;
     sim_trace(w, "the log of %s blocks", consumer);
     sim_pass(w, (int64_t)sim_below(w, 300));
 }
@@ -84,11 +90,14 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     struct pipe *q = &r->pipe[c];
     bool handlers = is_handlers(w->subject[c].kind);
     w->log = (struct log){.write = slow_log, .ctx = w, .least = LOG_DEBUG_};
-    if (w->st->ops->dup(w->st, &q->st, err) != 0) return -1;
+    if (w->st->ops->dup(w->st, &q->st, err) != 0)
+        return -1;
     faulty_wrap(w, q->st);
     if (handlers) {
         make_handlers(w, r, c);
-        if (w->st->ops->dup(w->st, &q->work, err) != 0 || q->work->ops->lend(q->work, 60000, err) != 0) return -1;
+        if (w->st->ops->dup(w->st, &q->work, err) != 0 ||
+            q->work->ops->lend(q->work, 60000, err) != 0)
+            return -1;
         faulty_wrap(w, q->work);
     }
     struct pipeline_config cfg = {.consumer = &q->c,
@@ -102,7 +111,8 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
                                   .handlers = handlers ? q->h : NULL,
                                   .n_handlers = handlers ? SIM_HANDLERS : 0,
                                   .poll_ms = 20};
-    if (pipeline_new(&cfg, &q->p, err) != 0 || open_sink(w, r, c, err) != 0) return -1;
+    if (pipeline_new(&cfg, &q->p, err) != 0 || open_sink(w, r, c, err) != 0)
+        return -1;
     return pipeline_register(q->p, err);
 }
 
@@ -110,7 +120,8 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
 static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 {
     char retry[RETRY_TEXT];
-    if (err->code != ERR_CONFLICT || !q->st || !sim_one_in(w, 2)) return false;
+    if (err->code != ERR_CONFLICT || !q->st || !sim_one_in(w, 2))
+        return false;
     struct consumer_spec spec = consumer_spec_of(&q->c, retry);
     spec.how = PUT_PURPOSE;
     return q->st->ops->consumer_put(q->st, &spec, NULL, NULL) == 0;
@@ -118,10 +129,13 @@ static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 
 static void close_pipe(struct sim *w, struct pipe *q)
 {
-    if (w->writer == q) w->writer = NULL;
+    if (w->writer == q)
+        w->writer = NULL;
     pipeline_free(q->p);
-    if (q->model) free(q->model);
-    else if (q->sk) q->sk->ops->close(q->sk);
+    if (q->model)
+        free(q->model);
+    else if (q->sk)
+        q->sk->ops->close(q->sk);
     store_close(q->work);
     store_close(q->st);
     consumer_release(&q->c);
@@ -132,7 +146,8 @@ static void close_pipe(struct sim *w, struct pipe *q)
 
 static void process_up(struct relay *r)
 {
-    if (r->up) return;
+    if (r->up)
+        return;
     r->up = true;
     r->start++;
     atomic_flag_clear(&r->careful);
@@ -144,12 +159,17 @@ bool relay_up(struct sim *w, struct relay *r, int c)
     struct pipe *q = &r->pipe[c];
     struct subject *s = &w->subject[c];
     struct error err = {0};
-    if (q->up) return true;
-    if (!sim_free(w)) return snprintf(w->why, sizeof w->why, "the store is busy"), false;
+    if (q->up)
+        return true;
+    if (!sim_free(w))
+        return snprintf(w->why, sizeof w->why, "the store is busy"), false;
     process_up(r);
-    bool old = w->plan.changes && !w->healing && q->as.batch && sim_one_in(w, 8); /* a host that has the old settings */
-    if (!old) q->as = s->want;
-    if (!s->there) s->start_seq = (int64_t)sim_below(w, (uint64_t)w->next_seq + 3);
+    /* a host that has the old settings */
+    bool old = w->plan.changes && !w->healing && q->as.batch && sim_one_in(w, 8);
+    if (!old)
+        q->as = s->want;
+    if (!s->there)
+        s->start_seq = (int64_t)sim_below(w, (uint64_t)w->next_seq + 3);
     configure(w, q, s);
     bool was_there = s->there;
     if (open_pipe(w, r, c, &err) != 0 && !insist(w, q, &err)) {
@@ -163,12 +183,13 @@ bool relay_up(struct sim *w, struct relay *r, int c)
         return false;
     }
     q->up = true;
-    if (!was_there) check_created(w, c);
+    if (!was_there)
+        check_created(w, c);
     s->reg = q->as;
     check_version(w, c, q->as.filter);
-    sim_trace(w, "relay %d starts %s%s: kind %d, order %s, lanes %d, batch %d, filter %d", r->id, s->name,
-              was_there ? "" : " (new)", s->kind, store_order_names[q->as.order], q->as.lanes, q->as.batch,
-              q->as.filter);
+    sim_trace(w, "relay %d starts %s%s: kind %d, order %s, lanes %d, batch %d, filter %d", r->id,
+              s->name, was_there ? "" : " (new)", s->kind, store_order_names[q->as.order],
+              q->as.lanes, q->as.batch, q->as.filter);
     return true;
 }
 
@@ -176,7 +197,8 @@ bool relay_up(struct sim *w, struct relay *r, int c)
 
 void relay_stop(struct sim *w, struct relay *r, int c)
 {
-    if (!r->pipe[c].up) return;
+    if (!r->pipe[c].up)
+        return;
     sim_trace(w, "relay %d: %s is stopped", r->id, w->subject[c].name);
     close_pipe(w, &r->pipe[c]);
 }
@@ -184,7 +206,8 @@ void relay_stop(struct sim *w, struct relay *r, int c)
 /* relay_down is what kill -9 does. What was with a sink may still have its effect there. */
 void relay_down(struct sim *w, struct relay *r)
 {
-    if (!r->up) return;
+    if (!r->up)
+        return;
     sim_trace(w, "relay %d is gone", r->id);
     for (int c = 0; c < SIM_CONSUMERS; c++) {
         struct model *m = r->pipe[c].model;
@@ -192,14 +215,16 @@ void relay_down(struct sim *w, struct relay *r)
             int n = check_number(w, m->d[i]->ev);
             check_arrived(w, m->k[i], c, n, r->pipe[c].as.order);
         }
-        if (r->pipe[c].up) close_pipe(w, &r->pipe[c]);
+        if (r->pipe[c].up)
+            close_pipe(w, &r->pipe[c]);
     }
     r->up = false;
 }
 
 void relay_die(struct sim *w, struct relay *r)
 {
-    if (!r->crash) sim_fail(w, "relay %d is asked to die while it does nothing", r->id);
+    if (!r->crash)
+        sim_fail(w, "relay %d is asked to die while it does nothing", r->id);
     longjmp(*r->crash, 1);
 }
 
@@ -211,15 +236,18 @@ void relay_meanwhile(struct sim *w, struct relay *r)
     sim_fault(w, long_one ? FAULT_ZOMBIE : FAULT_SLOW);
     sim_pass(w, (int64_t)sim_below(w, long_one ? SIM_LEASE + 600 : 200));
     fail_disarm();
-    if (w->depth >= 2) return;
+    if (w->depth >= 2)
+        return;
     w->depth++;
-    for (uint64_t i = sim_below(w, 8); i > 0; i--) actors_act(w, r);
+    for (uint64_t i = sim_below(w, 8); i > 0; i--)
+        actors_act(w, r);
     w->depth--;
 }
 
 void relay_call(struct sim *w, struct relay *r)
 {
-    if (w->healing || !sim_one_in(w, w->plan.calls)) return;
+    if (w->healing || !sim_one_in(w, w->plan.calls))
+        return;
     if (!w->plan.crashes || !sim_one_in(w, 2)) {
         relay_meanwhile(w, r);
         return;
@@ -234,7 +262,8 @@ bool relay_step(struct sim *w, struct relay *r, int c)
     struct pipe *q = &r->pipe[c];
     jmp_buf here;
     const int depth = w->depth;
-    if (!q->up) return false;
+    if (!q->up)
+        return false;
     if (setjmp(here) != 0) {
         fail_disarm();
         r->crash = NULL;
@@ -251,6 +280,7 @@ bool relay_step(struct sim *w, struct relay *r, int c)
         sim_trace(w, "relay %d was out of memory, at %s", r->id, w->subject[c].name);
     }
     r->crash = NULL;
-    if (pipeline_state(q->p) >= PIPELINE_STOPPED) relay_stop(w, r, c);
+    if (pipeline_state(q->p) >= PIPELINE_STOPPED)
+        relay_stop(w, r, c);
     return again;
 }

@@ -1,9 +1,10 @@
-/* sim.h: a world of producers, relays, operators and sinks around the real engine and the real store, where time is a
- * number and everything that happens, happens because of a seed. docs/proof.md tells what it proves.
+/* sim.h: a world of producers, relays, operators and sinks around the real engine and the real
+ * store, where time is a number and everything that happens, happens because of a seed.
+ * docs/proof.md tells what it proves.
  *
- * Events are known by their number in the producers' log (`n`, which is in the payload). All that is random comes from one
- * generator, in the order of what happens; nothing depends on addresses, ids or the machine's clock. So a seed and a number
- * of steps are a whole history. */
+ * Events are known by their number in the producers' log (`n`, which is in the payload). All that
+ * is random comes from one generator, in the order of what happens; nothing depends on addresses,
+ * ids or the machine's clock. So a seed and a number of steps are a whole history. */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
@@ -52,7 +53,8 @@ struct sending {
     int outage; /* of the sink at that time; 0: it was not out */
 };
 
-/* What the checker knows of an event and a consumer. (1) holder != 0: the claim that has it, not settled. */
+/* What the checker knows of an event and a consumer. (1) holder != 0: the claim that has it, not
+ * settled. */
 struct track {
     int first;    /* of all arrivals, which was the first; 0: none */
     int attempts; /* it must come with so many next time */
@@ -78,7 +80,8 @@ struct claim {
     int failed[SIM_BATCH];     /* how often it said retry or reject */
     bool rejected[SIM_BATCH];
     struct sending sent[SIM_BATCH]; /* of the last that failed */
-    bool judged;                    /* a settlement of it was tried, when so many deliveries had got through */
+    /* a settlement of it was tried, when so many deliveries had got through */
+    bool judged;
     size_t passed;
     int64_t until_least; /* wall ms: nobody else may have it before */
     int64_t mono_until;  /* what the relay may go by at most */
@@ -263,7 +266,8 @@ void actors_end_producers(struct sim *w);
 void actors_audit(struct sim *w);
 
 /* relay.c, and faulty.c: the store as relays see it */
-/* relay_up starts c in r, if it is not there. Returns false if that cannot be now; w->why says why. */
+/* relay_up starts c in r, if it is not there. Returns false if that cannot be now; w->why says
+ * why. */
 bool relay_up(struct sim *w, struct relay *r, int c);
 void relay_down(struct sim *w, struct relay *r);
 void relay_stop(struct sim *w, struct relay *r, int c);
@@ -271,7 +275,8 @@ void relay_stop(struct sim *w, struct relay *r, int c);
 bool relay_step(struct sim *w, struct relay *r, int c);
 /* relay_die is a crash in the middle of what r is doing. */
 void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
-/* relay_call is what may go wrong in a call that leaves the process: time passes, others act, the process dies. */
+/* relay_call is what may go wrong in a call that leaves the process: time passes, others act, the
+ * process dies. */
 void relay_call(struct sim *w, struct relay *r);
 /* relay_meanwhile: the call takes its time, and the world does not wait. */
 void relay_meanwhile(struct sim *w, struct relay *r);
@@ -311,13 +316,15 @@ void check_extended(struct sim *w, const struct deed *by, const struct batch *b,
 /* check_judged: a settlement is about to be tried. */
 void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
 /* check_settling looks at a settlement; what it says counts from check_settled on. */
-void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost, struct settled *ret);
+void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost,
+                    struct settled *ret);
 void check_settled(struct sim *w, struct settled *s);
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
-void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s, const struct sending *sent);
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
+                    const struct sending *sent);
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);

@@ -1,5 +1,5 @@
-/* sink.c: where events go: a sink that keeps what it takes until the scheduler ends it, with or without SINK_FAILSTOP; and
- * handlers that write to the application's table. */
+/* sink.c: where events go: a sink that keeps what it takes until the scheduler ends it, with or
+ * without SINK_FAILSTOP; and handlers that write to the application's table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +8,13 @@
 void sink_mood(struct sim *w, int c, enum mood mood)
 {
     struct subject *s = &w->subject[c];
-    if (s->mood == mood || (mood == MOOD_OUT && s->outages == SIM_OUTAGES - 1)) return;
-    if (s->mood == MOOD_OUT) s->outage_end[s->outages] = w->mono;
+    if (s->mood == mood || (mood == MOOD_OUT && s->outages == SIM_OUTAGES - 1))
+        return;
+    if (s->mood == MOOD_OUT)
+        s->outage_end[s->outages] = w->mono;
     s->mood = mood;
-    if (mood != MOOD_OUT) return;
+    if (mood != MOOD_OUT)
+        return;
     s->outages++;
     sim_fault(w, FAULT_OUTAGE);
     sim_trace(w, "outage %d of %s", s->outages, s->name);
@@ -23,10 +26,12 @@ static struct sending sending(const struct sim *w, int c)
     return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
 }
 
-/* out: what is sent while a sink is out fails, whatever that looks like. What was sent before arrives. */
+/* out: what is sent while a sink is out fails, whatever that looks like. What was sent before
+ * arrives. */
 static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
 {
-    if (!sent->outage) return SINK_DELIVERED;
+    if (!sent->outage)
+        return SINK_DELIVERED;
     sim_fault(w, FAULT_SINK);
     return failstop || sim_one_in(w, 8) ? SINK_DOWN : SINK_RETRY;
 }
@@ -36,12 +41,17 @@ static enum sink_status verdict(struct sim *w, int c, bool failstop, const struc
     static const enum sink_status failures[] = {SINK_RETRY, SINK_RETRY, SINK_RETRY,
                                                 SINK_DOWN,  SINK_DOWN,  SINK_NOT_MINE};
     enum mood mood = w->subject[c].mood;
-    if (mood == MOOD_OUT || sent->outage) return out(w, sent, failstop);
-    if (mood == MOOD_GOOD || (mood == MOOD_FLAKY && !sim_one_in(w, 4))) return SINK_DELIVERED;
+    if (mood == MOOD_OUT || sent->outage)
+        return out(w, sent, failstop);
+    if (mood == MOOD_GOOD || (mood == MOOD_FLAKY && !sim_one_in(w, 4)))
+        return SINK_DELIVERED;
     sim_fault(w, FAULT_SINK);
-    if (sim_one_in(w, 60)) return SINK_FATAL;
-    if (mood == MOOD_DOWN || failstop) return SINK_DOWN;
-    if (mood == MOOD_REJECTS || sim_one_in(w, 12)) return sim_one_in(w, 2) ? SINK_REJECT : SINK_DELIVERED;
+    if (sim_one_in(w, 60))
+        return SINK_FATAL;
+    if (mood == MOOD_DOWN || failstop)
+        return SINK_DOWN;
+    if (mood == MOOD_REJECTS || sim_one_in(w, 12))
+        return sim_one_in(w, 2) ? SINK_REJECT : SINK_DELIVERED;
     return failures[sim_below(w, 6)];
 }
 
@@ -55,23 +65,30 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
     struct claim *claim = m->k[k];
     struct sending sent = m->sent[k];
     bool passes = said == SINK_DELIVERED || said == SINK_REJECT || said == SINK_NOT_MINE;
-    if (passes && m->n_passed < SIM_PASSED) m->passed[m->n_passed++] = sent.at;
+    if (passes && m->n_passed < SIM_PASSED)
+        m->passed[m->n_passed++] = sent.at;
     m->n--;
     memmove(&m->d[k], &m->d[k + 1], (m->n - k) * sizeof m->d[0]);
     memmove(&m->k[k], &m->k[k + 1], (m->n - k) * sizeof m->k[0]);
     memmove(&m->sent[k], &m->sent[k + 1], (m->n - k) * sizeof m->sent[0]);
-    if (arrives) check_arrived(w, claim, m->c, n, m->r->pipe[m->c].as.order);
+    if (arrives)
+        check_arrived(w, claim, m->c, n, m->r->pipe[m->c].as.order);
     check_answered(w, claim, n, said, &sent);
-    sink_done(&m->base, d, &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
+    sink_done(
+        &m->base, d,
+        &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
 }
 
 /* model_end: what was not delivered may have arrived all the same: its answer got lost. */
 void model_end(struct model *m, size_t k)
 {
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
-    if (failstop) k = 0;
+    if (failstop)
+        k = 0;
     enum sink_status said = verdict(m->w, m->c, failstop, &m->sent[k]);
-    if (said == SINK_NOT_MINE && sim_one_in(m->w, 2)) said = SINK_LATER; /* its stream takes nothing now */
+    /* its stream takes nothing now */
+    if (said == SINK_NOT_MINE && sim_one_in(m->w, 2))
+        said = SINK_LATER;
     bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
     end(m, k, said, arrives);
     while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
@@ -103,7 +120,8 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
 static void model_drive(struct sink *sk)
 {
     struct model *m = (struct model *)sk;
-    while (m->w->healing && m->n) model_end(m, 0);
+    while (m->w->healing && m->n)
+        model_end(m, 0);
 }
 
 static size_t model_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -121,22 +139,25 @@ static int64_t model_deadline(struct sink *sk)
 static void model_cancel(struct sink *sk)
 {
     struct model *m = (struct model *)sk;
-    while (m->n) end(m, 0, SINK_CANCELLED, false);
+    while (m->n)
+        end(m, 0, SINK_CANCELLED, false);
 }
 
 #define MODEL(flags) \
     { \
-        .scheme = "model", .caps = flags, .submit = model_submit, .drive = model_drive, .fds = model_fds, \
-        .deadline = model_deadline, .cancel = model_cancel \
+        .scheme = "model", .caps = flags, .submit = model_submit, .drive = model_drive, \
+        .fds = model_fds, .deadline = model_deadline, .cancel = model_cancel \
     }
 static const struct sink_ops async_ops = MODEL(0), failstop_ops = MODEL(SINK_FAILSTOP);
 
 struct model *model_new(struct sim *w, struct relay *r, int c)
 {
     struct model *m = calloc(1, sizeof *m);
-    if (!m) sim_fail(w, "out of memory");
+    if (!m)
+        sim_fail(w, "out of memory");
     m->base.ops = w->subject[c].kind == KIND_FAILSTOP ? &failstop_ops : &async_ops;
-    m->base.cfg = (struct sink_config){.clock = &w->clock, .done = pipeline_done, .done_ctx = r->pipe[c].p};
+    m->base.cfg = (struct sink_config){
+        .clock = &w->clock, .done = pipeline_done, .done_ctx = r->pipe[c].p};
     m->w = w;
     m->r = r;
     m->c = c;
@@ -160,14 +181,18 @@ enum sink_status handler_act(struct handler_call *call, const struct delivery *d
         relay_die(w, h->r);
     }
     enum sink_status said = verdict(w, h->c, false, &sent);
-    if (said == SINK_FATAL) said = SINK_DOWN;
-    if (said != SINK_DELIVERED) check_answered(w, check_claim_of(w, h->r, h->c, d), n, said, &sent);
-    if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0)) return SINK_RETRY;
+    if (said == SINK_FATAL)
+        said = SINK_DOWN;
+    if (said != SINK_DELIVERED)
+        check_answered(w, check_claim_of(w, h->r, h->c, d), n, said, &sent);
+    if (!outside && (h->r->pipe[h->c].gone || effect_put(w, call->tx, h->i, h->c, n) != 0))
+        return SINK_RETRY;
     if (outside && (said == SINK_DELIVERED || sim_one_in(w, 4))) {
         w->subject[h->c].outside[n]++;
         check_arrived(w, check_claim_of(w, h->r, h->c, d), h->c, n, h->r->pipe[h->c].as.order);
     }
-    sim_trace(w, "handler %d of %s acts on event %d: %d", h->i, w->subject[h->c].name, n, (int)said);
+    sim_trace(w, "handler %d of %s acts on event %d: %d", h->i, w->subject[h->c].name, n,
+              (int)said);
     relay_call(w, h->r);
     return said;
 }

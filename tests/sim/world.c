@@ -9,10 +9,12 @@
 #define HEAL_MS 400000 /* more than everybody's patience together */
 
 const char *const sim_types[3] = {"t.a", "t.b", "u.c"};
-const struct sim_filter sim_filters[4] = {{"", ""}, {"t.*", ""}, {"", "k != 1"}, {"t.a, u.*", "k != 2"}};
-const char *const sim_faults[FAULTS] = {"crash",           "store busy",          "answer lost",   "slow call",
-                                        "connection lost", "clock jump",          "out of memory", "poison",
-                                        "unknown commit",  "lease slept through", "sink failure",  "outage"};
+const struct sim_filter sim_filters[4] = {
+    {"", ""}, {"t.*", ""}, {"", "k != 1"}, {"t.a, u.*", "k != 2"}};
+const char *const sim_faults[FAULTS] = {
+    "crash",           "store busy",          "answer lost",   "slow call",
+    "connection lost", "clock jump",          "out of memory", "poison",
+    "unknown commit",  "lease slept through", "sink failure",  "outage"};
 
 void sim_fail(struct sim *w, const char *fmt, ...)
 {
@@ -27,7 +29,8 @@ void sim_fail(struct sim *w, const char *fmt, ...)
 void sim_trace(struct sim *w, const char *fmt, ...)
 {
     va_list ap;
-    if (!w->trace) return;
+    if (!w->trace)
+        return;
     printf("# %5d %8lld ms %*s", w->tick, (long long)(w->mono / MS_NS), 2 * w->depth, "");
     va_start(ap, fmt);
     vprintf(fmt, ap);
@@ -52,9 +55,11 @@ void sim_fault(struct sim *w, enum fault f)
 
 bool sim_free(const struct sim *w)
 {
-    if (w->writer) return false;
+    if (w->writer)
+        return false;
     for (int i = 0; i < SIM_PRODUCERS && !w->postgres; i++)
-        if (w->producer[i].open) return false;
+        if (w->producer[i].open)
+            return false;
     return true;
 }
 
@@ -66,20 +71,23 @@ void sim_pass(struct sim *w, int64_t ms)
 {
     w->mono += ms * MS_NS;
     w->wall += ms;
-    if (sim_tick) sim_tick(w);
+    if (sim_tick)
+        sim_tick(w);
 }
 
 static int64_t read_mono(void *ctx)
 {
     struct sim *w = ctx;
-    if (w->plan.ticking && !w->healing && sim_one_in(w, 8)) sim_pass(w, 1);
+    if (w->plan.ticking && !w->healing && sim_one_in(w, 8))
+        sim_pass(w, 1);
     return w->mono;
 }
 
 static int64_t read_wall(void *ctx)
 {
     struct sim *w = ctx;
-    if (w->plan.ticking && !w->healing && sim_one_in(w, 8)) sim_pass(w, 1);
+    if (w->plan.ticking && !w->healing && sim_one_in(w, 8))
+        sim_pass(w, 1);
     return w->wall;
 }
 
@@ -89,7 +97,8 @@ static struct store *open_memory(const struct store_options *opt)
 {
     struct store *st;
     struct error err;
-    if (store_open("sqlite::memory:", opt, &st, &err) == 0) return st;
+    if (store_open("sqlite::memory:", opt, &st, &err) == 0)
+        return st;
     fprintf(stderr, "%s\n", err.text);
     return NULL;
 }
@@ -135,14 +144,18 @@ static bool begin(struct sim *w)
     w->clock = (struct clock){.mono_ns = read_mono, .wall_ms = read_wall, .ctx = w};
     w->next_seq = 1;
     make_plan(w);
-    if (sim_tick) sim_tick(w);
+    if (sim_tick)
+        sim_tick(w);
     w->st = sim_open(&(struct store_options){.clock = &w->clock, .busy_ms = 1});
-    if (!w->st) return false;
+    if (!w->st)
+        return false;
     for (int i = 0; i < SIM_PRODUCERS; i++)
-        if (w->st->ops->dup(w->st, &w->producer[i].st, &err) != 0) return false;
+        if (w->st->ops->dup(w->st, &w->producer[i].st, &err) != 0)
+            return false;
     effect_init(w);
     int n = 1 + (int)sim_below(w, SIM_CONSUMERS);
-    for (int c = 0; c < n; c++) make_subject(w, c);
+    for (int c = 0; c < n; c++)
+        make_subject(w, c);
     for (int i = 0; i < SIM_RELAYS; i++) {
         w->relay[i].id = i;
         atomic_flag_clear(&w->relay[i].careful);
@@ -167,18 +180,23 @@ static void settle_down(struct sim *w, int c)
     struct relay *r = &w->relay[0];
     int spins = 0;
     while (w->mono < end) {
-        if (!relay_up(w, r, c) && !relay_up(w, r, c)) /* the second time with the order and lanes that are registered */
+        /* the second time with the order and lanes that are registered */
+        if (!relay_up(w, r, c) && !relay_up(w, r, c))
             sim_fail(w, "consumer %s cannot be started: %s", w->subject[c].name, w->why);
         int64_t before = w->mono;
         bool again = relay_step(w, r, c);
         w->tick++;
-        if (!r->pipe[c].up) continue; /* it died, or was told to stop */
-        if (through(w, c)) return;
+        if (!r->pipe[c].up)
+            continue; /* it died, or was told to stop */
+        if (through(w, c))
+            return;
         pipeline_wait(r->pipe[c].p, fds, 8, &deadline);
         int64_t left = deadline == CLOCK_NEVER ? 1000 * MS_NS : deadline - w->mono;
-        if (left > 0 && !again) sim_pass(w, (left + MS_NS - 1) / MS_NS);
+        if (left > 0 && !again)
+            sim_pass(w, (left + MS_NS - 1) / MS_NS);
         spins = w->mono == before ? spins + 1 : 0;
-        if (spins > SPIN_MAX) sim_fail(w, "consumer %s spins", w->subject[c].name);
+        if (spins > SPIN_MAX)
+            sim_fail(w, "consumer %s spins", w->subject[c].name);
     }
     sim_fail(w, "consumer %s does not get through", w->subject[c].name);
 }
@@ -191,31 +209,38 @@ static void drain_one(struct sim *w, int c)
         sim_fail(w, "consumer %d cannot be made: %s", c, w->why);
     sink_mood(w, c, MOOD_GOOD);
     w->subject[c].paused = false;
-    if (w->st->ops->consumer_pause(w->st, w->subject[c].name, false, &err) != 0) sim_fail(w, "%s", err.text);
+    if (w->st->ops->consumer_pause(w->st, w->subject[c].name, false, &err) != 0)
+        sim_fail(w, "%s", err.text);
     settle_down(w, c);
     sim_pass(w, 30000);
-    if (w->relay[0].pipe[c].up) pipeline_ring(w->relay[0].pipe[c].p);
+    if (w->relay[0].pipe[c].up)
+        pipeline_ring(w->relay[0].pipe[c].p);
     settle_down(w, c);
 }
 
-/* heal: no more faults. Consumers get well one after the other, and each gets through while the next is still ill. */
+/* heal: no more faults. Consumers get well one after the other, and each gets through while the
+ * next is still ill. */
 static void heal(struct sim *w)
 {
     sim_trace(w, "heal");
     w->healing = true;
     actors_end_producers(w);
-    for (int i = 0; i < SIM_RELAYS; i++) relay_down(w, &w->relay[i]);
+    for (int i = 0; i < SIM_RELAYS; i++)
+        relay_down(w, &w->relay[i]);
     sim_pass(w, 2 * SIM_LEASE);
     for (int c = 0; c < SIM_CONSUMERS; c++)
-        if (w->subject[c].name[0]) drain_one(w, c);
+        if (w->subject[c].name[0])
+            drain_one(w, c);
     actors_audit(w);
 }
 
 /* clean_up also after a failure, where transactions and steps may be open. */
 static void clean_up(struct sim *w)
 {
-    for (int i = 0; i < SIM_RELAYS; i++) relay_down(w, &w->relay[i]);
-    for (int i = 0; i < SIM_PRODUCERS; i++) store_close(w->producer[i].st);
+    for (int i = 0; i < SIM_RELAYS; i++)
+        relay_down(w, &w->relay[i]);
+    for (int i = 0; i < SIM_PRODUCERS; i++)
+        store_close(w->producer[i].st);
     store_close(w->st);
 }
 
@@ -230,7 +255,8 @@ bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals)
     w->totals = totals;
     volatile bool ok = false;
     if (setjmp(w->failed) == 0) {
-        if (!begin(w)) sim_fail(w, "the store cannot be opened");
+        if (!begin(w))
+            sim_fail(w, "the store cannot be opened");
         for (int i = 0; i < steps; i++) {
             w->depth = 0;
             actors_act(w, NULL);

@@ -46,11 +46,15 @@ static long now_ns(void)
 /* fails counts a call and says whether it is to fail. */
 static bool fails(unsigned kind)
 {
-    if (!(atomic_load(&armed) & kind)) return false;
+    if (!(atomic_load(&armed) & kind))
+        return false;
     long n = atomic_fetch_add(&calls, 1) + 1, first = atomic_load(&at);
-    if (!first || n < first || (n > first && mode == FAIL_ONCE)) return false;
-    if (n == first) atomic_store(&until, now_ns() + LASTING_NS);
-    else if (now_ns() > atomic_load(&until)) return false;
+    if (!first || n < first || (n > first && mode == FAIL_ONCE))
+        return false;
+    if (n == first)
+        atomic_store(&until, now_ns() + LASTING_NS);
+    else if (now_ns() > atomic_load(&until))
+        return false;
     atomic_store(&hit, true);
     errno = ENOMEM;
     return true;
@@ -58,7 +62,8 @@ static bool fails(unsigned kind)
 
 static void *counted(void *p)
 {
-    if (p) atomic_fetch_add(&blocks, 1);
+    if (p)
+        atomic_fetch_add(&blocks, 1);
     return p;
 }
 
@@ -74,14 +79,16 @@ void *__wrap_calloc(size_t n, size_t size)
 
 void *__wrap_realloc(void *p, size_t n)
 {
-    if (fails(FAIL_OURS)) return NULL;
+    if (fails(FAIL_OURS))
+        return NULL;
     void *grown = __real_realloc(p, n);
     return p ? grown : counted(grown);
 }
 
 void *__wrap_reallocarray(void *p, size_t n, size_t size)
 {
-    if (size && n > SIZE_MAX / size) return NULL;
+    if (size && n > SIZE_MAX / size)
+        return NULL;
     return __wrap_realloc(p, n * size);
 }
 
@@ -92,7 +99,8 @@ char *__wrap_strdup(const char *s)
     return copy ? memcpy(copy, s, n) : NULL;
 }
 
-/* What is taken from an arena fails, too. Nearly all of it needs no new block, and would never be seen to. */
+/* What is taken from an arena fails, too. Nearly all of it needs no new block, and would never be
+ * seen to. */
 void *__wrap_arena_alloc(struct arena *a, size_t n)
 {
     return fails(FAIL_OURS) ? NULL : __real_arena_alloc(a, n);
@@ -115,7 +123,8 @@ char *__wrap_arena_bytes(struct arena *a, const void *p, size_t n)
 
 void __wrap_free(void *p)
 {
-    if (p) atomic_fetch_sub(&blocks, 1);
+    if (p)
+        atomic_fetch_sub(&blocks, 1);
     __real_free(p);
 }
 
@@ -133,7 +142,8 @@ static void *sqlite_realloc(void *p, int n)
 
 static void sqlite_free(void *p)
 {
-    if (p) atomic_fetch_sub(&blocks, 1);
+    if (p)
+        atomic_fetch_sub(&blocks, 1);
     sqlite.xFree(p);
 }
 

@@ -1,7 +1,8 @@
 /* fail.h: makes the n-th allocation, or the n-th call on a file, fail.
  *
- * The linker sends every malloc, calloc, realloc, reallocarray, strdup and free of the library and of the test through
- * fail.c (-Wl,--wrap); SQLite, which we only link to, is given an allocator of its own. Any thread. */
+ * The linker sends every malloc, calloc, realloc, reallocarray, strdup and free of the library and
+ * of the test through fail.c (-Wl,--wrap); SQLite, which we only link to, is given an allocator of
+ * its own. Any thread. */
 #ifndef TESTS_TORTURE_FAIL_H
 #define TESTS_TORTURE_FAIL_H
 

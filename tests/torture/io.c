@@ -50,7 +50,8 @@ bool io_disarm(void)
 
 static bool fails(void)
 {
-    if (!armed || ++calls < first || calls > last) return false;
+    if (!armed || ++calls < first || calls > last)
+        return false;
     hit = true;
     errno = fault == IO_ENOSPC ? ENOSPC : fault == IO_EINTR ? EINTR : EIO;
     return true;
@@ -67,7 +68,8 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
 
 ssize_t __wrap_write(int fd, const void *p, size_t n)
 {
-    if (!fails()) return __real_write(fd, p, n);
+    if (!fails())
+        return __real_write(fd, p, n);
     return fault == IO_SHORT && n > 1 ? __real_write(fd, p, n / 2) : -1;
 }
 
@@ -79,7 +81,8 @@ ssize_t __wrap_pread64(int fd, void *p, size_t n, off_t at)
 /* What pread is where the compiler knows the size of the buffer. */
 ssize_t __wrap___pread64_chk(int fd, void *p, size_t n, off_t at, size_t size)
 {
-    if (n > size) errno = EFAULT;
+    if (n > size)
+        errno = EFAULT;
     return n > size ? -1 : __wrap_pread64(fd, p, n, at);
 }
 

@@ -1,4 +1,5 @@
-/* io.h: makes calls on files fail: open, write, fsync, ftruncate, pread, fstat, flock of the library (-Wl,--wrap). */
+/* io.h: makes calls on files fail: open, write, fsync, ftruncate, pread, fstat, flock of the
+ * library (-Wl,--wrap). */
 #ifndef TESTS_TORTURE_IO_H
 #define TESTS_TORTURE_IO_H
 

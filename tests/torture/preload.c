@@ -2,8 +2,10 @@
  *
  *   FAIL_AT=N         the N-th allocation fails (0: none, they are only counted)
  *   FAIL_LASTING=1    and all that follow it
- *   FAIL_WHOSE=ours   only what the binary itself asks for; otherwise its libraries' allocations, too
- *   FAIL_REPORT=FILE  where the number of allocations is written when the process ends, and whether one failed
+ *   FAIL_WHOSE=ours   only what the binary itself asks for; otherwise its libraries' allocations,
+ *   too
+ *   FAIL_REPORT=FILE  where the number of allocations is written when the process ends, and whether
+ *   one failed
  *
  * Nothing here allocates. */
 #include <dlfcn.h>
@@ -29,10 +31,11 @@ EXPORT void *calloc(size_t n, size_t size);
 EXPORT void *realloc(void *p, size_t n);
 EXPORT void *reallocarray(void *p, size_t n, size_t size);
 EXPORT char *strdup(const char *s);
-EXPORT int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
-                             void (*rtld_fini)(void), void *stack_end);
+EXPORT int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void),
+                             void (*fini)(void), void (*rtld_fini)(void), void *stack_end);
 
-static void *(*next_malloc)(size_t), *(*next_calloc)(size_t, size_t), *(*next_realloc)(void *, size_t);
+static void *(*next_malloc)(size_t), *(*next_calloc)(size_t, size_t),
+    *(*next_realloc)(void *, size_t);
 static main_function *real_main;
 static atomic_bool counting, hit;
 static atomic_long calls;
@@ -49,7 +52,8 @@ static void *from_early(size_t n)
 {
     size_t start = early_used;
     n = (n + 15) & ~(size_t)15;
-    if (n > sizeof early - start) return NULL;
+    if (n > sizeof early - start)
+        return NULL;
     early_used += n;
     return early + start;
 }
@@ -62,7 +66,8 @@ static bool is_early(const void *p)
 static void find_next(void)
 {
     static bool busy;
-    if (next_realloc || busy) return;
+    if (next_realloc || busy)
+        return;
     busy = true;
     next_malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
     next_calloc = (void *(*)(size_t, size_t))dlsym(RTLD_NEXT, "calloc");
@@ -77,9 +82,11 @@ static void find_binary(void)
     unsigned long n = getauxval(AT_PHNUM);
     uintptr_t base = (uintptr_t)ph - sizeof(ElfW(Ehdr));
     for (unsigned long i = 0; i < n; i++)
-        if (ph[i].p_type == PT_PHDR) base = (uintptr_t)ph - ph[i].p_vaddr;
+        if (ph[i].p_type == PT_PHDR)
+            base = (uintptr_t)ph - ph[i].p_vaddr;
     for (unsigned long i = 0; i < n; i++) {
-        if (ph[i].p_type != PT_LOAD || !(ph[i].p_flags & PF_X)) continue;
+        if (ph[i].p_type != PT_LOAD || !(ph[i].p_flags & PF_X))
+            continue;
         text_start = base + ph[i].p_vaddr;
         text_end = text_start + ph[i].p_memsz;
     }
@@ -87,10 +94,13 @@ static void find_binary(void)
 
 static bool fails(const void *caller)
 {
-    if (!atomic_load(&counting)) return false;
-    if (only_ours && ((uintptr_t)caller < text_start || (uintptr_t)caller >= text_end)) return false;
+    if (!atomic_load(&counting))
+        return false;
+    if (only_ours && ((uintptr_t)caller < text_start || (uintptr_t)caller >= text_end))
+        return false;
     long n = atomic_fetch_add(&calls, 1) + 1;
-    if (!at || n < at || (n > at && !lasting)) return false;
+    if (!at || n < at || (n > at && !lasting))
+        return false;
     atomic_store(&hit, true);
     errno = ENOMEM;
     return true;
@@ -99,39 +109,47 @@ static bool fails(const void *caller)
 void *malloc(size_t n)
 {
     find_next();
-    if (fails(__builtin_return_address(0))) return NULL;
+    if (fails(__builtin_return_address(0)))
+        return NULL;
     return next_malloc ? next_malloc(n) : from_early(n);
 }
 
 void *calloc(size_t n, size_t size)
 {
     find_next();
-    if (fails(__builtin_return_address(0))) return NULL;
+    if (fails(__builtin_return_address(0)))
+        return NULL;
     return next_calloc ? next_calloc(n, size) : from_early(n * size);
 }
 
 void *realloc(void *p, size_t n)
 {
     find_next();
-    if (fails(__builtin_return_address(0))) return NULL;
-    if (!is_early(p) && next_realloc) return next_realloc(p, n);
+    if (fails(__builtin_return_address(0)))
+        return NULL;
+    if (!is_early(p) && next_realloc)
+        return next_realloc(p, n);
     void *copy = next_malloc ? next_malloc(n) : from_early(n);
-    if (copy && p) memcpy(copy, p, n < (size_t)(early + sizeof early - (char *)p) ? n : 0);
+    if (copy && p)
+        memcpy(copy, p, n < (size_t)(early + sizeof early - (char *)p) ? n : 0);
     return copy;
 }
 
 void *reallocarray(void *p, size_t n, size_t size)
 {
     find_next();
-    if (fails(__builtin_return_address(0))) return NULL;
-    if (size && n > SIZE_MAX / size) return NULL;
+    if (fails(__builtin_return_address(0)))
+        return NULL;
+    if (size && n > SIZE_MAX / size)
+        return NULL;
     return next_realloc ? next_realloc(p, n * size) : NULL;
 }
 
 char *strdup(const char *s)
 {
     find_next();
-    if (fails(__builtin_return_address(0))) return NULL;
+    if (fails(__builtin_return_address(0)))
+        return NULL;
     size_t n = strlen(s) + 1;
     char *copy = next_malloc ? next_malloc(n) : from_early(n);
     return copy ? memcpy(copy, s, n) : NULL;
@@ -143,7 +161,8 @@ static void tell(void)
     atomic_store(&counting, false);
     int n = snprintf(line, sizeof line, "%ld %d\n", atomic_load(&calls), atomic_load(&hit));
     int fd = open(report, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, line, (size_t)n) != n) _exit(99);
+    if (fd < 0 || write(fd, line, (size_t)n) != n)
+        _exit(99);
     close(fd);
 }
 
@@ -151,7 +170,8 @@ static int counted_main(int argc, char **argv, char **envp)
 {
     const char *number = getenv("FAIL_AT"), *whose = getenv("FAIL_WHOSE");
     report = getenv("FAIL_REPORT");
-    if (!number || !report) return real_main(argc, argv, envp);
+    if (!number || !report)
+        return real_main(argc, argv, envp);
     at = atol(number);
     lasting = getenv("FAIL_LASTING") != NULL;
     only_ours = whose && strcmp(whose, "ours") == 0;
@@ -162,12 +182,13 @@ static int counted_main(int argc, char **argv, char **envp)
     return real_main(argc, argv, envp);
 }
 
-int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
-                      void (*rtld_fini)(void), void *stack_end)
+int __libc_start_main(main_function *main, int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*rtld_fini)(void), void *stack_end)
 {
-    int (*start)(main_function *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
-    start = (int (*)(main_function *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *))dlsym(
-        RTLD_NEXT, "__libc_start_main");
+    int (*start)(main_function *, int, char **, void (*)(void), void (*)(void), void (*)(void),
+                 void *);
+    start = (int (*)(main_function *, int, char **, void (*)(void), void (*)(void), void (*)(void),
+                     void *))dlsym(RTLD_NEXT, "__libc_start_main");
     real_main = main;
     return start(counted_main, argc, argv, init, fini, rtld_fini, stack_end);
 }

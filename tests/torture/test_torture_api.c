@@ -1,6 +1,7 @@
-/* Every allocation of a scenario fails once in turn, and then again with all that follow it. Whatever fails, the library
- * says so in words or goes on without; nothing leaks, what was emitted is there and nothing else, and afterwards
- * everything is delivered, each effect once, byte for byte. */
+/* Every allocation of a scenario fails once in turn, and then again with all that follow it.
+ * Whatever fails, the library says so in words or goes on without; nothing leaks, what was emitted
+ * is there and nothing else, and afterwards everything is delivered, each effect once, byte for
+ * byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,9 @@
 #include "outbox_test.h"
 
 #define EVENTS_MAX 32
-#define LONG "\"a text that is long enough to need memory of its own: 0123456789012345678901234567890123456789\""
+#define LONG \
+    "\"a text that is long enough to need memory of its own: " \
+    "0123456789012345678901234567890123456789\""
 
 /* What a scenario did: the events that exist, as far as the library told. */
 struct deeds {
@@ -50,7 +53,8 @@ static int make_dir(void **state)
 {
     (void)state;
     strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/outbox-XXXXXX" : "/tmp/outbox-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
+    if (!mkdtemp(dir))
+        return -1;
     snprintf(path, sizeof path, "%s/t.db", dir);
     snprintf(kept, sizeof kept, "%s/kept", dir);
     snprintf(url, sizeof url, "sqlite:%s", path);
@@ -71,7 +75,8 @@ static void run_sql(const char *sql)
     sqlite3 *db;
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     sqlite3_busy_timeout(db, 5000);
-    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK) fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
     sqlite3_close(db);
 }
 
@@ -93,7 +98,8 @@ static int64_t ask(const char *sql)
 /* clean says whether a call went well; if not, it must have said why. */
 static bool clean(int r, const outbox_error *err, const char *what)
 {
-    if (r == 0) return true;
+    if (r == 0)
+        return true;
     if (err->code == OUTBOX_OK || err->code == OUTBOX_INTERNAL || err->text[0] == '\0')
         fail_msg("%s failed with code %d, \"%s\"", what, err->code, err->text);
     return false;
@@ -113,7 +119,8 @@ static outbox_message message(const char *type, const char *key)
 static void note(const outbox_receipt *r)
 {
     assert_true(did.n < EVENTS_MAX);
-    if (!r->duplicate) memcpy(did.id[did.n++], r->id, sizeof r->id);
+    if (!r->duplicate)
+        memcpy(did.id[did.n++], r->id, sizeof r->id);
 }
 
 static int open_it(outbox **ret, outbox_error *err)
@@ -130,8 +137,8 @@ static bool is_whole(const outbox_event *ev)
     return payload && strcmp(payload, LONG) == 0 && (keyed ? key && strcmp(key, "t") == 0 : !key);
 }
 
-/* effect records what it was called with in the event's transaction. The first of all fails once, so that what it and its
- * neighbours did is undone; then it makes another event. */
+/* effect records what it was called with in the event's transaction. The first of all fails once,
+ * so that what it and its neighbours did is undone; then it makes another event. */
 static outbox_verdict effect(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     outbox_error err;
@@ -140,15 +147,19 @@ static outbox_verdict effect(const outbox_event *ev, outbox_tx *tx, void *ctx)
     const char *type = outbox_event_type(ev);
     (void)ctx;
     atomic_fetch_add(&did.calls, 1);
-    if (!is_whole(ev)) did.torn = true;
+    if (!is_whole(ev))
+        did.torn = true;
     sqlite3 *db = outbox_tx_sqlite(tx);
-    if (sqlite3_prepare_v2(db, "INSERT INTO effect (id) VALUES (?)", -1, &q, NULL) != SQLITE_OK) return OUTBOX_RETRY;
+    if (sqlite3_prepare_v2(db, "INSERT INTO effect (id) VALUES (?)", -1, &q, NULL) != SQLITE_OK)
+        return OUTBOX_RETRY;
     sqlite3_bind_text(q, 1, outbox_event_id(ev), -1, SQLITE_TRANSIENT);
     int rc = sqlite3_step(q);
     sqlite3_finalize(q);
-    if (rc != SQLITE_DONE) return OUTBOX_RETRY;
+    if (rc != SQLITE_DONE)
+        return OUTBOX_RETRY;
     outbox_message m = message("follow.up", "f");
-    if (strcmp(type, "first") == 0 && outbox_event_attempt(ev) == 1) return OUTBOX_RETRY;
+    if (strcmp(type, "first") == 0 && outbox_event_attempt(ev) == 1)
+        return OUTBOX_RETRY;
     if (strcmp(type, "first") == 0 && outbox_tx_emit(tx, &m, &r, &err) != 0)
         return clean(-1, &err, "outbox_tx_emit"), outbox_fail(tx, OUTBOX_RETRY, err.text);
     return OUTBOX_DONE;
@@ -158,27 +169,32 @@ static outbox_verdict witness(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     (void)tx, (void)ctx;
     atomic_fetch_add(&did.calls, 1);
-    if (!is_whole(ev)) did.torn = true;
+    if (!is_whole(ev))
+        did.torn = true;
     return OUTBOX_DONE;
 }
 
 /* add_consumers: one with a handler that has a name, one without. */
 static bool add_consumers(outbox *ob)
 {
-    static const char *const options[][2] = {{"retry", "base=1ms,cap=2ms,attempts=100,jitter=none,outage=0s"},
-                                             {"lease", "100ms"},
-                                             {"from", "beginning"},
-                                             {"order", "key"}};
+    static const char *const options[][2] = {
+        {"retry", "base=1ms,cap=2ms,attempts=100,jitter=none,outage=0s"},
+        {"lease", "100ms"},
+        {"from", "beginning"},
+        {"order", "key"}};
     outbox_consumer *c[2];
     outbox_error err;
     for (int i = 0; i < 2; i++) {
-        if (!clean(outbox_consumer_new(ob, i ? "plain" : "named", &c[i], &err), &err, "outbox_consumer_new"))
+        if (!clean(outbox_consumer_new(ob, i ? "plain" : "named", &c[i], &err), &err,
+                   "outbox_consumer_new"))
             return false;
         for (size_t k = 0; k < sizeof options / sizeof options[0]; k++)
-            if (!clean(outbox_consumer_set(c[i], options[k][0], options[k][1], &err), &err, "outbox_consumer_set"))
+            if (!clean(outbox_consumer_set(c[i], options[k][0], options[k][1], &err), &err,
+                       "outbox_consumer_set"))
                 return false;
     }
-    return clean(outbox_add_handler(c[0], "h", "*", effect, NULL, 0, &err), &err, "outbox_add_handler") &&
+    return clean(outbox_add_handler(c[0], "h", "*", effect, NULL, 0, &err), &err,
+                 "outbox_add_handler") &&
            clean(outbox_on(c[1], "*", witness, NULL, &err), &err, "outbox_on");
 }
 
@@ -188,7 +204,8 @@ static void emit_noted(outbox *ob, const outbox_message *m)
 {
     outbox_error err;
     outbox_receipt r;
-    if (clean(outbox_emit(ob, m, &r, &err), &err, "outbox_emit")) note(&r);
+    if (clean(outbox_emit(ob, m, &r, &err), &err, "outbox_emit"))
+        note(&r);
 }
 
 static void emit_in_own_transaction(outbox *ob, bool commit)
@@ -196,11 +213,14 @@ static void emit_in_own_transaction(outbox *ob, bool commit)
     outbox_message m = message("e", "k");
     outbox_error err;
     outbox_receipt r[2];
-    if (!clean(outbox_begin(ob, &err), &err, "outbox_begin")) return;
+    if (!clean(outbox_begin(ob, &err), &err, "outbox_begin"))
+        return;
     bool both = clean(outbox_emit(ob, &m, &r[0], &err), &err, "emit") &&
                 clean(outbox_emit(ob, &m, &r[1], &err), &err, "emit");
-    if (!both || !commit) outbox_rollback(ob);
-    else if (clean(outbox_commit(ob, &err), &err, "outbox_commit")) note(&r[0]), note(&r[1]);
+    if (!both || !commit)
+        outbox_rollback(ob);
+    else if (clean(outbox_commit(ob, &err), &err, "outbox_commit"))
+        note(&r[0]), note(&r[1]);
 }
 
 static void emit_through_callers_connection(outbox *ob)
@@ -209,7 +229,8 @@ static void emit_through_callers_connection(outbox *ob)
     outbox_error err;
     outbox_receipt r;
     sqlite3 *db = NULL;
-    if (sqlite3_open(path, &db) == SQLITE_OK && sqlite3_exec(db, "BEGIN IMMEDIATE", 0, 0, 0) == SQLITE_OK &&
+    if (sqlite3_open(path, &db) == SQLITE_OK &&
+        sqlite3_exec(db, "BEGIN IMMEDIATE", 0, 0, 0) == SQLITE_OK &&
         clean(outbox_emit_sqlite(ob, db, &m, &r, &err), &err, "outbox_emit_sqlite") &&
         sqlite3_exec(db, "COMMIT", 0, 0, 0) == SQLITE_OK)
         note(&r);
@@ -220,7 +241,8 @@ static void emitting(void)
 {
     outbox *ob;
     outbox_error err;
-    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open"))
+        return;
     outbox_message m = message("first", "k"), keyed = message("keyed", NULL);
     keyed.aggregate_type = keyed.aggregate_id = NULL;
     keyed.idempotency_key = "once";
@@ -238,9 +260,11 @@ static void stepping(void)
     outbox *ob;
     outbox_error err;
     size_t n;
-    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
+    if (!clean(open_it(&ob, &err), &err, "outbox_open"))
+        return;
     if (add_consumers(ob))
-        for (int i = 0; i < 3; i++) clean(outbox_step(ob, &n, &err), &err, "outbox_step");
+        for (int i = 0; i < 3; i++)
+            clean(outbox_step(ob, &n, &err), &err, "outbox_step");
     outbox_close(ob);
 }
 
@@ -248,8 +272,10 @@ static void running(void)
 {
     outbox *ob;
     outbox_error err;
-    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
-    if (add_consumers(ob)) clean(outbox_run(ob, OUTBOX_UNTIL_THROUGH, &err), &err, "outbox_run");
+    if (!clean(open_it(&ob, &err), &err, "outbox_open"))
+        return;
+    if (add_consumers(ob))
+        clean(outbox_run(ob, OUTBOX_UNTIL_THROUGH, &err), &err, "outbox_run");
     outbox_close(ob);
 }
 
@@ -270,7 +296,9 @@ static void claiming_rows(void)
     c.columns = columns, c.n_columns = 2;
     if (sqlite3_open(path, &db) == SQLITE_OK)
         for (int i = 0; i < 2; i++, c.flags = OUTBOX_CLAIM_PORTABLE) {
-            if (!clean(outbox_claim_rows_sqlite(db, &c, &rows, &err), &err, "outbox_claim_rows_sqlite")) continue;
+            if (!clean(outbox_claim_rows_sqlite(db, &c, &rows, &err), &err,
+                       "outbox_claim_rows_sqlite"))
+                continue;
             for (size_t k = 0; k < outbox_rows_count(rows); k++)
                 assert_string_equal(outbox_rows_text(rows, k, 1, NULL), "taken");
             did.n += (int)outbox_rows_count(rows);
@@ -279,7 +307,8 @@ static void claiming_rows(void)
     sqlite3_close(db);
 }
 
-/* claim_once claims for all consumers, says that all of it was delivered, and settles; did.calls counts what was settled. */
+/* claim_once claims for all consumers, says that all of it was delivered, and settles; did.calls
+ * counts what was settled. */
 static size_t claim_once(outbox *ob, const char *worker)
 {
     outbox_claim c = OUTBOX_CLAIM_INIT;
@@ -288,10 +317,13 @@ static size_t claim_once(outbox *ob, const char *worker)
     size_t n = 0;
     c.worker = worker;
     c.lease_ms = 100;
-    if (!clean(outbox_claim_batch(ob, &c, &b, &err), &err, "outbox_claim_batch")) return 0;
+    if (!clean(outbox_claim_batch(ob, &c, &b, &err), &err, "outbox_claim_batch"))
+        return 0;
     for (const outbox_event *ev; (ev = outbox_batch_next(b));) {
-        if (strcmp(outbox_event_payload(ev, NULL), LONG) != 0) did.torn = true;
-        n += clean(outbox_batch_verdict(b, ev, OUTBOX_DONE, 0, NULL, &err), &err, "outbox_batch_verdict");
+        if (strcmp(outbox_event_payload(ev, NULL), LONG) != 0)
+            did.torn = true;
+        n += clean(outbox_batch_verdict(b, ev, OUTBOX_DONE, 0, NULL, &err), &err,
+                   "outbox_batch_verdict");
     }
     clean(outbox_batch_extend(b, 100, &err), &err, "outbox_batch_extend");
     bool settled = clean(outbox_batch_settle(b, &err), &err, "outbox_batch_settle");
@@ -304,8 +336,11 @@ static bool add_claimed(outbox *ob)
     outbox_consumer *c[2];
     outbox_error err;
     for (int i = 0; i < 2; i++) {
-        if (!clean(outbox_consumer_new(ob, i ? "two" : "one", &c[i], &err), &err, "outbox_consumer_new")) return false;
-        if (!clean(outbox_consumer_register(c[i], &err), &err, "outbox_consumer_register")) return false;
+        if (!clean(outbox_consumer_new(ob, i ? "two" : "one", &c[i], &err), &err,
+                   "outbox_consumer_new"))
+            return false;
+        if (!clean(outbox_consumer_register(c[i], &err), &err, "outbox_consumer_register"))
+            return false;
     }
     return true;
 }
@@ -314,8 +349,10 @@ static void claiming(void)
 {
     outbox *ob;
     outbox_error err;
-    if (!clean(open_it(&ob, &err), &err, "outbox_open")) return;
-    if (add_claimed(ob)) did.calls += (int)claim_once(ob, "tortured");
+    if (!clean(open_it(&ob, &err), &err, "outbox_open"))
+        return;
+    if (add_claimed(ob))
+        did.calls += (int)claim_once(ob, "tortured");
     outbox_close(ob);
 }
 
@@ -327,7 +364,8 @@ static void what_was_not_settled_comes_again(void)
     outbox *ob;
     outbox_error err;
     size_t rest = 0;
-    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    if (open_it(&ob, &err) != 0)
+        fail_msg("%s", err.text);
     assert_true(add_claimed(ob));
     for (int i = 0, idle = 0; i < 60 && idle < 3; i++) {
         size_t n = claim_once(ob, "afterwards");
@@ -340,15 +378,18 @@ static void what_was_not_settled_comes_again(void)
     assert_true(did.calls + (int)rest <= 2 * did.n);
     assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), did.n);
     assert_int_equal(ask("SELECT max(delivered) FROM outbox_consumer"), did.n);
-    assert_int_equal(ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
+    assert_int_equal(
+        ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
 }
 
-/* deliver_all drains with nothing failing: time is moved over every lease, until nothing comes of it any more. */
+/* deliver_all drains with nothing failing: time is moved over every lease, until nothing comes of
+ * it any more. */
 static void deliver_all(void)
 {
     outbox *ob;
     outbox_error err;
-    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    if (open_it(&ob, &err) != 0)
+        fail_msg("%s", err.text);
     assert_true(add_consumers(ob));
     for (int i = 0, idle = 0; i < 40 && idle < 3; i++) {
         size_t n;
@@ -371,14 +412,16 @@ static void everything_took_effect_once(void)
     assert_int_equal(ask("SELECT count(*) FROM outbox_event WHERE type = 'follow.up'"),
                      ask("SELECT count(*) FROM outbox_event WHERE type = 'first'"));
     assert_int_equal(ask("SELECT count(*) - count(DISTINCT id) FROM effect"), 0);
-    assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), ask("SELECT count(*) FROM outbox_event"));
+    assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"),
+                     ask("SELECT count(*) FROM outbox_event"));
 }
 
 static void emitted_is_what_was_said(void)
 {
     outbox *ob;
     outbox_error err;
-    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text); /* its tables may not have been made */
+    if (open_it(&ob, &err) != 0)
+        fail_msg("%s", err.text); /* its tables may not have been made */
     outbox_close(ob);
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), did.n);
     for (int i = 0; i < did.n; i++) {
@@ -389,7 +432,8 @@ static void emitted_is_what_was_said(void)
     everything_took_effect_once();
 }
 
-/* A claim whose rows could not be handed out may have committed ("when memory is lost"); none is handed out twice. */
+/* A claim whose rows could not be handed out may have committed ("when memory is lost"); none is
+ * handed out twice. */
 static void claimed_rows_are_taken(void)
 {
     assert_true(ask("SELECT count(*) FROM job WHERE status = 'taken'") >= did.n);
@@ -413,11 +457,14 @@ static void make(const struct scenario *s)
     remove_db();
     memset(&did, 0, sizeof did);
     run_sql("PRAGMA journal_mode = wal; CREATE TABLE effect (id text)");
-    if (s->before) run_sql(s->before);
+    if (s->before)
+        run_sql(s->before);
     outbox *ob;
     outbox_error err;
-    if (s->events == 0) return;
-    if (open_it(&ob, &err) != 0) fail_msg("%s", err.text);
+    if (s->events == 0)
+        return;
+    if (open_it(&ob, &err) != 0)
+        fail_msg("%s", err.text);
     for (int i = 0; i < s->events; i++) {
         outbox_message m = message(i ? "e" : "first", i % 2 ? "a" : "b");
         emit_noted(ob, &m);
@@ -432,7 +479,8 @@ static void copy_file(const char *from, const char *to)
     FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
     assert_non_null(in);
     assert_non_null(out);
-    while ((n = fread(some, 1, sizeof some, in)) > 0) assert_int_equal(fwrite(some, 1, n, out), n);
+    while ((n = fread(some, 1, sizeof some, in)) > 0)
+        assert_int_equal(fwrite(some, 1, n, out), n);
     fclose(in);
     assert_int_equal(fclose(out), 0);
 }
@@ -453,7 +501,8 @@ static void prepare(const struct scenario *s)
     did = made_did;
 }
 
-static void one_round(const struct scenario *s, unsigned kinds, long at, enum fail_mode mode, bool *ret_hit)
+static void one_round(const struct scenario *s, unsigned kinds, long at, enum fail_mode mode,
+                      bool *ret_hit)
 {
     prepare(s);
     long before = fail_blocks();
@@ -461,8 +510,8 @@ static void one_round(const struct scenario *s, unsigned kinds, long at, enum fa
     s->run();
     *ret_hit = fail_disarm();
     if (fail_blocks() != before)
-        fail_msg("%s: %ld blocks left behind after allocation %ld of kind %u failed", s->name, fail_blocks() - before,
-                 at, kinds);
+        fail_msg("%s: %ld blocks left behind after allocation %ld of kind %u failed", s->name,
+                 fail_blocks() - before, at, kinds);
     s->check();
 }
 
@@ -471,9 +520,10 @@ static void torture(const struct scenario *s, unsigned kinds, long step)
     for (enum fail_mode mode = FAIL_ONCE; mode <= s->last_mode; mode++) {
         bool hit = true;
         long at = 1, rounds = 0;
-        for (; hit; at += step, rounds++) one_round(s, kinds, at, mode, &hit);
-        print_message("# %s: %ld of about %ld allocations %s failed in turn%s\n", s->name, rounds - 1, at - step - 1,
-                      kinds & FAIL_SQLITE ? "(SQLite's)" : "(ours)",
+        for (; hit; at += step, rounds++)
+            one_round(s, kinds, at, mode, &hit);
+        print_message("# %s: %ld of about %ld allocations %s failed in turn%s\n", s->name,
+                      rounds - 1, at - step - 1, kinds & FAIL_SQLITE ? "(SQLite's)" : "(ours)",
                       mode == FAIL_LASTING ? ", and all after it for 50 ms" : "");
     }
 }
@@ -507,7 +557,8 @@ TORTURE(2, running, 5, 967, 13)
 TORTURE(3, claiming_rows, 1, 7, 1)
 TORTURE(4, claiming, 1, 997, 1)
 
-/* A ROLLBACK that failed for want of memory left its transaction open, and the next emit became part of that. */
+/* A ROLLBACK that failed for want of memory left its transaction open, and the next emit became
+ * part of that. */
 static void what_follows_a_failed_rollback_commits(void **state)
 {
     static const struct scenario empty = {.name = "rollback"};
@@ -516,13 +567,15 @@ static void what_follows_a_failed_rollback_commits(void **state)
     outbox *ob;
     (void)state;
     prepare(&empty);
-    if (open_it(&ob, &err) != 0 || outbox_begin(ob, &err) != 0) fail_msg("%s", err.text);
+    if (open_it(&ob, &err) != 0 || outbox_begin(ob, &err) != 0)
+        fail_msg("%s", err.text);
     fail_arm(FAIL_SQLITE, 1, FAIL_LASTING);
     int r = outbox_emit(ob, &m, NULL, &err);
     outbox_rollback(ob);
     fail_disarm();
     assert_int_equal(r, -1);
-    if (outbox_emit(ob, &m, NULL, &err) != 0) fail_msg("%s", err.text);
+    if (outbox_emit(ob, &m, NULL, &err) != 0)
+        fail_msg("%s", err.text);
     outbox_close(ob);
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), 1);
 }

@@ -1,5 +1,6 @@
-/* The file sink behind a whole pipeline, with every call it makes on its file failing in turn: in the end every event
- * stands in the file as a whole line, in order at its first appearance, and what was there before is untouched. */
+/* The file sink behind a whole pipeline, with every call it makes on its file failing in turn: in
+ * the end every event stands in the file as a whole line, in order at its first appearance, and
+ * what was there before is untouched. */
 #include "../engine/rig.h"
 
 #include <stdio.h>
@@ -19,7 +20,8 @@ static char dir[] = "/tmp/outbox-XXXXXX", path[64];
 static int make_dir(void **state)
 {
     (void)state;
-    if (!mkdtemp(dir)) return -1;
+    if (!mkdtemp(dir))
+        return -1;
     snprintf(path, sizeof path, "%s/out.ndjson", dir);
     return 0;
 }
@@ -48,24 +50,28 @@ struct run {
 static bool start(struct run *r, struct error *err)
 {
     struct worker *w = &r->g->w[0];
-    struct sink_config cfg = {.consumer = "c", .clock = &r->g->clock, .done = pipeline_done, .done_ctx = w->p};
+    struct sink_config cfg = {
+        .consumer = "c", .clock = &r->g->clock, .done = pipeline_done, .done_ctx = w->p};
     const struct sink_ops *ops;
     static char url[80];
     snprintf(url, sizeof url, "file:%s", path);
     cfg.url = url;
-    if (sink_find(url, &ops, err) != 0 || ops->open(&cfg, &r->sk, err) != 0) return false;
+    if (sink_find(url, &ops, err) != 0 || ops->open(&cfg, &r->sk, err) != 0)
+        return false;
     pipeline_attach(w->p, r->sk);
     return true;
 }
 
-/* whole_lines counts the lines that are ours and gives the seq of each; a line that is not whole fails the test. */
+/* whole_lines counts the lines that are ours and gives the seq of each; a line that is not whole
+ * fails the test. */
 static size_t whole_lines(int64_t *seq, size_t max, const char *where)
 {
     char line[4096];
     size_t n = 0;
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    if (!fgets(line, sizeof line, f) || strcmp(line, BEFORE) != 0) fail_msg("%s: the line before is gone", where);
+    if (!fgets(line, sizeof line, f) || strcmp(line, BEFORE) != 0)
+        fail_msg("%s: the line before is gone", where);
     while (fgets(line, sizeof line, f)) {
         const char *at = strstr(line, "\"seq\":");
         size_t len = strlen(line);
@@ -83,10 +89,13 @@ static void check_file(const char *where)
     int64_t seq[EVENTS * 20], last = 0;
     size_t n = whole_lines(seq, EVENTS * 20, where);
     for (size_t i = 0; i < n; i++) {
-        if (seq[i] > last + 1) fail_msg("%s: event %lld came too early", where, (long long)seq[i]);
-        if (seq[i] == last + 1) last++;
+        if (seq[i] > last + 1)
+            fail_msg("%s: event %lld came too early", where, (long long)seq[i]);
+        if (seq[i] == last + 1)
+            last++;
     }
-    if (last != EVENTS) fail_msg("%s: event %lld is lost", where, (long long)last + 1);
+    if (last != EVENTS)
+        fail_msg("%s: event %lld is lost", where, (long long)last + 1);
 }
 
 /* work emits in three portions, so that the sink appends to its own lines, too. */
@@ -94,13 +103,15 @@ static void work(struct run *r)
 {
     for (int i = 0; i < EVENTS; i++) {
         rig_emit(r->g, i % 2 ? "a" : "b");
-        if (i % 10 == 9) rig_run(r->g, 0, 1000);
+        if (i % 10 == 9)
+            rig_run(r->g, 0, 1000);
     }
 }
 
 static void finish(struct run *r, const char *where)
 {
-    if (!rig_run(r->g, 0, 600000)) fail_msg("%s: not through after ten minutes", where);
+    if (!rig_run(r->g, 0, 600000))
+        fail_msg("%s: not through after ten minutes", where);
     rig_crash(r->g, 0);
     r->sk->ops->close(r->sk);
 }
@@ -125,8 +136,10 @@ static void every_failed_call(enum io_fault fault, bool lasting)
         char where[80];
         struct error err;
         struct run r = prepare(&made);
-        snprintf(where, sizeof where, "%s at call %ld%s", io_fault_names[fault], ++at, lasting ? " and two more" : "");
-        if (!start(&r, &err)) fail_msg("%s", err.text);
+        snprintf(where, sizeof where, "%s at call %ld%s", io_fault_names[fault], ++at,
+                 lasting ? " and two more" : "");
+        if (!start(&r, &err))
+            fail_msg("%s", err.text);
         io_arm(at, fault, lasting);
         work(&r);
         hit = io_disarm();
@@ -164,11 +177,15 @@ static void every_allocation_of_the_file_sink_may_fail(void **state)
             snprintf(where, sizeof where, "allocation %ld", ++at);
             fail_arm(FAIL_OURS, at, mode);
             bool started = start(&r, &err);
-            if (started) rig_emit(r.g, "a"), rig_run(r.g, 0, 1000);
+            if (started)
+                rig_emit(r.g, "a"), rig_run(r.g, 0, 1000);
             hit = fail_disarm();
-            if (!started && err.code != ERR_NOMEM) fail_msg("%s: %s", where, err.text);
-            if (!started) assert_true(start(&r, &err));
-            for (int i = started ? 1 : 0; i < EVENTS; i++) rig_emit(r.g, "a");
+            if (!started && err.code != ERR_NOMEM)
+                fail_msg("%s: %s", where, err.text);
+            if (!started)
+                assert_true(start(&r, &err));
+            for (int i = started ? 1 : 0; i < EVENTS; i++)
+                rig_emit(r.g, "a");
             finish(&r, where);
             check_file(where);
             rig_teardown(&made);

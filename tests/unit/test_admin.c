@@ -1,4 +1,5 @@
-/* Whom a relay's HTTP server answers, and for how long: no sockets but pairs of them, and a clock that is handed in. */
+/* Whom a relay's HTTP server answers, and for how long: no sockets but pairs of them, and a clock
+ * that is handed in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,8 @@ static struct tokens *tokens_of(const char *words)
     struct tokens *t;
     struct error err;
     setenv("TEST_TOKENS", words, 1);
-    if (token_load(NULL, "TEST_TOKENS", &t, &err) != 0) fail_msg("%s", err.text);
+    if (token_load(NULL, "TEST_TOKENS", &t, &err) != 0)
+        fail_msg("%s", err.text);
     return t;
 }
 
@@ -49,7 +51,8 @@ static void only_a_whole_token_matches(void **state)
     (void)state;
     assert_true(token_matches(t, STR(TOKEN)));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        if (token_matches(t, str_of(wrong[i]))) fail_msg("%s was taken", wrong[i]);
+        if (token_matches(t, str_of(wrong[i])))
+            fail_msg("%s was taken", wrong[i]);
     assert_false(token_matches(t, (struct str){TOKEN "\0\0\0", 35}));
     assert_false(token_matches(t, (struct str){NULL, 0}));
     token_free(t);
@@ -83,11 +86,13 @@ static void bad_tokens_are_refused_without_being_repeated(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("TEST_TOKENS", bad[i], 1);
-        if (token_load(NULL, "TEST_TOKENS", &t, &err) == 0) fail_msg("%s was taken", bad[i]);
+        if (token_load(NULL, "TEST_TOKENS", &t, &err) == 0)
+            fail_msg("%s was taken", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_null(strstr(err.text, "s3cret"));
     }
-    for (int i = 0; i < 9; i++) strcat(many, TOKEN " ");
+    for (int i = 0; i < 9; i++)
+        strcat(many, TOKEN " ");
     memset(too_long, 'x', TOKEN_MAX + 1);
     setenv("TEST_TOKENS", many, 1);
     assert_int_equal(token_load(NULL, "TEST_TOKENS", &t, &err), -1);
@@ -138,11 +143,13 @@ static void host_is_read_as_browsers_write_it(void **state)
     char longest[400];
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        if (!gate_host_parse(str_of(good[i][0]), &h)) fail_msg("%s was refused", good[i][0]);
+        if (!gate_host_parse(str_of(good[i][0]), &h))
+            fail_msg("%s was refused", good[i][0]);
         assert_string_equal(h.name, good[i][1]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (gate_host_parse(str_of(bad[i]), &h)) fail_msg("%s was taken for %s", bad[i], h.name);
+        if (gate_host_parse(str_of(bad[i]), &h))
+            fail_msg("%s was taken for %s", bad[i], h.name);
     memset(longest, 'a', sizeof longest);
     assert_false(gate_host_parse((struct str){longest, 256}, &h));
     assert_true(gate_host_parse((struct str){longest, 255}, &h));
@@ -191,9 +198,11 @@ static void only_names_that_are_ours_are_answered(void **state)
         struct sockaddr_storage here = {.ss_family = AF_UNIX};
         struct gate g = {.hosts = asked[i].hosts, .local = true};
         struct gate_request r = {.method = STR("GET"), .host = str_of(asked[i].host)};
-        if (asked[i].at) assert_true(ipnet_of_text(asked[i].at, &here));
+        if (asked[i].at)
+            assert_true(ipnet_of_text(asked[i].at, &here));
         unsigned status = gate_check(&g, &r, (struct sockaddr *)&here).status;
-        if (status != asked[i].status) fail_msg("%s: %u, not %u", asked[i].host, status, asked[i].status);
+        if (status != asked[i].status)
+            fail_msg("%s: %u, not %u", asked[i].host, status, asked[i].status);
     }
 }
 
@@ -242,7 +251,8 @@ static void pages_of_other_origins_are_not_answered(void **state)
     assert_int_equal(checked(r), 0);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         r.origin = str_of(foreign[i]);
-        if (checked(r) != 403) fail_msg("%s was answered", foreign[i]);
+        if (checked(r) != 403)
+            fail_msg("%s was answered", foreign[i]);
     }
 }
 
@@ -273,7 +283,8 @@ static void odd_requests_are_not_answered(void **state)
 static void who_may_know_more(void **state)
 {
     struct tokens *t = tokens_of(TOKEN);
-    struct gate local = {.local = true}, remote = {.local = false}, asking = {.local = true, .tokens = t};
+    struct gate local = {.local = true}, remote = {.local = false},
+                asking = {.local = true, .tokens = t};
     struct gate_request r = {.method = STR("GET"), .host = STR("localhost")};
     (void)state;
     assert_int_equal(gate_knows(&local, &r).status, 0);
@@ -292,11 +303,13 @@ static void who_may_know_more(void **state)
     static const char *const right[] = {"Bearer " TOKEN, "bearer " TOKEN, "BEARER   " TOKEN " \t"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         r.authorization = str_of(wrong[i]);
-        if (gate_knows(&asking, &r).status != 401) fail_msg("%s was let in", wrong[i]);
+        if (gate_knows(&asking, &r).status != 401)
+            fail_msg("%s was let in", wrong[i]);
     }
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         r.authorization = str_of(right[i]);
-        if (gate_knows(&asking, &r).status != 0) fail_msg("%s was not let in", right[i]);
+        if (gate_knows(&asking, &r).status != 0)
+            fail_msg("%s was not let in", right[i]);
     }
     assert_int_equal(gate_knows(&remote, &r).status, 403);
     asking.local = false;
@@ -308,21 +321,26 @@ static void what_only_this_machine_reaches_is_known(void **state)
 {
     static const char *const local[] = {"127.0.0.1:0",  "127.1.2.3:80", "[::1]:80",
                                         "localhost:80", "unix:/run/x",  "unix:x"},
-                             *const remote[] = {"0.0.0.0:80", "[::]:80", "10.0.0.7:80", "[::ffff:127.0.0.1]:80"},
-                             *const bad[] = {"unix:", "unix", "example.com:80", "1.2.3.4", "127.1:80"};
+                             *const remote[] = {"0.0.0.0:80", "[::]:80", "10.0.0.7:80",
+                                                "[::ffff:127.0.0.1]:80"},
+                             *const bad[] = {"unix:", "unix", "example.com:80", "1.2.3.4",
+                                             "127.1:80"};
     struct admin_address a;
     struct error err;
     (void)state;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
         assert_int_equal(admin_address_parse(local[i], &a, &err), 0);
-        if (!admin_loopback(&a)) fail_msg("%s", local[i]);
+        if (!admin_loopback(&a))
+            fail_msg("%s", local[i]);
     }
     for (size_t i = 0; i < sizeof remote / sizeof *remote; i++) {
         assert_int_equal(admin_address_parse(remote[i], &a, &err), 0);
-        if (admin_loopback(&a)) fail_msg("%s", remote[i]);
+        if (admin_loopback(&a))
+            fail_msg("%s", remote[i]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (admin_address_parse(bad[i], &a, &err) == 0) fail_msg("%s was taken", bad[i]);
+        if (admin_address_parse(bad[i], &a, &err) == 0)
+            fail_msg("%s was taken", bad[i]);
 }
 
 /* ---- guests ---- */
@@ -380,9 +398,11 @@ static void whoever_does_not_ask_makes_room(void **state)
     for (int i = 0; i < GUESTS_MAX; i++) {
         make_pair(pair[i]);
         guests_arrive(&g, pair[i][0], SECOND + i);
-        if (i < 4) guests_ask(&g, pair[i][0], SECOND + i);
+        if (i < 4)
+            guests_ask(&g, pair[i][0], SECOND + i);
     }
-    for (int i = 0; i < 4; i++) assert_false(has_been_shown_out(pair[i][1]));
+    for (int i = 0; i < 4; i++)
+        assert_false(has_been_shown_out(pair[i][1]));
     assert_true(has_been_shown_out(pair[4][1]));
     assert_false(has_been_shown_out(pair[GUESTS_MAX - 1][1]));
     guests_release(&g);

@@ -15,7 +15,8 @@ static void grows_by_doubling_up_to_the_ceiling(void **state)
     (void)state;
     struct buf b;
     buf_init(&b, 1000);
-    for (int i = 0; i < 1000; i++) buf_addc(&b, (char)('a' + i % 26));
+    for (int i = 0; i < 1000; i++)
+        buf_addc(&b, (char)('a' + i % 26));
     assert_false(b.failed);
     assert_int_equal(b.n, 1000);
     assert_int_equal(b.cap, 1000);
@@ -166,11 +167,13 @@ static void pieces_do_not_overlap(void **state)
         memset(pieces[i], (int)(i & 0xFF), 1 + i * 7);
     }
     for (size_t i = 0; i < 500; i++)
-        for (size_t j = 0; j < 1 + i * 7; j++) assert_int_equal((unsigned char)pieces[i][j], i & 0xFF);
+        for (size_t j = 0; j < 1 + i * 7; j++)
+            assert_int_equal((unsigned char)pieces[i][j], i & 0xFF);
     arena_release(&a);
 }
 
-/* After a few rounds of the same size one block holds the batch, and the first piece comes from the same place. */
+/* After a few rounds of the same size one block holds the batch, and the first piece comes from the
+ * same place. */
 static void steady_batches_reuse_one_block(void **state)
 {
     (void)state;
@@ -178,9 +181,12 @@ static void steady_batches_reuse_one_block(void **state)
     struct arena_block *settled = NULL;
     arena_init(&a, 0);
     for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < 1000; i++) assert_non_null(arena_alloc(&a, 700));
-        if (round == 3) settled = a.head;
-        if (round > 3) assert_ptr_equal(a.head, settled);
+        for (int i = 0; i < 1000; i++)
+            assert_non_null(arena_alloc(&a, 700));
+        if (round == 3)
+            settled = a.head;
+        if (round > 3)
+            assert_ptr_equal(a.head, settled);
         assert_true(a.used >= 700000);
         arena_reset(&a);
         assert_int_equal(a.used, 0);
@@ -214,7 +220,8 @@ static void zalloc_zeroes_reused_memory_and_refuses_overflow(void **state)
     memset(p, 0xFF, 4096);
     arena_reset(&a);
     p = arena_zalloc(&a, 64, 64);
-    for (int i = 0; i < 4096; i++) assert_int_equal(p[i], 0);
+    for (int i = 0; i < 4096; i++)
+        assert_int_equal(p[i], 0);
     assert_null(arena_zalloc(&a, SIZE_MAX / 2, 3));
     assert_null(arena_alloc(&a, SIZE_MAX - 8));
     arena_release(&a);

@@ -77,7 +77,8 @@ static void comes_back_by_doubling(void **state)
     assert_int_equal(circuit_room(&c, 1, 0), 2);
     assert_false(circuit_up(&c));
     assert_int_equal(circuit_room(&c, 1, 0), 4);
-    for (int i = 0; i < 10; i++) circuit_up(&c);
+    for (int i = 0; i < 10; i++)
+        circuit_up(&c);
     assert_true(circuit_room(&c, 1, 5000) == SIZE_MAX);
 }
 

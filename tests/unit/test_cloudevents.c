@@ -29,7 +29,8 @@ static void binary_has(const char *headers, const char *want)
     cloudevents_trace(&b, &found);
     assert_false(b.failed);
     for (size_t i = 0; i < b.n; i++)
-        if (!b.p[i]) b.p[i] = '\n';
+        if (!b.p[i])
+            b.p[i] = '\n';
     const char *text = buf_cstr(&b), *tail = strstr(text, "time: ");
     assert_non_null(tail);
     assert_string_equal(strchr(tail, '\n') + 1, want);
@@ -39,7 +40,8 @@ static void binary_has(const char *headers, const char *want)
 static void headers_become_attributes(void **state)
 {
     (void)state;
-    binary_has("{\"region\":\"eu\",\"Upper\":\"x\",\"id\":\"7\",\"n1\":\"a b\"}", "ce-region: eu\nce-n1: a%20b\n");
+    binary_has("{\"region\":\"eu\",\"Upper\":\"x\",\"id\":\"7\",\"n1\":\"a b\"}",
+               "ce-region: eu\nce-n1: a%20b\n");
     binary_has("{\"tracestate\":\"a=1\"}", "ce-tracestate: a=1\ntracestate: a=1\n");
     binary_has("{\"traceparent\":\"00\\r\\nX: 1\",\"tracestate\":\"a\\u0000\"}", "");
     binary_has("{\"n\":1,\"o\":{\"p\":\"q\"},\"a12345678901234567890\":\"long\"}", "");
@@ -61,7 +63,8 @@ static char *headers_of(const char *name, bool numbered, size_t n)
     buf_init(&b, 1 << 24);
     for (size_t i = 0; i < n; i++) {
         char number[24] = "";
-        if (numbered) snprintf(number, sizeof number, "%zu", i);
+        if (numbered)
+            snprintf(number, sizeof number, "%zu", i);
         buf_addf(&b, "%s\"%s%s\":\"v\"", i ? "," : "{", name, number);
     }
     buf_adds(&b, "}");
@@ -72,7 +75,8 @@ static char *headers_of(const char *name, bool numbered, size_t n)
 static void too_many_attributes_are_refused(void **state)
 {
     (void)state;
-    char *most = headers_of("h", true, EVENT_HEADERS_COUNT), *more = headers_of("h", true, EVENT_HEADERS_COUNT + 1);
+    char *most = headers_of("h", true, EVENT_HEADERS_COUNT),
+         *more = headers_of("h", true, EVENT_HEADERS_COUNT + 1);
     struct event ev = {.headers = str_of(more)};
     struct error err = {0};
     find(most);
@@ -93,22 +97,26 @@ static int64_t cost(const char *headers)
         find(headers);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
         int64_t ns = (int64_t)(to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
-        if (ns < least) least = ns;
+        if (ns < least)
+            least = ns;
     }
     return least;
 }
 
-/* An older version let 64 KiB of them in, of any number. Eight times as many may cost eight times as much, not sixty-four. */
+/* An older version let 64 KiB of them in, of any number. Eight times as many may cost eight times
+ * as much, not sixty-four. */
 static void headers_take_one_pass_however_many_there_are(void **state)
 {
     static const char *const names[] = {"Upper", "same", "x-"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bool numbered = i != 1;
-        char *few = headers_of(names[i], numbered, 1000), *many = headers_of(names[i], numbered, 8000);
+        char *few = headers_of(names[i], numbered, 1000),
+             *many = headers_of(names[i], numbered, 8000);
         int64_t one = cost(few), eight = cost(many);
         if (eight > 24 * one)
-            fail_msg("%s: %lld ns, eight times as many %lld ns", names[i], (long long)one, (long long)eight);
+            fail_msg("%s: %lld ns, eight times as many %lld ns", names[i], (long long)one,
+                     (long long)eight);
         free(few);
         free(many);
     }

@@ -36,22 +36,28 @@ static void writes(const struct event *ev, const char *want)
 static void writes_exactly_these_keys_in_this_order(void **state)
 {
     (void)state;
-    writes(&full,
-           "{\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"order.created\",\"aggregate_kind\":"
-           "\"order\",\"aggregate_id\":\"17\",\"entity_version\":3,\"payload\":{\"total\": 5.00,\"_telemetry\":"
-           "{\"trace\":\"abc\"}},\"stream_id\":\"orders\",\"committed_at\":\"2026-01-02T03:04:05.678Z\"}");
+    writes(&full, "{\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"order."
+                  "created\",\"aggregate_kind\":"
+                  "\"order\",\"aggregate_id\":\"17\",\"entity_version\":3,\"payload\":{\"total\": "
+                  "5.00,\"_telemetry\":"
+                  "{\"trace\":\"abc\"}},\"stream_id\":\"orders\",\"committed_at\":\"2026-01-02T03:"
+                  "04:05.678Z\"}");
 }
 
 static void absent_parts_are_null(void **state)
 {
     (void)state;
     struct event ev = {.id = full.id, .type = STR("x"), .headers = full.headers};
-    writes(&ev, "{\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"x\",\"aggregate_kind\":null,"
-                "\"aggregate_id\":null,\"entity_version\":null,\"payload\":null,\"stream_id\":\"orders\","
-                "\"committed_at\":\"1970-01-01T00:00:00.000Z\"}");
+    writes(
+        &ev,
+        "{\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"x\",\"aggregate_kind\":"
+        "null,"
+        "\"aggregate_id\":null,\"entity_version\":null,\"payload\":null,\"stream_id\":\"orders\","
+        "\"committed_at\":\"1970-01-01T00:00:00.000Z\"}");
 }
 
-/* payload_becomes looks only at the payload, with the headers of `full` unless `headers` is given. */
+/* payload_becomes looks only at the payload, with the headers of `full` unless `headers` is
+ * given. */
 static void payload_becomes(const char *payload, const char *headers, const char *want)
 {
     struct event ev = full;
@@ -61,10 +67,12 @@ static void payload_becomes(const char *payload, const char *headers, const char
     buf_init(&b, 10000);
     buf_init(&text, 10000);
     ev.payload = str_of(payload);
-    if (headers) ev.headers = *headers ? str_of(headers) : (struct str){0};
+    if (headers)
+        ev.headers = *headers ? str_of(headers) : (struct str){0};
     envelope_write(&b, &ev, STR("orders"));
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
-    if (!str_is(back.payload, want)) fail_msg("%.*s", (int)back.payload.n, back.payload.p);
+    if (!str_is(back.payload, want))
+        fail_msg("%.*s", (int)back.payload.n, back.payload.p);
     buf_release(&b);
     buf_release(&text);
 }
@@ -99,7 +107,8 @@ static void what_was_written_can_be_read(void **state)
     ev.aggregate_id = STR("o'Brien \"\\ \xe2\x98\x83");
     envelope_write(&b, &ev, STR("orders"));
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
-    assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) && str_eq(back.aggregate_id, ev.aggregate_id));
+    assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) &&
+                str_eq(back.aggregate_id, ev.aggregate_id));
     assert_true(back.has_version && back.version == 3);
     assert_true(back.created_at == ev.created_at);
     assert_int_equal(back.payload.p[back.payload.n], 0);
@@ -116,8 +125,10 @@ static void fields_that_no_event_may_have_are_refused(void **state)
         "\"event_id\":\"7\",\"topic\":\"t\"",
         "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567\\r\\nA:b\",\"topic\":\"t\"",
         "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\\u0000LD_PRELOAD=x\"",
-        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_kind\":\"a\\nb\"",
-        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_id\":\"\\u0000\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_kind\":"
+        "\"a\\nb\"",
+        "\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"t\",\"aggregate_id\":"
+        "\"\\u0000\"",
     };
     (void)state;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -136,8 +147,12 @@ static void fields_that_no_event_may_have_are_refused(void **state)
 static void what_is_no_envelope_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "", "x", "[]", "{}", "{\"event_id\":1,\"topic\":\"t\",\"payload\":1}", "{\"event_id\":\"i\",\"topic\":\"t\"}"};
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "[]",
+                                      "{}",
+                                      "{\"event_id\":1,\"topic\":\"t\",\"payload\":1}",
+                                      "{\"event_id\":\"i\",\"topic\":\"t\"}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct buf text;
         struct event back;

@@ -30,7 +30,8 @@ static struct new_event sound(void)
 static void accepted(const struct new_event *ev)
 {
     struct error err;
-    if (event_check(ev, &limits, &err) != 0) fail_msg("%s", err.text);
+    if (event_check(ev, &limits, &err) != 0)
+        fail_msg("%s", err.text);
 }
 
 static void refused(const struct new_event *ev, const char *want)
@@ -123,7 +124,8 @@ static void aggregate_is_both_or_neither(void **state)
 static void slash_is_for_aggregate_ids_only(void **state)
 {
     (void)state;
-    WITH(aggregate_type, STR("a/b"), "aggregate type has a '/' at byte 1: keys are written as type/id");
+    WITH(aggregate_type, STR("a/b"),
+         "aggregate type has a '/' at byte 1: keys are written as type/id");
     FINE(aggregate_id, STR("a/b/c"));
 }
 
@@ -166,7 +168,8 @@ static void payload_limit_comes_before_its_form(void **state)
     (void)state;
     char *large = malloc(EVENT_PAYLOAD_MAX + 1);
     memset(large, 'x', EVENT_PAYLOAD_MAX + 1);
-    WITH(payload, ((struct str){large, EVENT_PAYLOAD_MAX + 1}), "payload is 1048577 bytes, the limit is 1048576");
+    WITH(payload, ((struct str){large, EVENT_PAYLOAD_MAX + 1}),
+         "payload is 1048577 bytes, the limit is 1048576");
     memset(large, ' ', EVENT_PAYLOAD_MAX);
     large[0] = '1';
     FINE(payload, ((struct str){large, EVENT_PAYLOAD_MAX}));
@@ -186,9 +189,11 @@ static void headers_are_an_object_of_strings(void **state)
     FINE(headers, STR("{\"a\":\"\", \"b\\u00e4\":\"\\n\\\\u0000\\ud83d\\ude00\"}"));
     WITH(headers, STR("[]"), "headers is not a JSON object");
     WITH(headers, STR("{"), "headers is not JSON: unexpected end at byte 1");
-    WITH(headers, STR("{\"a\":\"b\",\"c\":1}"), "headers has a value that is not a string at byte 13");
+    WITH(headers, STR("{\"a\":\"b\",\"c\":1}"),
+         "headers has a value that is not a string at byte 13");
     WITH(headers, STR("{\"a\":null}"), "headers has a value that is not a string at byte 5");
-    WITH(headers, STR("{\"a\":\"b\",\"a\":{}}"), "headers has a value that is not a string at byte 13");
+    WITH(headers, STR("{\"a\":\"b\",\"a\":{}}"),
+         "headers has a value that is not a string at byte 13");
     WITH(headers, STR("{\"a\":\"\\\\\\u0000\"}"), "headers has a NUL at byte 8");
     WITH(headers, STR("{\"a\":\"\\ud800\"}"), "headers has half a surrogate pair at byte 6");
     WITH(headers, STR("{\"a\":\"\\udc00\\ud800\"}"), "headers has half a surrogate pair at byte 6");
@@ -212,7 +217,8 @@ static void headers_have_a_limit(void **state)
     text[0] = '{';
     text[1] = '}';
     FINE(headers, ((struct str){text, EVENT_HEADERS_MAX}));
-    WITH(headers, ((struct str){text, EVENT_HEADERS_MAX + 1}), "headers is 65537 bytes, the limit is 65536");
+    WITH(headers, ((struct str){text, EVENT_HEADERS_MAX + 1}),
+         "headers is 65537 bytes, the limit is 65536");
     free(text);
 }
 
@@ -222,19 +228,23 @@ static void time_that_nobody_can_wait_for_is_refused(void **state)
     FINE(not_before, NOW + EVENT_AHEAD_MAX_MS);
     WITH(not_before, -1, "not_before is before 1970: -1");
     WITH(not_before, INT64_MIN, "not_before is before 1970: -9223372036854775808");
-    WITH(not_before, NOW + EVENT_AHEAD_MAX_MS + 1, "not_before is more than ten years ahead: 2015619200001");
+    WITH(not_before, NOW + EVENT_AHEAD_MAX_MS + 1,
+         "not_before is more than ten years ahead: 2015619200001");
     WITH(not_before, INT64_MAX, "not_before is more than ten years ahead: 9223372036854775807");
 }
 
 #define STORED(field, value, want) \
     do { \
-        struct event ev_ = {.id = STR("01a1e6cc-983c-7158-af96-d5a854ba8ad7"), .type = STR("a"), .payload = STR("1")}; \
+        struct event ev_ = {.id = STR("01a1e6cc-983c-7158-af96-d5a854ba8ad7"), \
+                            .type = STR("a"), \
+                            .payload = STR("1")}; \
         struct error err_ = {.code = 0}; \
         assert_int_equal(event_check_stored(&ev_, &err_), 0); \
         ev_.field = value; \
         const char *want_ = want; \
         assert_int_equal(event_check_stored(&ev_, &err_), want_ ? -1 : 0); \
-        if (want_) assert_string_equal(err_.text, want_); \
+        if (want_) \
+            assert_string_equal(err_.text, want_); \
     } while (0)
 
 static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
@@ -243,7 +253,8 @@ static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
     STORED(id, STR("7"), "malformed: id is no UUID");
     STORED(type, STR("a\xff"), "malformed: type is not valid UTF-8 at byte 1");
     STORED(type, STR("a\nb"), "malformed: type has a control character at byte 1");
-    STORED(aggregate_type, STR("\0"), "malformed: aggregate type has a control character at byte 0");
+    STORED(aggregate_type, STR("\0"),
+           "malformed: aggregate type has a control character at byte 0");
     STORED(aggregate_id, STR("\x80"), "malformed: aggregate id is not valid UTF-8 at byte 0");
     STORED(tenant, STR("\x1f"), "malformed: tenant has a control character at byte 0");
     STORED(payload, STR("{}\0{}"), "malformed: payload has a NUL at byte 2");
@@ -283,7 +294,8 @@ static void key_is_the_same_in_every_version(void **state)
 {
     (void)state;
     assert_true(event_key(STR("order"), STR("17")) == UINT64_C(0x57F46B3E40C7AEA3));
-    assert_true(event_key(STR("customer"), STR("\xc3\xa4/\xf0\x9f\x98\x80")) == UINT64_C(0xB22AB9F08B6A9509));
+    assert_true(event_key(STR("customer"), STR("\xc3\xa4/\xf0\x9f\x98\x80")) ==
+                UINT64_C(0xB22AB9F08B6A9509));
 }
 
 static void key_is_zero_only_without_an_aggregate(void **state)
@@ -302,7 +314,8 @@ static void key_tells_type_and_id_apart(void **state)
     assert_true(event_key(STR("order"), STR("1")) == event_key(STR("order"), STR("1")));
 }
 
-/* Ids that differ in their last digit only are the usual case, and lanes are to share them evenly. */
+/* Ids that differ in their last digit only are the usual case, and lanes are to share them
+ * evenly. */
 static void similar_ids_spread_over_the_lanes(void **state)
 {
     (void)state;
@@ -313,7 +326,8 @@ static void similar_ids_spread_over_the_lanes(void **state)
         int n = snprintf(id, sizeof id, "%d", i);
         share[event_lane(event_key(STR("order"), (struct str){id, (size_t)n}), 0, LANES)]++;
     }
-    for (int i = 0; i < LANES; i++) assert_in_range(share[i], IDS / LANES * 85 / 100, IDS / LANES * 115 / 100);
+    for (int i = 0; i < LANES; i++)
+        assert_in_range(share[i], IDS / LANES * 85 / 100, IDS / LANES * 115 / 100);
 }
 
 int main(void)

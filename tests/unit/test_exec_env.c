@@ -52,7 +52,8 @@ static int teardown(void **state)
 static size_t length(char **list)
 {
     size_t n = 0;
-    while (list[n]) n++;
+    while (list[n])
+        n++;
     return n;
 }
 
@@ -60,7 +61,8 @@ static const char *value_of(const char *name)
 {
     size_t n = strlen(name);
     for (char **p = exec_env_list(env); *p; p++)
-        if (strncmp(*p, name, n) == 0 && (*p)[n] == '=') return *p + n + 1;
+        if (strncmp(*p, name, n) == 0 && (*p)[n] == '=')
+            return *p + n + 1;
     return NULL;
 }
 
@@ -81,15 +83,18 @@ static void says_all_about_an_event(void **state)
     assert_null(value_of("OUTBOX_VERSION"));
 }
 
-/* A NUL would end its variable, and what follows would be another. Hundreds of them would be hundreds. */
+/* A NUL would end its variable, and what follows would be another. Hundreds of them would be
+ * hundreds. */
 static void nul_in_any_field_is_refused(void **state)
 {
     (void)state;
     static const size_t fields[] = {offsetof(struct event, id), offsetof(struct event, type),
-                                    offsetof(struct event, aggregate_type), offsetof(struct event, aggregate_id),
+                                    offsetof(struct event, aggregate_type),
+                                    offsetof(struct event, aggregate_id),
                                     offsetof(struct event, tenant)};
     static const char nuls[4096];
-    const struct str values[] = {STR("42\0LD_PRELOAD=/x.so"), STR("\0"), STR("a\0"), STR("\0a"), {nuls, sizeof nuls}};
+    const struct str values[] = {
+        STR("42\0LD_PRELOAD=/x.so"), STR("\0"), STR("a\0"), STR("\0a"), {nuls, sizeof nuls}};
     for (size_t f = 0; f < COUNT(fields); f++) {
         for (size_t v = 0; v < COUNT(values); v++) {
             struct event ev = plain;
@@ -174,12 +179,15 @@ static void only_what_is_listed_is_passed_on(void **state)
     static const char *const kept[] = {"PATH", "HOME",   "USER",   "LOGNAME",  "SHELL",  "LANG",
                                        "TZ",   "LC_ALL", "TMPDIR", "LANGUAGE", "LC_TIME"};
     (void)state;
-    for (size_t i = 0; i < COUNT(secrets); i++) setenv(secrets[i], "geheim", 1);
-    for (size_t i = 0; i < COUNT(kept); i++) setenv(kept[i], "kept", 1);
+    for (size_t i = 0; i < COUNT(secrets); i++)
+        setenv(secrets[i], "geheim", 1);
+    for (size_t i = 0; i < COUNT(kept); i++)
+        setenv(kept[i], "kept", 1);
     exec_env_free(env);
     assert_int_equal(exec_env_new("", &env, NULL), 0);
     assert_int_equal(length(exec_env_list(env)), COUNT(kept));
-    for (size_t i = 0; i < COUNT(kept); i++) assert_string_equal(value_of(kept[i]), "kept");
+    for (size_t i = 0; i < COUNT(kept); i++)
+        assert_string_equal(value_of(kept[i]), "kept");
 
     exec_env_free(env);
     assert_int_equal(exec_env_new("PGHOST , OUTBOX_STORE,HOOK_SECRET  NOT_SET", &env, NULL), 0);
@@ -207,9 +215,12 @@ static void list_of_names_is_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_ENV(says_all_about_an_event),          WITH_ENV(nul_in_any_field_is_refused),
-        WITH_ENV(value_cannot_pass_for_a_variable), WITH_ENV(value_that_no_environment_holds_is_refused),
-        WITH_ENV(list_holds_what_it_has_room_for),  WITH_ENV(only_what_is_listed_is_passed_on),
+        WITH_ENV(says_all_about_an_event),
+        WITH_ENV(nul_in_any_field_is_refused),
+        WITH_ENV(value_cannot_pass_for_a_variable),
+        WITH_ENV(value_that_no_environment_holds_is_refused),
+        WITH_ENV(list_holds_what_it_has_room_for),
+        WITH_ENV(only_what_is_listed_is_passed_on),
         WITH_ENV(list_of_names_is_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

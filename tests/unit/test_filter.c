@@ -54,7 +54,8 @@ static void many_stars_do_not_explode(void **state)
     char type[256], pattern[101];
     memset(type, 'a', 255);
     type[255] = '\0';
-    for (int i = 0; i < 100; i += 2) memcpy(pattern + i, "*a", 2);
+    for (int i = 0; i < 100; i += 2)
+        memcpy(pattern + i, "*a", 2);
     pattern[100] = '\0';
     assert_true(matches(pattern, type));
     type[254] = 'b';
@@ -65,7 +66,8 @@ static struct filter *compiled(const char *events, const char *where)
 {
     struct filter *f = NULL;
     struct error err;
-    if (filter_new(events, where, &f, &err) != 0) fail_msg("%s", err.text);
+    if (filter_new(events, where, &f, &err) != 0)
+        fail_msg("%s", err.text);
     return f;
 }
 
@@ -73,7 +75,8 @@ static void refused(const char *events, const char *where, const char *want)
 {
     struct filter *f = NULL;
     struct error err = {.code = 0};
-    if (filter_new(events, where, &f, &err) == 0) fail_msg("accepted \"%s\" \"%s\"", events, where);
+    if (filter_new(events, where, &f, &err) == 0)
+        fail_msg("accepted \"%s\" \"%s\"", events, where);
     assert_int_equal(err.code, ERR_CONFIG);
     assert_string_equal(err.text, want);
     assert_null(f);
@@ -208,7 +211,8 @@ static void keywords_as_names_are_quoted_or_behind_a_dot(void **state)
     assert_true(passes("order = 1", "{\"order\":1}"));
     assert_true(passes("notes = 1 or android = 1", "{\"notes\":1}"));
     refused(NULL, "not = 1", "where: expected a name or a \"quoted name\" at byte 4, found '='");
-    refused(NULL, "and = 1", "where: expected a path (quote a name that is a keyword) at byte 0, found 'a'");
+    refused(NULL, "and = 1",
+            "where: expected a path (quote a name that is a keyword) at byte 0, found 'a'");
 }
 
 static void and_binds_tighter_than_or(void **state)
@@ -243,10 +247,14 @@ static void errors_say_where_and_what_was_expected(void **state)
 {
     (void)state;
     refused(NULL, "a", "where: expected =, != or exists at byte 1, found the end");
-    refused(NULL, "a == 1", "where: expected a \"string\", a number, true, false or null at byte 3, found '='");
-    refused(NULL, "a = user", "where: expected a \"string\", a number, true, false or null at byte 4, found 'u'");
-    refused(NULL, "a =", "where: expected a \"string\", a number, true, false or null at byte 3, found the end");
-    refused(NULL, "a = 01", "where: expected a \"string\", a number, true, false or null at byte 4, found '0'");
+    refused(NULL, "a == 1",
+            "where: expected a \"string\", a number, true, false or null at byte 3, found '='");
+    refused(NULL, "a = user",
+            "where: expected a \"string\", a number, true, false or null at byte 4, found 'u'");
+    refused(NULL, "a =",
+            "where: expected a \"string\", a number, true, false or null at byte 3, found the end");
+    refused(NULL, "a = 01",
+            "where: expected a \"string\", a number, true, false or null at byte 4, found '0'");
     refused(NULL, "a ! 1", "where: expected =, != or exists at byte 2, found '!'");
     refused(NULL, "a = 1 b = 2", "where: expected and, or or the end at byte 6, found 'b'");
     refused(NULL, "(a = 1", "where: expected and, or or ')' at byte 6, found the end");
@@ -255,9 +263,12 @@ static void errors_say_where_and_what_was_expected(void **state)
     refused(NULL, "a = \"\\q\"", "where: bad string: invalid escape at byte 5");
     refused(NULL, "a = 'x", "where: expected a closing apostrophe at byte 6, found the end");
     refused(NULL, "a. = 1", "where: expected a name or a \"quoted name\" at byte 2, found ' '");
-    refused(NULL, "a = 1 and", "where: expected a name or a \"quoted name\" at byte 9, found the end");
-    refused(NULL, "\xc3\xa4 = 1", "where: expected a name or a \"quoted name\" at byte 0, found '\xc3\xa4'");
-    refused(NULL, "a = [1]", "where: expected a \"string\", a number, true, false or null at byte 4, found '['");
+    refused(NULL, "a = 1 and",
+            "where: expected a name or a \"quoted name\" at byte 9, found the end");
+    refused(NULL, "\xc3\xa4 = 1",
+            "where: expected a name or a \"quoted name\" at byte 0, found '\xc3\xa4'");
+    refused(NULL, "a = [1]",
+            "where: expected a \"string\", a number, true, false or null at byte 4, found '['");
     refused(NULL, "a = '\xff'", "where: invalid UTF-8 at byte 5");
 }
 
@@ -266,13 +277,15 @@ static void long_chains_work_and_deep_nesting_is_refused(void **state)
     (void)state;
     char text[20000] = "a=0";
     size_t n = 3;
-    while (n < 18000) n += (size_t)sprintf(text + n, " or a=%zu", n);
+    while (n < 18000)
+        n += (size_t)sprintf(text + n, " or a=%zu", n);
     assert_true(passes(text, "{\"a\":3}"));
     assert_false(passes(text, "{\"a\":-1}"));
     memset(text, '(', 10000);
     text[10000] = '\0';
     refused(NULL, text, "where: nested too deeply at byte 64");
-    for (n = 0; n < 10000; n += 4) memcpy(text + n, "not ", 5);
+    for (n = 0; n < 10000; n += 4)
+        memcpy(text + n, "not ", 5);
     refused(NULL, text, "where: nested too deeply at byte 255");
 }
 
@@ -287,7 +300,8 @@ static void overlong_expressions_are_refused(void **state)
     free(text);
 }
 
-static void assert_normal(void (*normal)(const char *, struct buf *), const char *given, const char *want)
+static void assert_normal(void (*normal)(const char *, struct buf *), const char *given,
+                          const char *want)
 {
     struct buf b;
     buf_init(&b, 4096);
@@ -310,7 +324,8 @@ static void filters_that_mean_the_same_have_one_normal_form(void **state)
     assert_normal(normal_where, "", "");
     assert_normal(normal_where, " a=1 ", "a = 1");
     assert_normal(normal_where, "a  !=\n1 and( not b exists )", "a != 1 and (not b exists)");
-    assert_normal(normal_where, "((a=1))or\"b  =\".c='  x=\"'", "((a = 1)) or \"b  =\".c = '  x=\"'");
+    assert_normal(normal_where, "((a=1))or\"b  =\".c='  x=\"'",
+                  "((a = 1)) or \"b  =\".c = '  x=\"'");
     assert_normal(normal_where, "a=\"\\\" )\"", "a = \"\\\" )\"");
 }
 

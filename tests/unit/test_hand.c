@@ -17,7 +17,8 @@ static struct live *take(struct hand *h, int64_t from)
     struct live *l = hand_spare(h);
     assert_non_null(l);
     struct event *ev = arena_zalloc(&l->a, EVENTS, sizeof *ev);
-    for (int i = 0; i < EVENTS; i++) ev[i] = (struct event){.seq = from + 1 + i, .key = (uint64_t)(from + 1 + i)};
+    for (int i = 0; i < EVENTS; i++)
+        ev[i] = (struct event){.seq = from + 1 + i, .key = (uint64_t)(from + 1 + i)};
     l->b = (struct batch){.from = from, .to = from + EVENTS, .ev = ev, .n = EVENTS};
     assert_int_equal(hand_take(h, l, true), 0);
     return l;
@@ -26,7 +27,8 @@ static struct live *take(struct hand *h, int64_t from)
 static size_t queued(const struct hand *h)
 {
     size_t n = 0;
-    for (const struct item *it = h->ready.head; it; it = it->next_ready) n++;
+    for (const struct item *it = h->ready.head; it; it = it->next_ready)
+        n++;
     return n;
 }
 
@@ -53,7 +55,8 @@ static int tear_down(void **state)
 static void takes_four_batches_and_no_fifth(void **state)
 {
     struct hand *h = *state;
-    for (int i = 0; i < HAND_MAX; i++) take(h, i * EVENTS);
+    for (int i = 0; i < HAND_MAX; i++)
+        take(h, i * EVENTS);
     assert_null(hand_spare(h));
     assert_int_equal(queued(h), HAND_MAX * EVENTS);
     hand_drop(h, 0);

@@ -11,20 +11,23 @@
 #include "base/buf.h"
 #include "base/ini.h"
 
-/* What the visitor saw, as text: "[section]" when one opens, "section|name|value;" for a setting. */
+/* What the visitor saw, as text: "[section]" when one opens, "section|name|value;" for a
+ * setting. */
 struct seen {
     struct buf b;
     const char *refuse;
 };
 
-static int record(void *ctx, const char *section, const char *name, const char *value, struct error *err)
+static int record(void *ctx, const char *section, const char *name, const char *value,
+                  struct error *err)
 {
     struct seen *s = ctx;
     if (!name) {
         buf_addf(&s->b, "[%s]", section);
         return 0;
     }
-    if (s->refuse && strcmp(name, s->refuse) == 0) return err_set(err, ERR_CONFIG, "no such thing");
+    if (s->refuse && strcmp(name, s->refuse) == 0)
+        return err_set(err, ERR_CONFIG, "no such thing");
     buf_addf(&s->b, "%s|%s|%s;", section, name, value);
     return 0;
 }
@@ -34,7 +37,8 @@ static void reads(struct str text, const char *want)
     struct seen s = {.refuse = NULL};
     struct error err;
     buf_init(&s.b, 1 << 20);
-    if (ini_parse(text.p, text.n, "x.conf", record, &s, &err) != 0) fail_msg("%s", err.text);
+    if (ini_parse(text.p, text.n, "x.conf", record, &s, &err) != 0)
+        fail_msg("%s", err.text);
     assert_string_equal(buf_cstr(&s.b), want);
     buf_release(&s.b);
 }
@@ -54,7 +58,8 @@ static void reads_sections_and_settings_in_order(void **state)
 {
     (void)state;
     reads(STR("store = sqlite:shop.db\n[outbox]\nlease=2s\n\n[consumer search]\norder = key\n"),
-          "|store|sqlite:shop.db;[outbox]outbox|lease|2s;[consumer search]consumer search|order|key;");
+          "|store|sqlite:shop.db;[outbox]outbox|lease|2s;[consumer search]consumer "
+          "search|order|key;");
     reads(STR(""), "");
     reads(STR("\n\n"), "");
 }
@@ -62,7 +67,8 @@ static void reads_sections_and_settings_in_order(void **state)
 static void trims_white_space_and_folds_it_in_sections(void **state)
 {
     (void)state;
-    reads(STR("  [  consumer \t  search ]  \n \t a\t= \t b  c \t\n"), "[consumer search]consumer search|a|b  c;");
+    reads(STR("  [  consumer \t  search ]  \n \t a\t= \t b  c \t\n"),
+          "[consumer search]consumer search|a|b  c;");
     reads(STR("a=1\r\n[s]\r\nb=2\r\n"), "|a|1;[s]s|b|2;");
     reads(STR("a=1"), "|a|1;");
     reads(STR("[s]"), "[s]");
@@ -92,7 +98,8 @@ static void surrounding_quotes_are_taken_off_once(void **state)
     reads(STR("a = \"\n"), "|a|\";");
     reads(STR("a = \"\"x\"\"\n"), "|a|\"\"x\"\";");
     reads(STR("a = \"b\\n\"\n"), "|a|b\\n;");
-    reads(STR("a = \"my key\" = \"x\"\n"), "|a|\"my key\" = \"x\";"); /* an expression keeps its own */
+    /* an expression keeps its own */
+    reads(STR("a = \"my key\" = \"x\"\n"), "|a|\"my key\" = \"x\";");
     reads(STR("a = 'x'\n"), "|a|'x';");
 }
 
@@ -114,7 +121,8 @@ static void same_name_twice_in_a_section_is_refused(void **state)
 {
     (void)state;
     refuses(STR("[s]\na = 1\na = 2\n"), "x.conf:3: a is set twice in this section");
-    refuses(STR("[s]\na = 1\n[t]\nb = 1\n[ s ]\na = 2\n"), "x.conf:6: a is set twice in this section");
+    refuses(STR("[s]\na = 1\n[t]\nb = 1\n[ s ]\na = 2\n"),
+            "x.conf:6: a is set twice in this section");
     reads(STR("a=1\n[s]\na=2\n[t]\na=3\nA=4\n"), "|a|1;[s]s|a|2;[t]t|a|3;t|A|4;");
 }
 

@@ -13,13 +13,15 @@
 static const char *special(const char *text)
 {
     struct sockaddr_storage sa;
-    if (!ipnet_of_text(text, &sa)) fail_msg("%s is no address", text);
+    if (!ipnet_of_text(text, &sa))
+        fail_msg("%s is no address", text);
     return ipnet_special((struct sockaddr *)&sa);
 }
 
 static void every_special_network_ends_where_it_should(void **state)
 {
-    /* The address before, the first, the last, and the one after; NULL where that is special for another reason. */
+    /* The address before, the first, the last, and the one after; NULL where that is special for
+     * another reason. */
     static const char *const edges[][4] = {
         {NULL, "0.0.0.0", "0.255.255.255", "1.0.0.0"},
         {"9.255.255.255", "10.0.0.0", "10.255.255.255", "11.0.0.0"},
@@ -37,18 +39,23 @@ static void every_special_network_ends_where_it_should(void **state)
         {"223.255.255.255", "224.0.0.0", "239.255.255.255", NULL},
         {NULL, "240.0.0.0", "255.255.255.255", NULL},
         {NULL, "::", "1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "2000::"},
-        {"2000:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff", "2001:200::"},
-        {"2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff",
-         "2001:db9::"},
-        {"3ffe:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff:1000::"},
-        {"3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "4000::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", NULL},
+        {"2000:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+         "2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff", "2001:200::"},
+        {"2001:db7:ffff:ffff:ffff:ffff:ffff:ffff",
+         "2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db9::"},
+        {"3ffe:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+         "3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff:1000::"},
+        {"3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+         "4000::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
         for (size_t k = 0; k < 4; k++) {
-            if (!edges[i][k]) continue;
+            if (!edges[i][k])
+                continue;
             bool want = k == 1 || k == 2;
-            if ((special(edges[i][k]) != NULL) != want) fail_msg("%s is %s", edges[i][k], want ? "special" : "public");
+            if ((special(edges[i][k]) != NULL) != want)
+                fail_msg("%s is %s", edges[i][k], want ? "special" : "public");
         }
 }
 
@@ -85,7 +92,8 @@ static void special_addresses_are_called_what_they_are(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *what = special(cases[i].address);
-        if (!what || strcmp(what, cases[i].what) != 0) fail_msg("%s is %s", cases[i].address, what ? what : "public");
+        if (!what || strcmp(what, cases[i].what) != 0)
+            fail_msg("%s is %s", cases[i].address, what ? what : "public");
     }
     assert_null(special("8.8.8.8"));
     assert_null(special("93.184.215.14"));
@@ -95,8 +103,9 @@ static void special_addresses_are_called_what_they_are(void **state)
 
 static void ipv4_in_ipv6_is_what_it_is_in_ipv4(void **state)
 {
-    static const char *const inner[] = {"127.0.0.1", "10.0.0.1",  "169.254.169.254", "192.168.0.1", "100.64.0.1",
-                                        "0.0.0.0",   "224.0.0.1", "8.8.8.8",         "1.1.1.1"};
+    static const char *const inner[] = {"127.0.0.1",   "10.0.0.1",   "169.254.169.254",
+                                        "192.168.0.1", "100.64.0.1", "0.0.0.0",
+                                        "224.0.0.1",   "8.8.8.8",    "1.1.1.1"};
     (void)state;
     for (size_t i = 0; i < sizeof inner / sizeof inner[0]; i++) {
         unsigned char b[4];
@@ -117,7 +126,8 @@ static bool holds(const char *net, const char *address)
     struct ipnet n;
     struct sockaddr_storage sa;
     struct error err;
-    if (ipnet_parse(net, &n, &err) != 0) fail_msg("%s: %s", net, err.text);
+    if (ipnet_parse(net, &n, &err) != 0)
+        fail_msg("%s: %s", net, err.text);
     assert_true(ipnet_of_text(address, &sa));
     return ipnet_holds(&n, (struct sockaddr *)&sa);
 }
@@ -144,14 +154,16 @@ static void networks_hold_what_is_in_them(void **state)
 
 static void what_is_no_network_is_refused(void **state)
 {
-    static const char *const bad[] = {"",           "10",          "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/",
-                                      "10.0.0.1/8", "fd00::1/8",   "::/129",      "example.com", "10.0.0.0/8x",
-                                      "300.0.0.1",  "10.0.0.0 /8", "0x7f.1",      "127.1"};
+    static const char *const bad[] = {
+        "",           "10",          "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/",
+        "10.0.0.1/8", "fd00::1/8",   "::/129",      "example.com", "10.0.0.0/8x",
+        "300.0.0.1",  "10.0.0.0 /8", "0x7f.1",      "127.1"};
     struct ipnet n;
     struct error err;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        if (ipnet_parse(bad[i], &n, &err) == 0) fail_msg("\"%s\" was taken", bad[i]);
+        if (ipnet_parse(bad[i], &n, &err) == 0)
+            fail_msg("\"%s\" was taken", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
     }
 }

@@ -13,7 +13,8 @@ static struct json parsed(const char *text)
     struct json v;
     const char *why;
     size_t at;
-    if (json_parse(str_of(text), &v, &why, &at) != 0) fail_msg("%s: %s at byte %zu", text, why, at);
+    if (json_parse(str_of(text), &v, &why, &at) != 0)
+        fail_msg("%s: %s at byte %zu", text, why, at);
     return v;
 }
 
@@ -22,7 +23,8 @@ static void refused(struct str text, const char *reason, size_t where)
     const char *why = NULL;
     size_t at = 9999;
     struct json v = {JSON_TRUE, {"kept", 4}};
-    if (json_parse(text, &v, &why, &at) == 0) fail_msg("accepted: %.*s", (int)text.n, text.p);
+    if (json_parse(text, &v, &why, &at) == 0)
+        fail_msg("accepted: %.*s", (int)text.n, text.p);
     assert_string_equal(why, reason);
     assert_int_equal(at, where);
     assert_string_equal(v.raw.p, "kept");
@@ -45,7 +47,8 @@ static void accepts_every_kind_of_value(void **state)
     ACCEPTED("{\"a\":[1,2,{\"b\":[]},[[]]],\"\":{}}");
     ACCEPTED("[0,-0,0.0,1E5,1e-5,123456789012345678901234567890]");
     ACCEPTED("\"\\u0000\\uD800\\/\\b\\f\\n\\r\\t\\\"\\\\\"");
-    ACCEPTED("\"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf\"");
+    ACCEPTED("\"\x7f \xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xf0\x90\x80\x80 "
+             "\xf4\x8f\xbf\xbf\"");
 }
 
 static void value_is_the_text_without_outer_white_space(void **state)
@@ -152,7 +155,8 @@ static void rejects_overlong_truncated_and_too_large_utf8(void **state)
     REFUSED("\"\xc3", "invalid UTF-8", 1);
 }
 
-/* The fast loop takes eight bytes at a time: a special byte must be found at every offset, behind any neighbours. */
+/* The fast loop takes eight bytes at a time: a special byte must be found at every offset, behind
+ * any neighbours. */
 static void finds_a_special_byte_at_every_offset(void **state)
 {
     (void)state;
@@ -192,9 +196,11 @@ static void remembers_each_bracket_at_depth(void **state)
     (void)state;
     struct buf b;
     buf_init(&b, 4096);
-    for (int i = 0; i < 120; i++) buf_adds(&b, "[{\"a\":");
+    for (int i = 0; i < 120; i++)
+        buf_adds(&b, "[{\"a\":");
     buf_adds(&b, "1");
-    for (int i = 0; i < 120; i++) buf_adds(&b, "}]");
+    for (int i = 0; i < 120; i++)
+        buf_adds(&b, "}]");
     assert_int_equal(json_parse((struct str){b.p, b.n}, NULL, NULL, NULL), 0);
     b.p[b.n - 100] = b.p[b.n - 100] == ']' ? '}' : ']';
     assert_int_equal(json_parse((struct str){b.p, b.n}, NULL, NULL, NULL), -1);
@@ -258,7 +264,8 @@ static void unescapes(const char *raw, struct str want)
     json_unescape(parsed(raw).raw, &b);
     assert_false(b.failed);
     assert_int_equal(b.n, want.n);
-    if (want.n) assert_memory_equal(b.p, want.p, want.n);
+    if (want.n)
+        assert_memory_equal(b.p, want.p, want.n);
     buf_release(&b);
 }
 
@@ -286,7 +293,8 @@ static void unescape_replaces_lone_surrogates(void **state)
 static void reads_an_integer(const char *text, int64_t want)
 {
     int64_t got = 77;
-    if (!json_int(parsed(text), &got)) fail_msg("%s is an integer", text);
+    if (!json_int(parsed(text), &got))
+        fail_msg("%s is an integer", text);
     assert_true(got == want);
 }
 
@@ -322,7 +330,8 @@ static void int_refuses_what_is_none_or_does_not_fit(void **state)
                                      "[1]"};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t got = 77;
-        if (json_int(parsed(no[i]), &got)) fail_msg("%s is no integer", no[i]);
+        if (json_int(parsed(no[i]), &got))
+            fail_msg("%s is no integer", no[i]);
         assert_int_equal(got, 77);
     }
 }
@@ -468,7 +477,8 @@ static void utf8_valid_sees_every_byte_of_long_text(void **state)
             text[bad] = '\x80';
             assert_false(utf8_valid((struct str){text, n}, &at));
             assert_int_equal(at, bad);
-            if (bad == 0) continue;
+            if (bad == 0)
+                continue;
             text[bad - 1] = '\xc3'; /* now it is the second half of a character */
             assert_true(utf8_valid((struct str){text, n}, NULL));
         }

@@ -12,9 +12,12 @@
 
 #define S_NS (1000 * MS_NS)
 
-static void end_with(struct meter *m, const char *type, enum sink_status status, int64_t call_ns, int64_t age_ms)
+static void end_with(struct meter *m, const char *type, enum sink_status status, int64_t call_ns,
+                     int64_t age_ms)
 {
-    meter_ended(m, &(struct meter_end){.type = str_of(type), .status = status, .call_ns = call_ns, .age_ms = age_ms});
+    meter_ended(m,
+                &(struct meter_end){
+                    .type = str_of(type), .status = status, .call_ns = call_ns, .age_ms = age_ms});
 }
 
 static void counts_by_type_and_end(void **state)
@@ -88,7 +91,8 @@ static void types_beyond_the_limit_and_long_ones_are_others(void **state)
         }
     assert_int_equal(m.n_types, METER_TYPES);
     assert_int_equal(m.type[METER_TYPES].ends[SINK_DELIVERED], 1 + 2 * 10);
-    for (size_t i = 1; i < METER_TYPES; i++) assert_int_equal(m.type[i].ends[SINK_DELIVERED], 2);
+    for (size_t i = 1; i < METER_TYPES; i++)
+        assert_int_equal(m.type[i].ends[SINK_DELIVERED], 2);
 }
 
 static void bounds_belong_to_their_bucket_and_time_is_never_negative(void **state)
@@ -114,9 +118,10 @@ static void bounds_belong_to_their_bucket_and_time_is_never_negative(void **stat
 
 static struct runner_view working_since(int64_t since_s)
 {
-    return (struct runner_view){.state = PIPELINE_RUNNING,
-                                .timeout_ms = 30000,
-                                .stats = {.stalled_since = since_s * S_NS, .ended_at = since_s * S_NS}};
+    return (struct runner_view){
+        .state = PIPELINE_RUNNING,
+        .timeout_ms = 30000,
+        .stats = {.stalled_since = since_s * S_NS, .ended_at = since_s * S_NS}};
 }
 
 static void judged(const struct runner_view *v, bool ready, bool alive, const char *text)
@@ -164,7 +169,8 @@ static void step_without_end_is_not_alive(void **state)
     v.step_since = 950 * S_NS;
     judged(&v, true, true, "idle");
     v.step_since = 930 * S_NS;
-    judged(&v, false, false, "stands still since 70 s: the store does not answer, or a handler does not return");
+    judged(&v, false, false,
+           "stands still since 70 s: the store does not answer, or a handler does not return");
 }
 
 static void paused_is_ready_and_stopped_is_not(void **state)

@@ -37,19 +37,24 @@ static void writes(const struct event *ev, const char *want)
 static void writes_every_key_in_its_order(void **state)
 {
     (void)state;
-    writes(&full, "{\"id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"seq\":42,\"type\":\"order.created\","
-                  "\"aggregate_type\":\"order\",\"aggregate_id\":\"17\",\"version\":3,\"payload\":{\"total\": 5.00},"
-                  "\"headers\":{\"trace\":\"abc\"},\"created_at\":\"2026-01-02T03:04:05.678Z\",\"consumer\":\"search\","
-                  "\"attempt\":2}\n");
+    writes(&full,
+           "{\"id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"seq\":42,\"type\":\"order.created\","
+           "\"aggregate_type\":\"order\",\"aggregate_id\":\"17\",\"version\":3,\"payload\":{"
+           "\"total\": 5.00},"
+           "\"headers\":{\"trace\":\"abc\"},\"created_at\":\"2026-01-02T03:04:05.678Z\","
+           "\"consumer\":\"search\","
+           "\"attempt\":2}\n");
 }
 
 static void absent_parts_are_null_and_headers_empty(void **state)
 {
     (void)state;
     struct event ev = {.seq = 1, .id = full.id, .type = STR("x")};
-    writes(&ev, "{\"id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"seq\":1,\"type\":\"x\",\"aggregate_type\":null,"
-                "\"aggregate_id\":null,\"version\":null,\"payload\":null,\"headers\":{},"
-                "\"created_at\":\"1970-01-01T00:00:00.000Z\",\"consumer\":\"search\",\"attempt\":2}\n");
+    writes(&ev,
+           "{\"id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"seq\":1,\"type\":\"x\",\"aggregate_"
+           "type\":null,"
+           "\"aggregate_id\":null,\"version\":null,\"payload\":null,\"headers\":{},"
+           "\"created_at\":\"1970-01-01T00:00:00.000Z\",\"consumer\":\"search\",\"attempt\":2}\n");
 }
 
 static void line_breaks_of_the_payload_become_spaces(void **state)
@@ -62,7 +67,8 @@ static void line_breaks_of_the_payload_become_spaces(void **state)
     buf_init(&b, 10000);
     ndjson_write(&b, &ev, STR("c"), 1);
     const char *line = buf_cstr(&b);
-    assert_non_null(strstr(line, "\"payload\":{    \"a\": \"x\\ny\",   \"n\": 1.50e+3 },\"headers\":{ },"));
+    assert_non_null(
+        strstr(line, "\"payload\":{    \"a\": \"x\\ny\",   \"n\": 1.50e+3 },\"headers\":{ },"));
     assert_ptr_equal(strchr(line, '\n'), line + b.n - 1);
     buf_release(&b);
 }
@@ -118,7 +124,8 @@ static struct new_event read_line(struct str line)
 {
     struct error err;
     struct new_event ev;
-    if (ndjson_read(line, NOW, &arena, &ev, &err) != 0) fail_msg("%s", err.text);
+    if (ndjson_read(line, NOW, &arena, &ev, &err) != 0)
+        fail_msg("%s", err.text);
     return ev;
 }
 
@@ -137,9 +144,10 @@ static void refused(struct str line, const char *want)
 static void reads_every_key(void **state)
 {
     (void)state;
-    struct str line = STR("{\"type\":\"a.b\",\"aggregate_type\":\"order\",\"aggregate_id\":\"1\\/2\",\"version\":7,"
-                          "\"payload\":{\"x\": [1]},\"headers\":{\"h\":\"v\"},\"idempotency_key\":\"k\","
-                          "\"tenant\":\"t\",\"delay\":\"1m30s\"}\n");
+    struct str line = STR(
+        "{\"type\":\"a.b\",\"aggregate_type\":\"order\",\"aggregate_id\":\"1\\/2\",\"version\":7,"
+        "\"payload\":{\"x\": [1]},\"headers\":{\"h\":\"v\"},\"idempotency_key\":\"k\","
+        "\"tenant\":\"t\",\"delay\":\"1m30s\"}\n");
     struct new_event ev = read_line(line);
     assert_true(str_is(ev.type, "a.b"));
     assert_true(str_is(ev.aggregate_type, "order"));
@@ -162,7 +170,8 @@ static void missing_and_null_keys_are_absent(void **state)
     assert_null(ev.payload.p);
     assert_false(ev.has_version);
     ev = read_line(
-        STR("{\"type\":\"x\",\"aggregate_type\":null,\"aggregate_id\":null,\"version\":null,\"headers\":null,"
+        STR("{\"type\":\"x\",\"aggregate_type\":null,\"aggregate_id\":null,\"version\":null,"
+            "\"headers\":null,"
             "\"idempotency_key\":null,\"tenant\":null,\"delay\":null,\"payload\":null}"));
     assert_null(ev.aggregate_type.p);
     assert_null(ev.aggregate_id.p);
@@ -201,7 +210,8 @@ static void unknown_keys_are_refused_with_the_nearest(void **state)
 {
     (void)state;
     refused(STR("{\"typ\":\"x\"}"), "unknown key \"typ\"; did you mean \"type\"?");
-    refused(STR("{\"agregate_id\":\"x\"}"), "unknown key \"agregate_id\"; did you mean \"aggregate_id\"?");
+    refused(STR("{\"agregate_id\":\"x\"}"),
+            "unknown key \"agregate_id\"; did you mean \"aggregate_id\"?");
     refused(STR("{\"type\":\"x\",\"seq\":1}"), "unknown key \"seq\"");
     refused(STR("{\"\":1}"), "unknown key \"\"");
     refused(STR("{\"a\\nb\":1}"), "unknown key \"a b\"");
@@ -220,7 +230,8 @@ static void wrong_types_are_refused(void **state)
     refused(STR("{\"version\":1.5}"), "version must be a whole number of 64 bits");
     refused(STR("{\"version\":9223372036854775808}"), "version must be a whole number of 64 bits");
     refused(STR("{\"delay\":5}"), "delay must be a duration such as \"5m\", not a number");
-    refused(STR("{\"delay\":\"5\"}"), "delay: \"5\" has no unit: write ms, s, m, h or d behind the number");
+    refused(STR("{\"delay\":\"5\"}"),
+            "delay: \"5\" has no unit: write ms, s, m, h or d behind the number");
     refused(STR("{\"delay\":\"5m\\u0000\"}"), "delay has a NUL character");
 }
 
@@ -248,7 +259,8 @@ static void a_full_arena_is_out_of_memory(void **state)
     struct new_event ev;
     struct error err;
     arena_init(&tiny, 8);
-    assert_int_equal(ndjson_read(STR("{\"type\":\"\\u0061bcdefghijkl\"}"), NOW, &tiny, &ev, &err), -1);
+    assert_int_equal(ndjson_read(STR("{\"type\":\"\\u0061bcdefghijkl\"}"), NOW, &tiny, &ev, &err),
+                     -1);
     assert_int_equal(err.code, ERR_NOMEM);
     arena_release(&tiny);
 }

@@ -26,7 +26,8 @@ static void slow_has_five_retries_the_last_after_sixteen_minutes(void **state)
     assert_int_equal(p.attempts, 6); /* the first, and five more */
     assert_int_equal(p.base_ms, 60000);
     assert_int_equal(p.cap_ms, 3600000);
-    for (int i = 0; i < 5; i++) assert_int_equal(retry_delay(&p, i + 1, &r), minutes[i] * 60000);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(retry_delay(&p, i + 1, &r), minutes[i] * 60000);
     assert_int_equal(retry_delay(&p, 7, &r), 3600000);
     assert_int_equal(retry_delay(&p, 1000, &r), 3600000);
 }
@@ -39,15 +40,19 @@ static void fast_jitters_over_the_whole_range_and_is_capped(void **state)
     int64_t low = INT64_MAX, high = 0;
     rng_seed(&r, 1);
     assert_int_equal(p.attempts, 5);
-    for (int i = 0; i < 200; i++) assert_in_range(retry_delay(&p, 1, &r), 0, 1000);
+    for (int i = 0; i < 200; i++)
+        assert_in_range(retry_delay(&p, 1, &r), 0, 1000);
     for (int i = 0; i < 2000; i++) {
         int64_t d = retry_delay(&p, 3, &r);
         assert_in_range(d, 0, 4000);
-        if (d < low) low = d;
-        if (d > high) high = d;
+        if (d < low)
+            low = d;
+        if (d > high)
+            high = d;
     }
     assert_true(low < 200 && high > 3800);
-    for (int i = 0; i < 200; i++) assert_in_range(retry_delay(&p, 40, &r), 0, 300000);
+    for (int i = 0; i < 200; i++)
+        assert_in_range(retry_delay(&p, 40, &r), 0, 300000);
 }
 
 static void every_number_can_be_set(void **state)
@@ -76,7 +81,8 @@ static void holding_takes_the_bound_away_unless_one_was_said(void **state)
     assert_int_equal(p.attempts, RETRY_FOREVER);
     assert_int_equal(said.attempts, 9);
     assert_int_equal(retry_horizon(&p), 0);
-    assert_int_equal(retry_delay(&p, 1000000, NULL), p.cap_ms); /* the waits are those of the policy */
+    /* the waits are those of the policy */
+    assert_int_equal(retry_delay(&p, 1000000, NULL), p.cap_ms);
     retry_hold(&p, false);
     assert_int_equal(p.attempts, usual);
 }
@@ -101,8 +107,9 @@ static void what_is_shown_reads_back(void **state)
 static void nonsense_is_refused_with_its_name(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",      "fats",   "base=",   "base=5",  "attempts=0", "jitter=some",
-                                      "cap=x", "slow=1", "outage=", "outage=x"};
+    static const char *const bad[] = {"",           "fats",        "base=", "base=5",
+                                      "attempts=0", "jitter=some", "cap=x", "slow=1",
+                                      "outage=",    "outage=x"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct retry_policy p;
         struct error err = {0};

@@ -19,9 +19,12 @@
 #define TIME 1614265330
 /* And of its header with v1a: Svix's own test has the keys. */
 #define SEED "6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbc="
-#define PRIVATE "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+#define PRIVATE \
+    "whsk_6Xb/dCcHpPea21PS1N9VY/" \
+    "NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 #define PUBLIC "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
-#define SIGNED_A "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="
+#define SIGNED_A \
+    "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="
 static const struct signature_message example = {
     {"msg_p5jXN8AQM9LWM0D4loKWxJek", 28}, TIME, {"{\"test\": 2432232314}", 20}};
 
@@ -31,7 +34,8 @@ static struct signature_keys *keys_of(const char *words)
     struct error err;
     static const struct signature_source from = {NULL, "TEST_SECRETS", SIGNATURE_VERIFY};
     setenv("TEST_SECRETS", words, 1);
-    if (signature_keys_load(&from, &keys, &err) != 0) fail_msg("%s", err.text);
+    if (signature_keys_load(&from, &keys, &err) != 0)
+        fail_msg("%s", err.text);
     return keys;
 }
 
@@ -57,7 +61,8 @@ static void signs_as_the_specification_does(void **state)
 
 static void believes_what_is_genuine_and_nothing_else(void **state)
 {
-    struct signature_keys *keys = keys_of(SECRET), *others = keys_of("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
+    struct signature_keys *keys = keys_of(SECRET),
+                          *others = keys_of("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
     struct signature_message m = example;
     (void)state;
     assert_null(signature_check(keys, &m, STR(SIGNED), TIME));
@@ -71,8 +76,10 @@ static void believes_what_is_genuine_and_nothing_else(void **state)
     assert_non_null(signature_check(keys, &m, STR(""), TIME));
     assert_non_null(signature_check(keys, &m, (struct str){0}, TIME));
     assert_non_null(signature_check(keys, &m, STR("v1,"), TIME));
-    assert_non_null(signature_check(keys, &m, STR("v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), TIME));
-    assert_non_null(signature_check(keys, &m, STR("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OF="), TIME));
+    assert_non_null(
+        signature_check(keys, &m, STR("v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), TIME));
+    assert_non_null(
+        signature_check(keys, &m, STR("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OF="), TIME));
     m.body = STR("{\"test\": 2432232315}");
     assert_non_null(signature_check(keys, &m, STR(SIGNED), TIME));
     m = example, m.id = STR("msg_other");
@@ -109,7 +116,8 @@ static void signs_with_a_private_key_as_others_do(void **state)
 
 static void believes_a_public_key_and_no_other(void **state)
 {
-    struct signature_keys *keys = keys_of(PUBLIC), *both = keys_of(PUBLIC " " SECRET), *secret = keys_of(SECRET);
+    struct signature_keys *keys = keys_of(PUBLIC), *both = keys_of(PUBLIC " " SECRET),
+                          *secret = keys_of(SECRET);
     struct signature_message m = example;
     char flood[SIGNATURES_MAX * sizeof SIGNED_A + sizeof SIGNED_A] = "";
     (void)state;
@@ -122,13 +130,17 @@ static void believes_a_public_key_and_no_other(void **state)
     assert_non_null(signature_check(secret, &m, STR(SIGNED_A), TIME));
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME + 301));
     /* Neither kind passes for the other. */
-    assert_non_null(signature_check(
-        keys, &m, STR("v1,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="),
-        TIME));
-    assert_non_null(signature_check(secret, &m, STR("v1a,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), TIME));
-    assert_non_null(signature_check(
-        keys, &m, STR("v1a,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="),
-        TIME));
+    assert_non_null(signature_check(keys, &m,
+                                    STR("v1,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/"
+                                        "enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="),
+                                    TIME));
+    assert_non_null(
+        signature_check(secret, &m, STR("v1a,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="), TIME));
+    assert_non_null(signature_check(keys, &m,
+                                    STR("v1a,"
+                                        "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+                                        "AAAAAAAAAAAAAAAAAAAAAAAAAAAA=="),
+                                    TIME));
     m.body = STR("{\"test\": 2432232315}");
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
     m = example, m.id = STR("msg_other");
@@ -138,7 +150,9 @@ static void believes_a_public_key_and_no_other(void **state)
     /* A header cannot make us work for ever. */
     m = example;
     for (int i = 0; i < SIGNATURES_MAX; i++)
-        strcat(flood, "v1a,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA== ");
+        strcat(flood, "v1a,"
+                      "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+                      "AAAAAAAAAA== ");
     strcat(flood, SIGNED_A);
     assert_non_null(signature_check(keys, &m, str_of(flood), TIME));
     signature_keys_free(keys);
@@ -180,7 +194,8 @@ static void only_digits_are_a_timestamp(void **state)
     int64_t t = 0;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (signature_timestamp(str_of(bad[i]), &t)) fail_msg("%s was taken", bad[i]);
+        if (signature_timestamp(str_of(bad[i]), &t))
+            fail_msg("%s was taken", bad[i]);
     assert_true(signature_timestamp(STR("1614265330"), &t));
     assert_int_equal(t, TIME);
     assert_true(signature_timestamp(STR("999999999999999"), &t));
@@ -225,9 +240,11 @@ static void memory_of_replays_is_bounded_and_keeps_the_newest(void **state)
     for (int i = 80000; i < 100000; i++) {
         snprintf(id, sizeof id, "msg_%d", i);
         struct signature_message m = {str_of(id), TIME + i / 100, {"", 0}};
-        if (replay_known(r, &m, TIME + 1000) != REPLAY_REPLAY) lost++;
+        if (replay_known(r, &m, TIME + 1000) != REPLAY_REPLAY)
+            lost++;
     }
-    if (lost > 20) fail_msg("%zu of 20000 were forgotten", lost);
+    if (lost > 20)
+        fail_msg("%zu of 20000 were forgotten", lost);
     replay_free(r);
 }
 
@@ -242,10 +259,15 @@ static void refuses_bad_secrets_without_repeating_them(void **state)
         PUBLIC,
         "whsk_",
         "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMQ==",
-        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvw==",
-        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6KvgAA",
-        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kv",
-        "whsec_MfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQ",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/"
+        "NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvw==",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/"
+        "NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6KvgAA",
+        "whsk_6Xb/dCcHpPea21PS1N9VY/"
+        "NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kv",
+        "whsec_"
+        "MfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMfKQMf"
+        "KQ",
     };
     static const struct signature_source variable = {NULL, "TEST_SECRETS", SIGNATURE_SIGN},
                                          file = {"/nonexistent/file", NULL, SIGNATURE_SIGN};
@@ -254,7 +276,8 @@ static void refuses_bad_secrets_without_repeating_them(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         setenv("TEST_SECRETS", bad[i], 1);
-        if (signature_keys_load(&variable, &keys, &err) == 0) fail_msg("%s was taken", bad[i]);
+        if (signature_keys_load(&variable, &keys, &err) == 0)
+            fail_msg("%s was taken", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_null(strstr(err.text, "MfKQ"));
         assert_null(strstr(err.text, "6Xb/"));
@@ -277,7 +300,8 @@ static void new_pairs_work_and_differ(void **state)
     buf_clear(&public);
     assert_int_equal(signature_new_pair(&a, &public, NULL), 0);
     assert_string_not_equal(buf_cstr(&a), buf_cstr(&b));
-    struct signature_keys *mine = keys_of(a.p), *theirs = keys_of(buf_cstr(&public)), *others = keys_of(b.p);
+    struct signature_keys *mine = keys_of(a.p), *theirs = keys_of(buf_cstr(&public)),
+                          *others = keys_of(b.p);
     signature_add(&header, mine, &example);
     assert_null(signature_check(theirs, &example, (struct str){header.p, header.n}, TIME));
     assert_non_null(signature_check(others, &example, (struct str){header.p, header.n}, TIME));
@@ -313,7 +337,8 @@ static void base64_goes_there_and_back(void **state)
                                            {"foob", "Zm9vYg=="},
                                            {"fooba", "Zm9vYmE="},
                                            {"foobar", "Zm9vYmFy"}};
-    static const char *const bad[] = {"Z", "Zg=", "Zh==", "Zm9v!", "Zm9=", "====", "Zg==Zg==", "Z g="};
+    static const char *const bad[] = {"Z",    "Zg=",  "Zh==",     "Zm9v!",
+                                      "Zm9=", "====", "Zg==Zg==", "Z g="};
     struct buf b;
     (void)state;
     buf_init(&b, 256);
@@ -326,7 +351,8 @@ static void base64_goes_there_and_back(void **state)
         assert_string_equal(buf_cstr(&b), pairs[i][0]);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (base64_decode(&b, str_of(bad[i]))) fail_msg("%s was taken", bad[i]);
+        if (base64_decode(&b, str_of(bad[i])))
+            fail_msg("%s was taken", bad[i]);
     buf_release(&b);
 }
 

@@ -40,7 +40,8 @@ static void fields_and_parts_are_put_in(void **state)
 static void what_the_event_lacks_is_named(void **state)
 {
     (void)state;
-    static const char *const cases[][2] = {{"{tenant}", "no tenant"}, {"{type[3]}", "no part number 3"}};
+    static const char *const cases[][2] = {{"{tenant}", "no tenant"},
+                                           {"{type[3]}", "no part number 3"}};
     for (size_t i = 0; i < 2; i++) {
         struct template *t;
         struct error err = {0};
@@ -63,7 +64,8 @@ static void bad_templates_are_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct template *t = NULL;
         struct error err = {0};
-        if (template_new(bad[i], &t, &err) == 0) fail_msg("%s", bad[i]);
+        if (template_new(bad[i], &t, &err) == 0)
+            fail_msg("%s", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
     }
 }

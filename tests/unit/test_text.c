@@ -14,7 +14,8 @@ static int64_t duration(const char *s)
 {
     struct error err;
     int64_t ms = -1;
-    if (text_duration(s, &ms, &err) != 0) fail_msg("%s", err.text);
+    if (text_duration(s, &ms, &err) != 0)
+        fail_msg("%s", err.text);
     return ms;
 }
 
@@ -48,11 +49,13 @@ static void refuses_a_duration_without_unit_and_names_the_units(void **state)
 static void refuses_what_is_no_duration(void **state)
 {
     (void)state;
-    static const char *const no[] = {"", " ", "s", "-1s", "+1s", "1.5h", "5 m", "5m ", "1x", "1hh", "1S", "1sec", "00"};
+    static const char *const no[] = {"",    " ",  "s",   "-1s", "+1s",  "1.5h", "5 m",
+                                     "5m ", "1x", "1hh", "1S",  "1sec", "00"};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t ms = 7;
         struct error err = {.code = 0};
-        if (text_duration(no[i], &ms, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        if (text_duration(no[i], &ms, &err) == 0)
+            fail_msg("accepted \"%s\"", no[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_int_equal(ms, 7);
         assert_int_equal(text_duration(no[i], &ms, NULL), -1);
@@ -62,12 +65,13 @@ static void refuses_what_is_no_duration(void **state)
 static void refuses_more_than_a_hundred_years(void **state)
 {
     (void)state;
-    static const char *const no[] = {"36526d", "36525d1ms", "99999999999999999999ms", "9223372036854775807d",
-                                     "9223372036854775807ms1ms"};
+    static const char *const no[] = {"36526d", "36525d1ms", "99999999999999999999ms",
+                                     "9223372036854775807d", "9223372036854775807ms1ms"};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t ms;
         struct error err;
-        if (text_duration(no[i], &ms, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        if (text_duration(no[i], &ms, &err) == 0)
+            fail_msg("accepted \"%s\"", no[i]);
         assert_non_null(strstr(err.text, "is more than 100 years"));
     }
 }
@@ -77,7 +81,8 @@ static void shows_a_duration(int64_t ms, const char *want)
     char out[32];
     text_duration_show(ms, out);
     assert_string_equal(out, want);
-    if (ms >= 0 && ms < INT64_C(3155760000000)) assert_true(duration(out) == ms);
+    if (ms >= 0 && ms < INT64_C(3155760000000))
+        assert_true(duration(out) == ms);
 }
 
 static void shows_durations_that_read_back_the_same(void **state)
@@ -99,7 +104,8 @@ static int64_t size(const char *s)
 {
     struct error err;
     int64_t n = -1;
-    if (text_size(s, &n, &err) != 0) fail_msg("%s", err.text);
+    if (text_size(s, &n, &err) != 0)
+        fail_msg("%s", err.text);
     return n;
 }
 
@@ -121,12 +127,21 @@ static void reads_sizes_in_powers_of_1024(void **state)
 static void refuses_bad_sizes(void **state)
 {
     (void)state;
-    static const char *const no[] = {
-        "", "K", "-1", "1.5M", "1 M", "1TiB", "1Mi", "1MiBs", "99999999999999999999", "9223372036854775807G"};
+    static const char *const no[] = {"",
+                                     "K",
+                                     "-1",
+                                     "1.5M",
+                                     "1 M",
+                                     "1TiB",
+                                     "1Mi",
+                                     "1MiBs",
+                                     "99999999999999999999",
+                                     "9223372036854775807G"};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t n = 7;
         struct error err = {.code = 0};
-        if (text_size(no[i], &n, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        if (text_size(no[i], &n, &err) == 0)
+            fail_msg("accepted \"%s\"", no[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_int_equal(n, 7);
     }
@@ -138,13 +153,16 @@ static void shows_sizes_in_the_largest_unit_that_is_exact(void **state)
     static const struct {
         int64_t n;
         const char *want;
-    } cases[] = {{0, "0"},          {1500, "1500"},       {1024, "1KiB"},    {1536, "1536"},
-                 {1 << 20, "1MiB"}, {3 << 19, "1536KiB"}, {1 << 30, "1GiB"}, {INT64_MAX, "9223372036854775807"}};
+    } cases[] = {{0, "0"},          {1500, "1500"},
+                 {1024, "1KiB"},    {1536, "1536"},
+                 {1 << 20, "1MiB"}, {3 << 19, "1536KiB"},
+                 {1 << 30, "1GiB"}, {INT64_MAX, "9223372036854775807"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[32];
         text_size_show(cases[i].n, out);
         assert_string_equal(out, cases[i].want);
-        if (cases[i].n < INT64_MAX) assert_true(size(out) == cases[i].n);
+        if (cases[i].n < INT64_MAX)
+            assert_true(size(out) == cases[i].n);
     }
 }
 
@@ -179,11 +197,13 @@ static void refuses_numbers_out_of_bounds(void **state)
 static void refuses_what_is_no_whole_number(void **state)
 {
     (void)state;
-    static const char *const no[] = {"", "-", "x", "1x", " 1", "1 ", "+1", "1.0", "0x10", "1e3", "--1"};
+    static const char *const no[] = {"",   "-",   "x",    "1x",  " 1", "1 ",
+                                     "+1", "1.0", "0x10", "1e3", "--1"};
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t n;
         struct error err;
-        if (text_int(no[i], INT64_MIN, INT64_MAX, &n, &err) == 0) fail_msg("accepted \"%s\"", no[i]);
+        if (text_int(no[i], INT64_MIN, INT64_MAX, &n, &err) == 0)
+            fail_msg("accepted \"%s\"", no[i]);
         assert_non_null(strstr(err.text, "is not a whole number"));
     }
 }
@@ -191,8 +211,9 @@ static void refuses_what_is_no_whole_number(void **state)
 static void reads_yes_and_no_in_all_their_forms(void **state)
 {
     (void)state;
-    static const char *const yes[] = {"yes", "true", "on", "1", "YES"}, *const no[] = {"no", "false", "off", "0",
-                                                                                       "Off"};
+    static const char *const yes[] = {"yes", "true", "on", "1", "YES"}, *const no[] = {
+                                                                            "no", "false", "off",
+                                                                            "0", "Off"};
     bool b;
     for (size_t i = 0; i < 5; i++) {
         b = false;
@@ -210,7 +231,8 @@ static void reads_yes_and_no_in_all_their_forms(void **state)
 static void nearest_finds_what_was_meant(void **state)
 {
     (void)state;
-    static const char *const names[] = {"type", "payload", "aggregate_id", "aggregate_type", "lanes", "lease", NULL};
+    static const char *const names[] = {
+        "type", "payload", "aggregate_id", "aggregate_type", "lanes", "lease", NULL};
     assert_string_equal(text_nearest("typ", names), "type");
     assert_string_equal(text_nearest("tpye", names), "type");
     assert_string_equal(text_nearest("paylaod", names), "payload");
@@ -225,11 +247,13 @@ static void hint_names_the_nearest_or_says_what_there_is(void **state)
     (void)state;
     static const char *const names[] = {"type", "payload", NULL};
     char out[TEXT_HINT];
-    assert_string_equal(text_hint("typ", names, (struct text_hint){0}, out), "; did you mean type?");
+    assert_string_equal(text_hint("typ", names, (struct text_hint){0}, out),
+                        "; did you mean type?");
     assert_string_equal(text_hint("typ", names, (struct text_hint){"{", "}", "there are two"}, out),
                         "; did you mean {type}?");
-    assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", "there are two"}, out),
-                        "; there are two");
+    assert_string_equal(
+        text_hint("colour", names, (struct text_hint){"{", "}", "there are two"}, out),
+        "; there are two");
     assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", NULL}, out), "");
 }
 

@@ -32,10 +32,13 @@ static void fifty_bits_are_random(void **state)
     for (int round = 0; round < 200; round++) {
         struct uuid7 g = {0};
         uuid7_next(&g, 1000, 7, &r, id);
-        if (round == 0) strcpy(first, id);
-        for (int i = 0; i < UUID_TEXT; i++) differs[i] |= id[i] != first[i];
+        if (round == 0)
+            strcpy(first, id);
+        for (int i = 0; i < UUID_TEXT; i++)
+            differs[i] |= id[i] != first[i];
     }
-    for (int i = 0; i < UUID_TEXT; i++) assert_int_equal(differs[i], i == 22 || i > 23);
+    for (int i = 0; i < UUID_TEXT; i++)
+        assert_int_equal(differs[i], i == 22 || i > 23);
 }
 
 static void ids_of_one_generator_only_grow(void **state)

@@ -1,4 +1,5 @@
-/* admin.c: who may do what, and tables that are taken over. What happens is in sql/postgres/functions: allow.sql, adopt.sql. */
+/* admin.c: who may do what, and tables that are taken over. What happens is in
+ * sql/postgres/functions: allow.sql, adopt.sql. */
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -6,39 +7,49 @@
 #include "store/postgres/postgres.h"
 
 /* change_one gives or takes a part, for one consumer or (NULL) for all. */
-static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer, bool *changed,
-                      struct error *err)
+static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer,
+                      bool *changed, struct error *err)
 {
     PGresult *r;
     if (req->revoke)
-        r = pg_query(st, err, "SELECT @schema@.disallow($1, $2, $3)", "sss", req->part, req->role, consumer);
+        r = pg_query(st, err, "SELECT @schema@.disallow($1, $2, $3)", "sss", req->part, req->role,
+                     consumer);
     else
-        r = pg_query(st, err, "SELECT @schema@.allow($1, $2, $3, $4)", "ssss", req->part, req->role, consumer,
-                     req->tenant);
-    if (!r) return -1;
-    if (!req->revoke || pg_true(r, 0, 0)) *changed = true;
+        r = pg_query(st, err, "SELECT @schema@.allow($1, $2, $3, $4)", "ssss", req->part, req->role,
+                     consumer, req->tenant);
+    if (!r)
+        return -1;
+    if (!req->revoke || pg_true(r, 0, 0))
+        *changed = true;
     PQclear(r);
     return 0;
 }
 
-static int change_all(struct pg_store *st, const struct grant_request *req, bool *changed, struct error *err)
+static int change_all(struct pg_store *st, const struct grant_request *req, bool *changed,
+                      struct error *err)
 {
-    if (req->n_consumers == 0) return change_one(st, req, NULL, changed, err);
+    if (req->n_consumers == 0)
+        return change_one(st, req, NULL, changed, err);
     for (size_t i = 0; i < req->n_consumers; i++)
-        if (change_one(st, req, req->consumers[i], changed, err) != 0) return -1;
+        if (change_one(st, req, req->consumers[i], changed, err) != 0)
+            return -1;
     return 0;
 }
 
-int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed, struct error *err)
+int pg_grant(struct store *base, const struct grant_request *req, bool *ret_changed,
+             struct error *err)
 {
     bool changed = false;
-    if (pg_begin(base, err) != 0) return -1;
+    if (pg_begin(base, err) != 0)
+        return -1;
     if (change_all(pg_of(base), req, &changed, err) != 0) {
         pg_rollback(base);
         return -1;
     }
-    if (req->dry_run) pg_rollback(base);
-    else if (pg_commit(base, err) != 0) return -1;
+    if (req->dry_run)
+        pg_rollback(base);
+    else if (pg_commit(base, err) != 0)
+        return -1;
     *ret_changed = changed;
     return 0;
 }
@@ -49,8 +60,10 @@ static int columns_json(const struct adopt_request *req, struct buf *b, struct e
     buf_addc(b, '{');
     for (size_t i = 0; i < req->n_columns; i++) {
         const char *name = req->columns[i], *equals = strchr(name, '=');
-        if (!equals) return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
-        if (i) buf_addc(b, ',');
+        if (!equals)
+            return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
+        if (i)
+            buf_addc(b, ',');
         json_quote(b, (struct str){name, (size_t)(equals - name)});
         buf_addc(b, ':');
         json_quote(b, str_of(equals + 1));
@@ -64,49 +77,56 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
     struct buf columns;
     PGresult *r = NULL;
     buf_init(&columns, 1 << 16);
-    const char *sql =
-        "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, $3::jsonb, $4, $5, $6)";
+    const char *sql = "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, "
+                      "$3::jsonb, $4, $5, $6)";
     if (req->dry_run)
-        sql =
-            "SELECT what <> 'nothing', rows, what = 'change', mapping FROM @schema@.adopt_dry_run($1, $2, $3::jsonb, $4, $5, "
-            "$6)";
+        sql = "SELECT what <> 'nothing', rows, what = 'change', mapping FROM "
+              "@schema@.adopt_dry_run($1, $2, $3::jsonb, $4, $5, "
+              "$6)";
     if (columns_json(req, &columns, err) == 0)
-        r = pg_query(st, err, sql, "ssssss", req->table, req->shape, columns.p, req->existing, req->mark,
-                     req->consumer);
+        r = pg_query(st, err, sql, "ssssss", req->table, req->shape, columns.p, req->existing,
+                     req->mark, req->consumer);
     buf_release(&columns);
     return r;
 }
 
 static PGresult *undo(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
-    if (!req->dry_run) return pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table);
-    return pg_query(st, err, "SELECT @schema@.adopted(@schema@.adopt_source($1)) IS NOT NULL, 0, false, ''", "s",
-                    req->table);
+    if (!req->dry_run)
+        return pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table);
+    return pg_query(st, err,
+                    "SELECT @schema@.adopted(@schema@.adopt_source($1)) IS NOT NULL, 0, false, ''",
+                    "s", req->table);
 }
 
 static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
-    if (!req->dry_run) return pg_query(st, err, "SELECT @schema@.drop_mark($1), 0, false, ''", "s", req->table);
-    return pg_query(
-        st, err,
-        "SELECT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = @schema@.adopt_source($1)), 0, false, ''", "s",
-        req->table);
+    if (!req->dry_run)
+        return pg_query(st, err, "SELECT @schema@.drop_mark($1), 0, false, ''", "s", req->table);
+    return pg_query(st, err,
+                    "SELECT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = "
+                    "@schema@.adopt_source($1)), 0, false, ''",
+                    "s", req->table);
 }
 
 static PGresult *carry_out(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
-    if (req->undo) return undo(st, req, err);
-    if (req->drop_mark) return drop_mark(st, req, err);
+    if (req->undo)
+        return undo(st, req, err);
+    if (req->drop_mark)
+        return drop_mark(st, req, err);
     return adopt(st, req, err);
 }
 
-int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret, struct error *err)
+int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_result *ret,
+             struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* it may have many rows to go through */
     PGresult *r = carry_out(st, req, err);
     st->patient = false;
-    if (!r) return -1;
+    if (!r)
+        return -1;
     *ret = (struct adopt_result){
         .changed = pg_true(r, 0, 0), .copied = pg_int(r, 0, 1), .other_columns = pg_true(r, 0, 2)};
     snprintf(ret->mapping, sizeof ret->mapping, "%s", PQgetvalue(r, 0, 3));

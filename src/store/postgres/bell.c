@@ -1,6 +1,6 @@
-/* bell.c: sleeping without missing a commit, and without making commits wait. sql/postgres/functions/bell.sql tells how.
- * Nothing of this works through a transaction pooler, nor where transactions are prepared for two-phase commit: there the
- * engine polls. */
+/* bell.c: sleeping without missing a commit, and without making commits wait.
+ * sql/postgres/functions/bell.sql tells how. Nothing of this works through a transaction pooler,
+ * nor where transactions are prepared for two-phase commit: there the engine polls. */
 #include <fcntl.h>
 #include <stdio.h>
 
@@ -8,28 +8,35 @@
 #include "store/postgres/postgres.h"
 
 #define NAP_AFTER \
-    (2 * MS_NS)             /* events were found this recently: more may be coming, so don't make producers ring yet */
-#define NAP_MAX 50          /* ms, while a transaction that has emitted stays open */
-#define SQUATTED_WAIT 1000  /* ms; somebody is in the way for as long as he likes, and nobody rings meanwhile */
+    (2 * \
+     MS_NS) /* events were found this recently: more may be coming, so don't make producers ring yet */
+#define NAP_MAX 50 /* ms, while a transaction that has emitted stays open */
+/* ms; somebody is in the way for as long as he likes, and nobody rings meanwhile */
+#define SQUATTED_WAIT 1000
 #define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells */
 
 static int listen_now(struct pg_store *st, struct error *err)
 {
-    if (st->listening || st->pooled) return 0;
+    if (st->listening || st->pooled)
+        return 0;
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_works(), @schema@.bell_channel()", "");
-    if (!r) return -1;
+    if (!r)
+        return -1;
     char text[128];
     const char *channel = PQgetvalue(r, 0, 1); /* outbox_ and hexadecimal digits */
     st->bell_works = pg_true(r, 0, 0);
-    snprintf(text, sizeof text, "LISTEN %s%s%s", channel, st->vacated ? "; NOTIFY " : "", st->vacated ? channel : "");
+    snprintf(text, sizeof text, "LISTEN %s%s%s", channel, st->vacated ? "; NOTIFY " : "",
+             st->vacated ? channel : "");
     PQclear(r);
-    if (st->bell_works && pg_simple(st, text, err) != 0) return -1;
+    if (st->bell_works && pg_simple(st, text, err) != 0)
+        return -1;
     st->listening = true;
     st->vacated = false;
     return 0;
 }
 
-/* heard takes what rang out of libpq's hands. It may have read it along with an answer: then the socket tells nothing. */
+/* heard takes what rang out of libpq's hands. It may have read it along with an answer: then the
+ * socket tells nothing. */
 static void heard(struct pg_store *st)
 {
     for (PGnotify *n; (n = PQnotifies(st->db));) {
@@ -43,34 +50,41 @@ static void heard(struct pg_store *st)
 static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_squatters()", "");
-    if (!r) return -1;
+    if (!r)
+        return -1;
     snprintf(st->squatter, sizeof st->squatter, "%s", PQgetvalue(r, 0, 0));
     PQclear(r);
     *nap_ms = SQUATTED_WAIT;
     return 0;
 }
 
-/* pg_bell_sleep takes a worker to bed. Returns 1 if it must look once more: the lock is new to it, so an emit that committed just
- * before did not ring; or it was told that the holder got up, who may have found by its sweep what nobody rang for. So a relay
- * with a long sweep looks when it starts, when it connects anew, and whenever the holder beside it gets up. A listener that was
+/* pg_bell_sleep takes a worker to bed. Returns 1 if it must look once more: the lock is new to it,
+ * so an emit that committed just before did not ring; or it was told that the holder got up, who
+ * may have found by its sweep what nobody rang for. So a relay with a long sweep looks when it
+ * starts, when it connects anew, and whenever the holder beside it gets up. A listener that was
  * told, or has waited for its time, asks anew: whoever held the lock may have got up. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
     enum bell_state was = st->bell;
-    if (listen_now(st, err) != 0) return -1;
-    if (!st->bell_works || st->pooled) return 0;
+    if (listen_now(st, err) != 0)
+        return -1;
+    if (!st->bell_works || st->pooled)
+        return 0;
     *nap_ms = 0;
-    if (was == BELL_HOLDER) return 0;
+    if (was == BELL_HOLDER)
+        return 0;
     if (was == BELL_AWAKE && clock_mono(st->opt.clock) - st->found_at < NAP_AFTER) {
         *nap_ms = 1;
         return 0;
     }
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", was == BELL_LISTENER);
-    if (!r) return -1;
+    if (!r)
+        return -1;
     char said = *PQgetvalue(r, 0, 0);
     PQclear(r);
     st->bell = said == 'h' ? BELL_HOLDER : said == 'l' ? BELL_LISTENER : BELL_AWAKE;
-    if (said == 's') return squatted(st, nap_ms, err);
+    if (said == 's')
+        return squatted(st, nap_ms, err);
     st->squatter[0] = '\0';
     if (st->bell != BELL_AWAKE) {
         bool look = st->bell != was || st->told;
@@ -80,7 +94,8 @@ int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
         return look;
     }
     st->nap_ms = st->nap_ms ? st->nap_ms * 2 : 1; /* somebody has emitted and not committed yet */
-    if (st->nap_ms > NAP_MAX) st->nap_ms = NAP_MAX;
+    if (st->nap_ms > NAP_MAX)
+        st->nap_ms = NAP_MAX;
     *nap_ms = st->nap_ms;
     return 0;
 }
@@ -89,27 +104,33 @@ int pg_bell_wake(struct pg_store *st, struct error *err)
 {
     st->found_at = clock_mono(st->opt.clock);
     st->nap_ms = 0;
-    if (st->bell == BELL_AWAKE) return 0;
+    if (st->bell == BELL_AWAKE)
+        return 0;
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_wake($1)", "b", st->bell == BELL_HOLDER);
     st->bell = BELL_AWAKE;
-    if (!r) return -1;
+    if (!r)
+        return -1;
     PQclear(r);
     return 0;
 }
 
-/* pg_bell_fd: where libpq has heard the bell already, the descriptor is one that is always readable. */
+/* pg_bell_fd: where libpq has heard the bell already, the descriptor is one that is always
+ * readable. */
 int pg_bell_fd(struct store *base)
 {
     struct pg_store *st = pg_of(base);
-    if (!st->db || !st->listening || !st->bell_works) return -1;
+    if (!st->db || !st->listening || !st->bell_works)
+        return -1;
     heard(st);
-    if (st->rang && st->rang_fd < 0) st->rang_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (st->rang && st->rang_fd < 0)
+        st->rang_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return st->rang && st->rang_fd >= 0 ? st->rang_fd : PQsocket(st->db);
 }
 
 void pg_bell_clear(struct store *base)
 {
     struct pg_store *st = pg_of(base);
-    if (st->db && PQconsumeInput(st->db)) heard(st);
+    if (st->db && PQconsumeInput(st->db))
+        heard(st);
     st->rang = false;
 }

@@ -1,21 +1,24 @@
-/* effects.c: a transaction in which the application's handlers work, and which settles their claim as well. */
+/* effects.c: a transaction in which the application's handlers work, and which settles their claim
+ * as well. */
 #include "base/buf.h"
 #include "store/postgres/postgres.h"
 
 #define ARRAY_BYTES (16 << 20)
 
-/* What set_up sets for our own statements is nothing for those of others. And nothing is prepared from here on: DISCARD
- * ALL would take it away. */
+/* What set_up sets for our own statements is nothing for those of others. And nothing is prepared
+ * from here on: DISCARD ALL would take it away. */
 int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->lent = true;
     st->idle_ms = idle_ms;
-    if (st->pooled) return 0;
+    if (st->pooled)
+        return 0;
     return pg_simple(
         st,
         "RESET search_path; RESET client_min_messages; RESET standard_conforming_strings; RESET "
-        "enable_seqscan; RESET enable_bitmapscan; RESET enable_indexscan; RESET enable_indexonlyscan; RESET "
+        "enable_seqscan; RESET enable_bitmapscan; RESET enable_indexscan; RESET "
+        "enable_indexonlyscan; RESET "
         "enable_nestloop; RESET jit; RESET plan_cache_mode",
         err);
 }
@@ -23,17 +26,22 @@ int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 /* pg_speak_utf8: a handler may have set another encoding on the connection it was lent. */
 int pg_speak_utf8(struct pg_store *st, struct error *err)
 {
-    if (!st->lent || strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0) return 0;
-    if (PQsetClientEncoding(st->db, "UTF8") == 0) return 0;
+    if (!st->lent || strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
+        return 0;
+    if (PQsetClientEncoding(st->db, "UTF8") == 0)
+        return 0;
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                    "%s: a handler has set another client_encoding, and it cannot be set back", st->shown);
+                    "%s: a handler has set another client_encoding, and it cannot be set back",
+                    st->shown);
 }
 
 enum tx_state pg_tx_state(struct store *base)
 {
     struct pg_store *st = pg_of(base);
-    if (PQstatus(st->db) != CONNECTION_OK) return TX_LOST;
-    if (!st->in_tx) return TX_GONE;
+    if (PQstatus(st->db) != CONNECTION_OK)
+        return TX_LOST;
+    if (!st->in_tx)
+        return TX_GONE;
     switch (PQtransactionStatus(st->db)) {
     case PQTRANS_INTRANS: return TX_OPEN;
     case PQTRANS_INERROR: return TX_FAILED;
@@ -47,11 +55,14 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
                                        "ROLLBACK TO outbox_handler; RELEASE outbox_handler"};
     struct error why;
     bool gone = pg_tx_state(base) == TX_GONE;
-    if (!gone && pg_simple(pg_of(base), text[what], &why) == 0) return 0;
+    if (!gone && pg_simple(pg_of(base), text[what], &why) == 0)
+        return 0;
     if (gone ||
-        strcmp(pg_of(base)->state, "3B001") == 0) /* no such savepoint: not by its text, which may be in any language */
+        /* no such savepoint: not by its text, which may be in any language */
+        strcmp(pg_of(base)->state, "3B001") == 0)
         return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
-    if (err) *err = why;
+    if (err)
+        *err = why;
     return -1;
 }
 
@@ -61,7 +72,8 @@ static void add_element(struct buf *b, struct str s)
     buf_addc(b, b->n > 1 ? ',' : ' ');
     buf_addc(b, '"');
     for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '"' || s.p[i] == '\\') buf_addc(b, '\\');
+        if (s.p[i] == '"' || s.p[i] == '\\')
+            buf_addc(b, '\\');
         buf_addc(b, s.p[i]);
     }
     buf_addc(b, '"');
@@ -73,7 +85,8 @@ struct arrays {
     size_t n;
 };
 
-static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n, struct error *err)
+static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
+                     struct error *err)
 {
     a->n = 0;
     buf_init(&a->handlers, ARRAY_BYTES);
@@ -81,7 +94,8 @@ static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *sk
     buf_addc(&a->handlers, '{');
     buf_addc(&a->keys, '{');
     for (size_t i = 0; i < n; i++) {
-        if (skip && skip[i]) continue;
+        if (skip && skip[i])
+            continue;
         add_element(&a->handlers, k[i].handler);
         add_element(&a->keys, k[i].key);
         a->n++;
@@ -97,26 +111,30 @@ static void arrays_release(struct arrays *a)
     buf_release(&a->keys);
 }
 
-int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret,
+               struct error *err)
 {
     struct pg_store *st = pg_of(base);
     struct arrays a;
     PGresult *r = NULL;
     if (arrays_of(&a, k, NULL, n, err) == 0)
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p, a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p,
+                     a.keys.p);
     arrays_release(&a);
-    if (!r) return -1;
+    if (!r)
+        return -1;
     memset(ret, 0, n * sizeof *ret);
     for (int i = 0; i < PQntuples(r); i++) {
         int64_t at = pg_int(r, i, 0);
-        if (at >= 1 && (size_t)at <= n) ret[at - 1] = true;
+        if (at >= 1 && (size_t)at <= n)
+            ret[at - 1] = true;
     }
     PQclear(r);
     return 0;
 }
 
-int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
-                   struct error *err)
+int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n,
+                   bool *ret_all, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     struct arrays a;
@@ -124,11 +142,13 @@ int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *sk
     int bad = arrays_of(&a, k, skip, n, err);
     *ret_all = true;
     if (!bad && a.n > 0) {
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p, a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p,
+                     a.keys.p);
         bad = r ? 0 : -1;
     }
     arrays_release(&a);
-    if (r) *ret_all = pg_true(r, 0, 0);
+    if (r)
+        *ret_all = pg_true(r, 0, 0);
     PQclear(r);
     return bad;
 }

@@ -22,7 +22,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col)
 /* time_ms: 0 for NULL; the infinities become the ends of what fits. */
 static int64_t time_ms(const PGresult *r, int row, int col)
 {
-    if (PQgetlength(r, row, col) != 8) return 0;
+    if (PQgetlength(r, row, col) != 8)
+        return 0;
     int64_t us = be64(PQgetvalue(r, row, col));
     int64_t ms = us / 1000 - (us % 1000 < 0);
     return ms > INT64_MAX - EPOCH_MS ? INT64_MAX : ms + EPOCH_MS;
@@ -34,7 +35,8 @@ static void uuid_text(const char *bytes, char *to)
     static const char hex[] = "0123456789abcdef";
     for (int i = 0; i < 16; i++) {
         unsigned char c = (unsigned char)bytes[i];
-        if (i == 4 || i == 6 || i == 8 || i == 10) *to++ = '-';
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *to++ = '-';
         *to++ = hex[c >> 4];
         *to++ = hex[c & 15];
     }
@@ -44,7 +46,8 @@ static void uuid_text(const char *bytes, char *to)
 /* keep copies one column to *at and steps past it and its NUL. */
 static struct str keep(const PGresult *r, int row, int col, char **at)
 {
-    if (PQgetisnull(r, row, col)) return (struct str){NULL, 0};
+    if (PQgetisnull(r, row, col))
+        return (struct str){NULL, 0};
     struct str s = {*at, (size_t)PQgetlength(r, row, col)};
     memcpy(*at, PQgetvalue(r, row, col), s.n + 1); /* libpq puts a NUL behind every value */
     *at += s.n + 1;
@@ -57,7 +60,8 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
     struct str *to[TEXTS] = {&ev->type,    &ev->aggregate_type, &ev->aggregate_id,   &ev->payload,
                              &ev->headers, &ev->tenant,         &ev->idempotency_key};
     size_t size = UUID_TEXT + 1;
-    for (int i = 0; i < TEXTS; i++) size += (size_t)PQgetlength(r, row, columns[i]) + 1;
+    for (int i = 0; i < TEXTS; i++)
+        size += (size_t)PQgetlength(r, row, columns[i]) + 1;
     *ev = (struct event){
         .seq = pg_binary_int8(r, row, 0),
         .has_version = !PQgetisnull(r, row, 5),
@@ -66,11 +70,13 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
         .not_before = time_ms(r, row, 10),
     };
     char *at = arena_raw(a, size);
-    if (!at) return false;
+    if (!at)
+        return false;
     ev->id = (struct str){at, UUID_TEXT};
     uuid_text(PQgetvalue(r, row, 1), at);
     at += UUID_TEXT + 1;
-    for (int i = 0; i < TEXTS; i++) *to[i] = keep(r, row, columns[i], &at);
+    for (int i = 0; i < TEXTS; i++)
+        *to[i] = keep(r, row, columns[i], &at);
     ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
     return true;
 }

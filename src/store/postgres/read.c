@@ -1,44 +1,54 @@
-/* read.c: the events of a claim, and those of the next one ahead of it. This is where a drain spends its time. */
+/* read.c: the events of a claim, and those of the next one ahead of it. This is where a drain
+ * spends its time. */
 #include <stdlib.h>
 
 #include "store/postgres/postgres.h"
 
-#define AHEAD_MIN 1000 /* of seq, left in the window: what makes reading ahead worth a second connection */
-#define ROW_GUESS 500  /* bytes of an event, before any was seen */
+/* of seq, left in the window: what makes reading ahead worth a second connection */
+#define AHEAD_MIN 1000
+#define ROW_GUESS 500 /* bytes of an event, before any was seen */
 
-/* What window_events gives, written out: with order and limit in each branch the server merges them as they come, off two
- * indexes, and reads no row too many. Mostly there is no late branch: no transaction was running at the older snapshot. */
+/* What window_events gives, written out: with order and limit in each branch the server merges them
+ * as they come, off two indexes, and reads no row too many. Mostly there is no late branch: no
+ * transaction was running at the older snapshot. */
 #define FRESH \
-    "SELECT " PG_EVENT_COLUMNS " FROM @schema@.event e WHERE e.seq > greatest($4::bigint, $2::bigint) AND e.seq <= " \
-    "$5::bigint AND xid8ge(e.xid, pg_snapshot_xmax($1::pg_snapshot)) AND pg_visible_in_snapshot(e.xid, $3::pg_snapshot)"
+    "SELECT " PG_EVENT_COLUMNS \
+    " FROM @schema@.event e WHERE e.seq > greatest($4::bigint, $2::bigint) AND e.seq <= " \
+    "$5::bigint AND xid8ge(e.xid, pg_snapshot_xmax($1::pg_snapshot)) AND " \
+    "pg_visible_in_snapshot(e.xid, $3::pg_snapshot)"
 #define LATE \
-    "SELECT " PG_EVENT_COLUMNS " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), LATERAL (SELECT i.* FROM " \
-    "@schema@.event i WHERE i.xid = late.xid AND i.seq > $4::bigint AND i.seq <= $5::bigint ORDER BY i.seq OFFSET 0) AS e " \
+    "SELECT " PG_EVENT_COLUMNS \
+    " FROM pg_snapshot_xip($1::pg_snapshot) AS late (xid), LATERAL (SELECT i.* FROM " \
+    "@schema@.event i WHERE i.xid = late.xid AND i.seq > $4::bigint AND i.seq <= $5::bigint " \
+    "ORDER BY i.seq OFFSET 0) AS e " \
     "WHERE pg_visible_in_snapshot(late.xid, $3::pg_snapshot)"
 #define WANTED \
-    " AND ((SELECT @schema@.type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT @schema@.type_like($7))::text[])) AND " \
+    " AND ((SELECT @schema@.type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
+    "@schema@.type_like($7))::text[])) AND " \
     "@schema@.lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
 #define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
 #define BOTH(filter) \
-    "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED ")) e" ORDERED
+    "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED \
+    ")) e" ORDERED
 
 static const char fresh_sql[] = FRESH ORDERED, both_sql[] = BOTH("");
 static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] = BOTH(WANTED);
-static const char parked_sql[] =
-    "SELECT " PG_EVENT_COLUMNS
-    ", e.attempts::bigint, e.careful::int::bigint, coalesce(e.failing_ms, 0), e.proven::int::bigint "
-    "FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
+static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
+                                 ", e.attempts::bigint, e.careful::int::bigint, "
+                                 "coalesce(e.failing_ms, 0), e.proven::int::bigint "
+                                 "FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
 
-static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req, int lane,
-                       const struct pg_window *w, size_t max, struct error *err)
+static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req,
+                       int lane, const struct pg_window *w, size_t max, struct error *err)
 {
     size_t n = strlen(w->seen);
     bool late = n > 0 && w->seen[n - 1] != ':'; /* xmin:xmax:xip,xip,... */
     if (req->lanes == 1 && !filter_has_types(req->filter))
-        return pg_send(st, link, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor, w->target, w->from,
-                       w->to, (int64_t)max);
-    return pg_send(st, link, err, late ? both_wanted_sql : fresh_wanted_sql, "sisiiisii", w->seen, w->floor, w->target,
-                   w->from, w->to, (int64_t)max, req->events ? req->events : "", (int64_t)req->lanes, (int64_t)lane);
+        return pg_send(st, link, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor,
+                       w->target, w->from, w->to, (int64_t)max);
+    return pg_send(st, link, err, late ? both_wanted_sql : fresh_wanted_sql, "sisiiisii", w->seen,
+                   w->floor, w->target, w->from, w->to, (int64_t)max,
+                   req->events ? req->events : "", (int64_t)req->lanes, (int64_t)lane);
 }
 
 static bool wanted(const struct filter *f, const struct event *ev)
@@ -48,17 +58,21 @@ static bool wanted(const struct filter *f, const struct event *ev)
 
 static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
 {
-    if (c->n < c->cap) return 0;
+    if (c->n < c->cap)
+        return 0;
     size_t cap = c->cap ? 4 * c->cap : 64;
     struct event *ev = arena_alloc(a, cap * sizeof *ev);
-    if (!ev) return err_nomem(err);
-    if (c->n) memcpy(ev, c->ev, c->n * sizeof *ev);
+    if (!ev)
+        return err_nomem(err);
+    if (c->n)
+        memcpy(ev, c->ev, c->n * sizeof *ev);
     c->ev = ev;
     c->cap = cap;
     return 0;
 }
 
-/* take_past reads what a parked event has been through; returns whether somebody had it in hand, and so had looked at it. */
+/* take_past reads what a parked event has been through; returns whether somebody had it in hand,
+ * and so had looked at it. */
 static bool take_past(const PGresult *r, struct event *ev)
 {
     ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
@@ -67,59 +81,72 @@ static bool take_past(const PGresult *r, struct event *ev)
     return pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
 }
 
-/* take_row adds one row to the chunk if the filter wants it. What was parked by somebody who had it in hand was wanted then,
- * whatever the filter is now; only what a worker left that vanished has not been looked at, for the server cannot. */
-static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c, struct error *err)
+/* take_row adds one row to the chunk if the filter wants it. What was parked by somebody who had it
+ * in hand was wanted then, whatever the filter is now; only what a worker left that vanished has
+ * not been looked at, for the server cannot. */
+static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
+                    struct error *err)
 {
-    if (grow(c, a, err) != 0) return -1;
+    if (grow(c, a, err) != 0)
+        return -1;
     struct event *ev = &c->ev[c->n];
-    if (!pg_event_row(r, 0, a, ev)) return err_nomem(err);
+    if (!pg_event_row(r, 0, a, ev))
+        return err_nomem(err);
     bool looked_at = false;
-    if (PQnfields(r) > PG_EVENT_COLUMN_COUNT) looked_at = take_past(r, ev);
+    if (PQnfields(r) > PG_EVENT_COLUMN_COUNT)
+        looked_at = take_past(r, ev);
     c->scanned++;
     c->last = ev->seq;
-    if (!looked_at && !wanted(f, ev)) return 0;
+    if (!looked_at && !wanted(f, ev))
+        return 0;
     c->bytes += event_bytes(ev);
     c->n++;
     return 0;
 }
 
 /* read_rows reads what was sent, until its end or max_bytes. */
-static int read_rows(struct pg_store *st, enum pg_link link, const struct claim_request *req, struct arena *a,
-                     struct pg_chunk *c, struct error *err)
+static int read_rows(struct pg_store *st, enum pg_link link, const struct claim_request *req,
+                     struct arena *a, struct pg_chunk *c, struct error *err)
 {
     PGresult *r;
     int more;
     *c = (struct pg_chunk){0};
     while ((more = pg_next_row(st, link, &r, err)) == 1) {
-        if (c->scanned > 0 && c->bytes >= req->max_bytes) c->cut = true;
+        if (c->scanned > 0 && c->bytes >= req->max_bytes)
+            c->cut = true;
         int bad = c->cut ? 0 : take_row(req->filter, r, a, c, err);
         PQclear(r);
-        if (!bad && !c->cut) continue;
+        if (!bad && !c->cut)
+            continue;
         pg_stop(st, link);
         return bad;
     }
-    if (more == 0 && c->n) st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
+    if (more == 0 && c->n)
+        st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
     return more;
 }
 
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane, const struct pg_window *w,
-                   size_t max, struct arena *a, struct pg_chunk *c, struct error *err)
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
+                   const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *c,
+                   struct error *err)
 {
-    if (send_window(st, PG_MAIN, req, lane, w, max, err) != 0) return -1;
+    if (send_window(st, PG_MAIN, req, lane, w, max, err) != 0)
+        return -1;
     return read_rows(st, PG_MAIN, req, a, c, err);
 }
 
-int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch, struct arena *a,
-                   struct pg_chunk *c, struct error *err)
+int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
+                   struct arena *a, struct pg_chunk *c, struct error *err)
 {
-    if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, epoch) != 0) return -1;
+    if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, epoch) != 0)
+        return -1;
     return read_rows(st, PG_MAIN, req, a, c, err);
 }
 
 /* ---- ahead ---- */
 
-/* rows_for: how many events to ask for, so that they fit into max_bytes if they are like those before. */
+/* rows_for: how many events to ask for, so that they fit into max_bytes if they are like those
+ * before. */
 static size_t rows_for(const struct pg_store *st, const struct claim_request *req)
 {
     size_t each = st->row_bytes ? st->row_bytes : ROW_GUESS, fit = req->max_bytes / each + 1;
@@ -128,38 +155,47 @@ static size_t rows_for(const struct pg_store *st, const struct claim_request *re
 
 void pg_ahead_forget(struct pg_store *st)
 {
-    if (st->ahead.sent) pg_stop(st, PG_READER);
+    if (st->ahead.sent)
+        pg_stop(st, PG_READER);
     st->ahead.sent = st->ahead.ready = false;
 }
 
 static bool keep_text(char **to, const char *text)
 {
-    if (*to && strcmp(*to, text) == 0) return true;
+    if (*to && strcmp(*to, text) == 0)
+        return true;
     free(*to);
     *to = strdup(text);
     return *to != NULL;
 }
 
-/* send_next asks for the events behind `from`. That it fails is no failure: they are read later, then. */
+/* send_next asks for the events behind `from`. That it fails is no failure: they are read later,
+ * then. */
 static void send_next(struct pg_store *st, const struct claim_request *req, int64_t from)
 {
     struct pg_ahead *h = &st->ahead;
     size_t rows = rows_for(st, req);
-    struct pg_window w = {.seen = h->seen, .target = h->target, .floor = h->floor, .from = from, .end = h->end};
-    if (h->end - from < AHEAD_MIN) return;
+    struct pg_window w = {
+        .seen = h->seen, .target = h->target, .floor = h->floor, .from = from, .end = h->end};
+    if (h->end - from < AHEAD_MIN)
+        return;
     w.to = h->end - from > 4 * (int64_t)rows ? from + 4 * (int64_t)rows : h->end;
-    if (send_window(st, PG_READER, req, h->lane, &w, rows, NULL) != 0) return;
+    if (send_window(st, PG_READER, req, h->lane, &w, rows, NULL) != 0)
+        return;
     h->sent = true;
     h->from = w.from;
     h->to = w.to;
     h->asked = rows;
 }
 
-void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane, const struct pg_window *w)
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
+                    const struct pg_window *w)
 {
     struct pg_ahead *h = &st->ahead;
-    if (req->lanes > 1) return; /* the next claim is another lane's */
-    if (!keep_text(&h->seen, w->seen) || !keep_text(&h->target, w->target)) return;
+    if (req->lanes > 1)
+        return; /* the next claim is another lane's */
+    if (!keep_text(&h->seen, w->seen) || !keep_text(&h->target, w->target))
+        return;
     memcpy(h->consumer, req->consumer, strlen(req->consumer) + 1);
     h->filter = req->filter;
     h->lane = lane;
@@ -171,7 +207,8 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int la
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;
-    if (!h->sent || h->ready) return;
+    if (!h->sent || h->ready)
+        return;
     h->sent = false;
     arena_reset(&h->a);
     if (read_rows(st, PG_READER, req, &h->a, &h->c, NULL) != 0) {
@@ -182,17 +219,20 @@ void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
     h->c_from = h->from;
     h->c_to = h->c.scanned == h->asked || h->c.cut ? h->c.last : h->to;
     h->c_asked = h->asked;
-    if (h->ready) send_next(st, req, h->c_to);
+    if (h->ready)
+        send_next(st, req, h->c_to);
 }
 
-bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a, struct pg_chunk *ret,
-                   struct pg_window *ret_w)
+bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
+                   struct pg_chunk *ret, struct pg_window *ret_w)
 {
     struct pg_ahead *h = &st->ahead;
-    if (!h->sent && !h->ready) return false;
+    if (!h->sent && !h->ready)
+        return false;
     bool same = strcmp(h->consumer, req->consumer) == 0 && h->filter == req->filter &&
                 h->lane == req->lane_hint % req->lanes && a->used == 0;
-    if (same) pg_ahead_fill(st, req);
+    if (same)
+        pg_ahead_fill(st, req);
     if (!same || !h->ready || h->c_asked > req->max_events || 2 * h->c_asked < rows_for(st, req)) {
         pg_ahead_forget(st);
         return false;
@@ -202,7 +242,11 @@ bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct 
     *a = mine;
     h->ready = false;
     *ret = h->c;
-    *ret_w = (struct pg_window){
-        .seen = h->seen, .target = h->target, .floor = h->floor, .from = h->c_from, .to = h->c_to, .end = h->end};
+    *ret_w = (struct pg_window){.seen = h->seen,
+                                .target = h->target,
+                                .floor = h->floor,
+                                .from = h->c_from,
+                                .to = h->c_to,
+                                .end = h->end};
     return true;
 }

@@ -1,5 +1,5 @@
-/* turn.c: handing out work. What happens is in sql/postgres/functions/turn.sql; here are its parameters, its answer, and
- * the events that belong to it, read ahead where possible. */
+/* turn.c: handing out work. What happens is in sql/postgres/functions/turn.sql; here are its
+ * parameters, its answer, and the events that belong to it, read ahead where possible. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -8,7 +8,8 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
-#define STANDBY_WAIT 1000       /* ms; another owner has the lane, and nobody tells when it leaves */
+/* ms; another owner has the lane, and nobody tells when it leaves */
+#define STANDBY_WAIT 1000
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 
 /* What one turn has to do with. */
@@ -26,25 +27,31 @@ struct turning {
 
 /* ---- the settlement as JSON ---- */
 
-/* add_text: what a sink said need not be UTF-8, nor short, but what goes into the database must be. */
+/* add_text: what a sink said need not be UTF-8, nor short, but what goes into the database must
+ * be. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
     char kept[TEXT_KEPT_MAX];
-    if (!text) return;
+    if (!text)
+        return;
     buf_addf(b, ",\"%s\":", name);
     json_quote(b, str_of(text_kept(text, kept)));
 }
 
-static int outcomes_json(const struct turning *t, const struct settlement *s, struct buf *b, struct error *err)
+static int outcomes_json(const struct turning *t, const struct settlement *s, struct buf *b,
+                         struct error *err)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
     buf_addc(b, '[');
-    if (t->passed_over) buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
+    if (t->passed_over)
+        buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
     for (size_t i = 0; s && i < s->n; i++) {
         const struct outcome *o = &s->out[i];
-        buf_addf(b, "%s{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld", i ? "," : "",
-                 (long long)o->ev->seq, kinds[o->kind], o->attempts, (long long)o->delay_ms);
-        if (o->proven) buf_adds(b, ",\"proven\":true");
+        buf_addf(b, "%s{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld",
+                 i ? "," : "", (long long)o->ev->seq, kinds[o->kind], o->attempts,
+                 (long long)o->delay_ms);
+        if (o->proven)
+            buf_adds(b, ",\"proven\":true");
         add_text(b, "error", o->error);
         if (o->kind == OUTCOME_DELIVERED) {
             add_text(b, "receipt", o->receipt);
@@ -72,7 +79,8 @@ static int marks_json(const struct settlement *s, struct buf *b, struct error *e
 static void known_array(const struct claim_request *req, struct buf *b)
 {
     buf_addc(b, '{');
-    for (size_t i = 0; req && i < req->n_known; i++) buf_addf(b, "%s%lld", i ? "," : "", (long long)req->known[i]);
+    for (size_t i = 0; req && i < req->n_known; i++)
+        buf_addf(b, "%s%lld", i ? "," : "", (long long)req->known[i]);
     buf_addc(b, '}');
 }
 
@@ -104,37 +112,46 @@ enum {
     C_END
 };
 #define TURN_SQL \
-    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, wait_ms, now_ms, epoch, lane, n, " \
-    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, $3, $4, $5::pg_catalog.jsonb, " \
-    "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, $21, $22, $23, " \
+    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, " \
+    "wait_ms, now_ms, epoch, lane, n, " \
+    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, " \
+    "$3, $4, $5::pg_catalog.jsonb, " \
+    "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, " \
+    "$21, $22, $23, " \
     "@version@, $24::pg_catalog.jsonb)"
 #define TURN_TYPES "ssiisiiiiibbississisiiis"
 /* Effects of the application's are settled in their own transaction: every name has its schema. */
 static const char turn_sql[] = PG_NAMED TURN_SQL;
 
-/* pull_next: the turn has pulled in what a wrong clock parked, if that was due. Else whoever waits comes back when it is. */
+/* pull_next: the turn has pulled in what a wrong clock parked, if that was due. Else whoever waits
+ * comes back when it is. */
 static void pull_next(struct pg_store *st, int64_t *wait_ms)
 {
     int64_t mono = clock_mono(st->opt.clock);
-    if (*wait_ms <= 0) return;
+    if (*wait_ms <= 0)
+        return;
     if (pull_due(&st->pull, mono)) {
         pull_done(&st->pull, mono);
         return;
     }
     int64_t left = pull_left_ms(&st->pull, mono);
-    if (left < *wait_ms) *wait_ms = left;
+    if (left < *wait_ms)
+        *wait_ms = left;
 }
 
-/* tried counts the events that were not given back. The server cannot: what the predicate excludes it does not know. */
+/* tried counts the events that were not given back. The server cannot: what the predicate excludes
+ * it does not know. */
 static int64_t tried(const struct settlement *s)
 {
     int64_t n = 0;
-    for (size_t i = 0; s && i < s->b->n; i++) n += !s->release_from || s->b->ev[i].seq < s->release_from;
+    for (size_t i = 0; s && i < s->b->n; i++)
+        n += !s->release_from || s->b->ev[i].seq < s->release_from;
     return n;
 }
 
 /* call makes the turn. While the server is at it, what comes after what was read ahead is read. */
-static PGresult *call(struct turning *t, const struct settlement *s, const struct claim_request *req, struct error *err)
+static PGresult *call(struct turning *t, const struct settlement *s,
+                      const struct claim_request *req, struct error *err)
 {
     static const struct claim_request nothing; /* max_attempts 0: nothing is taken over */
     struct pg_store *st = t->st;
@@ -148,19 +165,22 @@ static PGresult *call(struct turning *t, const struct settlement *s, const struc
     buf_init(&marks, SETTLE_BYTES);
     known_array(req, &known);
     if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
-        bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0, tried(s), out.p,
-                       s ? s->release_from : 0, (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                       (int64_t)q->careful, q->parked_first, pull_due(&st->pull, clock_mono(st->opt.clock)),
-                       (int64_t)q->lane_hint, known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+        bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0,
+                       tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
+                       q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
+                       pull_due(&st->pull, clock_mono(st->opt.clock)), (int64_t)q->lane_hint,
+                       known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
                        q->events ? q->events : "", q->where ? q->where : "",
                        use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
-                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0), use ? (int64_t)t->c.n : INT64_C(0),
-                       marked ? marks.p : NULL);
+                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0),
+                       use ? (int64_t)t->c.n : INT64_C(0), marked ? marks.p : NULL);
     buf_release(&marks);
     buf_release(&out);
     buf_release(&known);
-    if (bad) return NULL;
-    if (use) pg_ahead_fill(st, req);
+    if (bad)
+        return NULL;
+    if (use)
+        pg_ahead_fill(st, req);
     return pg_finish(st, err);
 }
 
@@ -182,7 +202,8 @@ static void take_hint(const PGresult *r, struct claim_hint *h)
 /* mark flags the events that may not be delivered now: held is {seq,seq,...} in any order. */
 static void mark(struct batch *b, const char *held, int64_t now)
 {
-    for (size_t i = 0; i < b->n; i++) b->ev[i].delayed = b->ev[i].not_before > now;
+    for (size_t i = 0; i < b->n; i++)
+        b->ev[i].delayed = b->ev[i].not_before > now;
     for (const char *p = held; p && *p && *p != '}';) {
         char *end;
         int64_t seq = strtoll(p + 1, &end, 10);
@@ -190,36 +211,43 @@ static void mark(struct batch *b, const char *held, int64_t now)
         size_t low = 0, high = b->n;
         while (low < high) {
             size_t mid = (low + high) / 2;
-            if (b->ev[mid].seq < seq) low = mid + 1;
-            else high = mid;
+            if (b->ev[mid].seq < seq)
+                low = mid + 1;
+            else
+                high = mid;
         }
-        if (low < b->n && b->ev[low].seq == seq) b->ev[low].behind = true;
+        if (low < b->n && b->ev[low].seq == seq)
+            b->ev[low].behind = true;
     }
 }
 
 static int shrink(struct turning *t, int64_t last, struct error *err)
 {
-    return pg_exec(t->st, err, NULL, "SELECT @schema@.shrink($1, $2, $3, $4)", "ssii", t->req->consumer, t->req->owner,
-                   t->b->epoch, last);
+    return pg_exec(t->st, err, NULL, "SELECT @schema@.shrink($1, $2, $3, $4)", "ssii",
+                   t->req->consumer, t->req->owner, t->b->epoch, last);
 }
 
-/* forget settles a claim of which the filter wanted nothing. Of a parked event, which comes alone then, that is told: the filter
- * it was handed out under may have been another. */
+/* forget settles a claim of which the filter wanted nothing. Of a parked event, which comes alone
+ * then, that is told: the filter it was handed out under may have been another. */
 static int forget(struct turning *t, struct error *err)
 {
-    struct settlement s = {.consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
-    if (t->b->parked) t->passed_over = t->c.last;
+    struct settlement s = {
+        .consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
+    if (t->b->parked)
+        t->passed_over = t->c.last;
     PGresult *r = call(t, &s, NULL, err);
     t->passed_over = 0;
-    if (!r) return -1;
+    if (!r)
+        return -1;
     PQclear(r);
     *t->b = (struct batch){0};
     return 0;
 }
 
-/* put_back gives a claim back whose events could not be read, for want of memory, say: nobody has tried them, and one whose
- * lease runs out counts as an attempt. Not for ever: an event there is never memory for would hold up all the others, so after a
- * while it is left to run out, comes alone, and ends as a dead letter. */
+/* put_back gives a claim back whose events could not be read, for want of memory, say: nobody has
+ * tried them, and one whose lease runs out counts as an attempt. Not for ever: an event there is
+ * never memory for would hold up all the others, so after a while it is left to run out, comes
+ * alone, and ends as a dead letter. */
 static void put_back(struct turning *t)
 {
     struct error ignored;
@@ -228,7 +256,8 @@ static void put_back(struct turning *t)
                            .order = t->req->order,
                            .b = t->b,
                            .release_from = t->b->parked ? 1 : t->b->from + 1};
-    if (PQstatus(t->st->db) != CONNECTION_OK || ++t->st->unread > UNREAD_MAX) return;
+    if (PQstatus(t->st->db) != CONNECTION_OK || ++t->st->unread > UNREAD_MAX)
+        return;
     t->b->n = 0;
     PQclear(call(t, &s, NULL, &ignored));
 }
@@ -240,7 +269,8 @@ static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct 
     if ((b->parked ? pg_read_parked(t->st, t->req, b->epoch, t->a, &t->c, err)
                    : pg_read_window(t->st, t->req, b->lane, w, n, t->a, &t->c, err)) != 0)
         return -1;
-    if (!t->c.cut) return 0;
+    if (!t->c.cut)
+        return 0;
     b->to = t->c.last;
     return shrink(t, t->c.last, err);
 }
@@ -248,8 +278,8 @@ static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct 
 /* as_read: the claim is what was read ahead. */
 static bool as_read(const struct turning *t, const struct pg_window *w)
 {
-    return t->have && !t->b->parked && t->b->lane == t->st->ahead.lane && w->from == t->in.from && w->to == t->in.to &&
-           strcmp(w->target, t->in.target) == 0;
+    return t->have && !t->b->parked && t->b->lane == t->st->ahead.lane && w->from == t->in.from &&
+           w->to == t->in.to && strcmp(w->target, t->in.target) == 0;
 }
 
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
@@ -281,10 +311,13 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     b->ev = t->c.ev;
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
-    if (b->n == 0) return forget(t, err);
+    if (b->n == 0)
+        return forget(t, err);
     mark(b, pg_str(r, 0, C_HELD), pg_int(r, 0, C_NOW));
-    if (pg_bell_wake(t->st, err) != 0) return -1;
-    if (!read && !b->parked && !t->req->once) pg_ahead_start(t->st, t->req, lane, &w);
+    if (pg_bell_wake(t->st, err) != 0)
+        return -1;
+    if (!read && !b->parked && !t->req->once)
+        pg_ahead_start(t->st, t->req, lane, &w);
     return 0;
 }
 
@@ -294,7 +327,8 @@ static int rest(struct turning *t, bool *ret_again, struct error *err)
     struct claim_hint *h = t->hint;
     *ret_again = false;
     h->nap_ms = h->busy ? STANDBY_WAIT : 0;
-    if (h->skipped || h->busy || h->changed || t->req->once) return 0;
+    if (h->skipped || h->busy || h->changed || t->req->once)
+        return 0;
     pg_reader_close(t->st); /* there is no backlog any more */
     int r = pg_bell_sleep(t->st, &h->nap_ms, err);
     *ret_again = r == 1;
@@ -302,8 +336,9 @@ static int rest(struct turning *t, bool *ret_again, struct error *err)
     return r < 0 ? -1 : 0;
 }
 
-int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, const struct claim_request *req,
-            struct arena *a, struct batch *ret_batch, struct claim_hint *ret_hint, struct error *err)
+int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
+            const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+            struct claim_hint *ret_hint, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     struct batch b = {0};
@@ -313,25 +348,34 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost, cons
     PGTransactionStatusType open = PQtransactionStatus(st->db);
     bool by_hand = open == PQTRANS_INTRANS || open == PQTRANS_INERROR;
     if (st->in_tx || by_hand)
-        return err_set(err, ERR_MISUSE, "a claim inside an open transaction would not be durable: refused");
-    if (pg_ready(st, err) != 0) return -1;
+        return err_set(err, ERR_MISUSE,
+                       "a claim inside an open transaction would not be durable: refused");
+    if (pg_ready(st, err) != 0)
+        return -1;
     t.have = claiming && !req->once && pg_ahead_take(st, req, a, &t.c, &t.in);
     do {
         PGresult *r = call(&t, s, req, err);
-        if (!r) return -1;
-        if (s) lost = pg_true(r, 0, C_LOST);
+        if (!r)
+            return -1;
+        if (s)
+            lost = pg_true(r, 0, C_LOST);
         s = NULL;
         take_hint(r, &hint);
-        if (claiming) pull_next(st, &hint.wait_ms);
+        if (claiming)
+            pull_next(st, &hint.wait_ms);
         int bad = 0;
-        if (pg_int(r, 0, C_N) > 0) bad = take_batch(&t, r, err);
+        if (pg_int(r, 0, C_N) > 0)
+            bad = take_batch(&t, r, err);
         again = false;
-        if (!bad && claiming && b.n == 0) bad = rest(&t, &again, err);
+        if (!bad && claiming && b.n == 0)
+            bad = rest(&t, &again, err);
         PQclear(r);
-        if (bad) return -1;
+        if (bad)
+            return -1;
         t.have = false;
     } while (again);
-    if (ret_lost) *ret_lost = lost;
+    if (ret_lost)
+        *ret_lost = lost;
     if (req) {
         *ret_batch = b;
         *ret_hint = hint;
@@ -344,20 +388,23 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     struct pg_store *st = pg_of(base);
     struct turning t = {.st = st};
     if (!st->in_tx)
-        return err_set(err, ERR_MISUSE, "no transaction is open: effects and outcomes must commit together");
+        return err_set(err, ERR_MISUSE,
+                       "no transaction is open: effects and outcomes must commit together");
     PGresult *r = call(&t, s, NULL, err);
-    if (!r) return -1;
+    if (!r)
+        return -1;
     *ret_lost = pg_true(r, 0, C_LOST);
     PQclear(r);
     return 0;
 }
 
-int pg_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b, int64_t lease_ms,
-              bool *ret_lost, struct error *err)
+int pg_extend(struct store *base, const char *consumer, const char *owner, const struct batch *b,
+              int64_t lease_ms, bool *ret_lost, struct error *err)
 {
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.extend($1, $2, $3, $4)", "ssii", consumer, owner,
-                           b->epoch, lease_ms);
-    if (!r) return -1;
+    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.extend($1, $2, $3, $4)", "ssii",
+                           consumer, owner, b->epoch, lease_ms);
+    if (!r)
+        return -1;
     *ret_lost = !pg_true(r, 0, 0);
     PQclear(r);
     return 0;

@@ -1,10 +1,11 @@
-/* effects.c: a transaction in which the application's handlers work, and which settles their claim as well. */
+/* effects.c: a transaction in which the application's handlers work, and which settles their claim
+ * as well. */
 #include "base/hash.h"
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-/* refuse_commit: a transaction that we opened is ended by us alone. Somebody else's COMMIT becomes a rollback, so that no
- * effect is kept without the record of it. */
+/* refuse_commit: a transaction that we opened is ended by us alone. Somebody else's COMMIT becomes
+ * a rollback, so that no effect is kept without the record of it. */
 static int refuse_commit(void *ctx)
 {
     const struct sqlite_store *st = ctx;
@@ -29,12 +30,18 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     struct error why;
-    if (sqlite_tx_state(base) == TX_GONE) return not_ours(err);
-    if (what == SAVEPOINT_SET) return sqlite_exec(st, err, "SAVEPOINT outbox_handler", "");
-    if (what == SAVEPOINT_UNDO) sqlite_exec(st, &why, "ROLLBACK TO outbox_handler", "");
-    if (sqlite_exec(st, &why, "RELEASE outbox_handler", "") == 0) return 0;
-    if (why.native == SQLITE_ERROR) return not_ours(err); /* no such savepoint */
-    if (err) *err = why;
+    if (sqlite_tx_state(base) == TX_GONE)
+        return not_ours(err);
+    if (what == SAVEPOINT_SET)
+        return sqlite_exec(st, err, "SAVEPOINT outbox_handler", "");
+    if (what == SAVEPOINT_UNDO)
+        sqlite_exec(st, &why, "ROLLBACK TO outbox_handler", "");
+    if (sqlite_exec(st, &why, "RELEASE outbox_handler", "") == 0)
+        return 0;
+    if (why.native == SQLITE_ERROR)
+        return not_ours(err); /* no such savepoint */
+    if (err)
+        *err = why;
     return -1;
 }
 
@@ -44,45 +51,54 @@ enum tx_state sqlite_tx_state(struct store *base)
     return st->in_tx && !sqlite3_get_autocommit(st->db) ? TX_OPEN : TX_GONE;
 }
 
-/* While the write lock is held no claim can run out: nobody could take it over. So the time is that of begin. */
-int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret_lost, struct error *err)
+/* While the write lock is held no claim can run out: nobody could take it over. So the time is that
+ * of begin. */
+int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret_lost,
+                       struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     if (!st->in_tx)
-        return err_set(err, ERR_MISUSE, "no transaction is open: effects and outcomes must commit together");
-    if (sqlite_tx_gone(st, err) != 0) return -1;
+        return err_set(err, ERR_MISUSE,
+                       "no transaction is open: effects and outcomes must commit together");
+    if (sqlite_tx_gone(st, err) != 0)
+        return -1;
     st->turn_now = st->began;
     int r = sqlite_settle(st, s, ret_lost, err);
     st->turn_now = 0;
     return r;
 }
 
-int sqlite_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
+int sqlite_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret,
+                   struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < n; i++) {
-        sqlite3_stmt *q = sqlite_rows(st, err, SQL(is_handled, .handler = k[i].handler, .key = k[i].key));
+        sqlite3_stmt *q = sqlite_rows(st, err,
+                                      SQL(is_handled, .handler = k[i].handler, .key = k[i].key));
         int r = q ? sqlite_step(st, q, err) : -1;
-        if (r < 0) return -1;
+        if (r < 0)
+            return -1;
         ret[i] = r == 1;
         sqlite3_reset(q);
     }
     return 0;
 }
 
-int sqlite_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n, bool *ret_all,
-                       struct error *err)
+int sqlite_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n,
+                       bool *ret_all, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     int64_t hash = (int64_t)hash_end(hash_add(HASH_INIT, STR("")));
     *ret_all = true;
     for (size_t i = 0; i < n; i++) {
-        if (skip[i]) continue;
-        if (sqlite_run(
-                st, err,
-                SQL(put_handled, .handler = k[i].handler, .key = k[i].key, .hash = hash, .now = sqlite_now(st))) != 0)
+        if (skip[i])
+            continue;
+        if (sqlite_run(st, err,
+                       SQL(put_handled, .handler = k[i].handler, .key = k[i].key, .hash = hash,
+                           .now = sqlite_now(st))) != 0)
             return -1;
-        if (sqlite3_changes(st->db) == 0) *ret_all = false;
+        if (sqlite3_changes(st->db) == 0)
+            *ret_all = false;
     }
     return 0;
 }

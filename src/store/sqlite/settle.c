@@ -1,19 +1,22 @@
-/* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn opened. */
+/* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn
+ * opened. */
 #include "base/text.h"
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq, bool *ret,
-                        struct error *err)
+int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
+                        bool *ret, struct error *err)
 {
     int64_t found = 0;
-    if (key && sqlite_value(st, err, &found, SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
+    if (key && sqlite_value(st, err, &found,
+                            SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
         return -1;
     *ret = found != 0;
     return 0;
 }
 
-/* Whatever the reason for parking: behind an event of its key that is parked already, it has no time of its own. */
+/* Whatever the reason for parking: behind an event of its key that is parked already, it has no
+ * time of its own. */
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err)
 {
     int64_t key = (int64_t)store_order_key(p->order, p->ev->key);
@@ -21,7 +24,8 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
     bool behind = false;
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(p->error, kept);
-    if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0) return -1;
+    if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0)
+        return -1;
     struct sql_park row = {
         .consumer = p->consumer,
         .seq = p->ev->seq,
@@ -38,42 +42,50 @@ int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *
     return sqlite_run(st, err, &sql_park, &row);
 }
 
-int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts, const char *error,
-                struct error *err)
+int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts,
+                const char *error, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(error, kept);
     int64_t now = sqlite_now(st);
     if (sqlite_run(st, err,
-                   SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why, .now = now)) != 0)
+                   SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why,
+                       .now = now)) != 0)
         return -1;
     if (sqlite_run(st, err,
-                   SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why, .now = now)) !=
-        0)
+                   SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts,
+                       .error = why, .now = now)) != 0)
         return -1;
     return sqlite_run(st, err, SQL(unpark, .consumer = consumer, .seq = seq));
 }
 
 int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err)
 {
-    if (!key) return 0;
-    return sqlite_run(st, err, SQL(promote, .consumer = consumer, .key = key, .now = sqlite_now(st)));
+    if (!key)
+        return 0;
+    return sqlite_run(st, err,
+                      SQL(promote, .consumer = consumer, .key = key, .now = sqlite_now(st)));
 }
 
 /* put_back returns an event of a parked claim to where it was: it was not tried. */
-static int put_back(struct sqlite_store *st, const struct settlement *s, const struct outcome *o, struct error *err)
+static int put_back(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
+                    struct error *err)
 {
-    return sqlite_run(st, err, SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
+    return sqlite_run(
+        st, err,
+        SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
 }
 
-static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o, struct error *err)
+static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
+                 struct error *err)
 {
-    struct parking p = {.consumer = s->consumer, .order = s->order, .ev = o->ev, .attempts = o->attempts};
+    struct parking p = {
+        .consumer = s->consumer, .order = s->order, .ev = o->ev, .attempts = o->attempts};
     switch (o->kind) {
     case OUTCOME_DELIVERED:
         return sqlite_run(st, err,
-                          SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq, .event_id = o->ev->id,
-                              .sink_id = o->receipt, .now = sqlite_now(st)));
+                          SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq,
+                              .event_id = o->ev->id, .sink_id = o->receipt, .now = sqlite_now(st)));
     case OUTCOME_RETRY:
         p.wait_ms = o->delay_ms > 0 ? o->delay_ms : 1;
         p.due_at = sqlite_now(st) + p.wait_ms;
@@ -90,46 +102,60 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
-static int is_last(struct sqlite_store *st, const struct settlement *s, bool *ret, struct error *err)
+static int is_last(struct sqlite_store *st, const struct settlement *s, bool *ret,
+                   struct error *err)
 {
     int64_t last = 0;
     bool ordered = s->order != ORDER_NONE;
-    if (sqlite_value(
-            st, err, &last,
-            SQL(is_last, .consumer = s->consumer, .lane = s->b->lane, .to_seq = s->b->to, .ordered = ordered)) != 0)
+    if (sqlite_value(st, err, &last,
+                     SQL(is_last, .consumer = s->consumer, .lane = s->b->lane, .to_seq = s->b->to,
+                         .ordered = ordered)) != 0)
         return -1;
     *ret = last != 0;
     return 0;
 }
 
-/* release gives back the end of a fresh range: by moving the position back if it is the last one handed out. */
-static int release(struct sqlite_store *st, const struct settlement *s, int64_t *ret_n, struct error *err)
+/* release gives back the end of a fresh range: by moving the position back if it is the last one
+ * handed out. */
+static int release(struct sqlite_store *st, const struct settlement *s, int64_t *ret_n,
+                   struct error *err)
 {
     bool last;
     *ret_n = 0;
-    if (!s->release_from) return 0;
-    if (is_last(st, s, &last, err) != 0) return -1;
+    if (!s->release_from)
+        return 0;
+    if (is_last(st, s, &last, err) != 0)
+        return -1;
     for (size_t i = 0; i < s->b->n; i++) {
         const struct event *ev = &s->b->ev[i];
-        if (ev->seq < s->release_from) continue;
-        struct parking p = {.consumer = s->consumer, .order = s->order, .ev = ev, .attempts = ev->attempts};
-        if (!last && sqlite_park(st, &p, err) != 0) return -1;
+        if (ev->seq < s->release_from)
+            continue;
+        struct parking p = {
+            .consumer = s->consumer, .order = s->order, .ev = ev, .attempts = ev->attempts};
+        if (!last && sqlite_park(st, &p, err) != 0)
+            return -1;
         ++*ret_n;
     }
-    if (!last) return 0;
-    return sqlite_run(st, err,
-                      SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
+    if (!last)
+        return 0;
+    return sqlite_run(
+        st, err,
+        SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
 }
 
-/* finish_parked forgets what was delivered from a parked claim and lets the next of each key step forward. */
+/* finish_parked forgets what was delivered from a parked claim and lets the next of each key step
+ * forward. */
 static int finish_parked(struct sqlite_store *st, const struct settlement *s, struct error *err)
 {
     int64_t epoch = s->b->epoch;
-    if (sqlite_run(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
-    if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
+    if (sqlite_run(st, err, SQL(forget_letters, .consumer = s->consumer, .epoch = epoch)) != 0)
+        return -1;
+    if (sqlite_run(st, err, SQL(unpark_delivered, .consumer = s->consumer, .epoch = epoch)) != 0)
+        return -1;
     for (size_t i = 0; i < s->b->n; i++) {
         int64_t key = (int64_t)store_order_key(s->order, s->b->ev[i].key);
-        if (sqlite_promote(st, s->consumer, key, err) != 0) return -1;
+        if (sqlite_promote(st, s->consumer, key, err) != 0)
+            return -1;
     }
     return 0;
 }
@@ -139,30 +165,42 @@ static int keep_marks(struct sqlite_store *st, const struct settlement *s, struc
     for (size_t i = 0; i < s->n_marks; i++) {
         const struct hwm *m = &s->marks[i];
         if (sqlite_run(st, err,
-                       SQL(put_mark, .stream = m->stream, .consumer = s->consumer, .hi = m->hi, .lo = m->lo,
-                           .now = sqlite_now(st))) != 0)
+                       SQL(put_mark, .stream = m->stream, .consumer = s->consumer, .hi = m->hi,
+                           .lo = m->lo, .now = sqlite_now(st))) != 0)
             return -1;
     }
     return 0;
 }
 
-int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost, struct error *err)
+int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
+                  struct error *err)
 {
     int64_t alive = 0, released, failed = 0, epoch = s->b->epoch;
-    if (keep_marks(st, s, err) != 0) return -1;
-    if (sqlite_value(st, err, &alive, SQL(is_claimed, .consumer = s->consumer, .epoch = epoch, .owner = s->owner)) != 0)
+    if (keep_marks(st, s, err) != 0)
+        return -1;
+    if (sqlite_value(st, err, &alive,
+                     SQL(is_claimed, .consumer = s->consumer, .epoch = epoch, .owner = s->owner)) !=
+        0)
         return -1;
     *ret_lost = !alive;
-    if (!alive) return 0;
+    if (!alive)
+        return 0;
     for (size_t i = 0; i < s->n; i++) {
-        if (s->out[i].kind != OUTCOME_DELIVERED) failed++;
-        if (apply(st, s, &s->out[i], err) != 0) return -1;
+        if (s->out[i].kind != OUTCOME_DELIVERED)
+            failed++;
+        if (apply(st, s, &s->out[i], err) != 0)
+            return -1;
     }
-    if (release(st, s, &released, err) != 0) return -1;
-    if (s->b->parked && finish_parked(st, s, err) != 0) return -1;
-    if (sqlite_run(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch)) != 0) return -1;
+    if (release(st, s, &released, err) != 0)
+        return -1;
+    if (s->b->parked && finish_parked(st, s, err) != 0)
+        return -1;
+    if (sqlite_run(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch)) != 0)
+        return -1;
     int64_t delivered = (int64_t)s->b->n - failed - released;
-    if (delivered == 0) return 0;
-    if (sqlite_adopt_mark(st, s, err) != 0) return -1;
+    if (delivered == 0)
+        return 0;
+    if (sqlite_adopt_mark(st, s, err) != 0)
+        return -1;
     return sqlite_run(st, err, SQL(count_delivered, .consumer = s->consumer, .n = delivered));
 }

@@ -32,24 +32,29 @@ int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
     enum err_code code = code_of(rc, message);
     const char *where = st ? st->shown : "sqlite";
     if (code == ERR_BUSY)
-        return err_fate(err, code, FATE_RETRY, rc, "%s: locked by another process for too long; try again", where);
+        return err_fate(err, code, FATE_RETRY, rc,
+                        "%s: locked by another process for too long; try again", where);
     if (code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR)
-        return err_fate(err, code, FATE_FATAL, rc, "%s: no outbox in this database (%s); make one with `outbox init`",
-                        where, message);
+        return err_fate(err, code, FATE_FATAL, rc,
+                        "%s: no outbox in this database (%s); make one with `outbox init`", where,
+                        message);
     if (strstr(message, "unsafe use of "))
-        return err_fate(
-            err, ERR_CONFIG, FATE_FATAL, rc,
-            "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's tables check events with "
-            "SQLite's JSON functions: turn it on there (%s)",
-            where, message);
-    if (code == ERR_FULL) return err_fate(err, code, FATE_RETRY, rc, "%s: no space left on the device", where);
-    return err_fate(err, code, code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY, rc, "%s: %s", where, message);
+        return err_fate(err, ERR_CONFIG, FATE_FATAL, rc,
+                        "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's "
+                        "tables check events with "
+                        "SQLite's JSON functions: turn it on there (%s)",
+                        where, message);
+    if (code == ERR_FULL)
+        return err_fate(err, code, FATE_RETRY, rc, "%s: no space left on the device", where);
+    return err_fate(err, code, code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY, rc, "%s: %s", where,
+                    message);
 }
 
 static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct error *err)
 {
     for (size_t i = 0; i < st->n_cached; i++)
-        if (st->cached[i].sql == sql) return st->cached[i].stmt;
+        if (st->cached[i].sql == sql)
+            return st->cached[i].stmt;
     sqlite3_stmt *q;
     if (st->n_cached == STATEMENTS_MAX) {
         err_set(err, ERR_INTERNAL, "statement cache is full");
@@ -67,8 +72,10 @@ static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct er
 
 static void bind_str(sqlite3_stmt *q, int i, struct str s)
 {
-    if (s.p) sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
-    else sqlite3_bind_null(q, i);
+    if (s.p)
+        sqlite3_bind_text64(q, i, s.p, s.n, SQLITE_STATIC, SQLITE_UTF8);
+    else
+        sqlite3_bind_null(q, i);
 }
 
 void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
@@ -87,20 +94,25 @@ void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
 /* ready gives a statement that nobody is at, on a connection where it may be run. */
 static sqlite3_stmt *ready(struct sqlite_store *st, const char *sql, struct error *err)
 {
-    if (sqlite_unstick(st, err) != 0 || sqlite_home_check(st, err) != 0) return NULL;
+    if (sqlite_unstick(st, err) != 0 || sqlite_home_check(st, err) != 0)
+        return NULL;
     sqlite3_stmt *q = prepare(st, sql, err);
-    if (q) sqlite3_reset(q);
+    if (q)
+        sqlite3_reset(q);
     return q;
 }
 
-static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, va_list ap)
+static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql,
+                           const char *fmt, va_list ap)
 {
     sqlite3_stmt *q = ready(st, sql, err);
-    if (q) sqlite_bind(q, fmt, ap);
+    if (q)
+        sqlite_bind(q, fmt, ap);
     return q;
 }
 
-sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, ...)
+sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const char *sql,
+                           const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -112,8 +124,10 @@ sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const cha
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 {
     int rc = sqlite3_step(q);
-    if (rc == SQLITE_ROW) return 1;
-    if (rc != SQLITE_DONE) sqlite_fail(st, st->db, rc, err);
+    if (rc == SQLITE_ROW)
+        return 1;
+    if (rc != SQLITE_DONE)
+        sqlite_fail(st, st->db, rc, err);
     sqlite3_reset(q);
     return rc == SQLITE_DONE ? 0 : -1;
 }
@@ -121,7 +135,8 @@ int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 static int finish(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 {
     int r = q ? 1 : -1;
-    while (r == 1) r = sqlite_step(st, q, err);
+    while (r == 1)
+        r = sqlite_step(st, q, err);
     return r;
 }
 
@@ -136,17 +151,21 @@ int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, con
 
 static int number(struct sqlite_store *st, sqlite3_stmt *q, int64_t *ret, struct error *err)
 {
-    if (!q) return -1;
+    if (!q)
+        return -1;
     int r = sqlite_step(st, q, err);
-    if (r < 0) return -1;
+    if (r < 0)
+        return -1;
     if (r == 1) {
-        if (sqlite3_column_type(q, 0) != SQLITE_NULL) *ret = sqlite3_column_int64(q, 0);
+        if (sqlite3_column_type(q, 0) != SQLITE_NULL)
+            *ret = sqlite3_column_int64(q, 0);
         sqlite3_reset(q);
     }
     return 0;
 }
 
-int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql, const char *fmt, ...)
+int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql,
+                  const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -164,7 +183,8 @@ static void bind_member(sqlite3_stmt *q, int i, char type, const void *member)
     }
 }
 
-sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args)
+sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
+                          const void *args)
 {
     sqlite3_stmt *q = ready(st, sql->text, err);
     for (size_t i = 0; q && i < sql->n; i++) {
@@ -179,7 +199,8 @@ int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql
     return finish(st, sqlite_rows(st, err, sql, args), err);
 }
 
-int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql, const void *args)
+int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
+                 const void *args)
 {
     return number(st, sqlite_rows(st, err, sql, args), ret, err);
 }
@@ -187,16 +208,19 @@ int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
 {
     struct str s = sqlite_text(q, col);
-    if (!s.p) return s;
+    if (!s.p)
+        return s;
     s.p = arena_bytes(a, s.p, s.n);
-    if (!s.p) *ok = false;
+    if (!s.p)
+        *ok = false;
     return s;
 }
 
 /* keep copies one column to *at and steps past it and its NUL. */
 static struct str keep(struct str s, char **at)
 {
-    if (!s.p) return s;
+    if (!s.p)
+        return s;
     memcpy(*at, s.p, s.n);
     (*at)[s.n] = '\0';
     s.p = *at;
@@ -226,8 +250,10 @@ bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
         .not_before = sqlite3_column_int64(q, 10),
     };
     char *at = arena_raw(a, size);
-    if (!at) return false;
-    for (int i = 0; i < TEXTS; i++) *to[i] = keep(s[i], &at);
+    if (!at)
+        return false;
+    for (int i = 0; i < TEXTS; i++)
+        *to[i] = keep(s[i], &at);
     ev->key = event_key(ev->aggregate_type, ev->aggregate_id);
     return true;
 }
