@@ -7,7 +7,7 @@
 
 extern const struct sink_ops exec_ops;
 extern const struct sink_ops file_ops;
-extern const struct sink_ops file_stdout_ops;
+extern const struct sink_ops stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
 #endif

@@ -7,7 +7,7 @@
 #include "sink/kinds.h"
 
 const struct sink_ops *const sink_kinds[] = {
-    &file_stdout_ops,
+    &stdout_ops,
     &file_ops,
     &exec_ops,
 #ifdef OUTBOX_REDIS
