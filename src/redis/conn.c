@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "base/text.h"
+#include "redis/greeting.h"
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
@@ -88,7 +89,7 @@ void redis_conn_release(struct redis_conn *c)
 
 /* Connecting */
 
-static int add_command(struct buf *b, int argc, const char **argv, const size_t *lens)
+int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens)
 {
     char *text = NULL;
     int n = redisFormatCommandArgv(&text, argc, argv, lens);
@@ -104,50 +105,7 @@ static int add_command(struct buf *b, int argc, const char **argv, const size_t 
 
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens)
 {
-    return add_command(&c->out, argc, argv, lens);
-}
-
-/* greet appends one command of the greeting. A failure shows in c->greet.failed. */
-static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
-{
-    c->asked[c->n_asked++] = what;
-    if (add_command(&c->greet, argc, argv, NULL) != 0)
-        c->greet.failed = true;
-}
-
-static void greet_auth(struct redis_conn *c)
-{
-    const char *user = c->url->user;
-    if (!c->secret)
-        return;
-    if (user)
-        greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", user, c->secret});
-    else
-        greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", c->secret});
-}
-
-static void greet_select(struct redis_conn *c)
-{
-    char db[24];
-    if (!c->url->db)
-        return;
-    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
-    greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
-}
-
-static int make_greeting(struct redis_conn *c, struct error *err)
-{
-    c->secret = redis_url_password(c->url, err);
-    bool unreadable = !c->secret && err->code;
-    if (unreadable)
-        return -1;
-
-    greet_auth(c);
-    greet_select(c);
-    greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
-    if (c->greet.failed)
-        return err_nomem(err);
-    return 0;
+    return redis_conn_format(&c->out, argc, argv, lens);
 }
 
 static void set_socket_options(int fd, int family)
@@ -261,7 +219,7 @@ static int start(struct redis_conn *c, struct error *err)
     c->reader = new_reader(c);
     if (!c->reader)
         return err_nomem(err);
-    if (make_greeting(c, err) != 0)
+    if (redis_greeting_make(c, err) != 0)
         return -1;
     if (c->url->path)
         return open_local(c, err);
@@ -361,48 +319,6 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* is_harmless says whether we can work although the server refused a command of the greeting: a
- * connection without a name is as good, unless the server would refuse everything in the same way.
- * NOPERM is about CLIENT alone, which no delivery needs. */
-static bool is_harmless(enum redis_greeting what, const char *said)
-{
-    if (what != GREET_NAME)
-        return false;
-    if (strncmp(said, "NOPERM", 6) == 0)
-        return true;
-    enum redis_fault fault = redis_fault_of(said);
-    return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
-}
-
-static int refused(const struct redis_conn *c, enum redis_greeting what, const redisReply *r,
-                   struct error *err)
-{
-    static const char *const names[] = {
-        [GREET_AUTH] = "AUTH", [GREET_SELECT] = "SELECT", [GREET_NAME] = "CLIENT SETNAME"};
-    char text[REDIS_TEXT];
-    redis_conn_text(c, r, text);
-
-    /* No waiting helps against a database that the server does not have. */
-    bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
-    enum fate fate = no_such_db ? FATE_FATAL : FATE_DOWN;
-    return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],
-                    text);
-}
-
-/* greeted takes the reply to the next command of the greeting. */
-static int greeted(struct redis_conn *c, const redisReply *r, struct error *err)
-{
-    enum redis_greeting what = c->asked[c->greeted++];
-    if (c->greeted == c->n_asked)
-        change_state(c, REDIS_READY);
-
-    if (r->type != REDIS_REPLY_ERROR)
-        return 0;
-    if (is_harmless(what, r->str))
-        return 0;
-    return refused(c, what, r, err);
-}
-
 /* next_reply gives the next reply that has come in whole; NULL if there is none. */
 static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
 {
@@ -429,6 +345,19 @@ static int check_coming(const struct redis_conn *c, struct error *err)
                     c->url->label);
 }
 
+/* take_greeting takes the reply to the next command of the greeting. The connection is ready only
+ * once all are accepted, because a sink may hold what ends a ready connection against its event. */
+static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
+{
+    int rc = redis_greeting_answered(c, r, err);
+    freeReplyObject(r);
+    if (rc != 0)
+        return -1;
+    if (c->greeted == c->n_asked)
+        change_state(c, REDIS_READY);
+    return 0;
+}
+
 /* take_replies hands out the replies that have come in whole. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
@@ -442,9 +371,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
             reply(ctx, r);
             continue;
         }
-        int rc = greeted(c, r, err);
-        freeReplyObject(r);
-        if (rc != 0)
+        if (take_greeting(c, r, err) != 0)
             return -1;
     }
 }

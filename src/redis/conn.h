@@ -61,6 +61,9 @@ void redis_conn_close(struct redis_conn *c);
 /* redis_conn_add queues a command; -1 without memory, or at the ceiling. lens may be NULL if no
  * argument has a NUL in it. A caller may append to c->out instead, in whole commands. */
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens);
+/* redis_conn_format appends a command to any buffer, and leaves no copy of it elsewhere. */
+int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens);
+/* redis_conn_queued is how many bytes are still to be written. */
 static inline size_t redis_conn_queued(const struct redis_conn *c)
 {
     return c->out.n - c->sent;
