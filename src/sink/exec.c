@@ -12,62 +12,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/fd.h"
-#include "base/text.h"
 #include "event/ndjson.h"
-#include "sink/exec_env.h"
+#include "sink/exec_impl.h"
 #include "sink/kinds.h"
 
 #define BUFFER_MAX ((size_t)2 << 30)      /* ceiling of one line */
-#define TAIL_SIZE 512                     /* how much of a command's stderr is kept */
 #define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
 /* The environment of an event that is within its limits takes less. */
 #define FACTS_MAX 8192
-#define WHY_SIZE 64
-#define WORD_MAX 256 /* bytes of a command's first word that are compared */
-#define BLANKS " \t\r\n"
-
-/* What an exit status means; all others are SINK_RETRY. */
-static const struct {
-    int code;
-    enum sink_status status;
-} exit_codes[] = {
-    {0, SINK_DELIVERED}, {65, SINK_REJECT}, {75, SINK_RETRY}, {126, SINK_DOWN}, {127, SINK_DOWN},
-};
-
-/* What a command was told to do. */
-enum told { TOLD_NOTHING, TOLD_TO_END, KILLED }; /* nothing, SIGTERM, SIGKILL */
-
-/* A running command, the leader of a process group of its own.
- * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that its
- * process group id stays ours. (3) `told` only grows. (4) errfd < 0: nobody holds the other end any
- * more. */
-struct run {
-    struct delivery *d;
-    pid_t pid;
-    int pidfd, errfd;
-    bool exited;
-    enum told told;
-    int64_t due; /* when to send the next signal */
-    char tail[TAIL_SIZE];
-    size_t tail_n;
-};
-
-/* (1) runs has `slots` entries, `running` of them not free. (2) epfd watches pidfd and errfd of
- * every run; the data of an event is slot * 2, plus 1 for errfd. */
-struct exec {
-    struct sink base;
-    const char *command;
-    struct run *runs;
-    size_t slots, running;
-    int epfd;
-    bool cancelling;
-    struct buf line;
-    struct exec_env *env;
-};
 
 /* Starting */
 
@@ -288,16 +243,16 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Ending */
 
-/* keep_tail appends to the tail, of which only the last TAIL_SIZE bytes are kept. */
+/* keep_tail appends to the tail, of which only the last EXEC_TAIL bytes are kept. */
 static void keep_tail(struct run *r, const char *p, size_t n)
 {
-    if (n > TAIL_SIZE) {
-        p += n - TAIL_SIZE;
-        n = TAIL_SIZE;
+    if (n > EXEC_TAIL) {
+        p += n - EXEC_TAIL;
+        n = EXEC_TAIL;
     }
     size_t over = 0;
-    if (r->tail_n + n > TAIL_SIZE)
-        over = r->tail_n + n - TAIL_SIZE;
+    if (r->tail_n + n > EXEC_TAIL)
+        over = r->tail_n + n - EXEC_TAIL;
     memmove(r->tail, r->tail + over, r->tail_n - over);
     memcpy(r->tail + r->tail_n - over, p, n);
     r->tail_n += n - over;
@@ -330,116 +285,6 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* last_words copies the last line of stderr, cleaned for printing. */
-static void last_words(const struct run *r, char out[TAIL_SIZE + 1])
-{
-    size_t n = r->tail_n;
-    while (n && (unsigned char)r->tail[n - 1] <= ' ')
-        n--;
-
-    const char *line = r->tail, *end = r->tail + n;
-    const char *lf = memrchr(r->tail, '\n', n);
-    if (lf)
-        line = lf + 1;
-    text_clean(out, TAIL_SIZE + 1, line, (size_t)(end - line));
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
-/* first_word is what the command begins with, without quotes around it. */
-static struct str first_word(const char *command)
-{
-    const char *ends = BLANKS;
-    command += strspn(command, BLANKS);
-    if (*command == '"')
-        ends = "\"";
-    else if (*command == '\'')
-        ends = "'";
-    if (*command == *ends)
-        command++;
-    return (struct str){command, strcspn(command, ends)};
-}
-
-/* is_missing says whether the shell said, with exit status 126 or 127, that the command is not there
- * or may not be run. Programs may leave with these as well, on one event, and so may a part of the
- * command that only some events get to. So the shell must complain, and about the word that the
- * command begins with for every event. */
-static bool is_missing(const struct exec *x, const char *words)
-{
-    static const char *const complaints[] = {"not found", "Permission denied",
-                                             "No such file or directory"};
-    char about[WORD_MAX + 8];
-    struct str word = first_word(x->command);
-    if (word.n > WORD_MAX)
-        word.n = WORD_MAX;
-    snprintf(about, sizeof about, ": %.*s: ", (int)word.n, word.p);
-
-    bool of_the_shell = strncmp(words, "sh: ", 4) == 0 && strstr(words, about);
-    if (!of_the_shell)
-        return false;
-    for (size_t i = 0; i < sizeof complaints / sizeof complaints[0]; i++) {
-        if (ends_with(words, complaints[i]))
-            return true;
-    }
-    return false;
-}
-
-/* status_of says what an exit status means. */
-static enum sink_status status_of(const struct exec *x, int code, const char *words)
-{
-    enum sink_status status = SINK_RETRY;
-    for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++) {
-        if (exit_codes[i].code == code)
-            status = exit_codes[i].status;
-    }
-    if (status == SINK_DOWN && !is_missing(x, words))
-        return SINK_RETRY;
-    return status;
-}
-
-/* judge says what the end of a command means, and writes why, without its last words. A command
- * that was told to end has not delivered, even with exit status 0: many programs leave with that on
- * SIGTERM, their work undone. Delivering again is safe, believing them is not. */
-static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
-                                const char *words, char why[WHY_SIZE])
-{
-    struct sink_result res = {.status = SINK_RETRY, .native = si->si_status};
-    bool exited = si->si_code == CLD_EXITED;
-    bool succeeded = exited && si->si_status == 0 && r->told == TOLD_NOTHING;
-
-    if (si->si_code == 0) {
-        /* A retry would deliver the event again and again, and never know. */
-        res.status = SINK_FATAL;
-        snprintf(why, WHY_SIZE, "exit statuses are lost: this process ignores SIGCHLD");
-    } else if (succeeded) {
-        res.status = SINK_DELIVERED;
-    } else if (x->cancelling) {
-        res.status = SINK_CANCELLED;
-        snprintf(why, WHY_SIZE, "cancelled");
-    } else if (r->told != TOLD_NOTHING) {
-        char limit[32];
-        text_duration_show(x->base.cfg.timeout_ms, limit);
-        snprintf(why, WHY_SIZE, "timed out after %s", limit);
-    } else if (exited) {
-        res.status = status_of(x, si->si_status, words);
-        snprintf(why, WHY_SIZE, "exit status %d", si->si_status);
-    } else {
-        snprintf(why, WHY_SIZE, "killed by signal %d", si->si_status);
-    }
-    return res;
-}
-
-static void add_words(char *text, size_t size, const char *words)
-{
-    size_t n = strlen(text);
-    if (words[0])
-        snprintf(text + n, size - n, ": %s", words);
-}
-
 /* free_run lets go of the process, which has been reaped, and of the slot. */
 static void free_run(struct exec *x, struct run *r)
 {
@@ -455,7 +300,7 @@ static void free_run(struct exec *x, struct run *r)
  * or been killed. */
 static void finish(struct exec *x, struct run *r)
 {
-    char words[TAIL_SIZE + 1], text[WHY_SIZE + TAIL_SIZE + 4] = "";
+    char text[EXEC_TEXT];
     siginfo_t si = {0};
     struct delivery *d = r->d;
     /* What is left of a group that was told to end must be gone before the event is tried again. */
@@ -464,12 +309,7 @@ static void finish(struct exec *x, struct run *r)
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
     read_stderr(x, r);
 
-    last_words(r, words);
-    struct sink_result res = judge(x, r, &si, words, text);
-    if (res.status != SINK_DELIVERED) {
-        add_words(text, sizeof text, words);
-        res.text = text;
-    }
+    struct sink_result res = exec_judge(x, r, &si, text);
     free_run(x, r);
     sink_done(&x->base, d, &res);
 }
@@ -621,7 +461,7 @@ static bool loses_statuses(void)
 static int check_command(const char *command, struct error *err)
 {
     size_t n = strlen(command), max = exec_env_string_max() - 1;
-    bool empty = command[strspn(command, BLANKS)] == '\0';
+    bool empty = command[strspn(command, EXEC_BLANKS)] == '\0';
     if (loses_statuses())
         return err_set(err, ERR_CONFIG,
                        "exec: this process ignores SIGCHLD, so exit statuses would be lost");

@@ -1,6 +1,7 @@
 /* http_impl.h: what the files of the webhook sink share: http.c (requests on their way),
  * http_setup.c (getting ready, and whom we may connect to), http_files.c (secrets and headers),
- * http_answer.c (what an answer means). Nobody else includes it. */
+ * http_request.c (making a request of an event), http_answer.c (what an answer means). Nobody else
+ * includes it. */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -22,6 +23,9 @@
 /* header lines of a request: the event's, those of webhook-header-file, and ours */
 #define HTTP_LINES_MAX 160
 #define HTTP_TEXT 640
+/* 64 KiB of an event's headers with every byte percent-encoded, and the rest */
+#define HTTP_HEAD_MAX ((size_t)256 * 1024)
+#define HTTP_BODY_MAX ((size_t)2 << 30)
 
 struct http;
 
@@ -95,6 +99,10 @@ void http_files_init(struct http *h);
 int http_files_refresh(struct http *h, struct error *err);
 /* http_files_release wipes and frees what they held. */
 void http_files_release(struct http *h);
+
+/* http_request_make makes the request of r->d, and gives it to r->easy. ERR_INVALID: no request can
+ * ever express this event. ERR_NOMEM. */
+int http_request_make(struct request *r, struct error *err);
 
 /* http_judge says what the end of a request means. The reason is written to text, which the result
  * borrows. */
