@@ -4,8 +4,8 @@
 
 #include "redis/conn.h"
 
-/* redis_greeting_make writes the commands into c->greet, and keeps the password in c->secret. Errors:
- * ERR_UNAVAILABLE if the password cannot be read, ERR_NOMEM. */
+/* redis_greeting_make writes the commands into c->greet, and keeps the password in c->secret.
+ * Errors: ERR_UNAVAILABLE if the password cannot be read, ERR_NOMEM. */
 int redis_greeting_make(struct redis_conn *c, struct error *err);
 
 /* redis_greeting_answered takes the reply to the next of them. It fails if the server refuses a

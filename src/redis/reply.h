@@ -32,8 +32,8 @@ bool redis_reconnects(const char *text);
 
 /* redis_is_id says whether s is a stream id, as in "1748100000000-0". */
 bool redis_is_id(const char *s);
-/* redis_id reads the two halves of a stream id. It returns false if s is none, and also if a half
- * is beyond 63 bits, which no clock could give. */
+/* redis_id reads the two halves of a stream id. It returns false if s is not one, and also if a
+ * half is beyond 63 bits, which no clock could give. */
 bool redis_id(const char *s, int64_t *hi, int64_t *lo);
 
 #endif

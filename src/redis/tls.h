@@ -16,8 +16,8 @@ int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *e
 void tls_free(struct tls *t);
 
 /* tls_handshake, tls_read and tls_write return 1 or the bytes done; 0 if they have to be called
- * again once the socket is ready for tls_events; -1 with err if the connection is of no more use,
- * also at the end of the stream. */
+ * again once the socket is ready for tls_events; -1 with err if the connection can no longer be
+ * used, also at the end of the stream. */
 int tls_handshake(struct tls *t, struct error *err);
 ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err);
 ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err);

@@ -46,7 +46,7 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* str_after is what remains of s behind p, which points into it. */
+/* str_after is the rest of s after the character at p, which points into it. */
 static struct str str_after(struct str s, const char *p)
 {
     const char *from = p + 1;
@@ -336,7 +336,7 @@ static bool is_line_end(char c)
     return c == '\n' || c == '\r';
 }
 
-/* copy_password copies what a password file says, without the line end behind it. */
+/* copy_password copies the content of a password file, without the line end. */
 static char *copy_password(const char *path, struct str s, struct error *err)
 {
     while (s.n && is_line_end(s.p[s.n - 1]))

@@ -67,8 +67,8 @@ static int fill(const struct exec *x, int fd, struct error *err)
     return 0;
 }
 
-/* make_stdin puts the line into a file without a name. Unlike a pipe it never blocks us, and it does
- * not matter whether the command reads it. */
+/* make_stdin puts the line into a file without a name. Unlike a pipe it never blocks us, and it
+ * does not matter whether the command reads it. */
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
@@ -296,8 +296,8 @@ static void free_run(struct exec *x, struct run *r)
     x->running--;
 }
 
-/* finish reaps the shell, frees the slot and answers. It waits for the shell, which must have exited
- * or been killed. */
+/* finish reaps the shell, frees the slot and answers. It waits for the shell, which must have
+ * exited or been killed. */
 static void finish(struct exec *x, struct run *r)
 {
     char text[EXEC_TEXT];

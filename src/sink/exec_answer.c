@@ -50,10 +50,10 @@ static struct str first_word(const char *command)
     return (struct str){command, strcspn(command, ends)};
 }
 
-/* is_missing says whether the shell said, with exit status 126 or 127, that the command is not there
- * or may not be run. Programs may leave with these as well, on one event, and so may a part of the
- * command that only some events get to. So the shell must complain, and about the word that the
- * command begins with for every event. */
+/* is_missing says whether the shell said, with exit status 126 or 127, that the command is not
+ * there or may not be run. Programs may leave with these as well, on one event, and so may a part
+ * of the command that only some events get to. So the shell must complain, and about the word that
+ * the command begins with for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",

@@ -4,7 +4,6 @@
 #define SINK_EXEC_ENV_H
 
 #include <stddef.h>
-#include <sys/types.h>
 
 #include "base/err.h"
 #include "base/str.h"
@@ -23,7 +22,7 @@ struct exec_env;
 int exec_env_check(const char *names, struct error *err);
 /* exec_env_new copies the variables to pass on, once, because the host may change its own from
  * another thread later. They are PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR
- * and those that `names` lists; NULL for no more. The caller frees *ret. Errors: ERR_CONFIG,
+ * and those that `names` lists; NULL for none. The caller frees *ret. Errors: ERR_CONFIG,
  * ERR_NOMEM. */
 int exec_env_new(const char *names, struct exec_env **ret, struct error *err);
 void exec_env_free(struct exec_env *e);
@@ -40,25 +39,13 @@ int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct 
 int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer,
                    struct error *err);
 
-/* exec_env_list returns the environment as execve wants it, valid until the next call; NULL if there
- * was no memory for a fact. */
+/* exec_env_list returns the environment as execve wants it, valid until the next call; NULL if
+ * there was no memory for a fact. */
 char **exec_env_list(struct exec_env *e);
 /* exec_env_bytes is the size of all facts. */
 size_t exec_env_bytes(const struct exec_env *e);
 /* exec_env_string_max is the most that the system allows for one string of an environment or one
  * argument, its NUL included. */
 size_t exec_env_string_max(void);
-
-/* How to start a shell with a command. It gets `in` and `err` as its standard input and error, or
- * ours where they are -1; our standard output; and no other descriptor. */
-struct exec_start {
-    const char *command;
-    char **env;
-    int in, err;
-    bool group; /* it shall lead a process group of its own */
-};
-
-/* exec_start starts it, and returns 0 or an errno. */
-int exec_start(const struct exec_start *s, pid_t *ret);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "sink/exec_env.h"
+#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 #define EXEC_TAIL 512 /* bytes of a command's stderr that are kept */
@@ -45,8 +46,8 @@ struct exec {
     struct exec_env *env;
 };
 
-/* exec_judge says what the end of a command means, which waitid has told as si. The reason is written
- * to text, which the result borrows. */
+/* exec_judge says what the end of a command means, which waitid has told as si. The reason is
+ * written to text, which the result borrows. */
 struct sink_result exec_judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                               char text[EXEC_TEXT]);
 

@@ -137,8 +137,8 @@ static void leave(struct http *h, struct request *r, const struct sink_result *r
 
 /* ---- submit ---- */
 
-/* rate_turn says when the next request may go: they are spaced evenly, but for a burst of a tenth of
- * a second's worth. */
+/* rate_turn says when the next request may go: they are spaced evenly, but for a burst of a tenth
+ * of a second's worth. */
 static int64_t rate_turn(const struct http *h, int64_t now)
 {
     if (!h->o->rate)

@@ -10,10 +10,10 @@
 /* No endpoint may silence us for longer with one header. */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
-/* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is about
- * the request itself, and is a retry unless webhook-client-errors says otherwise. All other 4xx are
- * about the endpoint, or about us: whatever that option says, they make no event a dead letter at
- * once. docs/webhooks.md has the same table for people. */
+/* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is
+ * about the request itself, and is a retry unless webhook-client-errors says otherwise. All other
+ * 4xx are about the endpoint, or about us: whatever that option says, they make no event a dead
+ * letter at once. docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;

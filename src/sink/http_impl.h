@@ -29,8 +29,8 @@
 
 struct http;
 
-/* What was last seen of a file that is looked at once a second, so that its content can change while
- * we run. inode == 0: it has not been seen. */
+/* What was last seen of a file that is looked at once a second, so that its content can change
+ * while we run. inode == 0: it has not been seen. */
 struct http_watch {
     struct timespec changed;
     ino_t inode;

@@ -1,5 +1,6 @@
 /* http_options.h: the settings of a webhook besides its URL. They are options of a consumer and not
- * parameters of the URL, because every byte in the query of an https URL belongs to the endpoint. */
+ * parameters of the URL, because every byte in the query of an https URL belongs to the
+ * endpoint. */
 #ifndef SINK_HTTP_OPTIONS_H
 #define SINK_HTTP_OPTIONS_H
 
@@ -33,7 +34,8 @@ struct http_options {
 };
 
 void http_options_release(struct http_options *o);
-/* http_options_copy makes a deep copy, which the caller releases, also after a failure: ERR_NOMEM. */
+/* http_options_copy makes a deep copy, which the caller releases, also after a failure:
+ * ERR_NOMEM. */
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err);
 
 #define HTTP_RATE_MAX 1000000

@@ -13,7 +13,8 @@
 #include "sink/http_impl.h"
 
 #define CONNECT_MS 10000
-/* An idle connection is used again until then; later a firewall in between may have forgotten it. */
+/* An idle connection is used again until then; later a firewall in between may have forgotten
+ * it. */
 #define KEEP_S 60L
 #define SOURCE "/outbox"
 

@@ -1,5 +1,5 @@
-/* line_queue.h: deliveries gathered as lines of JSON, for the sinks that write just those: file: and
- * stdout:. */
+/* line_queue.h: deliveries gathered as lines of JSON, for the sinks that write just those: file:
+ * and stdout:. */
 #ifndef SINK_LINE_QUEUE_H
 #define SINK_LINE_QUEUE_H
 
@@ -25,16 +25,16 @@ struct line_queue {
 int line_queue_init(struct line_queue *q, struct sink *sk);
 void line_queue_release(struct line_queue *q);
 
-/* line_queue_submit is the submit of such a sink: it gathers lines up to about 1 MiB, and returns how
- * many deliveries it took. */
+/* line_queue_submit is the submit of such a sink: it gathers lines up to about 1 MiB, and returns
+ * how many deliveries it took. */
 size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t n);
 
-/* line_queue_leave_out_too_long takes out the lines that are longer than any file of this process may be
- * (ulimit -f): they would stop everything behind them forever. */
+/* line_queue_leave_out_too_long takes out the lines that are longer than any file of this process
+ * may be (ulimit -f): they would stop everything behind them forever. */
 void line_queue_leave_out_too_long(struct line_queue *q);
 
-/* line_queue_answer calls done for line[from..to), with the text of err, which may be NULL. A line that
- * was left out is rejected, whatever the status. The lines stay until line_queue_clear. */
+/* line_queue_answer calls done for line[from..to), with the text of err, which may be NULL. A line
+ * that was left out is rejected, whatever the status. The lines stay until line_queue_clear. */
 void line_queue_answer(const struct line_queue *q, size_t from, size_t to, enum sink_status status,
                        const struct error *err);
 /* line_queue_clear starts over with no line. */

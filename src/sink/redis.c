@@ -131,7 +131,7 @@ static struct stream *stream_of(struct redis_sink *r, const struct event *ev, st
     return st;
 }
 
-/* drop_stale closes a connection that is of no more use, once nothing is in flight. */
+/* drop_stale closes a connection that should be made anew, once nothing is in flight. */
 static void drop_stale(struct redis_sink *r)
 {
     if (!r->stale || redis_inflight(r) > 0)

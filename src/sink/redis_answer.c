@@ -212,7 +212,7 @@ static void fail_all(struct redis_sink *r, enum sink_status status, const char *
     size_t first = r->first, next = r->next;
     redis_conn_close(&r->conn);
     r->unwaited = r->stale = false;
-    r->first = r->heard = r->next; /* before the answers: whoever gets them may look */
+    r->first = r->heard = r->next; /* before the answers: done may look at it */
 
     for (size_t i = first; i < next; i++) {
         struct request *q = redis_at(r, i);

@@ -109,8 +109,7 @@ struct request *redis_push(struct redis_sink *r, enum request_kind kind);
 /* redis_answer_reply takes the next reply, and calls done for the events it decides. It is a
  * redis_reply_fn. */
 void redis_answer_reply(void *sink, redisReply *reply);
-/* redis_answer_lost ends everything in flight because the connection is of no more use, and closes
- * it. */
+/* redis_answer_lost ends everything in flight because the connection failed, and closes it. */
 void redis_answer_lost(struct redis_sink *r, const struct error *err);
 /* redis_answer_cancelled does the same on behalf of cancel. */
 void redis_answer_cancelled(struct redis_sink *r, const char *why);
@@ -118,7 +117,7 @@ void redis_answer_cancelled(struct redis_sink *r, const char *why);
 /* redis_lease_init draws the token. Without a lease in the settings all of these do nothing, and
  * the lease is always held. */
 int redis_lease_init(struct redis_sink *r, struct error *err);
-/* redis_lease_drive asks for the lease, or for more of it, when that is due. */
+/* redis_lease_drive asks for the lease, or for an extension, when that is due. */
 void redis_lease_drive(struct redis_sink *r);
 /* redis_lease_answer takes the reply to such a request; NULL if the connection was lost first. */
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);

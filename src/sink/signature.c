@@ -168,70 +168,81 @@ static bool next_word(struct str *header, struct str *ret)
     return true;
 }
 
-/* next_given gives the next readable signature of a header; false if there is none. */
-static bool next_given(struct str *header, struct given *ret)
+/* The signatures of a header that a key of ours can have made. */
+struct given_list {
+    struct given given[SIGNATURES_MAX];
+    size_t n;
+};
+
+static void read_header(struct str header, struct given_list *ret)
 {
     struct str one;
-    while (next_word(header, &one)) {
-        if (read_given(one, ret))
-            return true;
+    ret->n = 0;
+    while (ret->n < SIGNATURES_MAX && next_word(&header, &one)) {
+        if (read_given(one, &ret->given[ret->n]))
+            ret->n++;
     }
-    return false;
 }
 
-/* made_by_secret compares in constant time. What the secret makes of the message is worked out
- * once. */
+/* made_by_secret compares in constant time. */
 static bool made_by_secret(const struct key *k, const struct signature_message *m,
-                           struct str header)
+                           const struct given_list *l)
 {
     unsigned char mac[MAC_SIZE];
-    struct given g;
     if (!mac_of(k->mac, m, mac))
         return false;
-    for (int i = 0; i < SIGNATURES_MAX && next_given(&header, &g); i++) {
-        if (g.kind == KEY_SECRET && CRYPTO_memcmp(mac, g.bytes, MAC_SIZE) == 0)
+    for (size_t i = 0; i < l->n; i++) {
+        const struct given *g = &l->given[i];
+        if (g->kind == KEY_SECRET && CRYPTO_memcmp(mac, g->bytes, MAC_SIZE) == 0)
             return true;
     }
     return false;
 }
 
-static bool made_by_pair(const struct key *k, struct str message, struct str header)
+static bool made_by_pair(const struct key *k, struct str message, const struct given_list *l)
 {
-    struct given g;
     if (!message.p)
         return false;
-    for (int i = 0; i < SIGNATURES_MAX && next_given(&header, &g); i++) {
-        const unsigned char *bytes = (const unsigned char *)g.bytes;
-        if (g.kind == KEY_PUBLIC && ed25519_verify(k->pair, message, bytes))
+    for (size_t i = 0; i < l->n; i++) {
+        const struct given *g = &l->given[i];
+        const unsigned char *bytes = (const unsigned char *)g->bytes;
+        if (g->kind == KEY_PUBLIC && ed25519_verify(k->pair, message, bytes))
             return true;
     }
     return false;
-}
-
-/* made_by says whether one of the signatures in a header is by this key. */
-static bool made_by(const struct key *k, const struct signature_message *m, struct str header,
-                    struct buf *message)
-{
-    if (k->kind == KEY_SECRET)
-        return made_by_secret(k, m, header);
-    return made_by_pair(k, whole(message, m), header);
 }
 
 static bool made_by_any(const struct signature_keys *keys, const struct signature_message *m,
-                        struct str header)
+                        const struct given_list *l)
 {
     bool found = false;
     struct buf message;
     buf_init(&message, MESSAGE_MAX);
-    for (size_t i = 0; i < keys->n && !found; i++)
-        found = made_by(&keys->key[i], m, header, &message);
+    for (size_t i = 0; i < keys->n && !found; i++) {
+        const struct key *k = &keys->key[i];
+        if (k->kind == KEY_SECRET)
+            found = made_by_secret(k, m, l);
+        else
+            found = made_by_pair(k, whole(&message, m), l);
+    }
     buf_release(&message);
     return found;
+}
+
+static const char *check_time(int64_t timestamp, int64_t now_s)
+{
+    if (timestamp < now_s - SIGNATURE_TOLERANCE_S)
+        return "too old: webhook-timestamp is over 5 minutes ago";
+    if (timestamp > now_s + SIGNATURE_TOLERANCE_S)
+        return "webhook-timestamp is over 5 minutes ahead";
+    return NULL;
 }
 
 const char *signature_check(struct signature_keys *keys, const struct signature_message *m,
                             struct str header, int64_t now_s)
 {
+    struct given_list given;
+    const char *why = NULL;
     if (!m->id.n)
         return "no webhook-id";
     /* What is signed, x.1700000000.1700000001.5, could be the body 1700000001.5 with the id x, or
@@ -240,11 +251,13 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
         return "webhook-id has a dot in it";
     if (!header.n)
         return "no webhook-signature";
-    if (now_s && m->timestamp < now_s - SIGNATURE_TOLERANCE_S)
-        return "too old: webhook-timestamp is over 5 minutes ago";
-    if (now_s && m->timestamp > now_s + SIGNATURE_TOLERANCE_S)
-        return "webhook-timestamp is over 5 minutes ahead";
-    if (!made_by_any(keys, m, header))
+    if (now_s)
+        why = check_time(m->timestamp, now_s);
+    if (why)
+        return why;
+
+    read_header(header, &given);
+    if (!made_by_any(keys, m, &given))
         return "no signature of it was made with a secret of ours";
     return NULL;
 }

@@ -35,10 +35,10 @@ struct signature_message {
     struct str body;
 };
 
-/* signature_keys_load reads keys from a file (one a line; blank lines and those that begin with # do
- * not count) and from an environment variable (separated by blanks). The first is the one in use,
- * the others are being rotated in or out: all sign, any verifies. The caller frees *ret. Fails with
- * ERR_CONFIG, which says what is wrong with which of them, or ERR_NOMEM. */
+/* signature_keys_load reads keys from a file (one a line; blank lines and those that begin with #
+ * do not count) and from an environment variable (separated by blanks). The first is the one in
+ * use, the others are being rotated in or out: all sign, any verifies. The caller frees *ret. Fails
+ * with ERR_CONFIG, which says what is wrong with which of them, or ERR_NOMEM. */
 int signature_keys_load(const struct signature_source *from, struct signature_keys **ret,
                         struct error *err);
 void signature_keys_free(struct signature_keys *keys);
@@ -47,8 +47,8 @@ void signature_keys_free(struct signature_keys *keys);
  * impossible. */
 void signature_add(struct buf *b, struct signature_keys *keys, const struct signature_message *m);
 
-/* signature_check returns why a message is not to be believed; NULL if it is. header is the value of
- * webhook-signature. now_s is the time in seconds, or 0 to accept any timestamp. */
+/* signature_check returns why a message is not to be believed; NULL if it is. header is the value
+ * of webhook-signature. now_s is the time in seconds, or 0 to accept any timestamp. */
 const char *signature_check(struct signature_keys *keys, const struct signature_message *m,
                             struct str header, int64_t now_s);
 

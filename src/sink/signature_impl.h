@@ -1,5 +1,5 @@
-/* signature_impl.h: what signature.c (signing and verifying) and signature_keys.c (reading and making
- * keys) share. Nobody else includes it. */
+/* signature_impl.h: what signature.c (signing and verifying) and signature_keys.c (reading and
+ * making keys) share. Nobody else includes it. */
 #ifndef SINK_SIGNATURE_IMPL_H
 #define SINK_SIGNATURE_IMPL_H
 

@@ -128,7 +128,7 @@ static bool kind_of(struct str word, enum key_kind *ret)
     return false;
 }
 
-/* decode_key makes a key from the base64 of it; false if it is not one. */
+/* decode_key makes a key from its base64; false if it is not one. */
 static bool decode_key(struct key *k, struct str text)
 {
     char bytes[SECRET_MAX + 4];
@@ -202,7 +202,7 @@ static int add_words(struct signature_keys *keys, struct str text, struct error 
         if (word.n > 0 && add_key(keys, word, err) != 0)
             return -1;
         if (p < end)
-            p++; /* the blank behind it */
+            p++; /* past the blank */
     }
     return 0;
 }

@@ -1,8 +1,9 @@
 /* sink.h: the contract of a sink, the place a consumer delivers to. docs/adding-a-sink.md is the
  * tutorial.
  *
- * A sink belongs to one pipeline and is called from its thread only. It knows nothing about retries,
- * order or claims: it takes deliveries, makes progress when driven, and says how each one ended. */
+ * A sink belongs to one pipeline and is called from its thread only. It knows nothing about
+ * retries, order or claims: it takes deliveries, makes progress when driven, and says how each one
+ * ended. */
 #ifndef SINK_SINK_H
 #define SINK_SINK_H
 
@@ -135,8 +136,8 @@ struct sink_ops {
      * the lease is not held nothing is claimed, and what was not submitted is given back. A sink
      * with a lease is driven (drive, fds, deadline) even with nothing in flight. */
     const struct sink_lease *(*lease)(struct sink *sk);
-    /* marks lists the high-water marks that have moved since marks_kept, which says that the list is
-     * recorded. The list is borrowed until the next call of the sink. */
+    /* marks lists the high-water marks that have moved since marks_kept, which says that the list
+     * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
