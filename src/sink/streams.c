@@ -74,13 +74,15 @@ struct stream *streams_get(struct streams *s, struct str name)
     if (worth_it)
         forget(s, false);
 
-    struct stream **slot = slot_of(s, name);
-    if (*slot)
-        return *slot;
-    *slot = new_stream(name);
-    if (*slot)
-        s->count++;
-    return *slot;
+    struct stream **slot = slot_of(s, name), *st = *slot;
+    if (st)
+        return st;
+    st = new_stream(name);
+    if (!st)
+        return NULL;
+    *slot = st;
+    s->count++;
+    return st;
 }
 
 void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
