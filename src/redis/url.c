@@ -1,20 +1,23 @@
 #include "redis/url.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "base/char.h"
+#include "base/small_file.h"
 #include "base/text.h"
 
 #define PASSWORD_MAX 4096
 #define PARAM_MAX 2048
 #define PART_MAX 256 /* of the user, the host and the port, with the NUL */
 #define DB_MAX 1000000
+#define NO_PASSWORD "a password does not belong in a URL: "
+#define ELSEWHERE \
+    "into a file, with password-file=FILE, or into the environment, as " REDIS_PASSWORD_ENV
 
 const struct option_def redis_url_options[] = {
     {"user", "NAME", NULL, "user to authenticate as; the default one if not given", option_copy,
@@ -53,15 +56,14 @@ static struct str str_after(struct str s, const char *p)
     return (struct str){from, s.n - (size_t)(from - s.p)};
 }
 
+/* hex is the value of a hexadecimal digit; -1 if it is none. */
 static int hex(char c)
 {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
+    static const char digits[] = "0123456789abcdef";
+    const char *at = memchr(digits, tolower((unsigned char)c), sizeof digits - 1);
+    if (!at)
+        return -1;
+    return (int)(at - digits);
 }
 
 /* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
@@ -100,8 +102,8 @@ static int decode(struct str from, char *to, size_t size, struct error *err)
     return 0;
 }
 
-/* set_parameter passes one name=value to the table that knows the name. If none does,
- * redis_url_options answers, because option_set then suggests the nearest name. */
+/* set_parameter passes one name=value to our own table if that knows the name, else to the
+ * caller's. Without one ours answers, as option_set then suggests the nearest name. */
 static int set_parameter(struct str s, const struct destination *to, struct error *err)
 {
     char name[64], value[PARAM_MAX];
@@ -113,9 +115,7 @@ static int set_parameter(struct str s, const struct destination *to, struct erro
     if (decode(name_part, name, sizeof name, err) != 0)
         return -1;
     if (strcmp(name, "password") == 0)
-        return err_set(err, ERR_CONFIG,
-                       "a password does not belong in a URL: put it into a file, with "
-                       "password-file=FILE, or into the environment, as " REDIS_PASSWORD_ENV);
+        return err_set(err, ERR_CONFIG, NO_PASSWORD "put it " ELSEWHERE);
     if (!equals)
         return err_set(err, ERR_CONFIG, "%s needs a value: %s=...", name, name);
     if (decode(str_after(s, equals), value, sizeof value, err) != 0)
@@ -145,9 +145,7 @@ static int set_user(struct str s, struct redis_url *u, struct error *err)
     char user[PART_MAX];
     if (memchr(s.p, ':', s.n))
         return err_set(err, ERR_CONFIG,
-                       "a password does not belong in a URL: write redis://USER@HOST and put it "
-                       "into a file, with password-file=FILE, or into the environment, "
-                       "as " REDIS_PASSWORD_ENV);
+                       NO_PASSWORD "write redis://USER@HOST and put it " ELSEWHERE);
     if (decode(s, user, sizeof user, err) != 0)
         return -1;
     if (user[0] == '\0')
@@ -176,27 +174,19 @@ static int set_port(struct str s, struct redis_url *u, struct error *err)
     return option_copy(&u->port, port, NULL, err);
 }
 
-/* read_authority reads [user@]host[:port]. An IPv6 address as the host stands in brackets, and its
- * colons do not begin a port. */
-static int read_authority(struct str s, struct redis_url *u, struct error *err)
+/* read_host_port reads host[:port]. An IPv6 address as the host stands in brackets, and its colons
+ * do not begin a port. */
+static int read_host_port(struct str s, struct redis_url *u, struct error *err)
 {
-    const char *at = memrchr(s.p, '@', s.n);
-    if (at) {
-        struct str user = {s.p, (size_t)(at - s.p)};
-        if (set_user(user, u, err) != 0)
-            return -1;
-        s = str_after(s, at);
-    }
-
-    struct str host = s, behind = s;
+    struct str host = s, rest = s;
     const char *bracket = NULL;
     if (s.n && *s.p == '[')
         bracket = memchr(s.p, ']', s.n);
     if (bracket) {
         host = (struct str){s.p + 1, (size_t)(bracket - s.p - 1)};
-        behind = str_after(s, bracket);
+        rest = str_after(s, bracket);
     }
-    const char *colon = memchr(behind.p, ':', behind.n);
+    const char *colon = memchr(rest.p, ':', rest.n);
     if (colon && !bracket)
         host.n = (size_t)(colon - s.p);
 
@@ -205,6 +195,18 @@ static int read_authority(struct str s, struct redis_url *u, struct error *err)
     if (!colon)
         return option_copy(&u->port, "6379", NULL, err);
     return set_port(str_after(s, colon), u, err);
+}
+
+/* read_authority reads [user@]host[:port]. */
+static int read_authority(struct str s, struct redis_url *u, struct error *err)
+{
+    const char *at = memrchr(s.p, '@', s.n);
+    if (!at)
+        return read_host_port(s, u, err);
+    struct str user = {s.p, (size_t)(at - s.p)};
+    if (set_user(user, u, err) != 0)
+        return -1;
+    return read_host_port(str_after(s, at), u, err);
 }
 
 static int read_db(struct str s, struct redis_url *u, struct error *err)
@@ -277,6 +279,15 @@ static int check_tls(const struct redis_url *u, struct error *err)
     return 0;
 }
 
+static int take_password(struct redis_url *u, struct error *err)
+{
+    const char *password = getenv(REDIS_PASSWORD_ENV);
+    bool given = password && *password;
+    if (!given)
+        return 0;
+    return option_copy(&u->password, password, NULL, err);
+}
+
 int redis_url_parse(const char *text, const struct option_def *table, void *target,
                     struct redis_url *ret, struct error *err)
 {
@@ -291,11 +302,7 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
     if (check_tls(ret, err) != 0)
         return -1;
 
-    const char *password = getenv(REDIS_PASSWORD_ENV);
-    bool given = password && *password;
-    if (!given)
-        return 0;
-    return option_copy(&ret->password, password, NULL, err);
+    return take_password(ret, err);
 }
 
 void redis_url_release(struct redis_url *u)
@@ -307,28 +314,6 @@ void redis_url_release(struct redis_url *u)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
     *u = (struct redis_url){0};
-}
-
-/* read_file reads up to `size` bytes of a file; -1 with errno. */
-static ssize_t read_file(const char *path, char *to, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-
-    size_t n = 0;
-    ssize_t k = 1;
-    while (k > 0 && n < size) {
-        k = read(fd, to + n, size - n);
-        if (k > 0)
-            n += (size_t)k;
-    }
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    if (k < 0)
-        return -1;
-    return (ssize_t)n;
 }
 
 static bool is_line_end(char c)
@@ -360,7 +345,7 @@ static char *copy_password(const char *path, struct str s, struct error *err)
 static char *read_password(const char *path, struct error *err)
 {
     char text[PASSWORD_MAX + 2];
-    ssize_t n = read_file(path, text, sizeof text - 1);
+    ssize_t n = small_file_read(path, text, sizeof text - 1);
     if (n < 0) {
         err_errno(err, ERR_UNAVAILABLE, errno, "could not read the password from %s", path);
         return NULL;

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "base/char.h"
+#include "base/small_file.h"
 #include "sink/http_impl.h"
-#include "sink/small_file.h"
 
 #define EXTRA_MAX 16384
 #define EXTRA_LINES 32 /* of webhook-header-file */

@@ -123,7 +123,7 @@ static void granted(struct redis_sink *r)
     answered(r, r->lease.asked + ttl / 2);
 }
 
-/* denied: another holds the key, or somebody has deleted it. */
+/* denied ends the lease: another holds the key, or somebody has deleted it. */
 static void denied(struct redis_sink *r)
 {
     if (redis_lease_held(r))
@@ -132,7 +132,8 @@ static void denied(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* unanswered: nothing is known, and what we hold stays ours until its time is over. */
+/* unanswered changes nothing but the time to ask again: what we hold stays ours until it runs
+ * out. */
 static void unanswered(struct redis_sink *r)
 {
     bool holding = r->lease.asking != LEASE_NOTHING && redis_lease_held(r);
@@ -141,8 +142,8 @@ static void unanswered(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* script_missing: the next extension sends the text of the script. If a SET went along with this
- * one, the reply to that decides; if not, we ask again at once. */
+/* script_missing makes the next extension send the text of the script. If a SET went along with
+ * this one, the reply to that decides; if not, we ask again at once. */
 static void script_missing(struct redis_sink *r)
 {
     r->lease.no_script = true;
@@ -178,11 +179,14 @@ static bool is_unknown(const redisReply *reply)
 
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
 {
-    if (is_unknown(reply))
+    if (is_unknown(reply)) {
         unanswered(r);
-    else if (r->lease.asking == LEASE_NOTHING)
-        return; /* the SET behind an extension that was granted */
-    else if (kind == REQUEST_TAKE)
+        return;
+    }
+    if (r->lease.asking == LEASE_NOTHING)
+        return; /* it is the SET behind an extension that was granted */
+
+    if (kind == REQUEST_TAKE)
         take_answered(r, reply->type == REDIS_REPLY_STATUS);
     else if (reply->type == REDIS_REPLY_ERROR)
         script_missing(r);

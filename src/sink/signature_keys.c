@@ -8,8 +8,8 @@
 #include <sys/random.h>
 
 #include "base/base64.h"
+#include "base/small_file.h"
 #include "sink/signature_impl.h"
-#include "sink/small_file.h"
 
 #define SECRET_MIN 24
 #define SECRET_MAX 64

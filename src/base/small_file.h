@@ -1,7 +1,7 @@
 /* small_file.h: reading a file with secrets or headers whole, into memory that the caller can
  * wipe. */
-#ifndef SINK_SMALL_FILE_H
-#define SINK_SMALL_FILE_H
+#ifndef BASE_SMALL_FILE_H
+#define BASE_SMALL_FILE_H
 
 #include <stddef.h>
 #include <sys/types.h>
