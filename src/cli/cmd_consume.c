@@ -12,6 +12,7 @@
 #include "cli/logger.h"
 #include "engine/consume.h"
 #include "sink/exec_env.h"
+#include "sink/exec_start.h"
 #include "sink/sink.h"
 
 /* What a signal handler can reach. */
