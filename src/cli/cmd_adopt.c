@@ -67,12 +67,15 @@ enum answer {
     NOT_ADOPTED,
 };
 
+/* answer_of says what became of the table, or with --dry-run would become of it. */
 static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
+    static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
+    static const enum answer unmarked[2] = {NOT_MARKED, UNMARKED};
     if (a->undo)
-        return res->changed ? UNDONE : NOT_ADOPTED;
+        return undone[res->changed];
     if (a->drop_mark)
-        return res->changed ? UNMARKED : NOT_MARKED;
+        return unmarked[res->changed];
     if (!res->changed)
         return UNCHANGED;
     if (res->other_columns)
@@ -98,6 +101,8 @@ static void add_mark(struct buf *b, const struct args *args)
              args->dry_run ? "would be" : "are", args->adopt.mark, args->adopt.consumer);
 }
 
+/* add_text says what was done in one line, or two with --mark. A dry run also shows which
+ * columns would be read. */
 static void add_text(struct buf *b, const struct args *args, const struct adopt_result *res)
 {
     static const char *const said[][2] = {
@@ -128,6 +133,7 @@ static void add_text(struct buf *b, const struct args *args, const struct adopt_
         buf_addf(b, "columns: %s\n", res->mapping);
 }
 
+/* add_json says the same as JSON. Members that do not apply are left out. */
 static void add_json(struct buf *b, const struct args *args, const struct adopt_result *res)
 {
     const struct adopt_args *a = &args->adopt;
@@ -170,22 +176,24 @@ static int check(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
     bool marks = a->mark || a->drop_mark;
-    bool undo_alone = !describes && !marks;
-    if (a->undo && !undo_alone)
-        return options_usage(
-            err, "--undo takes no --shape, --column, --existing, --mark or --drop-mark");
-
-    bool drop_alone = !a->mark && !a->existing;
-    if (a->drop_mark && !drop_alone)
-        return options_usage(err, "--drop-mark takes no --mark or --existing");
-
-    if (a->mark && !a->consumer)
-        return options_usage(err, "--mark needs --consumer NAME, whose deliveries count");
-    if (a->consumer && !a->mark)
-        return options_usage(err, "--consumer needs --mark COLUMN");
+    const struct {
+        bool broken;
+        const char *text;
+    } rules[] = {
+        {a->undo && (describes || marks),
+         "--undo takes no --shape, --column, --existing, --mark or --drop-mark"},
+        {a->drop_mark && (a->mark || a->existing), "--drop-mark takes no --mark or --existing"},
+        {a->mark && !a->consumer, "--mark needs --consumer NAME, whose deliveries count"},
+        {a->consumer && !a->mark, "--consumer needs --mark COLUMN"},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+        if (rules[i].broken)
+            return options_usage(err, "%s", rules[i].text);
+    }
     return 0;
 }
 
+/* adopt passes the arguments on to the store. */
 static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
 {
     const struct args *args = &cli->args;

@@ -45,6 +45,8 @@ static int parse_store(const char *url, struct error *err)
     return r;
 }
 
+/* check_store finds out whether the store could be used: its URL, and with --connect the
+ * database behind it. */
 static void check_store(struct cli *cli)
 {
     struct error err = {0};
@@ -63,6 +65,7 @@ static void check_store(struct cli *cli)
     gather(cli, &p);
 }
 
+/* count_errors counts the problems that would keep a relay from starting; warnings would not. */
 static size_t count_errors(const struct config *c)
 {
     size_t errors = 0;
@@ -73,6 +76,7 @@ static size_t count_errors(const struct config *c)
     return errors;
 }
 
+/* print_problem writes a problem to stderr, with the place it comes from. */
 static void print_problem(const struct problem *p)
 {
     struct buf b;
@@ -86,6 +90,7 @@ static void print_problem(const struct problem *p)
     buf_release(&b);
 }
 
+/* list_json adds an array of the warnings, or of the problems that are none. */
 static void list_json(struct buf *b, const char *name, const struct config *c, bool warnings)
 {
     const char *start = "\n{";
@@ -133,11 +138,12 @@ static void print_check_text(const struct cli *cli, size_t consumers)
         return;
 
     char n[OUTPUT_COUNT];
-    printf("%s: ok, %s%s\n", c->path ? c->path : "no config file",
-           output_count((int64_t)consumers, "consumer", n),
-           cli->args.check.connect ? ", all reachable" : "");
+    printf("%s: ok, %s", c->path ? c->path : "no config file",
+           output_count((int64_t)consumers, "consumer", n));
+    puts(cli->args.check.connect ? ", all reachable" : "");
 }
 
+/* check reads the settings as a relay would, but does not stop at the first problem. */
 static int check(struct cli *cli, struct error *err)
 {
     size_t consumers;
@@ -205,6 +211,8 @@ static void show_json(struct shown *s, const char *section, const struct option_
     buf_addc(&s->b, '}');
 }
 
+/* show_cells adds a row. FROM says where the value was given, or where the preset was chosen
+ * that it belongs to. */
 static int show_cells(struct shown *s, const char *section, const struct option_def *o,
                       const struct effective *e, struct error *err)
 {
@@ -340,6 +348,7 @@ static const char *example_of(const struct option_def *o)
     return "";
 }
 
+/* sample_table prints every option commented out, below its help. */
 static void sample_table(const struct option_def *table)
 {
     for (const struct option_def *o = table; o->name; o++) {

@@ -24,6 +24,7 @@ static struct {
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
+/* set_exec_env refuses a list that the command could not be started with. */
 static int set_exec_env(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -92,6 +93,8 @@ static void on_signal(int number)
     errno = saved;
 }
 
+/* catch_signals makes SIGTERM and SIGINT wake the reader through an eventfd, so that it ends
+ * between two events. */
 static int catch_signals(struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART},
@@ -219,6 +222,8 @@ static int start_snapshot(const struct consume_args *a, const char *stream, cons
     return r;
 }
 
+/* take_snapshot runs the snapshot and waits for it. If it fails, no group is created, and the
+ * next start tries again. */
 static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
     const struct reader *r = ctx;
@@ -237,6 +242,7 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
+/* check asks for the options that consume cannot do without. */
 static int check(const struct consume_args *args, struct error *err)
 {
     if (!args->group)
@@ -267,6 +273,8 @@ static int open_sink(struct reader *r, struct error *err)
     return ops->open(&cfg, &r->sk, err);
 }
 
+/* consume reads the stream until told to stop, or with --drain until nothing is left, and logs
+ * how it went. */
 static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;

@@ -47,6 +47,7 @@ const char *cmd_consumers_patterns(const char *events)
 
 /* ---- list ---- */
 
+/* add_row adds a consumer to the table of `consumers list`. */
 static int add_row(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
     char lanes[OUTPUT_INT], position[OUTPUT_INT], dead[OUTPUT_INT], inflight[OUTPUT_INT];
@@ -103,8 +104,8 @@ static int print_table(const struct cli *cli, const struct consumer_info *c, siz
     return output_print(tb, err);
 }
 
-/* print_json prints an array, or without as_list the object of the one consumer. Consumers are flushed
- * one by one, so that memory stays small however many there are. */
+/* print_json prints an array, or without as_list the object of the one consumer. Consumers are
+ * flushed one by one, so that memory stays small however many there are. */
 static int print_json(const struct consumer_info *c, size_t n, bool as_list, int64_t now,
                       struct error *err)
 {
@@ -143,6 +144,7 @@ static const char *floor_text(const struct consumer_info *c, char out[64])
     return out;
 }
 
+/* add_pairs adds everything about a consumer. Empty values are left out. */
 static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, struct error *err)
 {
     char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE], failed[CLOCK_RFC3339_SIZE],
@@ -208,7 +210,7 @@ static int print(const struct cli *cli, const char *name, const struct consumer_
 /* list is both `consumers list` and `consumers show NAME`. */
 static int list(struct cli *cli, struct error *err)
 {
-    const char *name = cli->args.n_pos ? cli->args.pos[0] : NULL;
+    const char *name = cli->args.pos[0]; /* NULL: all */
     struct consumer_info *c = NULL;
     struct store_info info = {0};
     struct store *st;
@@ -282,6 +284,7 @@ static void add_loss(struct buf *b, const struct consumer_info *c)
              output_count(c->parked, "parked event", parked));
 }
 
+/* report_removal says what was deleted with the consumer, or would be. */
 static int report_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
 {
     struct buf b;
@@ -319,6 +322,8 @@ static int confirm_removal(const struct cli *cli, const struct consumer_info *c,
     return r;
 }
 
+/* remove_in removes the consumer in the arguments. A consumer that still has work to do needs
+ * --force, also for a dry run. */
 static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];

@@ -11,8 +11,8 @@ int cmd_consumers_history(struct cli *cli, struct error *err);
 int cmd_consumers_set(struct cli *cli, struct error *err);
 int cmd_consumers_revert(struct cli *cli, struct error *err);
 
-/* cmd_consumers_in_store opens the store and an arena, does the work and releases both. Returns what
- * the work returns. */
+/* cmd_consumers_in_store opens the store and an arena, does the work and releases both. Returns
+ * what the work returns. */
 typedef int cmd_consumers_work(struct cli *cli, struct store *st, struct arena *a,
                                struct error *err);
 int cmd_consumers_in_store(struct cli *cli, cmd_consumers_work *work, struct error *err);

@@ -71,8 +71,8 @@ static int history_json(const struct consumer_settings *s, size_t n, struct erro
     return r;
 }
 
-/* The settings a consumer has had, newest first, and its spec. They live in the arena they were read
- * with. (1) n > 0. */
+/* The settings a consumer has had, newest first, and its spec. They live in the arena they were
+ * read with. (1) n > 0. */
 struct history {
     struct consumer_settings *list;
     size_t n;
@@ -189,6 +189,7 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     return 0;
 }
 
+/* set_in changes the settings that were given and keeps the others. */
 static int set_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];
@@ -235,6 +236,7 @@ static const struct consumer_settings *earlier(const struct history *h, int64_t 
     return NULL;
 }
 
+/* revert_in makes an earlier generation the newest one again. */
 static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
 {
     const char *name = cli->args.pos[0];

@@ -6,9 +6,12 @@
 #include "cli/cli.h"
 
 /* clang-format off */
-#define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", options_consumer_name, ARG(dead.consumer)}
-#define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", option_text, ARG(dead.type)}
-#define OPTION_ALL {"all", NULL, "no", "all dead letters, or all that match --consumer and --type", option_bool, ARG(dead.all)}
+#define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", \
+    options_consumer_name, ARG(dead.consumer)}
+#define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
+    option_text, ARG(dead.type)}
+#define OPTION_ALL {"all", NULL, "no", \
+    "all dead letters, or all that match --consumer and --type", option_bool, ARG(dead.all)}
 /* clang-format on */
 
 static const struct option_def list_options[] = {
@@ -39,11 +42,12 @@ struct listing {
     struct error *err;
 };
 
+/* query_of selects what the arguments ask for. */
 static struct dead_query query_of(const struct args *a)
 {
     return (struct dead_query){
         .consumer = a->dead.consumer,
-        .id = a->n_pos ? a->pos[0] : NULL,
+        .id = a->pos[0], /* NULL: all */
         .type = a->dead.type,
         .limit = (size_t)a->dead.limit,
     };
@@ -94,6 +98,7 @@ static int visit_json(void *ctx, const struct dead_letter *d)
     return l->failed;
 }
 
+/* add_pairs adds the failure first, then the event. */
 static int add_pairs(struct libscols_table *tb, const struct dead_letter *d, struct error *err)
 {
     char attempts[OUTPUT_INT], at[CLOCK_RFC3339_SIZE];
@@ -139,7 +144,9 @@ static int visit_all(struct store *st, const struct args *a, dead_visit *visit, 
     struct dead_query q = query_of(a);
     if (st->ops->dead(st, &q, visit, l, err) != 0)
         return -1;
-    return l->failed ? -1 : 0;
+    if (l->failed)
+        return -1;
+    return 0;
 }
 
 static int list_json(const struct cli *cli, struct store *st, struct listing *l, struct error *err)
@@ -209,7 +216,10 @@ static int show(struct cli *cli, struct error *err)
         return -1;
 
     buf_init(&l.b, OUTPUT_MAX);
-    int r = visit_all(st, &cli->args, cli->args.json ? visit_json : visit_pairs, &l, err);
+    dead_visit *visit = visit_pairs;
+    if (cli->args.json)
+        visit = visit_json;
+    int r = visit_all(st, &cli->args, visit, &l, err);
     buf_release(&l.b);
     store_close(st);
     if (r == 0 && l.seen == 0)
@@ -241,6 +251,7 @@ struct tally {
     bool failed;
 };
 
+/* tally_add adds n letters to the share of a consumer. */
 static void tally_add(struct tally *t, const char *consumer, int64_t n)
 {
     t->sum += n;
@@ -280,6 +291,7 @@ static int count(struct store *st, const struct args *a, struct tally *ret, stru
     return 0;
 }
 
+/* act_on retries or drops the letters of one consumer. */
 static int act_on(struct store *st, const struct action *action, const struct dead_query *q,
                   struct tally *t, struct error *err)
 {
@@ -342,6 +354,7 @@ static void add_json(struct buf *b, const struct args *a, const struct action *a
     buf_adds(b, "}}\n");
 }
 
+/* add_text says how many letters, and whose: "3 dead letters dropped: mail 2, search 1". */
 static void add_text(struct buf *b, const struct args *a, const struct action *action,
                      const struct tally *t)
 {
@@ -393,7 +406,8 @@ static void tally_release(struct tally *t)
     *t = (struct tally){0};
 }
 
-/* change_in counts first if that is all, or if it has to ask. *ret is what was done, or would be. */
+/* change_in sets *ret to what was done, or with --dry-run would be. It counts first only if it has
+ * to ask. */
 static int change_in(struct cli *cli, struct store *st, const struct action *action,
                      struct tally *ret, struct error *err)
 {
@@ -412,6 +426,7 @@ static int change_in(struct cli *cli, struct store *st, const struct action *act
     return act(st, a, action, ret, err);
 }
 
+/* change is `dead retry` and `dead drop`. */
 static int change(struct cli *cli, const struct action *action, struct error *err)
 {
     const struct args *a = &cli->args;

@@ -34,8 +34,8 @@ struct visit {
 
 /* ---- clocks ---- */
 
-/* clock_offset says how far the store's clock is ahead of ours, negative: behind. It was read at
- * some time between `before` and `after`, which counts as agreement. */
+/* clock_offset returns how far the store's clock is ahead of ours; negative: behind. The store was
+ * asked between `before` and `after`, so any time in between is agreement. */
 static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after)
 {
     int64_t now = v->info.now_ms;
@@ -48,9 +48,12 @@ static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after
 
 static void clocks(struct visit *v, int64_t before, int64_t after)
 {
-    int64_t offset = clock_offset(v, before, after);
-    bool ahead = offset > 0;
-    int64_t apart = ahead ? offset : -offset;
+    const char *where = "ahead of";
+    int64_t apart = clock_offset(v, before, after);
+    if (apart < 0) {
+        apart = -apart;
+        where = "behind";
+    }
     if (apart <= CLOCK_MS) {
         report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
         return;
@@ -58,7 +61,7 @@ static void clocks(struct visit *v, int64_t before, int64_t after)
     char text[OUTPUT_AGE];
     report_say(&v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
                "the store's clock is %s %s this one: leases, delays and ages follow the store's",
-               output_age(apart, text), ahead ? "ahead of" : "behind");
+               output_age(apart, text), where);
 }
 
 /* ---- consumers ---- */
@@ -118,6 +121,8 @@ static void late(struct visit *v, const struct consumer_info *c, int64_t ms, con
                wait, age);
 }
 
+/* delivery reports whether a consumer gets its events. Only the first of its troubles is named:
+ * it explains the others. */
 static void delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[OUTPUT_COUNT];
@@ -135,6 +140,7 @@ static void delivery(struct visit *v, const struct consumer_info *c)
                    output_consumer_state(c));
 }
 
+/* failures reports what failed for good, and what failed last. */
 static void failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[OUTPUT_COUNT];
@@ -158,13 +164,13 @@ static void failures(struct visit *v, const struct consumer_info *c)
 static bool overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
-    int64_t keep = v->cli->settings.retention_ms, late = keep + 2 * HOUR_MS;
-    bool kept_for_ever = keep == 0, none = !i->tail;
-    if (kept_for_ever || none)
+    int64_t keep = v->cli->settings.retention_ms, limit = keep + 2 * HOUR_MS;
+    if (keep == 0) /* for ever */
         return false;
-
-    bool just_delivered = i->passed_at >= 0 && clock_since(i->now_ms, i->passed_at) <= late;
-    return age_ms > late && !just_delivered;
+    if (age_ms <= limit)
+        return false;
+    bool just_delivered = i->passed_at >= 0 && clock_since(i->now_ms, i->passed_at) <= limit;
+    return !just_delivered;
 }
 
 /* slowest returns the consumer that needs the oldest events; NULL: there is no consumer. */
@@ -189,7 +195,9 @@ static void say_kept(struct visit *v)
 /* retention reports old events that are still there, and for whom. */
 static void retention(struct visit *v)
 {
-    int64_t age_ms = v->info.tail ? clock_since(v->info.now_ms, v->info.oldest_at) : 0;
+    int64_t age_ms = 0;
+    if (v->info.tail)
+        age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
     if (!overdue(v, age_ms)) {
         say_kept(v);
         return;
@@ -211,6 +219,7 @@ static void retention(struct visit *v)
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
+/* consumers examines what every store has. It needs a schema of this program's version. */
 static int consumers(struct visit *v, struct error *err)
 {
     int64_t before = clock_wall(&clock_system);

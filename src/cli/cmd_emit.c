@@ -21,6 +21,7 @@
 
 /* ---- options ---- */
 
+/* set_version takes any version, 0 included, so it notes that one was given. */
 static int set_version(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -76,6 +77,8 @@ static const struct option_def options[] = {
 
 /* ---- one event ---- */
 
+/* headers_json writes the headers as a JSON object. Arguments may hold any bytes, so UTF-8 is
+ * checked here. */
 static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
@@ -157,6 +160,7 @@ static int report_one(const struct args *a, const char *id, bool duplicate, stru
     return 0;
 }
 
+/* emit_checked checks the event before the store is opened: a bad one costs no connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -274,6 +278,8 @@ static bool is_blank(struct str line)
     return true;
 }
 
+/* bulk_lines stores the lines in transactions of LINES_PER_TRANSACTION each, or with --atomic in
+ * one. */
 static int bulk_lines(struct bulk *k, struct error *err)
 {
     struct str line;
@@ -352,6 +358,7 @@ static int64_t size_of(int fd)
     return known ? sb.st_size : 0;
 }
 
+/* bulk_run stores a file and says how that went. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)

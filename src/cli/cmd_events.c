@@ -66,12 +66,16 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 
 /* clang-format off */
 #define LISTING_OPTIONS \
-    {"type", "PATTERN", NULL, "only event types that match; * matches anything", option_text, ARG(events.type)}, \
+    {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
+     option_text, ARG(events.type)}, \
     {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, ARG(events.key)}, \
-    {"consumer", "NAME", NULL, "only the states for this consumer", options_consumer_name, ARG(events.consumer)}, \
-    {"after", "SEQ", "0", "only events after this sequence number", option_long, ARG(events.after)}, \
+    {"consumer", "NAME", NULL, "only the states for this consumer", \
+     options_consumer_name, ARG(events.consumer)}, \
+    {"after", "SEQ", "0", "only events after this sequence number", \
+     option_long, ARG(events.after)}, \
     {"newest", NULL, "no", "newest first", option_bool, ARG(events.newest), .env = true}, \
-    {"limit", "N", "100", "maximum number to list", option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
+    {"limit", "N", "100", "maximum number to list", \
+     option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
     OPTION_JSON, \
     OPTION_END
 /* clang-format on */
@@ -141,6 +145,7 @@ static const char *or_dash(struct buf *b)
     return empty ? "-" : s;
 }
 
+/* add_row adds an event to the table of a listing. */
 static int add_row(struct listing *l, const struct event *ev, const struct delivery_info *d,
                    size_t n)
 {
@@ -179,6 +184,7 @@ static void delivery_json(struct buf *b, const struct delivery_info *d)
     buf_addc(b, '}');
 }
 
+/* event_json adds an event with an object for each of its consumers. */
 static void event_json(struct buf *b, const struct event *ev, const struct delivery_info *d,
                        size_t n)
 {
@@ -216,12 +222,15 @@ static int visit(void *ctx, const struct event *ev, const struct delivery_info *
     return l->failed;
 }
 
+/* gather adds the events that match to the listing. */
 static int gather(struct store *st, const struct event_query *q, struct listing *l,
                   struct error *err)
 {
     if (st->ops->events(st, q, visit, l, err) != 0)
         return -1;
-    return l->failed ? -1 : 0;
+    if (l->failed)
+        return -1;
+    return 0;
 }
 
 static int list_json(struct store *st, const struct event_query *q, struct listing *l,
@@ -313,6 +322,7 @@ static bool any_receipt(const struct delivery_info *d, size_t n)
     return false;
 }
 
+/* add_delivery adds a row of either table of print_deliveries. */
 static int add_delivery(struct libscols_table *tb, const struct delivery_info *d, bool receipts,
                         struct error *err)
 {

@@ -1,4 +1,5 @@
-/* cmd_events_retry.c: outbox events retry, which makes failed events and dead letters due at once. */
+/* cmd_events_retry.c: outbox events retry, which makes failed events and dead letters due
+ * at once. */
 #include "cli/cmd_events.h"
 
 #include <string.h>
@@ -51,8 +52,8 @@ static int collect_waiting(void *ctx, const struct event *ev, const struct deliv
     return 1;
 }
 
-/* collect_sent_back finds a dead letter that was sent back and waits for a retry. It holds the whole
- * event, and can be retried even if the event itself was trimmed. */
+/* collect_sent_back finds a dead letter that was sent back and waits for a retry. It holds the
+ * whole event, and can be retried even if the event itself was trimmed. */
 static int collect_sent_back(void *ctx, const struct dead_letter *d)
 {
     struct waiting *w = ctx;
@@ -63,6 +64,7 @@ static int collect_sent_back(void *ctx, const struct dead_letter *d)
     return w->nomem;
 }
 
+/* collect finds the consumers for which the event waits for a retry. */
 static int collect(const struct again *g, const char *id, struct waiting *w, struct error *err)
 {
     struct event_query q = {.id = id, .consumer = g->consumer, .limit = 1};

@@ -23,9 +23,9 @@ static int add_consumer(void *field, const char *value, const struct option_def 
 /* clang-format off */
 #define OPTION_CONSUMER \
     {"consumer", "NAME", NULL, \
-      "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that begin with NAME; may be " \
-      "repeated; all consumers if not given", \
-      add_consumer, ARG(grant)}
+     "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that " \
+     "begin with NAME; may be repeated; all consumers if not given", \
+     add_consumer, ARG(grant)}
 /* clang-format on */
 
 static const struct option_def grant_options[] = {
@@ -163,6 +163,7 @@ static int change_in(struct store *st, const struct grant_request *req, bool *re
                    st->ops->scheme);
 }
 
+/* change is `grant` and `revoke`. Revoking asks first. */
 static int change(struct cli *cli, bool revoke, struct error *err)
 {
     struct grant_request req;

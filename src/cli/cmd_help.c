@@ -164,6 +164,7 @@ static void print_command(const struct command *rows, const char *sub)
     print_settings(true);
 }
 
+/* print_overview lists all commands, and the options that each of them takes. */
 static void print_overview(void)
 {
     puts("outbox: write events in your own database transaction; every consumer receives them, at "
@@ -178,10 +179,10 @@ static void print_overview(void)
     puts("\nFor every command:");
     print_table(options_global);
     print_settings(true);
-    puts(
-        "\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
-        "(outbox config sample).\n"
-        "For more about a command: outbox help COMMAND; for the settings of a relay: outbox help relay");
+    puts("\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
+         "(outbox config sample).\n"
+         "For more about a command: outbox help COMMAND; for the settings of a relay: "
+         "outbox help relay");
 }
 
 /* ---- as JSON, for tests that compare all places where an option appears ---- */
@@ -189,6 +190,7 @@ static void print_overview(void)
 /* Where an option may be set besides the command line. */
 enum reach { FLAG_ONLY, FLAG_ENV, FLAG_ENV_FILE };
 
+/* dump_option adds an option; the variable is NULL if it cannot come from the environment. */
 static void dump_option(struct buf *b, const char *scope, const struct option_def *o,
                         enum reach reach)
 {
@@ -234,6 +236,7 @@ static void dump_commands(struct buf *b)
     }
 }
 
+/* dump prints every option there is: global, of [outbox], of consumers, of commands. */
 static int dump(struct error *err)
 {
     struct buf b;
@@ -330,6 +333,7 @@ static void man_exit_codes(void)
         printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
 }
 
+/* print_man prints the page as roff, from the same tables as --help. */
 static void print_man(void)
 {
     printf(".TH OUTBOX 1 \"\" \"outbox %s\" \"User Commands\"\n", outbox_version());

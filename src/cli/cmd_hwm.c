@@ -41,6 +41,8 @@ static void add_row(struct listing *l, const char *consumer, const char *id, str
     buf_addf(&l->b, "%-24s %-32s %s\n", id, name, by);
 }
 
+/* visit adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
+ * each. */
 static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct listing *l = ctx;
@@ -68,7 +70,7 @@ static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t a
 static int run(struct cli *cli, struct error *err)
 {
     struct listing l = {.cli = cli};
-    const char *stream = cli->args.n_pos ? cli->args.pos[0] : NULL;
+    const char *stream = cli->args.pos[0]; /* NULL: all */
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;

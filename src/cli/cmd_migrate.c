@@ -10,7 +10,8 @@ static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON,
                                                OPTION_END};
 
-/* start begins the answer, a JSON object or a line, with the URL of the store, less its password. */
+/* start begins the answer, a JSON object or a line, with the URL of the store, less its
+ * password. */
 static void start(struct buf *b, const struct cli *cli)
 {
     struct buf url;
@@ -54,6 +55,7 @@ static void add_upgrade(struct buf *b, const struct schema_status *s, bool chang
         buf_addf(b, "upgraded from version %lld to %lld", there, known);
 }
 
+/* up does what init does, and says from which version to which. */
 static int up(struct cli *cli, struct error *err)
 {
     struct store *st;
@@ -85,6 +87,7 @@ static int up(struct cli *cli, struct error *err)
 /* by enum functions_status */
 static const char *const functions_names[] = {"same", "older", "newer"};
 
+/* add_status compares versions first. Functions are worth a word only if those agree. */
 static void add_status(struct buf *b, const struct schema_status *s)
 {
     int64_t pending = s->known - s->there;

@@ -1,5 +1,5 @@
-/* cmd_relay.c: outbox relay, which starts a relay and stops it: signals, waiting for a store that is
- * not there yet, the HTTP server. What happens in between is in relay.c. */
+/* cmd_relay.c: outbox relay, which starts a relay and stops it: signals, waiting for a store that
+ * is not there yet, the HTTP server. What happens in between is in relay.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +79,8 @@ static void catch_signals(struct relay *r)
 /* ---- a store that is away ---- */
 
 /* away says whether to wait for the store: its server may be started after the relay, or be
- * restarting. Not with --drain, which reports a failure at once, nor once consumers have started. */
+ * restarting. Not with --drain, which reports a failure at once, nor once consumers have
+ * started. */
 static bool away(struct relay *r, const struct error *err)
 {
     bool unreachable = err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY;
@@ -141,6 +142,7 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     return 0;
 }
 
+/* configure makes the consumers that the settings name. None of them works yet. */
 static int configure(struct relay *r, struct error *err)
 {
     size_t n;
@@ -239,6 +241,7 @@ static int run_waiting(struct relay *r, struct error *err)
     return 0;
 }
 
+/* deliver runs the relay and logs why it stopped. */
 static int deliver(struct relay *r, struct error *err)
 {
     int result = run_waiting(r, err);
@@ -264,6 +267,8 @@ static int run_relay(struct relay *r, struct error *err)
     return deliver(r, err);
 }
 
+/* open_outbox opens the store and makes the handle known to the HTTP server and, last, to signal
+ * handlers: from then on it can be stopped. */
 static int open_outbox(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -361,6 +366,7 @@ static int work(struct relay *r, struct error *err)
     return result;
 }
 
+/* run checks the settings before anything starts, and releases everything in reverse order. */
 static int run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,

@@ -43,6 +43,7 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
+/* look reads the state of the store and of every consumer. */
 static int look(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
@@ -138,6 +139,7 @@ static void paint(struct libscols_table *tb, const struct consumer_info *c)
         output_paint(tb, DEAD, "red");
 }
 
+/* add_row adds a consumer. With --watch two rates come before the last error. */
 static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c,
                    struct error *err)
 {
@@ -205,6 +207,7 @@ static int consumers_table(const struct look *l, struct error *err)
     return output_print(tb, err);
 }
 
+/* print_text prints a line about the store, and a table of its consumers. */
 static int print_text(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
@@ -232,6 +235,7 @@ static int print_text(const struct look *l, struct error *err)
 
 /* ---- as JSON ---- */
 
+/* add_store adds the members of the store; its URL without the password. */
 static void add_store(struct buf *b, const struct look *l)
 {
     const struct store_info *i = &l->info;
@@ -308,6 +312,7 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
+/* watch repeats until SIGINT or SIGTERM, which end it with exit status 0. */
 static int watch(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};

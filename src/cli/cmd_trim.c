@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+/* set_older_than takes any duration, 0s included, so it notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -60,8 +61,13 @@ static void add_text(struct buf *b, const struct trim_request *req, const struct
         const char *noun;
     } rest[] = {{t->keys, "idempotency key"}, {t->inbox, "inbox row"}, {t->receipts, "receipt"}};
 
-    buf_addf(b, "%s %s", req->dry_run ? "would delete" : "deleted",
-             output_count(t->events, "event", n));
+    const char *deleted = "deleted", *kept = "kept";
+    if (req->dry_run) {
+        deleted = "would delete";
+        kept = "would keep";
+    }
+
+    buf_addf(b, "%s %s", deleted, output_count(t->events, "event", n));
     for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
         if (rest[i].n)
             buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
@@ -70,9 +76,8 @@ static void add_text(struct buf *b, const struct trim_request *req, const struct
 
     if (!t->pin[0])
         return;
-    buf_addf(b, "%s %s%s: %s\n", req->dry_run ? "would keep" : "kept",
-             t->kept_more ? "at least " : "", output_count(t->kept_for_pin, "more event", n),
-             t->pin);
+    buf_addf(b, "%s %s%s: %s\n", kept, t->kept_more ? "at least " : "",
+             output_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
 static int report(const struct cli *cli, const struct trim_request *req,

@@ -47,10 +47,14 @@ static int set_retry_after(void *field, const char *value, const struct option_d
 }
 
 /* clang-format off */
-#define OPTION_SECRET_FILE(help) {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
-#define OPTION_SECRET_ENV(help) {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
+#define OPTION_SECRET_FILE(help) \
+    {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
+#define OPTION_SECRET_ENV(help) \
+    {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
 #define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, ARG(webhook.id)}
-#define OPTION_TIMESTAMP(help) {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, .max = TIMESTAMP_MAX}
+#define OPTION_TIMESTAMP(help) \
+    {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, \
+     .max = TIMESTAMP_MAX}
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
@@ -113,6 +117,7 @@ static const struct option_def public_options[] = {
     OPTION_END,
 };
 
+/* load_keys reads the secrets or keys for one use; the caller frees them. */
 static int load_keys(const struct webhook_args *w, enum signature_use use,
                      struct signature_keys **ret, struct error *err)
 {
@@ -123,27 +128,37 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
     return signature_keys_load(&from, ret, err);
 }
 
+/* read_body reads a file, or with "-" stdin. */
+static int read_body(const char *path, struct buf *body, struct error *err)
+{
+    int e = lines_slurp(path, BODY_MAX, body);
+    if (e)
+        return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    if (body->n == BODY_MAX)
+        return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
+    return 0;
+}
+
 /* load reads the keys and the body. On success the caller frees *keys; it releases the body in any
  * case. */
 static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                 struct buf *body, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
-    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    if (!w->id || !*w->id)
+    bool has_id = w->id && *w->id;
+    if (!has_id)
         return options_usage(err, "--id ID is missing");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
         return options_usage(err, "--id: an id has no dot, which separates it from the timestamp "
                                   "in what is signed");
     if (load_keys(w, use, keys, err) != 0)
         return -1;
-    int e = lines_slurp(path, BODY_MAX, body);
-    if (e == 0 && body->n < BODY_MAX)
+
+    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
+    if (read_body(path, body, err) == 0)
         return 0;
     signature_keys_free(*keys);
-    if (e == 0)
-        return err_set(err, ERR_INVALID, "%s: over 64 MiB", path);
-    return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    return -1;
 }
 
 /* sign prints the headers that a sender would send with the body. */
@@ -207,8 +222,8 @@ static int verify(struct cli *cli, struct error *err)
     return r;
 }
 
-/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps for everybody
- * to read. */
+/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps for
+ * everybody to read. */
 static void warn_readable(void)
 {
     struct stat st;
@@ -244,6 +259,7 @@ static int secret(struct cli *cli, struct error *err)
     return r;
 }
 
+/* public prints the public key of each private key, for receivers. */
 static int public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;
