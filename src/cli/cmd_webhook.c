@@ -188,8 +188,8 @@ static int sign(struct cli *cli, struct error *err)
 }
 
 /* judge prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
-static int judge(const struct webhook_args *w, const struct signature_keys *keys,
-                 const struct buf *body, struct error *err)
+static int judge(const struct webhook_args *w, struct signature_keys *keys, const struct buf *body,
+                 struct error *err)
 {
     struct signature_message m = {str_of(w->id), w->timestamp, {body->p, body->n}};
     int64_t now = w->any_time ? 0 : clock_wall(&clock_system) / 1000;
