@@ -31,16 +31,16 @@ static int exit_code(int code)
     }
 }
 
-/* advise adds what to do next where the store cannot know it. */
-static void advise(const struct cli *cli, struct error *err)
+/* advice_for returns what to do next where the store cannot know it; "" if there is nothing. */
+static const char *advice_for(const struct cli *cli, const struct error *err)
 {
-    bool file = cli->settings.store && strncmp(cli->settings.store, "sqlite:", 7) == 0;
-    const char *next = err->code == ERR_FULL ? "; make room, then try again"
-                       : err->code == ERR_READONLY && file
-                           ? "; the file and its folder must be writable for you"
-                           : "";
-    size_t n = strlen(err->text);
-    snprintf(err->text + n, sizeof(err->text) - n, "%s", next);
+    const char *store = cli->settings.store;
+    bool is_file = store && strncmp(store, "sqlite:", 7) == 0;
+    if (err->code == ERR_FULL)
+        return "; make room, then try again";
+    if (err->code == ERR_READONLY && is_file)
+        return "; the file and its folder must be writable for you";
+    return "";
 }
 
 static int load_settings(struct cli *cli, struct error *err)
@@ -59,11 +59,12 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* caution: a relay logs it, and config check lists it. */
+/* caution warns of secrets that others can see, except where the command does: a relay logs the
+ * warnings, config check lists them. */
 static void caution(const struct cli *cli)
 {
-    bool says_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
-    if (!says_itself)
+    bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
+    if (!warns_itself)
         config_cautions(&cli->config, say_caution, NULL);
 }
 
@@ -75,6 +76,7 @@ static int run(struct cli *cli, int argc, char **argv, struct error *err)
         return cmd_help->run(cli, err);
     if (cli->cmd->bare)
         return cli->cmd->run(cli, err);
+
     if (load_settings(cli, err) != 0)
         return -1;
     config_guard(&cli->config, &cli->settings);
@@ -82,22 +84,40 @@ static int run(struct cli *cli, int argc, char **argv, struct error *err)
     return cli->cmd->run(cli, err);
 }
 
-/* hold_stdio: if one of 0, 1, 2 is closed, nothing else may get its number. Opened the wrong way
- * round, so that reading or writing still fails. */
+/* hold_stdio occupies those of the descriptors 0, 1 and 2 that are closed, so that no file we open
+ * later gets their number. It opens them the wrong way round: reading or writing still fails. */
 static void hold_stdio(void)
 {
-    for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0)
-            _exit(70);
+    static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        bool is_open = fcntl(fd, F_GETFD) >= 0;
+        if (!is_open && open("/dev/null", wrong_way[fd]) < 0)
+            _exit(EXIT_BUG_);
+    }
 }
 
-/* hear_signals: whoever started us may have had signals blocked, and that is inherited: a relay
- * could not be stopped. */
+/* hear_signals unblocks all signals. A blocked signal is inherited, and a relay could not be
+ * stopped. */
 static void hear_signals(void)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* complain prints the error, unless the command has printed what there is to say. */
+static void complain(const struct cli *cli, const struct error *err)
+{
+    char text[sizeof(err->text) + 64];
+    if (err->code == CLI_FOUND || err->code == CLI_WRONG)
+        return;
+
+    snprintf(text, sizeof(text), "%s%s", err->text, advice_for(cli, err));
+    bool json = cli->cmd == cmd_relay && cli->settings.log_format == LOG_JSON;
+    if (json)
+        logger_line(LOG_JSON, LOG_ERROR_, NULL, text, 0);
+    else
+        output_error(text);
 }
 
 int main(int argc, char **argv)
@@ -111,13 +131,8 @@ int main(int argc, char **argv)
     int r = run(&cli, argc, argv, &err);
     if (r == 0)
         r = output_end(&err);
-    if (r != 0 && err.code != CLI_FOUND && err.code != CLI_WRONG) {
-        advise(&cli, &err);
-        if (cli.cmd == cmd_relay && cli.settings.log_format == LOG_JSON)
-            logger_line(LOG_JSON, LOG_ERROR_, NULL, err.text, 0);
-        else
-            output_error(err.text);
-    }
+    if (r != 0)
+        complain(&cli, &err);
     config_release(&cli.config);
     return r == 0 ? 0 : exit_code(err.code);
 }

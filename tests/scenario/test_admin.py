@@ -141,7 +141,7 @@ class Tokens(AdminCase):
                 wait_until(lambda: len(relay.output().splitlines()) > before, what=relay.output)
                 self.assertIn(expect, relay.output().splitlines()[-1])
                 self.assertEqual(statuses(), want)
-            self.assertIn("; going on as before", relay.output())
+            self.assertIn("; keeping the old one", relay.output())
 
     def test_a_token_is_repeated_nowhere(self):
         bad = self.path("bad")
