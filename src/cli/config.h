@@ -1,6 +1,6 @@
-/* config.h: declarations shared by the files of the settings: config.c (flags, environment and file;
- * which value is in effect), config_env.c (consumers from the environment), config_check.c (whether
- * a relay could run with them), config_secrets.c (what others must not see). */
+/* config.h: declarations shared by the files of the settings: config.c (flags, environment and
+ * file; which value is in effect), config_env.c (consumers from the environment), config_check.c
+ * (whether a relay could run with them), config_secrets.c (what others must not see). */
 #ifndef CLI_CONFIG_H
 #define CLI_CONFIG_H
 

@@ -1,6 +1,6 @@
 /* config_env.c: consumers given by the environment alone: OUTBOX_CONSUMERS=search,mail and, for
- * each, OUTBOX_CONSUMER_SEARCH_SINK. The name of a consumer is in upper case there, with _ for - and
- * dots; a variable that could be about two consumers is refused. */
+ * each, OUTBOX_CONSUMER_SEARCH_SINK. The name of a consumer is in upper case there, with _ for -
+ * and dots; a variable that could be about two consumers is refused. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -91,7 +91,7 @@ static const char *variable_of(const char *consumer, const struct option_def *o,
     return out;
 }
 
-/* What a variable sets. (1) other is a second consumer that the variable could be about, or NULL. */
+/* What a variable sets. (1) other is a second consumer it could be about, or NULL. */
 struct about {
     const char *consumer, *other;
     const struct option_def *def;

@@ -15,8 +15,8 @@
 
 enum log_format { LOG_TEXT, LOG_JSON };
 
-/* Lines that differ only in words with digits (ids, times, counts) have the same shape. (1) since ==
- * 0: the slot is free. (2) held counts the lines not logged; text is the last of them. */
+/* Lines that differ only in words with digits (ids, times, counts) have the same shape. (1) since
+ * == 0: the slot is free. (2) held counts the lines not logged; text is the last of them. */
 struct logger_shape {
     uint64_t hash;
     int64_t since; /* monotonic ns: when the first line of this span came */

@@ -1,5 +1,5 @@
-/* relay.h: a running relay. cmd_relay.c starts and stops it; relay.c watches over it and reloads its
- * config. */
+/* relay.h: a running relay. cmd_relay.c starts and stops it; relay.c watches over it and reloads
+ * its config. */
 #ifndef CLI_RELAY_H
 #define CLI_RELAY_H
 
@@ -18,8 +18,8 @@ struct relay_consumer {
     outbox_consumer *c;
 };
 
-/* (1) The consumers belong to the thread that calls outbox_run. (2) Signal handlers only touch open,
- * signal, reload and wake_fd, and stop `ob`. */
+/* (1) The consumers belong to the thread that calls outbox_run. (2) Signal handlers only touch
+ * open, signal, reload and wake_fd, and stop `ob`. */
 struct relay {
     const struct cli *cli;
     outbox *ob;
@@ -43,7 +43,7 @@ struct relay {
     atomic_bool done;
 };
 
-/* relay_log logs a line, unless its level is below the relay's. consumer may be NULL. Any thread. */
+/* relay_log logs a line, unless its level is too low. consumer may be NULL. Any thread. */
 void relay_log(struct relay *r, int level, const char *consumer, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* relay_consumer_add creates a consumer with the settings of the config and remembers them. It does
@@ -55,8 +55,8 @@ void relay_release(struct relay *r);
 /* relay_tokens reads the tokens that the HTTP server asks for; *ret is NULL if none are set. The
  * caller frees them. */
 int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err);
-/* relay_check fails with ERR_CONFIG if no relay could run with the config. The message has the first
- * problem and says how many there are. */
+/* relay_check fails with ERR_CONFIG if no relay could run with the config. The message has the
+ * first problem and says how many there are. */
 int relay_check(const struct config *config, struct error *err);
 
 /* relay_started and relay_reload are hooks of outbox_run (see manage.h); their argument is the
