@@ -660,7 +660,7 @@ static int make_answer(struct listener *l, struct error *err)
     return 0;
 }
 
-/* load_keys loads the keys for signatures, if any are given, and the memory of what was accepted. */
+/* load_keys loads the keys for signatures, if there are any, and then the memory for replays. */
 static int load_keys(struct listener *l, struct error *err)
 {
     struct signature_source from = {l->w->secret_file, l->w->secret_env, SIGNATURE_VERIFY};

@@ -272,7 +272,7 @@ class Notifying(ServiceCase):
                                      "--sweep", "50ms", "--stuck-after", "200ms", watchdog=0.2)
         manager.hear("WATCHDOG=1")
         db.execute("BEGIN IMMEDIATE")
-        while "stands still" not in manager.socket.recv(65536).decode(): continue  # the STATUS
+        while "stuck for" not in manager.socket.recv(65536).decode(): continue  # the STATUS
         wait_until(lambda: manager.hungry(1))  # time for five meals
         db.execute("COMMIT")
         manager.hear("WATCHDOG=1", 10)
