@@ -14,6 +14,7 @@ static int refuse(const char *text, struct error *err)
                    text);
 }
 
+/* parse_path reads the path of a unix socket. text is the whole address, for the message. */
 static int parse_path(const char *text, const char *path, struct admin_address *ret,
                       struct error *err)
 {

@@ -151,6 +151,7 @@ static bool same_host(const struct gate_host *a, const struct gate_host *b)
     return same_address((const struct sockaddr *)&a->address, (const struct sockaddr *)&b->address);
 }
 
+/* is_listed reports whether a host is in the list of listen-hosts, which may be NULL. */
 static bool is_listed(const char *list, const struct gate_host *h)
 {
     struct gate_host one;
@@ -178,6 +179,7 @@ static bool is_ours(const struct gate_host *h, const struct sockaddr *here)
     return reached_by_address && same_address(address, here);
 }
 
+/* check_host refuses a request under a name that is not ours: see gate.h. */
 static struct gate_refusal check_host(const struct gate *g, const struct gate_request *r,
                                       const struct sockaddr *here)
 {

@@ -3,6 +3,8 @@
 
 #include "admin/look.h"
 
+/* store_says_paused asks the store whether a consumer is paused. If it does not answer, that is a
+ * no. */
 static bool store_says_paused(struct store *st, const char *name)
 {
     struct consumer_gauge g;

@@ -68,6 +68,8 @@ static void add_seconds(struct buf *b, const char *name, const struct label *lab
     buf_addf(b, "%.15g\n", seconds);
 }
 
+/* add_histogram appends the buckets, which are cumulative in the text format, then sum and
+ * count. */
 static void add_histogram(struct buf *b, const char *name, const char *consumer,
                           const struct histogram *h, const int64_t *bounds)
 {
@@ -105,6 +107,7 @@ struct by_types {
     size_t n;
 };
 
+/* type_of returns the entry of a type, adding it if there is room, else the one for all others. */
 static struct by_type *type_of(struct by_types *t, const char *name)
 {
     for (size_t i = 0; i < t->n; i++)
@@ -159,6 +162,8 @@ static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
     filter_free(filter);
 }
 
+/* collect_types lists the delivered types first, so that a series that exists does not lose its
+ * name to a type that begins to wait. */
 static void collect_types(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
@@ -237,6 +242,7 @@ static void stalled(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) add_seconds(b, name, LABELS(c), (double)health_stalled(&c->view, m->now_ns) / 1e9);
 }
 
+/* depth is read from the store, so it is left out while the store does not answer. */
 static void depth(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -262,6 +268,7 @@ static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
     return (double)ms / 1e3;
 }
 
+/* lag is the age of the oldest event that waits or is in flight here, by type. */
 static void lag(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -501,6 +508,7 @@ static void add_family(struct buf *b, const char *name, const char *type, const 
     buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+/* add_process appends the metrics of the process, each of which is a single series. */
 static void add_process(struct buf *b)
 {
     struct process_sample list[PROCESS_SAMPLES];

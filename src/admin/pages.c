@@ -38,6 +38,7 @@ static void unlock_store(struct admin *s, const struct store *st)
         pthread_mutex_unlock(&s->store_lock);
 }
 
+/* page_metrics looks at everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct look l;

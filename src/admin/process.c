@@ -16,6 +16,7 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+/* open_files counts the entries of /proc/self/fd. */
 static int open_files(void)
 {
     int n = -1; /* do not count the directory we read */
@@ -65,6 +66,8 @@ struct stat_fields {
     double virtual_bytes, resident_bytes;
 };
 
+/* read_stat reads fields 22 to 24: start in clock ticks after boot, virtual bytes, resident
+ * pages. */
 static bool read_stat(struct stat_fields *ret)
 {
     char line[1024];

@@ -41,6 +41,8 @@ static void wake(struct admin *s)
     (void)written; /* it only fails if the thread is awake already */
 }
 
+/* on_connection keeps the list of guests. It wakes the watching thread, which has a new deadline to
+ * wait for. */
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -108,6 +110,7 @@ struct reply {
     struct buf text;
 };
 
+/* answer sends the reply with headers that keep browsers from caching, sniffing or framing it. */
 static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *reply)
 {
     static const char *const headers[][2] = {
@@ -157,6 +160,7 @@ static void count_refusal(struct admin *s, unsigned status)
             atomic_fetch_add(&s->refused[i], 1);
 }
 
+/* detail_of reads the parameter `verbose`; details are for clients that know the token. */
 static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
 {
     bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL,
@@ -222,6 +226,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 
 /* ---- start and stop ---- */
 
+/* start_daemon starts the HTTP server on a listening socket. The limits are the only resources a
+ * client can use up. */
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
@@ -258,6 +264,7 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     return s;
 }
 
+/* serve listens at an address and starts the HTTP server. On success the server owns the socket. */
 static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
                  struct error *err)
 {

@@ -33,6 +33,7 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
+/* lock waits up to two seconds: another relay holds the lock only while it starts. */
 static int lock(int fd, struct error *err)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
@@ -43,6 +44,7 @@ static int lock(int fd, struct error *err)
     return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
+/* open_locked returns a descriptor of the folder that holds its lock. */
 static int open_locked(const struct place *p, int *ret, struct error *err)
 {
     if (check_folder(&p->folder, err) != 0)
@@ -126,6 +128,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
+/* listen_path listens at a unix socket. The folder stays locked until it does. */
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
                        struct error *err)
 {

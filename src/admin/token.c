@@ -80,6 +80,7 @@ static int add_line(struct tokens *t, struct str line, struct error *err)
     return 0;
 }
 
+/* add_lines adds the tokens of a text line by line, since comments go to the end of a line. */
 static int add_lines(struct tokens *t, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
@@ -131,6 +132,7 @@ static ssize_t slurp(const char *path, char *text, size_t size)
     return n;
 }
 
+/* add_file adds the tokens of a file, and wipes the copy in memory. */
 static int add_file(struct tokens *t, const char *path, struct error *err)
 {
     char text[FILE_MAX];

@@ -244,6 +244,7 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     return config_complain(c, &p, err);
 }
 
+/* check_new checks a name that is about to be added: it is valid, and not there yet. */
 static int check_new(const struct consumer_names *names, const char *name, struct error *err)
 {
     if (store_name_check(name, err) != 0)
@@ -339,6 +340,7 @@ const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
     return out;
 }
 
+/* environment adds the variables of the options in a table. */
 static int environment(struct config *c, const struct option_def *table, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
@@ -384,6 +386,7 @@ static const char *consumer_of(const char *section)
     return section + n;
 }
 
+/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
 static int open_section(struct reading *r, const char *section, struct error *err)
 {
     char where[WHERE];
@@ -464,6 +467,7 @@ static void gather_problem(void *ctx, const struct error *err)
         r->nomem = why;
 }
 
+/* parse reads the text of the config file, of which a problem may concern any line. */
 static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
     if (text->n > FILE_MAX)

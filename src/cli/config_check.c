@@ -148,6 +148,7 @@ static int try_sink(const struct consumer *c, bool connect, struct error *err)
     return r;
 }
 
+/* try_consumer builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;
@@ -294,6 +295,7 @@ static void check_sink(const struct checking *k, const char *name)
 
 /* ---- one consumer ---- */
 
+/* check_lanes reports lanes that a global order cannot have. */
 static void check_lanes(const struct checking *k, const char *name)
 {
     char text[STORE_NAME_MAX + 200];
@@ -363,6 +365,7 @@ static bool check_tokens(const struct checking *k)
     return true;
 }
 
+/* check_listen warns if others can reach the HTTP server and no token is required. */
 static void check_listen(const struct checking *k)
 {
     const struct given *listen = given_for(k, "listen");

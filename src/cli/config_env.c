@@ -31,6 +31,7 @@ static struct str trimmed(struct str s)
     return s;
 }
 
+/* add_listed adds one name of OUTBOX_CONSUMERS, without the blanks around it. */
 static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
@@ -43,6 +44,7 @@ static int add_listed(struct config *c, struct str word, struct error *err)
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
+/* take_list adds the names of OUTBOX_CONSUMERS. */
 static int take_list(struct config *c, struct error *err)
 {
     const char *p = getenv(LIST);
@@ -135,6 +137,8 @@ static void candidates_release(struct candidates *k)
     free(k->made);
 }
 
+/* candidates_init lists the variables of every option of every consumer. The caller releases
+ * them. */
 static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
 {
     *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
@@ -188,6 +192,8 @@ static bool of_kubernetes(const char *variable)
     return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
 }
 
+/* take_variable adds the value of a variable. Its name is matched against those the known consumers
+ * would have, because where the name of the consumer ends cannot be seen. */
 static int take_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {
@@ -226,6 +232,7 @@ static const char *split(const char *entry, char *name, size_t size)
     return equals + 1;
 }
 
+/* take_variables walks the environment: a misspelt variable is only found this way. */
 static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {

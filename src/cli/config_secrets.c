@@ -216,6 +216,8 @@ static bool file_has_secret(const struct config *c)
     return false;
 }
 
+/* tell_config_file warns of a config file that others can write, or read if it has a password in
+ * it. */
 static void tell_config_file(const struct telling *t)
 {
     char text[256];
@@ -260,6 +262,8 @@ static const struct given *option_of(const struct telling *t, const char *consum
     return config_get(t->c, consumer, option_find(consumer_options, option));
 }
 
+/* tell_secret_files warns of the files with secrets that a consumer names, as options or in the URL
+ * of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};

@@ -221,6 +221,7 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
         add_schema(u, cli->args.gen.service);
 }
 
+/* add_ini appends a config file for the service. */
 static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct shown_url url;
@@ -336,6 +337,7 @@ static void add_sql(struct files *f, const struct cli *cli, const struct texts *
     buf_add(files_add(f, tool->down), second, (size_t)(end - second));
 }
 
+/* add_program appends boot.c for the service. */
 static void add_program(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct shown_url url;
@@ -425,6 +427,8 @@ static int check_service(const char *service, struct error *err)
     return 0;
 }
 
+/* read_ddl gets the SQL from the store, after checking whether it and the tool can do what is
+ * asked. */
 static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 {
     char schema[STORE_NAME_MAX + 16];

@@ -40,6 +40,7 @@ static int make_room(struct lines *l, struct error *err)
     return 0;
 }
 
+/* fill reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
 static int fill(struct lines *l, struct error *err)
 {
     if (make_room(l, err) != 0)

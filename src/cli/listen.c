@@ -96,6 +96,8 @@ static void clean_body(struct buf *b, const struct visit *v)
     b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
+/* print_text prints a line about the request and one with its body. All of it comes from
+ * strangers. */
 static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
 {
     static const char *const names[] = {"ce-type", "ce-subject", "webhook-id"};
@@ -118,6 +120,7 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
     buf_addc(&l->line, '\n');
 }
 
+/* add_header adds a header to the JSON object b. A name that is not UTF-8 is made so. */
 static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -178,6 +181,7 @@ static void claim_once(struct claims *c, struct str *field, struct str value)
     *field = value;
 }
 
+/* note_claim collects the headers of a signature. Names of headers ignore case. */
 static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -251,6 +255,7 @@ static struct verdict judge_claims(struct listener *l, struct visit *v, const st
     return judge_genuine(l, &m, now);
 }
 
+/* judge decides how to answer a complete request. Without keys there is nothing to check. */
 static struct verdict judge(struct listener *l, struct visit *v)
 {
     struct claims c = {.twice = false};
@@ -293,6 +298,8 @@ static void drop_body(struct listener *l, struct visit *v)
     buf_release(&v->body);
 }
 
+/* complete deals with a request whose last byte has come: it is judged, printed and answered, now
+ * or later. */
 static enum MHD_Result complete(struct listener *l, struct visit *v, const char *method,
                                 const char *url)
 {
@@ -319,6 +326,7 @@ static void refuse(struct listener *l, struct visit *v, unsigned status)
     drop_body(l, v);
 }
 
+/* keep adds a piece to the body, unless that or all bodies together become too large. */
 static void keep(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
@@ -400,6 +408,7 @@ static enum MHD_Result take(void *ctx, struct MHD_Connection *conn, const char *
     return MHD_YES;
 }
 
+/* forget is called when a request is done with. The client gets time for its next one. */
 static void forget(void *ctx, struct MHD_Connection *conn, void **state,
                    enum MHD_RequestTerminationCode why)
 {
@@ -427,6 +436,7 @@ static void watch_half(struct listener *l, struct place *p)
     epoll_ctl(l->halves, EPOLL_CTL_ADD, p->fd, &ev);
 }
 
+/* see_halves marks the connections whose client has closed its half. */
 static void see_halves(struct listener *l)
 {
     struct epoll_event evs[64];
@@ -484,6 +494,8 @@ static struct place *free_place(struct listener *l)
     return NULL;
 }
 
+/* on_connection gives a new connection a place, and frees the place of one that is closed. There
+ * are as many places as connections. */
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **place,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -621,6 +633,8 @@ static int timeout(const struct listener *l)
     return ms;
 }
 
+/* loop answers until it is told to stop. Signals are let in only while it waits, so none is
+ * missed. */
 static void loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
@@ -648,6 +662,7 @@ static void loop(struct listener *l, const sigset_t *waiting)
     }
 }
 
+/* make_answer makes the one response that all requests get, apart from the status. */
 static int make_answer(struct listener *l, struct error *err)
 {
     char seconds[24];
@@ -674,6 +689,7 @@ static int load_keys(struct listener *l, struct error *err)
     return 0;
 }
 
+/* catch_signals blocks the signals that stop us, and returns the mask to wait with. */
 static void catch_signals(sigset_t *before)
 {
     struct sigaction stop = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};

@@ -111,6 +111,7 @@ static void put_short(enum log_format format, const char *stamp, const struct li
     put(text, (size_t)n);
 }
 
+/* put_line formats a line and writes it. Without memory for that it writes a short one. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];

@@ -9,26 +9,26 @@
 #include "cli/cli.h"
 #include "cli/logger.h"
 
+/* The exit code of each error; any other is a bug. */
+static const struct {
+    int code, exit;
+} exits[] = {
+    {CLI_FOUND, EXIT_FOUND_},          {CLI_USAGE, EXIT_USAGE_},
+    {CLI_WRONG, EXIT_CONFIG_},         {ERR_CONFIG, EXIT_CONFIG_},
+    {ERR_INVALID, EXIT_DATA_},         {ERR_CONFLICT, EXIT_DATA_},
+    {ERR_NOTFOUND, EXIT_DATA_},        {ERR_NOTOURS, EXIT_DATA_},
+    {ERR_NEWER, EXIT_DATA_},           {ERR_UNAVAILABLE, EXIT_UNAVAILABLE_},
+    {ERR_READONLY, EXIT_UNAVAILABLE_}, {ERR_FULL, EXIT_UNAVAILABLE_},
+    {ERR_NOMEM, EXIT_UNAVAILABLE_},    {ERR_BUSY, EXIT_AGAIN_},
+    {ERR_LOST, EXIT_AGAIN_},
+};
+
 static int exit_code(int code)
 {
-    switch (code) {
-    case CLI_FOUND: return EXIT_FOUND_;
-    case CLI_USAGE: return EXIT_USAGE_;
-    case CLI_WRONG:
-    case ERR_CONFIG: return EXIT_CONFIG_;
-    case ERR_INVALID:
-    case ERR_CONFLICT:
-    case ERR_NOTFOUND:
-    case ERR_NOTOURS:
-    case ERR_NEWER: return EXIT_DATA_;
-    case ERR_UNAVAILABLE:
-    case ERR_READONLY:
-    case ERR_FULL:
-    case ERR_NOMEM: return EXIT_UNAVAILABLE_;
-    case ERR_BUSY:
-    case ERR_LOST: return EXIT_AGAIN_;
-    default: return EXIT_BUG_;
-    }
+    for (size_t i = 0; i < sizeof(exits) / sizeof(*exits); i++)
+        if (exits[i].code == code)
+            return exits[i].exit;
+    return EXIT_BUG_;
 }
 
 /* advice_for returns what to do next where the store cannot know it; "" if there is nothing. */
@@ -68,6 +68,8 @@ static void caution(const struct cli *cli)
         config_cautions(&cli->config, say_caution, NULL);
 }
 
+/* run parses the arguments, loads the settings unless the command needs none, and runs the
+ * command. */
 static int run(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0)

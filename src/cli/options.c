@@ -119,6 +119,8 @@ static bool find_shared(const struct command *cmd, const char *name, struct foun
     return ret->shared != NULL;
 }
 
+/* find looks an option up: first those of the command, then --consumer, the global ones, the
+ * settings. */
 static bool find(const struct command *cmd, const char *name, char letter, struct found *ret)
 {
     *ret = (struct found){0};
@@ -282,6 +284,8 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
     return apply(p, &f, value, err);
 }
 
+/* select_command sets the defaults of a command's options, then what the environment has. An error
+ * there is kept for later: see struct parser. */
 static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
@@ -310,6 +314,7 @@ static int take_subcommand(struct parser *p, const char *arg, struct error *err)
     return select_command(p, row, err);
 }
 
+/* positional takes the command, the subcommand, or an argument of it, in this order. */
 static int positional(struct parser *p, const char *arg, struct error *err)
 {
     struct cli *cli = p->cli;
@@ -342,6 +347,7 @@ static int one(struct parser *p, const char *arg, struct error *err)
     return short_option(p, arg + 1, err);
 }
 
+/* check_complete fails if the command, its subcommand or an argument is missing. */
 static int check_complete(const struct cli *cli, struct error *err)
 {
     const struct command *cmd = cli->cmd;

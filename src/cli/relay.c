@@ -142,6 +142,8 @@ struct refusal {
     struct error *err;
 };
 
+/* note_refusal keeps the first problem and counts the others. Warnings do not keep a relay from
+ * running. */
 static void note_refusal(void *ctx, const struct problem *p)
 {
     struct refusal *f = ctx;
@@ -259,6 +261,7 @@ static int start(struct relay *r, struct relay_consumer *c, bool strict, struct 
     return result;
 }
 
+/* remove_unwanted stops the consumers that the config no longer has. */
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t i = 0;
@@ -339,6 +342,7 @@ static int add_started(struct relay *r, const struct config *config, const char 
     return result;
 }
 
+/* add starts a consumer that is new in the config. */
 static void add(struct relay *r, const struct config *config, const char *name, struct changes *did)
 {
     struct error err;
@@ -351,6 +355,8 @@ static void add(struct relay *r, const struct config *config, const char *name, 
     relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
 }
 
+/* apply makes the running consumers those of the config. One that stopped by itself is tried again,
+ * even with the same settings. */
 static void apply(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
@@ -420,6 +426,8 @@ static void read_tokens(struct relay *r, struct changes *did)
     relay_log(r, LOG_ERROR_, NULL, "%s; keeping the previous tokens", err.text);
 }
 
+/* reload reads the config and, if a relay could run with all of it, applies it. Otherwise nothing
+ * changes. */
 static void reload(struct relay *r, struct changes *did)
 {
     struct config config;
@@ -494,6 +502,7 @@ static void feed(struct relay *r, char said[HEALTH_TEXT])
     notify_send(&r->notify, "STATUS=%s", h.text[0] ? h.text : "all consumers are working");
 }
 
+/* sleep_until waits for the eventfd or a time, and resets the eventfd. */
 static void sleep_until(struct relay *r, int64_t until)
 {
     struct pollfd fd = {.fd = r->wake_fd, .events = POLLIN};

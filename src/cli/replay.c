@@ -55,6 +55,7 @@ static size_t set_of(const unsigned char digest[DIGEST])
     return n % SETS;
 }
 
+/* has reports whether a digest is noted and has not expired. */
 static bool has(const struct replay_memory *r, const unsigned char digest[DIGEST], int64_t now_s)
 {
     const struct note *set = r->note[set_of(digest)];

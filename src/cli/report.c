@@ -27,6 +27,7 @@ static void as_json(struct buf *b, const struct finding *f, bool first)
     buf_addc(b, '}');
 }
 
+/* as_line appends a finding as a line: level, name, text and advice. */
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
     static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
