@@ -108,9 +108,9 @@ extern const struct option_def config_options[]; /* set fields of struct setting
 struct given {
     const struct option_def *def;
     enum origin origin;
-    char *consumer;
-    char *value;
-    char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
+    const char *consumer;
+    const char *value;
+    const char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
 };
 
 /* The names of consumers from one origin, in the order given, and where each is named. */
@@ -121,8 +121,8 @@ struct consumer_names {
 
 /* A problem with the settings. */
 struct problem {
-    char *where; /* "outbox.conf:12", "OUTBOX_LEASE", "--sink"; NULL: no particular place */
-    char *text;
+    const char *where; /* "outbox.conf:12", "OUTBOX_LEASE", "--sink"; NULL: no particular place */
+    const char *text;
     bool warning; /* a relay starts anyway */
 };
 
@@ -148,7 +148,7 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 int config_flag_consumer(struct config *c, const char *name, struct error *err);
 /* config_load adds the values of the environment (OUTBOX_<OPTION>) and, unless path is NULL, of the
  * config file. With `consumers` it also reads OUTBOX_CONSUMERS and
- * OUTBOX_CONSUMER_<NAME>_<OPTION>. An empty variable counts as unset. */
+ * OUTBOX_CONSUMER_<NAME>_<OPTION>. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err);
 /* config_file adds the values of the config file alone. */
 int config_file(struct config *c, const char *path, struct error *err);
@@ -191,6 +191,8 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx);
 /* config_guard forbids core dumps and debuggers if this process holds a secret, unless the option
  * core-dumps allows them. */
 void config_guard(const struct config *c, const struct settings *s);
+/* config_getenv returns the value of a variable, or NULL. An empty variable counts as unset. */
+const char *config_getenv(const char *variable);
 /* config_variable writes the name of an option's variable: OUTBOX_DRAIN_DEADLINE for
  * drain-deadline. */
 #define CONFIG_VARIABLE 64

@@ -123,11 +123,17 @@ void config_init(struct config *c)
     *c = (struct config){0};
 }
 
+/* drop frees a copy of ours. Others may only read it, hence the const. */
+static void drop(const char *copy)
+{
+    free((char *)(uintptr_t)copy);
+}
+
 static void release_given(struct given *g)
 {
-    free(g->consumer);
-    free(g->value);
-    free(g->where);
+    drop(g->consumer);
+    drop(g->value);
+    drop(g->where);
 }
 
 static void release_names(struct consumer_names *names)
@@ -142,8 +148,8 @@ static void release_names(struct consumer_names *names)
 
 static void release_problem(struct problem *p)
 {
-    free(p->where);
-    free(p->text);
+    drop(p->where);
+    drop(p->text);
 }
 
 void config_release(struct config *c)
@@ -185,7 +191,7 @@ static int check_value(const struct option_def *def, const char *value, struct e
 
 /* copy sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
  * memory. */
-static bool copy(const char *s, char **ret)
+static bool copy(const char *s, const char **ret)
 {
     *ret = NULL;
     if (!s)
@@ -239,8 +245,7 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     if (!c->gather || err->code == ERR_NOMEM)
         return err_prefix(err, "%s", where);
 
-    /* config_complain copies: the cast only drops const. */
-    struct problem p = {(char *)(uintptr_t)where, err->text, false};
+    struct problem p = {where, err->text, false};
     return config_complain(c, &p, err);
 }
 
@@ -306,9 +311,7 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
 
-    /* config_add copies: the casts only drop const. */
-    struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value,
-                      where};
+    struct given g = {def, ORIGIN_FLAG, consumer, value, where};
     if (config_add(c, &g, err) != 0)
         return usage_error(where, err);
     return 0;
@@ -333,6 +336,14 @@ void config_upper(char *name)
     }
 }
 
+const char *config_getenv(const char *variable)
+{
+    const char *value = getenv(variable);
+    if (!value || !*value)
+        return NULL;
+    return value;
+}
+
 const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
 {
     snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
@@ -345,8 +356,8 @@ static int environment(struct config *c, const struct option_def *table, struct 
 {
     char variable[CONFIG_VARIABLE];
     for (const struct option_def *o = table; o->name; o++) {
-        char *value = getenv(config_variable(o->name, variable));
-        if (!value || !*value)
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (!value)
             continue;
 
         struct given g = {o, ORIGIN_ENV, NULL, value, variable};
@@ -448,11 +459,8 @@ static int visit(void *ctx, const char *section, const char *name, const char *v
     if (!def)
         return unknown_name(name, consumer != NULL, err);
 
-    /* config_add copies: the casts only drop const. */
     char where[WHERE];
-    where_now(r, where);
-    struct given g = {def, ORIGIN_FILE, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value,
-                      where};
+    struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
     if (config_add(r->config, &g, err) != 0)
         return err_prefix(err, "%s", name);
     return 0;

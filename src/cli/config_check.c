@@ -1,7 +1,6 @@
 /* config_check.c: whether a relay could run with the settings. `config check` and the relay itself
  * call the same function, so that the one predicts what the other will do. */
 #include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +25,7 @@ struct checking {
 
 static void tell(const struct checking *k, const char *where, const char *text, bool warning)
 {
-    /* The visitor copies what it keeps: the casts only drop const. */
-    struct problem p = {(char *)(uintptr_t)where, (char *)(uintptr_t)text, warning};
+    struct problem p = {where, text, warning};
     k->visit(k->ctx, &p);
 }
 
@@ -331,6 +329,11 @@ static const struct given *given_for(const struct checking *k, const char *optio
     return config_get(k->c, NULL, option_find(config_options, option));
 }
 
+static const char *value_if(const struct given *g)
+{
+    return g ? g->value : NULL;
+}
+
 /* check_token_file warns of a file with tokens that everybody can read or write. */
 static void check_token_file(const struct checking *k, const struct given *file)
 {
@@ -354,11 +357,11 @@ static bool check_tokens(const struct checking *k)
     if (!file && !variable)
         return false;
 
-    int r = token_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens, &err);
-    if (r == 0)
+    const struct given *first = file ? file : variable;
+    if (token_load(value_if(file), value_if(variable), &tokens, &err) == 0)
         token_free(tokens);
     else
-        tell(k, file ? file->where : variable->where, err.text, false);
+        tell(k, first->where, err.text, false);
 
     if (file)
         check_token_file(k, file);

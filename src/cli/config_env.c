@@ -2,7 +2,6 @@
  * each, OUTBOX_CONSUMER_SEARCH_SINK. The name of a consumer is in upper case there, with _ for -
  * and dots; a variable that could be about two consumers is refused. */
 #include <ctype.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +46,8 @@ static int add_listed(struct config *c, struct str word, struct error *err)
 /* take_list adds the names of OUTBOX_CONSUMERS. */
 static int take_list(struct config *c, struct error *err)
 {
-    const char *p = getenv(LIST);
-    if (!p || !*p)
+    const char *p = config_getenv(LIST);
+    if (!p)
         return 0;
 
     for (;;) {
@@ -209,9 +208,7 @@ static int take_variable(struct config *c, const char *variable, const char *val
                        "rename one of them",
                        a.consumer, a.other);
 
-    /* config_add copies: the casts only drop const. */
-    struct given g = {a.def, ORIGIN_ENV, (char *)(uintptr_t)a.consumer, (char *)(uintptr_t)value,
-                      (char *)(uintptr_t)variable};
+    struct given g = {a.def, ORIGIN_ENV, a.consumer, value, variable};
     return config_add(c, &g, err);
 }
 

@@ -1,7 +1,6 @@
 /* config_secrets.c: secrets among the settings: how they are shown, who else can see them, and the
  * warnings about that. */
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,8 +165,7 @@ struct telling {
 
 static void tell(const struct telling *t, const char *where, const char *text)
 {
-    /* The visitor copies what it keeps: the casts only drop const. */
-    struct problem p = {(char *)(uintptr_t)where, (char *)(uintptr_t)text, true};
+    struct problem p = {where, text, true};
     t->visit(t->ctx, &p);
 }
 

@@ -176,9 +176,8 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     for (const struct option_def *o = table; o && o->name; o++) {
         if (!o->env)
             continue;
-        const char *value = getenv(config_variable(o->name, variable));
-        bool set = value && *value;
-        if (set && option_apply(o, a, value, err) != 0)
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (value && option_apply(o, a, value, err) != 0)
             return err_prefix(err, "%s", variable);
     }
     return 0;

@@ -25,13 +25,12 @@ void output_locale(void)
 
 bool output_color(const struct settings *s)
 {
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    const char *term = getenv("TERM");
     if (s->color != COLOR_AUTO)
         return s->color == COLOR_ALWAYS;
 
-    bool unwanted = no_color && *no_color;
     bool dumb = term && strcmp(term, "dumb") == 0;
-    if (unwanted || dumb)
+    if (dumb || config_getenv("NO_COLOR"))
         return false;
     return isatty(STDOUT_FILENO);
 }

@@ -297,7 +297,7 @@ class UnixSocket(AdminCase):
                 self.assertEqual(stat.S_IMODE(self.sock.stat().st_mode), int(mode, 8))
         for mode in ("0777", "rw", "8", "-1", "0060", "1660", ""):
             said = self.outbox("relay", "--listen-mode", mode, *self.sink(), status=USAGE).stderr
-            self.assertIn("is no mode of a socket", said)
+            self.assertIn("is not a mode for a socket", said)
 
     def test_one_that_was_left_behind_is_replaced(self):
         relay = self.serve(listen=self.at)
