@@ -24,6 +24,7 @@ struct guests {
     struct guest guest[GUESTS_MAX];
 };
 
+/* All functions may be called from any thread; `now` is monotonic, in ns. */
 void guests_init(struct guests *g);
 void guests_release(struct guests *g);
 /* guests_arrive adds a connection. If most places are taken, it ends the oldest connection whose

@@ -144,6 +144,7 @@ int look_take(struct look *l, const struct admin_config *cfg, struct store *st, 
     }
     free(v);
 
+    /* Without the marks the page is still good; the store counts as down. */
     if (st && st->ops->marks(st, NULL, keep_mark, l, err) != 0)
         l->m.store_up = false;
     return 0;

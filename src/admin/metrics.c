@@ -210,6 +210,7 @@ static void reloads(struct buf *b, const char *name, const struct metrics *m)
     add_int(b, name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
 }
 
+/* Every status has a series from the start, so that a rate is right from the first refusal on. */
 const unsigned metrics_refusals[METRICS_REFUSALS] = {400, 401, 403, 405, 413};
 
 static void refused(struct buf *b, const char *name, const struct metrics *m)
@@ -221,11 +222,13 @@ static void refused(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
+/* up is 0 for a consumer that stopped by itself: it failed, or the relay is stopping. */
 static void up(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.state == PIPELINE_RUNNING);
 }
 
+/* paused is what the store says, if it answers: the consumer may not have noticed yet. */
 static void paused(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c)
@@ -435,6 +438,7 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
+/* circuit is this relay's own view; down is what any relay has reported. */
 static void circuit(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.down);

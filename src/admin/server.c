@@ -146,6 +146,7 @@ static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
     struct sockaddr_storage here = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof here;
     getsockname(descriptor_of(c), (struct sockaddr *)&here, &size);
+    /* Tokens are only compared under the lock: a reload may replace them at any moment. */
     pthread_mutex_lock(&s->token_lock);
     struct gate g = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
     *ret_knows = gate_knows(&g, r);
@@ -329,6 +330,7 @@ bool admin_stop(struct admin *s)
 {
     if (!s)
         return true;
+    /* The file goes first, so that the next relay can listen there at once. */
     socket_remove(&s->file);
     if (s->http && !idle_soon(s))
         return false;

@@ -144,6 +144,7 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
     return r;
 }
 
+/* listen_address listens at a TCP port, even if connections of a former relay linger there. */
 static int listen_address(int fd, const struct socket_wish *w, struct error *err)
 {
     int one = 1;

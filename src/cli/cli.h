@@ -220,6 +220,9 @@ int options_usage(struct error *err, const char *fmt, ...) __attribute__((format
 #if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
 #define options_usage(...) (options_usage(__VA_ARGS__), -1)
 #endif
+/* options_invalid says that the error is about the value of --name. A bad value is a usage error.
+ * It returns -1. */
+int options_invalid(const char *name, struct error *err);
 /* Setters that several commands share. */
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */

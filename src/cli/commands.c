@@ -80,6 +80,7 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
+/* options_of returns the options that every command opens the store with. */
 static struct store_options options_of(const struct settings *s)
 {
     return (struct store_options){

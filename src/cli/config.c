@@ -296,15 +296,6 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
-/* usage_error turns the error of a bad value into one of usage. */
-static int usage_error(const char *flag, struct error *err)
-{
-    err_prefix(err, "%s", flag);
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
-}
-
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
@@ -313,14 +304,14 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 
     struct given g = {def, ORIGIN_FLAG, consumer, value, where};
     if (config_add(c, &g, err) != 0)
-        return usage_error(where, err);
+        return options_invalid(def->name, err);
     return 0;
 }
 
 int config_flag_consumer(struct config *c, const char *name, struct error *err)
 {
     if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) != 0)
-        return usage_error("--consumer", err);
+        return options_invalid("consumer", err);
     return 0;
 }
 
@@ -428,6 +419,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
         n = add_names(config_options, names, n);
     names[n] = NULL;
 
+    /* If the name is close to an option of a consumer, that one was probably meant. */
     bool misplaced = in_consumer && option_find(config_options, name);
     bool typo = text_nearest(name, names) != NULL;
     if (misplaced && !typo) {
@@ -540,6 +532,7 @@ int config_load(struct config *c, const char *path, bool consumers, struct error
 
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
+    /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */
     config_init(ret);
     for (size_t i = 0; i < from->n_given; i++) {
         const struct given *g = &from->given[i];
@@ -611,6 +604,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 
 char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
+    /* Names are not merged: the first origin that has any decides. */
     enum origin from = ORIGIN_FLAG;
     while (from > ORIGIN_FILE && c->names[from].n == 0)
         from--;

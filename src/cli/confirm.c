@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+/* says_yes reads the answer. Anything but y or yes, even the end of the input, is a no. */
 static bool says_yes(void)
 {
     char line[64] = "";

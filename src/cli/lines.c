@@ -57,6 +57,7 @@ static int fill(struct lines *l, struct error *err)
     return 0;
 }
 
+/* take returns n bytes as a line and moves past them and the terminator. */
 static struct str take(struct lines *l, size_t n, size_t terminator)
 {
     struct str line = {l->buf + l->at, n};
@@ -65,6 +66,7 @@ static struct str take(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
+/* too_long counts the line, so that the error can name its number. */
 static int too_long(struct lines *l, struct error *err)
 {
     l->number++;

@@ -38,6 +38,14 @@ int options_usage(struct error *err, const char *fmt, ...)
     return -1;
 }
 
+int options_invalid(const char *name, struct error *err)
+{
+    err_prefix(err, "--%s", name);
+    if (err->code == ERR_CONFIG)
+        err->code = CLI_USAGE;
+    return -1;
+}
+
 /* ---- setters ---- */
 
 int options_consumer_name(void *field, const char *value, const struct option_def *o,
@@ -208,12 +216,9 @@ static int open_group(struct parser *p, const char *consumer, struct error *err)
 static int apply_own(struct parser *p, const struct option_def *o, const char *value,
                      struct error *err)
 {
-    if (option_apply(o, &p->cli->args, value, err) == 0)
-        return 0;
-    err_prefix(err, "--%s", o->name);
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
+    if (option_apply(o, &p->cli->args, value, err) != 0)
+        return options_invalid(o->name, err);
+    return 0;
 }
 
 static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
@@ -254,6 +259,7 @@ static int long_option(struct parser *p, const char *arg, struct error *err)
         value = arg + n + 1;
 
     snprintf(name, sizeof(name), "%.*s", (int)n, arg);
+    /* No option has a name that does not fit. */
     bool known = n < sizeof(name) && find(p->cli->cmd, name, 0, &f);
     if (!known)
         return unknown(p->cli, name, err);
@@ -367,6 +373,7 @@ static int check_complete(const struct cli *cli, struct error *err)
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
+    /* Help is given whatever is wrong with the rest. */
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
         if (one(&p, argv[p.i], err) != 0)
             return -1;

@@ -204,7 +204,7 @@ void output_error(const char *text)
     buf_init(&b, 4096);
     buf_adds(&b, "outbox: ");
     output_clean(&b, text);
-    fflush(stdout);
+    fflush(stdout); /* so that the error comes last where both go to one terminal */
     fprintf(stderr, "%s\n", buf_cstr(&b) ? b.p : "outbox: out of memory");
     buf_release(&b);
 }

@@ -441,6 +441,7 @@ static void reload(struct relay *r, struct changes *did)
         return;
     }
 
+    /* The engine and we filter the log separately. */
     manage_log_level(r->ob, s.log_level);
     atomic_store(&r->log_level, s.log_level);
     say_fixed(r, &config);
@@ -532,6 +533,7 @@ void *relay_watch(void *relay)
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
+        /* A reload that was asked for before the outbox is open waits until it is. */
         if (atomic_load(&r->open) && atomic_exchange(&r->reload, false))
             manage_reload(r->ob);
         if (atomic_load(&r->signal) && !stopping) {

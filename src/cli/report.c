@@ -71,6 +71,7 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
     report_visit(r, &f);
 }
 
+/* count appends a number and its noun. */
 static void count(struct buf *b, size_t n, const char *what)
 {
     buf_addf(b, "%zu %s%s", n, what, n == 1 ? "" : "s");
@@ -109,6 +110,7 @@ int report_end(struct report *r, struct error *err)
     if (ok)
         return 0;
 
+    /* The findings are printed: main prints nothing for CLI_FOUND. */
     err_set(err, ERR_NONE, "not in order");
     if (err)
         err->code = CLI_FOUND;

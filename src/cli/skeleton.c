@@ -266,6 +266,7 @@ int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struc
     if (make_folder(dir, err) != 0)
         return -1;
 
+    /* Look at all of them before writing the first: all or nothing. */
     for (size_t i = 0; i < n; i++)
         if (look(dir, &files[i], err) != 0)
             return -1;
