@@ -239,7 +239,9 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
  * The next trial can then find what else is wrong. */
 static bool mend_url(const struct checking *k, struct trial *t, const char *problem)
 {
-    const char *url = t->url ? t->url : value_of(k, t->name, "sink");
+    const char *url = t->url;
+    if (!url)
+        url = value_of(k, t->name, "sink");
     if (mend_query(k, t, url, problem))
         return true;
     return mend_authority(k, t, url, problem);
@@ -273,8 +275,11 @@ static void check_sink(const struct checking *k, const char *name)
             break;
 
         const struct given *g = culprit(k, name, err.text);
+        const char *where = where_of(k, name, "sink");
+        if (g)
+            where = g->where;
         snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
-        tell(k, g ? g->where : where_of(k, name, "sink"), text, false);
+        tell(k, where, text, false);
 
         if (g && !left_out(&t, g)) {
             t.without[t.n++] = g;

@@ -221,6 +221,15 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
         add_schema(u, cli->args.gen.service);
 }
 
+/* text_of returns the text of a URL; "" if there was no memory, which the caller checks. */
+static const char *text_of(struct shown_url *u)
+{
+    const char *text = buf_cstr(&u->text);
+    if (!text)
+        return "";
+    return text;
+}
+
 /* add_ini appends a config file for the service. */
 static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
 {
@@ -231,7 +240,7 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_adds(b, "[outbox]\n");
     if (url.removed)
         buf_adds(b, "# the password belongs in ~/.pgpass or PGPASSWORD\n");
-    buf_addf(b, "store = %s\n", buf_cstr(&url.text) ? url.text.p : "");
+    buf_addf(b, "store = %s\n", text_of(&url));
     buf_addf(b,
              "\n"
              "[consumer %s]\n"
@@ -254,7 +263,9 @@ static void add_commented(struct buf *b, const char *text, const char *comment)
 {
     while (*text) {
         size_t n = strcspn(text, "\n");
-        size_t mark = n > 0 ? strlen(comment) : strcspn(comment, " ");
+        size_t mark = strlen(comment);
+        if (n == 0)
+            mark = strcspn(comment, " ");
         buf_add(b, comment, mark);
         buf_add(b, text, n);
         buf_addc(b, '\n');
@@ -342,7 +353,7 @@ static void add_program(struct buf *b, const struct cli *cli, const struct texts
 {
     struct shown_url url;
     show_url(&url, cli, t);
-    skeleton_program(b, cli->args.gen.service, buf_cstr(&url.text) ? url.text.p : "");
+    skeleton_program(b, cli->args.gen.service, text_of(&url));
     if (url.text.failed)
         b->failed = true;
     buf_release(&url.text);

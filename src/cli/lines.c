@@ -82,7 +82,9 @@ int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *e
         char *from = l->buf + l->at + seen;
         size_t left = l->n - l->at - seen;
         char *lf = memchr(from, '\n', left);
-        seen += lf ? (size_t)(lf - from) : left;
+        if (lf)
+            left = (size_t)(lf - from);
+        seen += left;
         if (seen > l->max)
             return too_long(l, err);
 

@@ -133,8 +133,11 @@ int main(int argc, char **argv)
     int r = run(&cli, argc, argv, &err);
     if (r == 0)
         r = output_end(&err);
-    if (r != 0)
+    int status = 0;
+    if (r != 0) {
         complain(&cli, &err);
+        status = exit_code(err.code);
+    }
     config_release(&cli.config);
-    return r == 0 ? 0 : exit_code(err.code);
+    return status;
 }

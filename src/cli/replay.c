@@ -36,7 +36,10 @@ static bool digest_of(const struct signature_message *m, bool with_time, unsigne
 {
     unsigned char whole[EVP_MAX_MD_SIZE];
     char head[48];
-    int n = snprintf(head, sizeof head, "%lld.", with_time ? (long long)m->timestamp : -1LL);
+    long long time = -1;
+    if (with_time)
+        time = (long long)m->timestamp;
+    int n = snprintf(head, sizeof head, "%lld.", time);
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
     bool done = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
     done = done && EVP_DigestUpdate(ctx, head, (size_t)n) == 1;

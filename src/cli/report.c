@@ -71,10 +71,11 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
     report_visit(r, &f);
 }
 
-/* count appends a number and its noun. */
-static void count(struct buf *b, size_t n, const char *what)
+/* count appends the number of findings of a level. */
+static void count(struct report *r, enum finding_level level, const char *noun)
 {
-    buf_addf(b, "%zu %s%s", n, what, n == 1 ? "" : "s");
+    char text[OUTPUT_COUNT];
+    buf_adds(&r->b, output_count((int64_t)r->count[level], noun, text));
 }
 
 static void summary_json(struct report *r, bool ok)
@@ -90,11 +91,11 @@ static void summary_json(struct report *r, bool ok)
 static void summary_line(struct report *r, bool ok)
 {
     buf_adds(&r->b, ok ? "all is well: " : "not in order: ");
-    count(&r->b, r->count[FINDING_PROBLEM], "problem");
+    count(r, FINDING_PROBLEM, "problem");
     buf_adds(&r->b, ", ");
-    count(&r->b, r->count[FINDING_WARNING], "warning");
+    count(r, FINDING_WARNING, "warning");
     buf_adds(&r->b, ", ");
-    count(&r->b, r->count[FINDING_NOTE], "note");
+    count(r, FINDING_NOTE, "note");
     buf_addc(&r->b, '\n');
 }
 
