@@ -68,6 +68,15 @@ static void caution(const struct cli *cli)
         config_cautions(&cli->config, say_caution, NULL);
 }
 
+/* help runs `help` for -h. Options that came before it have filled the part of struct args that the
+ * commands share. */
+static int help(struct cli *cli, struct error *err)
+{
+    if (cli->cmd != cmd_help)
+        cli->args.helping = (struct help_args){0};
+    return cmd_help->run(cli, err);
+}
+
 /* run parses the arguments, loads the settings unless the command needs none, and runs the
  * command. */
 static int run(struct cli *cli, int argc, char **argv, struct error *err)
@@ -75,7 +84,7 @@ static int run(struct cli *cli, int argc, char **argv, struct error *err)
     if (options_parse(cli, argc, argv, err) != 0)
         return -1;
     if (cli->args.help)
-        return cmd_help->run(cli, err);
+        return help(cli, err);
     if (cli->cmd->bare)
         return cli->cmd->run(cli, err);
 
