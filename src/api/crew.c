@@ -14,17 +14,9 @@
 #define TRIM_EVERY_MS (3600 * INT64_C(1000))
 #define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
 
-const struct option_def crew_options[] = {
-    {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE, "", option_span,
-     .at = offsetof(struct crew, drain_ms)},
-    {"sweep", "DURATION", DEFAULT_SWEEP, "", option_span, .at = offsetof(struct crew, sweep_ms),
-     .min = 1},
-    {"retention", "DURATION", DEFAULT_RETENTION, "", option_span,
-     .at = offsetof(struct crew, retention_ms)},
-    {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION, "", option_span,
-     .at = offsetof(struct crew, inbox_ms), .min = 1},
-    {NULL},
-};
+#define AT(field) .at = offsetof(struct crew, field)
+
+const struct option_def crew_options[] = {DEFAULTS_ROWS(AT), {NULL}};
 
 static _Thread_local struct crew_duty *on_duty; /* of the innermost crew */
 

@@ -170,7 +170,7 @@ static void step_without_end_is_not_alive(void **state)
     judged(&v, true, true, "idle");
     v.step_since = 930 * S_NS;
     judged(&v, false, false,
-           "stands still since 70 s: the store does not answer, or a handler does not return");
+           "stuck for 70 s: the store does not answer, or a handler does not return");
 }
 
 static void paused_is_ready_and_stopped_is_not(void **state)
