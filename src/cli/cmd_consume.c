@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
-#include "engine/consume.h"
+#include "engine/stream_reader.h"
 #include "sink/exec_env.h"
 #include "sink/sink.h"
 
@@ -237,7 +237,7 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
     struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
-    struct consume_config cfg = {
+    struct stream_reader_config cfg = {
         .url = r->url,
         .group = a->group,
         .name = a->name,
@@ -250,12 +250,12 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
         .snapshot = a->snapshot ? take_snapshot : NULL,
         .ctx = r,
     };
-    struct consume_stats stats;
+    struct stream_reader_stats stats;
     if (!r->st)
         log_at(&log, LOG_WARN_, a->group,
                "no store is given: an event that comes again is handled again");
     log_at(&log, LOG_INFO_, a->group, "started");
-    int rc = consume_run(&cfg, &stats, err);
+    int rc = stream_reader_run(&cfg, &stats, err);
     log_at(&log, LOG_INFO_, a->group,
            "stopped: %lld handled, %lld failed attempts, %lld taken over, %lld skipped",
            (long long)stats.handled, (long long)stats.failed, (long long)stats.claimed,
