@@ -262,7 +262,8 @@ static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t
     return n;
 }
 
-/* launch marks items as flying, before they are submitted: the sink may answer from within submit. */
+/* launch marks items as flying, before they are submitted: the sink may answer from within submit.
+ * */
 static void launch(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     for (size_t i = 0; i < n; i++) {
