@@ -474,8 +474,8 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 
 #define FULL_NAME (2 * STORE_NAME_MAX + 2)
 
-/* full_name makes the name that a handler has in the store, "consumer.handler", and refuses one that
- * is not valid or taken. */
+/* full_name makes the name that a handler has in the store, "consumer.handler", and refuses one
+ * that is not valid or taken. */
 static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
                      struct error *err)
 {

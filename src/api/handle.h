@@ -72,8 +72,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
 /* api_consumer_free frees a consumer that is in no list any more. */
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_describe notes that the consumer is registered, checks its settings, and makes a part
- * for each handler with a fate of its own. */
+/* api_consumer_describe notes that the consumer is registered, checks its settings, and makes a
+ * part for each handler with a fate of its own. */
 int api_consumer_describe(outbox_consumer *c, struct error *err);
 /* api_runs_any says whether any consumer is to be run, even if its settings are wrong. */
 bool api_runs_any(const outbox *ob);

@@ -13,8 +13,8 @@ void manage_hooks(outbox *ob, void (*started)(void *ctx), void (*reload)(void *c
 void manage_reload(outbox *ob);
 
 /* manage_start sets a consumer of outbox_consumer_new to work; only the reload hook may call it. On
- * failure the consumer is not at work, and the caller calls manage_stop. With `strict` it also fails
- * where the consumer would stand by (ERR_CONFLICT). */
+ * failure the consumer is not at work, and the caller calls manage_stop. With `strict` it also
+ * fails where the consumer would stand by (ERR_CONFLICT). */
 int manage_start(outbox_consumer *c, bool strict, struct error *err);
 /* manage_stop drains a consumer while the others go on, waits for its end and frees it; only the
  * reload hook may call it. */
