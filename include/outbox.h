@@ -113,8 +113,9 @@ typedef struct outbox_error {
 **     sqlite::memory:                in this process only, created at once; for tests
 **     postgres://USER@HOST/DATABASE  as libpq takes it; ?schema=NAME if the schema is not "outbox"
 **
-** With options->create the tables are created if they do not exist, and upgraded if an older version
-** made them. On success the caller owns *ret and releases it with outbox_close. Thread-safe.
+** With options->create the tables are created if they do not exist, and upgraded if an older
+** version made them. On success the caller owns *ret and releases it with outbox_close.
+** Thread-safe.
 **
 ** outbox_close must be the last call on the handle, and nothing may be running on it. It does
 ** nothing if ob is NULL.
@@ -156,8 +157,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 ** CAPI: Messages
 **
 ** What a producer emits. Only type is required. docs/limits.md says what each field may be. A
-** message that breaks a limit is refused with OUTBOX_INVALID and a text that names the field and the
-** limit.
+** message that breaks a limit is refused with OUTBOX_INVALID and a text that names the field and
+** the limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, without white space or control
 **                    characters
@@ -206,8 +207,8 @@ typedef struct outbox_receipt {
 ** CAPI: Emitting
 **
 ** outbox_emit inserts one event through the handle's own connection and commits it, unless
-** outbox_begin has opened a transaction there: then it becomes part of that. Any thread may call it;
-** calls take turns. ret may be NULL.
+** outbox_begin has opened a transaction there: then it becomes part of that. Any thread may call
+** it; calls take turns. ret may be NULL.
 **
 ** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
 ** that is open there. It fails with OUTBOX_MISUSE if none is open, since the event would then
@@ -317,8 +318,8 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** A call may take longer than the consumer's lease: the claim is extended while the call lasts, up
 ** to the option `timeout`. After that the event goes to another worker, and whatever the handler
 ** still does through its transaction is not committed. Nothing ends the call: its thread, and
-** outbox_run, wait for it. In SQLite nobody else can write while a handler works in its transaction,
-** nor can its event go to another worker, so handlers should be quick there.
+** outbox_run, wait for it. In SQLite nobody else can write while a handler works in its
+** transaction, nor can its event go to another worker, so handlers should be quick there.
 **
 ** docs/handlers.md says what happens when the process dies at each step.
 **
@@ -326,8 +327,8 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** it with another order, number of lanes or filter (older patterns, in a rolling deploy) stands by:
 ** it claims nothing, says why in the log, and goes on once its settings are in force again. New
 ** settings are in force as soon as they are registered. Settings that were replaced come back only
-** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT
-** instead of standing by.
+** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return
+** OUTBOX_CONFLICT instead of standing by.
 **
 ** Call none of these while outbox_run or outbox_step is running on the handle, and only from one
 ** thread at a time.
@@ -365,16 +366,17 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 **
 ** outbox_fail notes why the handler failed, for the dead letter and the operator, and returns
 ** verdict. So a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
-** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with OUTBOX_RETRY,
-** and asks for at least that many milliseconds until the next attempt, at most a year.
+** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with
+** OUTBOX_RETRY, and asks for at least that many milliseconds until the next attempt, at most a
+** year.
 **
 ** outbox_tx_sqlite and outbox_tx_pg return the connection with the handler's transaction; NULL if
 ** there is none, or the store is of another kind. The handler must not commit or roll back, though
 ** it may use savepoints. If it does, the event becomes a dead letter that says so. In SQLite its
 ** COMMIT is refused; in PostgreSQL what it committed stays, together with what earlier calls in the
 ** same transaction did, and those are made again. A handler whose statements failed returns
-** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit: in
-** SQLite that would wait for the lock that the handler's own transaction holds.
+** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit:
+** in SQLite that would wait for the lock that the handler's own transaction holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
 ** effect.
@@ -436,9 +438,9 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
 ** handle delivers what is due now, including what handlers emit meanwhile. It does not wait for
 ** anything to become due, but it does wait for sinks outside the process. *ret_delivered (may be
-** NULL) counts successes and is always set. A failed delivery is recorded as in outbox_run and makes
-** outbox_step return -1 with its text, after the other events have been delivered. Do not call it
-** while outbox_run is running, nor from a handler.
+** NULL) counts successes and is always set. A failed delivery is recorded as in outbox_run and
+** makes outbox_step return -1 with its text, after the other events have been delivered. Do not
+** call it while outbox_run is running, nor from a handler.
 **
 ** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
@@ -464,8 +466,8 @@ OUTBOX_API void outbox_wake(outbox *ob);
 **
 ** outbox_consumer_stats counts what a consumer of this handle, with all its handlers and workers,
 ** has done since outbox_run or outbox_step first ran it: deliveries, failures that will be tried
-** again, new dead letters, claims lost to another worker, and calls that were given up at their time
-** limit. While the consumer runs, the numbers are at most a moment old. Any thread.
+** again, new dead letters, claims lost to another worker, and calls that were given up at their
+** time limit. While the consumer runs, the numbers are at most a moment old. Any thread.
 */
 typedef struct outbox_stats {
     size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
@@ -537,11 +539,12 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** delivers several at once may take them all first; keeping order is his business then. An event
 ** whose worker vanished before comes in a batch of its own.
 **
-** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled, and
-** the last verdict counts.
+** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled,
+** and the last verdict counts.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
-**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, but not before delay_ms
-**                    (at most a year), or becomes a dead letter when its attempts are used up
+**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, but not before
+**                    delay_ms (at most a year), or becomes a dead letter when its attempts are used
+**                    up
 **   OUTBOX_REJECT    becomes a dead letter now
 **   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
 **   OUTBOX_NOT_MINE  left to a worker that knows this kind: comes again after a while, without
@@ -561,13 +564,13 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** takes long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
 ** outbox_commit.
 **
-** outbox_batch_free frees the batch in memory, settled or not; it does nothing if b is NULL. A claim
-** that was not settled expires, and its events come again, one at a time, with the attempt counted.
-** Free all batches before outbox_close.
+** outbox_batch_free frees the batch in memory, settled or not; it does nothing if b is NULL. A
+** claim that was not settled expires, and its events come again, one at a time, with the attempt
+** counted. Free all batches before outbox_close.
 **
-** Only one thread at a time may use a batch. Several threads may claim through one handle; they take
-** turns, and wait while one of them is between outbox_begin and outbox_commit. Each needs a worker
-** name of its own.
+** Only one thread at a time may use a batch. Several threads may claim through one handle; they
+** take turns, and wait while one of them is between outbox_begin and outbox_commit. Each needs a
+** worker name of its own.
 */
 typedef struct outbox_batch outbox_batch;
 
@@ -615,9 +618,9 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** call. So what the handler writes through that connection takes effect exactly once, whatever is
 ** killed. The handler may also emit, with outbox_emit.
 **
-** Entries that another member of the group has not acknowledged for claim_ms are taken over. Several
-** members share the work of a group, but then the order is not kept. While Redis is down, it waits.
-** Returns -1 if it cannot go on: the URL is wrong, or the library was built without Redis
+** Entries that another member of the group has not acknowledged for claim_ms are taken over.
+** Several members share the work of a group, but then the order is not kept. While Redis is down,
+** it waits. Returns -1 if it cannot go on: the URL is wrong, or the library was built without Redis
 ** (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run is running.
 */
 typedef struct outbox_stream {

@@ -1,6 +1,6 @@
 /*
-** outbox_rows.h: claim rows of any table, each for one caller only. It is independent of the outbox,
-** and needs none in the database.
+** outbox_rows.h: claim rows of any table, each for one caller only. It is independent of the
+** outbox, and needs none in the database.
 */
 #ifndef OUTBOX_ROWS_H
 #define OUTBOX_ROWS_H
@@ -33,7 +33,8 @@ extern "C" {
 **     c.criteria = criteria; c.n_criteria = 3;
 **     ... and so on
 **     if (outbox_claim_rows_pg(conn, &c, &rows, &err) != 0) die(err.text);
-**     for (size_t i = 0; i < outbox_rows_count(rows); i++) work(outbox_rows_text(rows, i, 1, NULL));
+**     for (size_t i = 0; i < outbox_rows_count(rows); i++)
+**         work(outbox_rows_text(rows, i, 1, NULL));
 **     outbox_rows_free(rows);
 **
 ** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease),
@@ -119,16 +120,16 @@ typedef struct outbox_claim_order {
 ** below), criteria, fields and limit are required.
 **
 **   schema, table    schema may be NULL
-**   key              a column that is unique and not null; NULL means rowid, in SQLite only. It must
-**                    not be a claim field
+**   key              a column that is unique and not null; NULL means rowid, in SQLite only. It
+**                    must not be a claim field
 **   criteria         which rows
 **   fields           what to set in them
 **   order_by         which rows first; without it, and among equals, any. NULLs are sorted as the
 **                    database does
 **   columns          what to return of each row; none means only the key
 **   limit            the most rows to claim, 1 to 100000
-**   flags            OUTBOX_CLAIM_PORTABLE: do without features that only this database has. Slower;
-**                    for tests
+**   flags            OUTBOX_CLAIM_PORTABLE: do without features that only this database has.
+**                    Slower; for tests
 */
 typedef struct outbox_row_claim {
     size_t size; /* sizeof(outbox_row_claim): set by OUTBOX_ROW_CLAIM_INIT */
@@ -158,15 +159,17 @@ typedef struct outbox_rows outbox_rows;
 
 /*
 ** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and
-** commit. When they return 0, the claim is as durable as any commit on that connection. So they fail
-** with OUTBOX_MISUSE inside an open transaction. Only one thread at a time may use the connection;
-** nothing is kept on it. On success the caller owns *ret and releases it with outbox_rows_free.
+** commit. When they return 0, the claim is as durable as any commit on that connection. So they
+** fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time may use the
+** connection; nothing is kept on it. On success the caller owns *ret and releases it with
+** outbox_rows_free.
 **
 ** The rows are as the claim left them, in the order that order_by gave before the claim. No rows is
 ** success: nothing matches, except what others are claiming at this moment. After a failure nothing
-** was claimed, with two exceptions. If the connection is lost or memory runs out, the claim may have
-** committed. And the portable way commits row by row: if a row fails after others were claimed, it
-** returns those, and the next call meets the failure again. OUTBOX_BUSY means: try again.
+** was claimed, with two exceptions. If the connection is lost or memory runs out, the claim may
+** have committed. And the portable way commits row by row: if a row fails after others were
+** claimed, it returns those, and the next call meets the failure again. OUTBOX_BUSY means: try
+** again.
 **
 ** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. SQLite
 ** claims in one transaction. The portable way looks for candidates, then updates them one by one if

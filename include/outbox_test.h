@@ -22,9 +22,9 @@ extern "C" {
 /*
 ** CAPI: An outbox for tests
 **
-** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward. Leases,
-** retries, delays and retention follow that clock. Everything in outbox.h works as on any other
-** outbox.
+** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward.
+** Leases, retries, delays and retention follow that clock. Everything in outbox.h works as on any
+** other outbox.
 */
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err);
 OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
@@ -42,8 +42,8 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
 /*
 ** CAPI: What was emitted
 **
-** outbox_test_count counts the events of a type ("order.*"), with an aggregate_id, and with a payload
-** that contains a text; NULL matches any. Returns -1 if that fails.
+** outbox_test_count counts the events of a type ("order.*"), with an aggregate_id, and with a
+** payload that contains a text; NULL matches any. Returns -1 if that fails.
 **
 ** outbox_test_each calls back for each event, oldest first, until that returns non-zero.
 */

@@ -158,15 +158,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     run.handled = run.failed = run.pauses = 0;
     run.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     const char *p = (const char *)data + 1;
-    struct stream_reader_config cfg = {.url = run.how & SEVERAL_STREAMS ? "redis://127.0.0.1?stream=a,b"
-                                                                  : "redis://127.0.0.1?stream=a",
-                                 .group = "g",
-                                 .name = "m",
-                                 .until_through = true,
-                                 .wake = run.wake,
-                                 .log = &log,
-                                 .handle = handle,
-                                 .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
+    struct stream_reader_config cfg = {.url = run.how & SEVERAL_STREAMS
+                                                  ? "redis://127.0.0.1?stream=a,b"
+                                                  : "redis://127.0.0.1?stream=a",
+                                       .group = "g",
+                                       .name = "m",
+                                       .until_through = true,
+                                       .wake = run.wake,
+                                       .log = &log,
+                                       .handle = handle,
+                                       .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
     run.next = p;
     run.left = n - 1;
     peer_expect(&(struct peer_script){.connections = 1});
