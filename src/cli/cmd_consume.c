@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
-#include "engine/consume.h"
+#include "engine/stream_reader.h"
 #include "sink/exec_env.h"
 #include "sink/exec_start.h"
 #include "sink/sink.h"
@@ -280,7 +280,7 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
     struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
-    struct consume_config cfg = {
+    struct stream_reader_config cfg = {
         .url = r->url,
         .group = a->group,
         .name = a->name,
@@ -300,8 +300,8 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
                "no store given: an event that is delivered twice is handled twice");
     log_at(&log, LOG_INFO_, a->group, "started");
 
-    struct consume_stats stats;
-    int rc = consume_run(&cfg, &stats, err);
+    struct stream_reader_stats stats;
+    int rc = stream_reader_run(&cfg, &stats, err);
     log_at(&log, LOG_INFO_, a->group,
            "stopped: %lld handled, %lld failed attempts, %lld taken over, %lld skipped",
            (long long)stats.handled, (long long)stats.failed, (long long)stats.claimed,

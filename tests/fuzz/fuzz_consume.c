@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/consume.h"
+#include "engine/stream_reader.h"
 #include "fuzz.h"
 #include "peer.h"
 #include "resp.h"
@@ -150,7 +150,7 @@ static int64_t acknowledged(const char *p, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct log log = {.write = said, .least = LOG_DEBUG_};
-    struct consume_stats stats;
+    struct stream_reader_stats stats;
     struct error err = {0};
     if (n == 0)
         return 0;
@@ -158,19 +158,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     run.handled = run.failed = run.pauses = 0;
     run.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     const char *p = (const char *)data + 1;
-    struct consume_config cfg = {.url = run.how & SEVERAL_STREAMS ? "redis://127.0.0.1?stream=a,b"
-                                                                  : "redis://127.0.0.1?stream=a",
-                                 .group = "g",
-                                 .name = "m",
-                                 .until_through = true,
-                                 .wake = run.wake,
-                                 .log = &log,
-                                 .handle = handle,
-                                 .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
+    struct stream_reader_config cfg = {.url = run.how & SEVERAL_STREAMS
+                                                  ? "redis://127.0.0.1?stream=a,b"
+                                                  : "redis://127.0.0.1?stream=a",
+                                       .group = "g",
+                                       .name = "m",
+                                       .until_through = true,
+                                       .wake = run.wake,
+                                       .log = &log,
+                                       .handle = handle,
+                                       .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
     run.next = p;
     run.left = n - 1;
     peer_expect(&(struct peer_script){.connections = 1});
-    if (consume_run(&cfg, &stats, &err) != 0)
+    if (stream_reader_run(&cfg, &stats, &err) != 0)
         MUST(err.text[0]);
     int64_t acks = acknowledged(p, n - 1), ended = stats.handled + stats.skipped;
     MUST(stats.handled == run.handled && stats.failed == run.failed);
