@@ -33,10 +33,10 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
     if (sqlite_tx_state(base) == TX_GONE)
         return not_ours(err);
     if (what == SAVEPOINT_SET)
-        return sqlite_exec(st, err, "SAVEPOINT outbox_handler", "");
+        return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
     if (what == SAVEPOINT_UNDO)
-        sqlite_exec(st, &why, "ROLLBACK TO outbox_handler", "");
-    if (sqlite_exec(st, &why, "RELEASE outbox_handler", "") == 0)
+        sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
+    if (sqlite_exec(st, "RELEASE outbox_handler", &why) == 0)
         return 0;
     if (why.native == SQLITE_ERROR)
         return not_ours(err); /* no such savepoint */

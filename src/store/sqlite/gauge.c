@@ -92,13 +92,11 @@ int sqlite_consumer_gauge(struct store *base, const char *name, struct arena *a,
 {
     struct sqlite_store *st = sqlite_of(base);
     struct consumer_gauge g;
-    bool own = sqlite3_get_autocommit(st->db) != 0;
-    /* one snapshot for the whole picture */
-    if (own && sqlite_exec(st, err, "BEGIN", "") != 0)
+    bool own;
+    if (sqlite_snapshot_begin(st, &own, err) != 0)
         return -1;
     int r = read_gauge(st, name, a, &g, err);
-    if (own)
-        sqlite_exec(st, NULL, "ROLLBACK", "");
+    sqlite_snapshot_end(st, own);
     if (r == 0)
         *ret = g;
     return r;

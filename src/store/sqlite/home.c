@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 #define PATH_SIZE 4200
@@ -387,8 +388,7 @@ static int register_again(struct sqlite_store *st, struct error *err)
     int64_t there = 0;
     if (!st->spec.name)
         return 0;
-    if (sqlite_number(st, err, &there, "SELECT 1 FROM outbox_consumer WHERE name = ?", "s",
-                      st->spec.name) != 0)
+    if (sqlite_value(st, err, &there, SQL(is_registered, .consumer = st->spec.name)) != 0)
         return -1;
     struct consumer_spec spec = st->spec;
     spec.how = PUT_START;
