@@ -16,18 +16,19 @@ struct former {
     bool alike; /* with the columns, and the mark, of this request */
 };
 
+/* look_back finds out what was done with the table before. */
 static int look_back(struct source *s, struct former *ret, struct error *err)
 {
     int64_t there = 0, once = 0, alike = 0;
     char trigger[512];
     snprintf(trigger, sizeof(trigger), ADOPT_TRIGGER "%s", s->name);
-    if (sqlite_value(s->st, err, &there, SQL(has_trigger, .name = trigger)) != 0)
-        return -1;
-    if (sqlite_value(s->st, err, &once, SQL(was_adopted, .source = s->name)) != 0)
-        return -1;
-    if (sqlite_value(s->st, err, &alike,
-                     SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
-                         .mark = s->req->mark, .consumer = s->req->consumer)) != 0)
+    const struct sqlite_number wanted[] = {
+        {&there, SQL(has_trigger, .name = trigger)},
+        {&once, SQL(was_adopted, .source = s->name)},
+        {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
+                     .mark = s->req->mark, .consumer = s->req->consumer)},
+    };
+    if (sqlite_values(s->st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     *ret = (struct former){.there = there != 0, .once = once != 0, .alike = alike != 0};
     return 0;
@@ -130,8 +131,6 @@ static int drop_mark(struct source *s, struct adopt_result *ret, struct error *e
 static int adopt_rows(struct source *s, bool copies, struct adopt_result *ret, struct error *err)
 {
     bool marked = s->req->mark != NULL;
-    if (s->req->dry_run)
-        return copies ? sqlite_adopt_count(s, &ret->copied, err) : 0;
     if (!ret->changed)
         return 0;
     if (record(s, err) != 0)
@@ -141,6 +140,8 @@ static int adopt_rows(struct source *s, bool copies, struct adopt_result *ret, s
     return make_trigger(s, err);
 }
 
+/* adopt adopts the table, or says in ret what that would do. Whatever can be refused is refused
+ * before anything is changed. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     struct former was;
@@ -159,7 +160,12 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     ret->changed = !was.there || !was.alike;
     ret->other_columns = was.there && !was.alike;
     bool skip = s->req->existing && strcmp(s->req->existing, "skip") == 0;
-    return adopt_rows(s, !was.there && !skip, ret, err);
+    bool copies = !was.there && !skip;
+    if (!s->req->dry_run)
+        return adopt_rows(s, copies, ret, err);
+    if (copies)
+        return sqlite_adopt_count(s, &ret->copied, err);
+    return 0;
 }
 
 static int serve(struct source *s, struct adopt_result *ret, struct error *err)

@@ -187,13 +187,14 @@ static void add_from(sqlite3_str *q, const struct source *s)
     sqlite3_str_appendf(q, " FROM main.\"%w\" AS s WHERE ", s->name);
     sqlite_adopt_add_open(q, s->of[F_PROCESSED], "s");
 
+    const char *between = " ORDER BY ";
     const char *first = counted ? s->of[F_ID] : s->of[F_CREATED];
-    if (first)
-        sqlite3_str_appendf(q, " ORDER BY s.\"%w\"", first);
-    if (s->rowid && !first)
-        sqlite3_str_appendall(q, " ORDER BY s.rowid");
-    if (s->rowid && first && !counted)
-        sqlite3_str_appendall(q, ", s.rowid");
+    if (first) {
+        sqlite3_str_appendf(q, "%ss.\"%w\"", between, first);
+        between = ", ";
+    }
+    if (s->rowid && !counted)
+        sqlite3_str_appendf(q, "%ss.rowid", between);
 }
 
 int sqlite_adopt_count(const struct source *s, int64_t *ret, struct error *err)
@@ -255,6 +256,7 @@ static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err
     return sqlite_step(s->st, q, err) < 0 ? -1 : 0;
 }
 
+/* copy_one copies the row that q is at, and notes which it was if it is to be marked. */
 static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_t *ret,
                     struct error *err)
 {

@@ -82,6 +82,7 @@ static const char *unquoted(struct source *s, const char *name)
     return out;
 }
 
+/* find_table finds the table by the name that SQL would write. */
 static int find_table(struct source *s, struct error *err)
 {
     const char *wanted = unquoted(s, s->req->table);
@@ -175,6 +176,7 @@ static bool is_field(const char *name, size_t n)
     return false;
 }
 
+/* check_given refuses a --column that is none, before anything else is said about the table. */
 static int check_given(const struct adopt_request *req, struct error *err)
 {
     for (size_t i = 0; i < req->n_columns; i++) {
@@ -212,15 +214,17 @@ static int say_no_shape(const struct source *s, struct error *err)
 static const struct shape *guess_shape(const struct source *s)
 {
     const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
-    if (sqlite_source_column(s, flag ? flag : "processed_at") >= 0)
+    bool no_flag = flag && !*flag; /* no row of it is ever processed */
+    if (!flag)
+        flag = "processed_at";
+    if (!kind)
+        kind = "aggregatetype";
+
+    if (sqlite_source_column(s, flag) >= 0)
         return processed_shape;
-    if (sqlite_source_column(s, kind ? kind : "aggregatetype") >= 0)
+    if (sqlite_source_literal(kind) || sqlite_source_column(s, kind) >= 0)
         return debezium_shape;
-    if (kind && sqlite_source_literal(kind))
-        return debezium_shape;
-    if (flag && !*flag)
-        return processed_shape; /* no row of it is processed */
-    return NULL;
+    return no_flag ? processed_shape : NULL;
 }
 
 static const struct shape *find_shape(const struct source *s)
@@ -242,7 +246,7 @@ static int take_literal(struct source *s, enum field f, const char *text, struct
     return 0;
 }
 
-/* take_column uses the column that was named, or else the usual one if the table has it. */
+/* take_column uses a column, if the table has it. */
 static int take_column(struct source *s, enum field f, const char *name, bool needed,
                        struct error *err)
 {
@@ -261,19 +265,37 @@ static int say_missing(enum field f, struct error *err)
     return err_set(err, ERR_NOTFOUND, "%s has to be said", sqlite_source_fields[f]);
 }
 
+/* take_none leaves a field without a column, if the shape can do without. A table whose rows are
+ * never marked as processed needs no flag. */
+static int take_none(const struct shape *shape, enum field f, struct error *err)
+{
+    bool needed = shape->needed[f] && f != F_PROCESSED;
+    return needed ? say_missing(f, err) : 0;
+}
+
+/* take_usual uses the column that tables of this shape usually have. */
+static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
+{
+    const char *name = shape->usual[f];
+    if (!name)
+        return 0;
+    return take_column(s, f, name, shape->needed[f], err);
+}
+
+/* take_field finds the column of a field: the one that the request names, or the usual one. */
 static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *named = given(s->req, f);
-    bool none = named && !*named;
-    bool needed = shape->needed[f] && !(none && f == F_PROCESSED);
-    const char *name = named ? named : shape->usual[f];
-    if (none || !name)
-        return needed ? say_missing(f, err) : 0;
-    if (sqlite_source_literal(name))
-        return take_literal(s, f, name, err);
-    return take_column(s, f, name, needed || named, err);
+    if (!named)
+        return take_usual(s, shape, f, err);
+    if (!*named)
+        return take_none(shape, f, err);
+    if (sqlite_source_literal(named))
+        return take_literal(s, f, named, err);
+    return take_column(s, f, named, true, err);
 }
 
+/* write_mapping writes which column is what as JSON. */
 static int write_mapping(struct source *s, struct error *err)
 {
     const char *between = "";
@@ -303,9 +325,7 @@ int sqlite_source_map(struct source *s, struct error *err)
             return -1;
 
     bool has_type = s->of[F_AGG_TYPE], has_id = s->of[F_AGG_ID];
-    if (has_type && !has_id)
-        return say_missing(F_AGG_ID, err);
-    if (has_id && !has_type)
-        return say_missing(F_AGG_TYPE, err);
+    if (has_type != has_id)
+        return say_missing(has_id ? F_AGG_TYPE : F_AGG_ID, err);
     return write_mapping(s, err);
 }

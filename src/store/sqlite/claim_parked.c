@@ -183,7 +183,7 @@ static int take_heads(struct claiming *k, const struct parked_row *heads, size_t
                       struct parked_row *followers, struct error *err)
 {
     size_t bytes = 0;
-    if (n > 0 && heads[0].stop)
+    if (k->b->careful)
         return take_parked(k, &heads[0], &bytes, err);
     for (size_t i = 0; i < n; i++) {
         bool full = k->b->n >= k->req->max_events || bytes >= k->req->max_bytes;

@@ -57,9 +57,10 @@ static int start_position(struct sqlite_store *st, const struct consumer_spec *c
     return 0;
 }
 
+/* create makes a consumer at its start, with nothing that an earlier one of its name left. */
 static int create(struct sqlite_store *st, const struct consumer_spec *c, struct error *err)
 {
-    /* rows of a consumer of this name that somebody deleted by hand would count as the new one's */
+    /* if somebody deleted the earlier consumer by hand, these would count as the new one's */
     static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
     int64_t position;
@@ -136,6 +137,8 @@ static struct difference compare(sqlite3_stmt *q, const struct consumer_spec *c)
     };
 }
 
+/* update makes the consumer what c says. The settings are recorded before anything changes, since
+ * that refuses some. */
 static int update(struct sqlite_store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
 {
@@ -265,11 +268,13 @@ static int check_removable(struct sqlite_store *st, const char *name, bool force
         return store_no_consumer(name, err);
     if (force)
         return 0;
-    if (sqlite_value(st, err, &dead, SQL(count_letters, .consumer = name)) != 0)
-        return -1;
-    if (sqlite_value(st, err, &parked, SQL(count_parked, .consumer = name)) != 0)
-        return -1;
-    if (sqlite_value(st, err, &live, SQL(count_live_claims, .consumer = name, .now = now)) != 0)
+
+    const struct sqlite_number wanted[] = {
+        {&dead, SQL(count_letters, .consumer = name)},
+        {&parked, SQL(count_parked, .consumer = name)},
+        {&live, SQL(count_live_claims, .consumer = name, .now = now)},
+    };
+    if (sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     return store_removable(name, dead, parked, live, err);
 }

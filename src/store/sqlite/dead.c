@@ -96,6 +96,7 @@ static int pick(void *ctx, const struct dead_letter *d)
 /* What to do with one letter, inside a transaction. */
 typedef int act_on(struct sqlite_store *st, const struct dead_pick *k, struct error *err);
 
+/* retry_one sends a letter back: as a parked event, in the order of its consumer. */
 static int retry_one(struct sqlite_store *st, const struct dead_pick *k, struct error *err)
 {
     int64_t order_key = 0, now = sqlite_now(st);

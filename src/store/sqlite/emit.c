@@ -45,6 +45,7 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     return first ? first : "main";
 }
 
+/* check_place refuses a file that nobody else can see any more. */
 static int check_place(const struct target *t, struct error *err)
 {
     int moved = 0;
@@ -58,6 +59,7 @@ static int check_place(const struct target *t, struct error *err)
                     t->st->shown);
 }
 
+/* target_init picks the connection. On the caller's a transaction must be open. */
 static int target_init(struct target *t, struct sqlite_store *st, void *foreign, struct error *err)
 {
     *t = (struct target){.st = st, .db = st->db, .schema = "main"};
@@ -187,6 +189,7 @@ static int step_insert(struct target *t, sqlite3_stmt *q, struct error *err)
                    t->st->shown);
 }
 
+/* insert_event inserts the event; on our connection with the cached statement. */
 static int insert_event(struct target *t, const struct new_event *ev, const char *id, int64_t now,
                         struct error *err)
 {

@@ -54,10 +54,11 @@ static pid_t locker(const char *line, const struct stat *file)
     /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
     if (sscanf(line, "%*d: %*s %*s %*s %ld %x:%x:%llu", &pid, &major_of, &minor_of, &ino) != 4)
         return 0;
-    bool same = ino == file->st_ino && major_of == major(file->st_dev) &&
-                minor_of == minor(file->st_dev);
-    bool other = pid > 0 && pid != getpid();
-    return same && other ? (pid_t)pid : 0;
+    bool same = ino == file->st_ino && makedev(major_of, minor_of) == file->st_dev;
+    bool somebody = pid > 0 && pid != getpid();
+    if (!same || !somebody)
+        return 0;
+    return (pid_t)pid;
 }
 
 /* add_lockers goes through /proc/locks once; false if it cannot be read. */

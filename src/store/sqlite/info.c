@@ -7,18 +7,14 @@ int sqlite_info(struct store *base, struct store_info *ret, struct error *err)
     struct sqlite_store *st = sqlite_of(base);
     struct store_info i = {.now_ms = sqlite_now(st), .passed_at = -1};
     int64_t version = 0, last = 0;
-    const struct {
-        int64_t *to;
-        const struct sql *sql;
-    } numbers[] = {
-        {&version, &sql_schema_version},      {&i.head, &sql_head},
-        {&i.tail, &sql_first_event},          {&last, &sql_last_event},
-        {&i.oldest_at, &sql_tail_created_at}, {&i.consumers, &sql_count_consumers},
-        {&i.dead, &sql_count_all_dead},
+    const struct sqlite_number wanted[] = {
+        {&version, SQL(schema_version)},      {&i.head, SQL(head)},
+        {&i.tail, SQL(first_event)},          {&last, SQL(last_event)},
+        {&i.oldest_at, SQL(tail_created_at)}, {&i.consumers, SQL(count_consumers)},
+        {&i.dead, SQL(count_all_dead)},
     };
-    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
-        if (sqlite_value(st, err, numbers[n].to, numbers[n].sql, NULL) != 0)
-            return -1;
+    if (sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+        return -1;
     if (sqlite_value(st, err, &i.passed_at, SQL(passed_at, .tail = i.tail)) != 0)
         return -1;
     i.schema_version = (int)version;

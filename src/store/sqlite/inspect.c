@@ -109,6 +109,7 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
     return r;
 }
 
+/* view_consumer reads what judging events takes, so that most of them cost no query. */
 static int view_consumer(struct viewer *v, const struct consumer_spec *spec, struct viewed *c,
                          struct error *err)
 {
@@ -120,13 +121,16 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
         return -1;
-    if (sqlite_value(v->st, err, &c->start, SQL(consumer_start, .consumer = name)) != 0)
-        return -1;
-    if (sqlite_value(v->st, err, &c->receipts, SQL(has_receipts, .consumer = name)) != 0)
-        return -1;
-    return sqlite_value(v->st, err, &c->ended, SQL(count_ended, .consumer = name));
+    const struct sqlite_number wanted[] = {
+        {&c->start, SQL(consumer_start, .consumer = name)},
+        {&c->receipts, SQL(has_receipts, .consumer = name)},
+        {&c->ended, SQL(count_ended, .consumer = name)},
+    };
+    return sqlite_values(v->st, err, wanted, sizeof wanted / sizeof *wanted);
 }
 
+/* view_all reads all consumers, or the one named. On failure the viewer still has to be
+ * released. */
 static int view_all(struct viewer *v, const char *consumer, struct error *err)
 {
     size_t n;
@@ -379,6 +383,7 @@ static int list_row(struct viewer *v, struct listing *l, sqlite3_stmt *row, stru
     return 0;
 }
 
+/* list_rows goes through the events until enough were shown. */
 static int list_rows(struct viewer *v, struct listing *l, struct error *err)
 {
     struct arena a;

@@ -65,20 +65,17 @@ static int read_counts(struct sqlite_store *st, struct consumer_info *c, int64_t
                        struct error *err)
 {
     const char *name = c->spec.name;
-    int64_t lanes = c->spec.lanes;
-    if (sqlite_value(st, err, &c->position,
-                     SQL(lowest_position, .consumer = name, .lanes = lanes)) != 0)
-        return -1;
-    if (sqlite_value(st, err, &c->claims, SQL(count_live_claims, .consumer = name, .now = now)) !=
-        0)
-        return -1;
-    if (sqlite_value(st, err, &c->parked, SQL(count_waiting, .consumer = name, .now = now)) != 0)
-        return -1;
-    if (sqlite_value(st, err, &c->dead, SQL(count_dead, .consumer = name)) != 0)
-        return -1;
-    return sqlite_value(st, err, &c->next_due, SQL(next_retry, .consumer = name));
+    const struct sqlite_number wanted[] = {
+        {&c->position, SQL(lowest_position, .consumer = name, .lanes = c->spec.lanes)},
+        {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
+        {&c->parked, SQL(count_waiting, .consumer = name, .now = now)},
+        {&c->dead, SQL(count_dead, .consumer = name)},
+        {&c->next_due, SQL(next_retry, .consumer = name)},
+    };
+    return sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted);
 }
 
+/* hold_floor lowers the floor to what holds it. */
 static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
 {
     if (at >= c->floor)
@@ -92,9 +89,11 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
 {
     const char *name = c->spec.name;
     int64_t claim = INT64_MAX, parked = INT64_MAX;
-    if (sqlite_value(st, err, &claim, SQL(claim_floor, .consumer = name)) != 0)
-        return -1;
-    if (sqlite_value(st, err, &parked, SQL(parked_floor, .consumer = name)) != 0)
+    const struct sqlite_number wanted[] = {
+        {&claim, SQL(claim_floor, .consumer = name)},
+        {&parked, SQL(parked_floor, .consumer = name)},
+    };
+    if (sqlite_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
     c->floor = c->position;
     c->floor_pin = "position";
@@ -103,6 +102,7 @@ static int read_floor(struct sqlite_store *st, struct consumer_info *c, struct e
     return 0;
 }
 
+/* read_backlog counts what waits and what is in flight. */
 static int read_backlog(struct sqlite_store *st, struct consumer_info *c, struct error *err)
 {
     struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS};
@@ -188,6 +188,7 @@ static int read_list(struct sqlite_store *st, const char *name, enum detail deta
     return 0;
 }
 
+/* list_consumers reads everything in one snapshot, so that the numbers fit together. */
 static int list_consumers(struct sqlite_store *st, const char *name, enum detail detail,
                           struct arena *a, struct consumer_info **ret, size_t *ret_n,
                           struct error *err)

@@ -141,6 +141,7 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
     return sqlite_fail(st, st->db, rc, err);
 }
 
+/* connect_db opens the database and sets the connection up, whatever is in it. */
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
     if (check_place(st, create, err) != 0)

@@ -194,6 +194,7 @@ static int migrate_locked(struct store *base, bool *ret_created, struct error *e
     return sqlite_commit(base, err);
 }
 
+/* init_once makes the tables, or brings them up to our version. */
 static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);

@@ -45,6 +45,7 @@ static bool read_setting(sqlite3_stmt *q, struct arena *a, struct consumer_setti
     return ok && s->events && s->where;
 }
 
+/* read_history lists the recorded settings, newest first. */
 static int read_history(struct sqlite_store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {

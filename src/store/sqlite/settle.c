@@ -89,6 +89,8 @@ static int put_receipt(struct sqlite_store *st, const struct settlement *s, cons
                           .event_id = o->ev->id, .sink_id = o->receipt, .now = sqlite_now(st)));
 }
 
+/* apply records one outcome. What was delivered needs no record beyond the receipt: the claim is
+ * dropped in the end. */
 static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
                  struct error *err)
 {

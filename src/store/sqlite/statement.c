@@ -3,6 +3,8 @@
 
 #include "store/sqlite/sqlite.h"
 
+/* code_of maps a result code, extended or not. A missing table is an error in SQL to SQLite; to us
+ * it means that there is no outbox. */
 static enum err_code code_of(int rc, const char *message)
 {
     static const struct {
@@ -175,6 +177,15 @@ int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const
     if (sqlite3_column_type(q, 0) != SQLITE_NULL)
         *ret = sqlite3_column_int64(q, 0);
     sqlite3_reset(q);
+    return 0;
+}
+
+int sqlite_values(struct sqlite_store *st, struct error *err, const struct sqlite_number *wanted,
+                  size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (sqlite_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
+            return -1;
     return 0;
 }
 
