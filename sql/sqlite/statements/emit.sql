@@ -2,13 +2,14 @@
 -- connection of the caller's, emit.c puts the name of the database that has the outbox in its
 -- place. Unqualified, a temporary table of the caller's could shadow ours.
 
--- insert_event (id text, type str, aggregate_type str, aggregate_id str, has_version int,
--- version int, payload str, headers str, tenant str, not_before int, now int,
--- idempotency_key str): the event, in whatever transaction is open.
+-- insert_event (id text, type str, aggregate_type str, aggregate_id str, version int, payload str,
+-- headers str, tenant str, not_before int, now int, idempotency_key str): the event, in whatever
+-- transaction is open. emit.c binds NULL where there is no version or not_before: on the caller's
+-- connection this is prepared for every event, and an expression would make that slower.
 INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
                                tenant, not_before, created_at, idempotency_key)
-VALUES (:id, :type, :aggregate_type, :aggregate_id, iif(:has_version, :version, NULL), :payload,
-        :headers, :tenant, nullif(:not_before, 0), :now, :idempotency_key);
+VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
+        :tenant, :not_before, :now, :idempotency_key);
 
 -- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): whose
 -- idempotency key it is, and whether that event had the same content. If somebody deleted the

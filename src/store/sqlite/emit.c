@@ -189,6 +189,11 @@ static int step_insert(struct target *t, sqlite3_stmt *q, struct error *err)
                    t->st->shown);
 }
 
+static void bind_null(sqlite3_stmt *q, const char *name)
+{
+    sqlite3_bind_null(q, sqlite3_bind_parameter_index(q, name));
+}
+
 /* insert_event inserts the event; on our connection with the cached statement. */
 static int insert_event(struct target *t, const struct new_event *ev, const char *id, int64_t now,
                         struct error *err)
@@ -198,7 +203,6 @@ static int insert_event(struct target *t, const struct new_event *ev, const char
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
-        .has_version = ev->has_version,
         .version = ev->version,
         .payload = payload_of(ev),
         .headers = ev->headers,
@@ -216,6 +220,10 @@ static int insert_event(struct target *t, const struct new_event *ev, const char
         return -1;
 
     sqlite_bind(q, &sql_insert_event, &row);
+    if (!ev->has_version)
+        bind_null(q, ":version");
+    if (!ev->not_before)
+        bind_null(q, ":not_before");
     int r = step_insert(t, q, err);
     if (t->foreign)
         sqlite3_finalize(q);
