@@ -6,6 +6,13 @@
 
 #include "store/sqlite/sqlite.h"
 
+/* A chunk of events that were read in seq order. */
+struct chunk {
+    struct event *ev; /* those that are wanted */
+    size_t n, scanned;
+    int64_t from, to; /* looked at (from, to], by seq */
+};
+
 /* A claim in the making. (1) b->n > 0 once something was claimed. */
 struct claiming {
     struct sqlite_store *st;
@@ -14,14 +21,8 @@ struct claiming {
     struct batch *b;
     struct claim_hint *hint;
     int64_t now;
-    int64_t epoch; /* of the claim that is being made */
-};
-
-/* A chunk of events that were read in seq order. */
-struct chunk {
-    struct event *ev; /* those that are wanted */
-    size_t n, scanned;
-    int64_t from, to; /* looked at (from, to], by seq */
+    int64_t epoch;      /* of the claim that is being made */
+    struct chunk ahead; /* prefetched from the lane of req->lane_hint; scanned == 0: nothing */
 };
 
 /* sqlite_claim_record writes the claim k->b with its new epoch. */
@@ -33,11 +34,11 @@ bool sqlite_claim_known(const struct claim_request *req, int64_t epoch);
 /* sqlite_claim_wait has the hint say that it pays to ask again at that time, or earlier. */
 void sqlite_claim_wait(struct claiming *k, int64_t at);
 
-/* sqlite_fresh_prefetch reads what will probably be claimed, before the write lock is taken. */
-int sqlite_fresh_prefetch(struct claiming *k, struct chunk *ret, struct error *err);
-/* sqlite_fresh_claim claims fresh events into k->b, if there are any; ahead is what was
- * prefetched. */
-int sqlite_fresh_claim(struct claiming *k, const struct chunk *ahead, struct error *err);
+/* sqlite_fresh_prefetch reads what will probably be claimed into k->ahead, before the write lock is
+ * taken. */
+int sqlite_fresh_prefetch(struct claiming *k, struct error *err);
+/* sqlite_fresh_claim claims fresh events into k->b, if there are any. */
+int sqlite_fresh_claim(struct claiming *k, struct error *err);
 /* sqlite_fresh_read reads rows of q that the lane and the filter want into c: until there are max
  * of them, they have max_bytes, or q ends. Resets q, which may be NULL: it failed. The events live
  * in k->a, which may have grown even on failure. */

@@ -69,15 +69,14 @@ static int lane_position(struct claiming *k, int lane, int64_t *ret, struct erro
 /* Producers need not wait for what is read before the write lock is taken. Events never change and
  * seq is commit order, so what was read is still right if the position is still the same under the
  * lock. */
-int sqlite_fresh_prefetch(struct claiming *k, struct chunk *ret, struct error *err)
+int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
 {
     int64_t position;
-    *ret = (struct chunk){.from = -1};
     if (lane_position(k, k->req->lane_hint, &position, err) != 0)
         return -1;
     if (position < 0)
         return 0;
-    return read_after(k, k->req->lane_hint, position, ret, err);
+    return read_after(k, k->req->lane_hint, position, &k->ahead, err);
 }
 
 /* ---- claiming ---- */
@@ -192,8 +191,9 @@ static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, s
     return sqlite_claim_record(k, err);
 }
 
-int sqlite_fresh_claim(struct claiming *k, const struct chunk *ahead, struct error *err)
+int sqlite_fresh_claim(struct claiming *k, struct error *err)
 {
+    const struct chunk *ahead = &k->ahead;
     for (int i = 0; i < k->req->lanes && k->b->n == 0; i++) {
         int lane = (k->req->lane_hint + i) % k->req->lanes;
         if (claim_lane(k, lane, ahead, err) != 0)

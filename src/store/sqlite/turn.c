@@ -172,28 +172,28 @@ static int look_through(struct claiming *k, struct error *err)
     return await_claims(k, err);
 }
 
-/* claim_kinds tries parked and fresh events in the order that the request asks for. */
-static int claim_kinds(struct claiming *k, const struct chunk *ahead, struct error *err)
+/* claim_fresh claims fresh events, unless a careful one waits until nothing is being delivered. */
+static int claim_fresh(struct claiming *k, struct error *err)
 {
-    if (k->req->parked_first && sqlite_parked_claim(k, err) != 0)
-        return -1;
-    if (k->b->n > 0)
-        return 0;
-
     bool careful_waits = k->hint->careful && k->req->careful == CAREFUL_WAIT;
-    if (!careful_waits && sqlite_fresh_claim(k, ahead, err) != 0)
-        return -1;
-    if (k->b->n > 0 || k->req->parked_first)
+    if (careful_waits)
         return 0;
-    return sqlite_parked_claim(k, err);
+    return sqlite_fresh_claim(k, err);
 }
 
-static int claim_next(struct claiming *k, const struct chunk *ahead, struct error *err)
+/* claim_next claims parked or fresh events, whichever the request wants first and there are. */
+static int claim_next(struct claiming *k, struct error *err)
 {
+    typedef int claim_kind(struct claiming *, struct error *);
+    static claim_kind *const parked_first[] = {sqlite_parked_claim, claim_fresh};
+    static claim_kind *const fresh_first[] = {claim_fresh, sqlite_parked_claim};
     if (k->hint->paused)
         return 0;
-    if (claim_kinds(k, ahead, err) != 0)
-        return -1;
+
+    claim_kind *const *kinds = k->req->parked_first ? parked_first : fresh_first;
+    for (int i = 0; i < 2 && k->b->n == 0; i++)
+        if (kinds[i](k, err) != 0)
+            return -1;
     if (k->b->n > 0)
         return 0;
     return look_through(k, err);
@@ -205,7 +205,6 @@ static int claim_next(struct claiming *k, const struct chunk *ahead, struct erro
 struct turn {
     struct claiming k;
     const struct settlement *s; /* NULL: nothing to settle */
-    struct chunk ahead;         /* prefetched */
     bool lost;                  /* the claim that s settles was no longer ours */
 };
 
@@ -246,7 +245,7 @@ static int steps(struct turn *t, struct error *err)
         return -1;
     if (!fit || !is_claiming(t->k.req))
         return 0;
-    return claim_next(&t->k, &t->ahead, err);
+    return claim_next(&t->k, err);
 }
 
 /* run_steps runs them in a transaction, which is committed only if anything was written: then there
@@ -285,7 +284,7 @@ int sqlite_turn(struct store *base, const struct settlement *s, bool *ret_lost,
 
     if (sqlite_home_adopt(st, err) != 0)
         return -1;
-    if (is_claiming(req) && sqlite_fresh_prefetch(&t.k, &t.ahead, err) != 0)
+    if (is_claiming(req) && sqlite_fresh_prefetch(&t.k, err) != 0)
         return -1;
     if (run_steps(&t, err) != 0)
         return -1;
