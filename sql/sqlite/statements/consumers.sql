@@ -1,5 +1,5 @@
--- consumers.sql: registering, changing and removing consumers. PostgreSQL: register.sql, remove.sql,
--- pause.sql, report.sql.
+-- consumers.sql: registering, changing and removing consumers. PostgreSQL: register.sql,
+-- remove.sql, pause.sql, report.sql.
 
 -- is_registered (consumer text): whether there is a consumer of this name.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;

@@ -149,8 +149,8 @@ static int say_lost(const struct claiming *k, int lane, struct error *err)
     const char *name = k->req->consumer;
     return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
                     "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
-                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s`: it is "
-                    "then made anew, and starts where you tell it to",
+                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
+                    "start the consumer again where you want it",
                     k->st->shown, name, lane, name);
 }
 

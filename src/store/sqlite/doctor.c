@@ -132,8 +132,8 @@ static int positions(struct sqlite_store *st, const struct doctor_request *req, 
                  "outbox_lane are gone",
                  name);
         snprintf(advice, sizeof advice,
-                 "restore them, or run `outbox consumers remove %.63s` and start it anew, where "
-                 "you want it to",
+                 "restore them, or run `outbox consumers remove %.63s` and start it again where "
+                 "you want it",
                  name);
         say(req, FINDING_PROBLEM, "position", text, advice);
     }

@@ -3,11 +3,11 @@
  * A producer may have set `PRAGMA synchronous = OFF`, so its commit may be in the kernel's memory
  * only. The commit of our claim syncs the write-ahead log, and with it everything before it in the
  * log. That is enough as long as the producer's commit still is in the log. If somebody who does
- * not sync has copied the log into the database and begun it anew, the commit is in the database,
+ * not sync has copied the log into the database and started it over, the commit is in the database,
  * unsynced. */
 #include "store/sqlite/sqlite.h"
 
-#define LIFE_AT 12 /* in the log's header: how often it was begun anew, and two salts */
+#define LIFE_AT 12 /* in the log's header: how often it was started over, and two salts */
 
 static sqlite3_file *file_of(struct sqlite_store *st, int which)
 {

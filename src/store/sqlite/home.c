@@ -387,7 +387,7 @@ static bool may_exist(const char *db, const char *suffix)
 }
 
 /* log_gone handles a log that was deleted under us. Connections of this process share its index, so
- * none can be made anew beside the others: the process has to end. If nobody has begun a new log
+ * none can be made beside the others: the process has to end. If nobody has begun a new log
  * yet, what is in ours is copied into the file first; otherwise not a byte more is written, not
  * even when we close. */
 static int log_gone(struct sqlite_store *st, struct error *err)
@@ -402,7 +402,7 @@ static int log_gone(struct sqlite_store *st, struct error *err)
         sqlite3_db_config(st->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     return err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0,
                     "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
-                    "in use; %s; start this process anew",
+                    "in use; %s; restart this process",
                     st->shown, st->shown, saved ? saved_text : lost_text);
 }
 
@@ -429,7 +429,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
 }
 
 /* register_again registers our consumer in a copy from before it was registered, as a relay that is
- * started anew would. */
+ * started again would. */
 static int register_again(struct sqlite_store *st, struct error *err)
 {
     int64_t there = 0;

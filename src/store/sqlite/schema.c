@@ -160,7 +160,7 @@ static int restore_foreign(struct sqlite_store *st, struct buf *kept, struct err
         r = sqlite_script(st, kept->p, err);
     if (r != 0)
         err_prefix(err, "a trigger or index on outbox_event that is not ours: drop it, and "
-                        "make it anew afterwards");
+                        "create it again afterwards");
     return r;
 }
 
