@@ -473,6 +473,22 @@ static void missing_and_wrong_passwords_are_down(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
+/* What the server says to all is no sign that this event ends connections, however often it says
+ * so: also if it refuses the last thing it is told before it is ready. */
+static void refused_greeting_is_never_held_against_an_event(void **state)
+{
+    struct peer *p = *state;
+    redis_set(&server, "ACL SETUSER default >s3cret resetpass >s3cret");
+    open_with(p, "stream=s");
+    run_one(p, "1");
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(p->rig.items[0]->status, SINK_DOWN);
+        assert_text(p->rig.items[0], "refused CLIENT SETNAME: NOAUTH");
+        sink_rig_again(&p->rig);
+        sink_rig_run(&p->rig);
+    }
+}
+
 static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state)
 {
     struct peer *p = *state;
@@ -828,6 +844,7 @@ int main(int argc, char **argv)
         OWN(out_of_memory_is_down),
         OWN(replica_is_down_until_it_is_master),
         OWN(missing_and_wrong_passwords_are_down),
+        OWN(refused_greeting_is_never_held_against_an_event),
         OWN(acl_on_keys_is_about_a_stream_and_on_commands_about_all),
         OWN(paused_server_is_down_after_the_time_limit),
         OWN(idle_connection_closed_by_the_server_costs_nothing),

@@ -76,7 +76,7 @@ class AdminCase(Case):
 class Tokens(AdminCase):
     def test_without_a_token_other_machines_get_only_livez_and_readyz(self):
         with self.serve(listen="0.0.0.0:0") as relay:
-            self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and there is no token", relay.output())
+            self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and no token is set", relay.output())
             for path in ("/metrics", "/", "/nothing", "/metrics?verbose", "/livez/", "//livez"):
                 answer = self.ask(relay, path)
                 self.assertEqual(answer.status, 403, path)

@@ -378,7 +378,7 @@ class Served(OutsideCase):
             wait_until(answers)  # those that say nothing for five seconds are shown the door
 
     def test_an_address_that_others_reach_is_warned_of(self):
-        warning = "warning --listen 0.0.0.0:0: other machines may reach it, and there is no token"
+        warning = "warning --listen 0.0.0.0:0: other machines may reach it, and no token is set"
         with self.relay("--listen", "0.0.0.0:0", *self.file_sink()) as relay: self.assertIn(warning, relay.output())
         with self.serve(*self.file_sink()) as relay: self.assertNotIn("other machines", relay.output())
         with self.relay("--listen", "localhost:0", *self.file_sink()) as relay:

@@ -556,7 +556,7 @@ class Shown:
             shown = self.consumer("mail")
             self.assertTrue(shown["down_since"])
             self.assertIn("sink is down", shown["last_error"])
-            self.assertIn('consumer "mail" is down since', self.outbox("doctor", status=1).stdout)
+            self.assertIn('consumer "mail" has been down since', self.outbox("doctor", status=1).stdout)
 
 
 class Sqlite(Shown, Case):

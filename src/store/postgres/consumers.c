@@ -192,13 +192,14 @@ static int ask_inflight(struct pg_store *st, const struct filter *f, struct cons
         return 0;
     }
     /* What is parked was wanted by whoever parked it, unless a worker vanished. */
-    PGresult *r = pg_query(st, err,
-                           "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful "
-                           "THEN NULL ELSE e.payload END "
-                           "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
-                           "WHERE k.consumer = $1 AND "
-                           "k.locked_until > @schema@._clock()",
-                           "s", c->spec.name);
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful "
+        "THEN NULL ELSE e.payload END "
+        "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
+        "WHERE k.consumer = $1 AND "
+        "k.locked_until > @schema@._clock()",
+        "s", c->spec.name);
     if (!r)
         return -1;
     int64_t sure = 0;

@@ -511,11 +511,12 @@ static int strangers(const struct look *l, struct error *err)
  * moment; those of the doorbell. */
 static int locks(const struct look *l, struct error *err)
 {
-    PGresult *r = pg_query(l->st, err,
-                           "SELECT c.name, h.who, coalesce(floor(extract(epoch FROM "
-                           "clock_timestamp() - h.since) * 1000), 0)::bigint FROM "
-                           "@schema@.consumer c, LATERAL @schema@._holder(c.xmax) h ORDER BY c.name",
-                           "");
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT c.name, h.who, coalesce(floor(extract(epoch FROM "
+        "clock_timestamp() - h.since) * 1000), 0)::bigint FROM "
+        "@schema@.consumer c, LATERAL @schema@._holder(c.xmax) h ORDER BY c.name",
+        "");
     if (!r)
         return -1;
     bool fine = true;

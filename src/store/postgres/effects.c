@@ -118,8 +118,8 @@ int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *re
     struct arrays a;
     PGresult *r = NULL;
     if (arrays_of(&a, k, NULL, n, err) == 0)
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handled_before($1, $2)", "ss", a.handlers.p,
-                     a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handled_before($1, $2)", "ss",
+                     a.handlers.p, a.keys.p);
     arrays_release(&a);
     if (!r)
         return -1;

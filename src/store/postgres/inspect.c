@@ -265,8 +265,8 @@ static int list_events(struct viewer *v, const struct event_query *q, event_visi
 
 static int read_now(struct viewer *v, struct error *err)
 {
-    PGresult *r = pg_query(v->st, err,
-                           "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint", "");
+    PGresult *r = pg_query(
+        v->st, err, "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint", "");
     if (!r)
         return -1;
     v->now = pg_int(r, 0, 0);

@@ -30,14 +30,15 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
     pg_fingerprint(ours);
     /* In a schema that was renamed, functions mean the one they were made for: they are put in
      * place anew. */
-    PGresult *r = pg_query(st, err,
-                           "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) AND "
-                           "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc p "
-                           "WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = '_ring' "
-                           "AND pg_catalog.strpos(p.prosrc, $2 || '.') = 0), "
-                           "coalesce(bool_or(name = 'functions_former' AND $1 = ANY "
-                           "(string_to_array(value, ' '))), false) FROM @schema@.meta",
-                           "ss", ours, st->quoted);
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) AND "
+        "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc p "
+        "WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = '_ring' "
+        "AND pg_catalog.strpos(p.prosrc, $2 || '.') = 0), "
+        "coalesce(bool_or(name = 'functions_former' AND $1 = ANY "
+        "(string_to_array(value, ' '))), false) FROM @schema@.meta",
+        "ss", ours, st->quoted);
     if (!r)
         return -1;
     *ret = FUNCTIONS_OLDER;

@@ -1,4 +1,4 @@
-/* redis_config.c: what stands in the URL of a Redis sink. */
+/* redis_settings.c: the parameters in the URL of a Redis sink. */
 #include <stdlib.h>
 
 #include "base/text.h"
@@ -15,15 +15,15 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
     return option_copy(field, value, o, err);
 }
 
-const struct option_def redis_options[] = {
+static const struct option_def options[] = {
     {"stream", "TEMPLATE", NULL, "name of the stream an event goes to, made of " TEMPLATE_FIELDS,
      option_copy, .at = offsetof(struct redis_settings, stream)},
     {"maxlen", "N", NULL, "let Redis drop entries of a stream beyond about this many, read or not",
      option_long, .at = offsetof(struct redis_settings, maxlen), .min = 1},
-    {"maxage", "DURATION", NULL, "let Redis drop entries of a stream that are older, read or not",
-     option_span, .at = offsetof(struct redis_settings, maxage_ms), .min = 1000,
-     .max = TIME_MAX_MS},
-    {"replicas", "N", "0", "an event is delivered once so many replicas have it, too", option_long,
+    {"maxage", "DURATION", NULL,
+     "let Redis drop entries of a stream that are older than this, read or not", option_span,
+     .at = offsetof(struct redis_settings, maxage_ms), .min = 1000, .max = TIME_MAX_MS},
+    {"replicas", "N", "0", "an event is delivered once this many replicas have it", option_long,
      .at = offsetof(struct redis_settings, replicas), .max = REPLICAS_MAX},
     {"replicas-wait", "DURATION", "1s", "how long to wait for them", option_span,
      .at = offsetof(struct redis_settings, replicas_wait_ms), .min = 1, .max = TIME_MAX_MS},
@@ -40,9 +40,9 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct redis_
                         struct error *err)
 {
     *s = (struct redis_settings){0};
-    if (option_defaults(redis_options, s, err) != 0)
+    if (option_defaults(options, s, err) != 0)
         return -1;
-    if (redis_url_parse(url, redis_options, s, u, err) != 0)
+    if (redis_url_parse(url, options, s, u, err) != 0)
         return err_prefix(err, "redis sink");
     if (!s->stream)
         return err_set(
