@@ -37,10 +37,13 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
 
 static int64_t effects(struct rig *g)
 {
-    int64_t n = -1;
+    struct sqlite_store *st = sqlite_of(g->st);
     struct error err;
-    if (sqlite_number(sqlite_of(g->st), &err, &n, "SELECT count(*) FROM effect", "") != 0)
+    sqlite3_stmt *q = sqlite_plain(st, "SELECT count(*) FROM effect", &err);
+    if (sqlite_step(st, q, &err) != 1)
         fail_msg("%s", err.text);
+    int64_t n = sqlite3_column_int64(q, 0);
+    sqlite3_reset(q);
     return n;
 }
 
