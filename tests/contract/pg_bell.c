@@ -152,13 +152,11 @@ static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
 static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody(void **state)
 {
     struct store_rig *g = *state;
-    struct error err;
     struct store *holder = another(g->st), *listener = another(g->st);
-    struct consumer_spec some = {
-        .name = "b", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+    struct consumer_spec some = spec_of("b");
     PGconn *db = pg_connect();
     put(g->st, "a");
-    must(g->st->ops->consumer_put(g->st, &some, NULL, &err), &err);
+    put_spec(g->st, &some);
     pass(10);
     assert_int_equal(look_on(g, holder, "a", NULL), 0);
     assert_int_equal(look_on(g, listener, "b", NULL), 0);
@@ -235,4 +233,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(holder_that_gets_up_by_itself_tells_the_listeners),
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up),
 };
-const struct store_tests pg_bell_tests = STORE_TESTS(tests);
+const struct suite_part pg_bell_tests = SUITE_PART(tests);

@@ -300,12 +300,10 @@ static void check(struct world *w)
 static void set_up(struct world *w, struct store *st)
 {
     struct error err;
-    struct consumer_spec c = {.name = "c",
-                              .events = w->events,
-                              .where = "",
-                              .retry = "fast",
-                              .order = w->order,
-                              .lanes = w->lanes};
+    struct consumer_spec c = spec_of("c");
+    c.events = w->events;
+    c.order = w->order;
+    c.lanes = w->lanes;
     must(st->ops->consumer_put(st, &c, NULL, &err), &err);
     for (size_t i = 0; i < WRITERS; i++)
         w->writer[i].db = pg_connect();
@@ -386,4 +384,4 @@ static void random_commits_and_claims_lose_misorder_and_repeat_nothing(void **st
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(random_commits_and_claims_lose_misorder_and_repeat_nothing),
 };
-const struct store_tests pg_random_tests = STORE_TESTS(tests);
+const struct suite_part pg_random_tests = SUITE_PART(tests);

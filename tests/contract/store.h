@@ -3,13 +3,7 @@
 #ifndef TESTS_CONTRACT_STORE_H
 #define TESTS_CONTRACT_STORE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "../suite.h"
 #include "store/store.h"
 
 struct store_case {
@@ -21,8 +15,9 @@ struct store_case {
     void (*clean)(void);
 };
 
-/* store_suite_run runs the suite, then `own` tests; returns the number of failures. */
-int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, size_t n_own);
+/* store_suite_run runs the suite and then the parts that only this store has, as one group. It
+ * returns the number of failures. */
+int store_suite_run(const struct store_case *c, const struct suite_part *own, size_t n_own);
 
 /* A clock that stands still until it is moved. */
 struct test_clock {

@@ -280,7 +280,6 @@ static void event_keeps_its_idempotency_key_on_every_way(void **state)
     struct error err;
     char id[UUID_TEXT + 1];
     bool dup;
-    int64_t n;
     struct trim_result t;
     put(g->st, "c");
     must(keyed(g->st, "once \"\\ only", "{}", id, &dup, &err), &err);
@@ -294,13 +293,13 @@ static void event_keeps_its_idempotency_key_on_every_way(void **state)
     pass(LEASE + 1);
     assert_int_equal(claim_by(g, request("c", "another")), 1);
     check_key(g, "once \"\\ only");
-    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "no use"};
+    o = dead(g, 0, 2);
     assert_true(settle_by(g, "c", "another", &o, 1));
     pass(1000);
     must(g->st->ops->trim(g->st, &(struct trim_request){0}, &t, &err), &err);
     assert_int_equal(t.events, 1);
     assert_int_equal(t.keys, 1);
-    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c"}, &n, &err), &err);
+    retry_dead(g, (struct dead_query){.consumer = "c"});
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, "once \"\\ only");
     assert_true(settle(g, "c", NULL, 0));
@@ -323,4 +322,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(handle_survives_what_handlers_do_to_its_session),
 };
 
-const struct store_tests store_effects_tests = STORE_TESTS(tests);
+const struct suite_part store_effects_tests = SUITE_PART(tests);

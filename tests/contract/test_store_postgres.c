@@ -90,13 +90,10 @@ static struct store *fresh(const struct store_options *opt)
 int main(void)
 {
     static const struct store_case postgres = {"store_postgres", fresh, pg_clean};
-    const struct store_tests parts[] = {pg_random_tests, pg_bell_tests};
-    struct CMUnitTest own[32] = {
+    static const struct CMUnitTest tests[] = {
         ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
-        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in)};
-    size_t n = 2;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        for (size_t j = 0; j < parts[i].n; j++)
-            own[n++] = parts[i].tests[j];
-    return store_suite_run(&postgres, own, n);
+        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
+    };
+    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests};
+    return store_suite_run(&postgres, own, COUNT(own));
 }
