@@ -423,7 +423,6 @@ static void check(struct rig *g, int emitted)
 {
     bool dead[RIG_SEEN] = {false};
     struct error err;
-    struct arena a;
     char sql[200];
     size_t in_tx = plan.handlers < 2 ? plan.handlers : 2;
     if (g->st->ops->dead(g->st, &(struct dead_query){0}, note_dead, dead, &err) != 0)
@@ -458,13 +457,11 @@ static void check(struct rig *g, int emitted)
                "y.seq NOT IN (SELECT "
                "seq FROM outbox_dead)"))
         fail_msg("seed %llu: effects of a key are out of order", (unsigned long long)plan.seed);
-    arena_init(&a, 0);
-    struct consumer_info c = rig_info(g, &a);
+    struct consumer_info c = rig_look(g);
     if (c.parked || c.inflight || c.behind)
         fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld",
                  (unsigned long long)plan.seed, (long long)c.parked, (long long)c.inflight,
                  (long long)c.behind);
-    arena_release(&a);
 }
 
 static void describe(struct consumer *c)

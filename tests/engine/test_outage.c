@@ -37,14 +37,6 @@ static void out_for(struct rig *g, int64_t ms)
     out_until = g->mono + ms * MS_NS;
 }
 
-static struct consumer_info info(struct rig *g)
-{
-    static struct arena a;
-    arena_release(&a);
-    arena_init(&a, 0);
-    return rig_info(g, &a);
-}
-
 static void emit_keys(struct rig *g, int n, int keys)
 {
     char key[16];
@@ -57,7 +49,7 @@ static void emit_keys(struct rig *g, int n, int keys)
 static void assert_all_delivered_once(struct rig *g, size_t n)
 {
     assert_int_equal(g->n_seen, n);
-    struct consumer_info c = info(g);
+    struct consumer_info c = rig_look(g);
     assert_int_equal(c.dead, 0);
     assert_int_equal(c.parked, 0);
 }
@@ -77,7 +69,7 @@ static void outage_buries_nothing_with(struct rig *g, const char *retry, const c
     out_for(g, ms);
     emit_keys(g, 200, keys);
     rig_run(g, 0, ms);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_all_delivered_once(g, 200);
     assert_each_key_in_order(g);
@@ -135,10 +127,10 @@ static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
         pipeline_ring(w->p);
         rig_run(g, 0, 1000);
     }
-    assert_int_equal(info(g).dead, 100);
+    assert_int_equal(rig_look(g).dead, 100);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 400);
-    assert_int_equal(info(g).dead, 100);
+    assert_int_equal(rig_look(g).dead, 100);
 }
 
 /* Every fifth event goes to a stream that takes nothing, and the others to one that is out. */
@@ -162,7 +154,7 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 500);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
 }
 
 static void outage_buries_nothing_without_order(void **state)
@@ -236,11 +228,11 @@ static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void
     assert_true(s->down);
     assert_true(s->retried < RIG_INFLIGHT + 60); /* what was in flight when it began, and probes */
     assert_non_null(strstr(s->why, "every delivery fails: scripted"));
-    assert_non_null(strstr(info(g).last_error, "scripted"));
+    assert_non_null(strstr(rig_look(g).last_error, "scripted"));
     assert_true(rig_run(g, 0, HOUR));
     assert_false(s->down);
     assert_int_equal(s->down_since, 0);
-    assert_null(info(g).last_error);
+    assert_null(rig_look(g).last_error);
     assert_all_delivered_once(g, 200);
 }
 
@@ -252,7 +244,7 @@ static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **sta
     rig_emit(g, "a");
     rig_run(g, 0, 10 * MINUTE);
     assert_true(pipeline_stats(w->p)->down);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     rig_emit(g, "b");
     pipeline_ring(w->p);
     rig_step(g, 0);
@@ -271,8 +263,8 @@ static void event_that_fails_among_others_has_its_attempts_and_no_more(void **st
         rig_step(g, 0);
         emit_keys(g, 1, 10);
         assert_true(rig_run(g, 0, MINUTE));
-        assert_int_equal(info(g).dead, place);
-        assert_int_equal(info(g).parked, 0);
+        assert_int_equal(rig_look(g).dead, place);
+        assert_int_equal(rig_look(g).parked, 0);
         assert_int_equal(tries_of_bad, 5);
         assert_int_equal(pipeline_stats(w->p)->buried, 1);
         rig_crash(g, 0);
@@ -288,7 +280,7 @@ static void many_that_fail_among_others_are_buried(void **state)
         emit_keys(g, 2, 2);
         rig_run(g, 0, 2 * MINUTE);
     }
-    assert_int_equal(info(g).dead, 20);
+    assert_int_equal(rig_look(g).dead, 20);
     assert_int_equal(pipeline_stats(w->p)->buried, 20);
     assert_int_equal(g->n_seen, 20);
 }
@@ -323,18 +315,18 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
         int all = 200 * (int)(bad_share + 1), good = 0;
         size_t before = g->n_seen;
         emit_keys(g, all, all);
-        kinds_end = info(g).position + info(g).behind + 1;
+        kinds_end = rig_look(g).position + rig_look(g).behind + 1;
         for (int64_t seq = kinds_end - all; seq < kinds_end; seq++)
             good += !is_bad(seq);
         rig_run(g, 0, MINUTE);
         assert_int_equal(g->n_seen - before, good);
         dead += all - good;
-        for (int s = 0; s < 600 && info(g).dead < dead; s++) {
+        for (int s = 0; s < 600 && rig_look(g).dead < dead; s++) {
             rig_emit(g, "good"); /* now and then */
             pipeline_ring(w->p);
             rig_run(g, 0, 1000);
         }
-        assert_int_equal(info(g).dead, dead);
+        assert_int_equal(rig_look(g).dead, dead);
         rig_crash(g, 0);
         consumer_release(&g->w[0].c);
     }
@@ -349,10 +341,10 @@ static void event_that_fails_alone_is_given_up_in_the_end(void **state)
     rig_emit(g, "a");
     rig_emit(g, "b");
     rig_run(g, 0, 9 * MINUTE);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     assert_int_equal(g->n_seen, 0);
     assert_true(rig_run(g, 0, 3 * MINUTE));
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_int_equal(g->n_seen, 1);
 }
 
@@ -367,13 +359,13 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     rig_emit(g, "bad");
     int64_t start = g->mono;
     int n = 0;
-    for (; n < 30 && info(g).dead == 0; n++) {
+    for (; n < 30 && rig_look(g).dead == 0; n++) {
         rig_run(g, 0, (start - g->mono) / MS_NS + (n + 1) * 10000);
         rig_emit(g, "good");
         pipeline_ring(w->p);
         rig_step(g, 0);
     }
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_true(n >= 12);
     assert_int_equal(g->n_seen, n);
 }
@@ -402,13 +394,13 @@ static void relays_that_come_and_go_do_not_begin_anew(void **state)
     rig_emit(g, "a");
     for (int i = 0; i < 7; i++) {
         rig_run(g, 0, MINUTE);
-        if (info(g).dead)
+        if (rig_look(g).dead)
             break;
         rig_crash(g, 0);
         rig_start(g, 0);
         w->sk->answer = answer;
     }
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
 }
 
 static void without_patience_every_failure_counts(void **state)
@@ -418,7 +410,7 @@ static void without_patience_every_failure_counts(void **state)
     bad = 1;
     rig_emit(g, "a");
     assert_true(rig_run(g, 0, 10000));
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_int_equal(tries_of_bad, 3);
 }
 
