@@ -14,12 +14,7 @@
 #include <time.h>
 
 #include "db.h"
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
+#include "ok.h"
 
 static outbox_error err;
 

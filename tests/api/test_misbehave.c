@@ -13,15 +13,10 @@
 #include <string.h>
 
 #include "db.h"
+#include "ok.h"
 
 #define EVENTS 20
 #define BAD 7 /* the event that is badly handled */
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
 
 static outbox_error err;
 static atomic_int calls, calls_bad;

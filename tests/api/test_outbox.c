@@ -17,14 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ok.h"
+
 static outbox_error err;
 static char dir[64];
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
 
 static outbox *ob_of(void **state)
 {

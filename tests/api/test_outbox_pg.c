@@ -13,16 +13,11 @@
 
 #include "../contract/pg.h"
 #include "../contract/store.h"
+#include "ok.h"
 #include "outbox.h"
 
 #define EMITTERS 8
 #define PER_EMITTER 40
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s", err.text); \
-    } while (0)
-
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 static outbox_error err;

@@ -11,11 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
+#include "ok.h"
 
 static outbox_error err;
 

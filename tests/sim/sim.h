@@ -296,15 +296,32 @@ int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n
 /* effect_each calls back in the order in which they took effect. */
 void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n));
 
-/* check.c: the checker. Each is told of something that has happened, whoever knows of it. */
-/* check_payload writes what the payload of an event is; returns its length. */
+/* The checker. Each function is told of something that has happened, by whoever knows of it, and
+ * fails the run if it must not be. */
+
+/* check.c: the producers' log, consumers, and sinks.
+ * check_payload writes what the payload of event n is, and returns its length. */
 size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD]);
+/* check_number finds an event in the log and returns its number. It must have been committed, and be
+ * what was emitted (G1, G13). */
 int check_number(struct sim *w, const struct event *ev);
 bool check_matches(int filter, const struct fact *f);
+/* check_required tells whether c must get event n in the end. */
 bool check_required(const struct sim *w, int c, int n);
 void check_created(struct sim *w, int c);
+/* check_version: from now on c has this filter. */
 void check_version(struct sim *w, int c, int filter);
-/* Who did it, for which consumer, and when: the store's clock was between these two. */
+/* check_submitted: a relay hands an event to its sink. The claim must be its own, and not past what
+ * the relay knows of its lease; only one event of a key flies at a time, and a careful one alone (G4,
+ * G5, G9). It returns the claim. */
+struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
+/* check_arrived: an event is on the other side. First arrivals of a key come in order (G4). */
+void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
+                    const struct sending *sent);
+
+/* check_claim.c: claims.
+ * A deed is done by a relay for a consumer, at a time between these two by the store's clock. */
 struct deed {
     const struct relay *r;
     int c;
@@ -313,22 +330,30 @@ struct deed {
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
 void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost);
-/* check_judged: a settlement is about to be tried. */
+/* check_claim_of is the claim that a delivery belongs to. */
+struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
+
+/* check_settle.c: settlements.
+ * check_judged: a settlement is about to be tried. check_settling looks at it; what it says counts
+ * only from check_settled on. */
 void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
-/* check_settling looks at a settlement; what it says counts from check_settled on. */
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost,
                     struct settled *ret);
 void check_settled(struct sim *w, struct settled *s);
+/* check_buried: the store says that it has buried n events on which the process died too often
+ * (G9). */
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
-struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
-struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
-void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
-void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
-                    const struct sending *sent);
+
+/* check_end.c: operators, and the end.
+ * check_jumped: the wall clock was set back. What had run out may be gone, and other leases are
+ * pulled in sooner or later. */
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);
+/* check_trimmed: events below tail are gone, and nobody may have needed them (G10); 0: all are. */
 void check_trimmed(struct sim *w, int64_t tail);
+/* check_info: this is how the store says a consumer is. Nothing below its floor is needed, and the
+ * floor never goes back. */
 void check_info(struct sim *w, int c, const struct consumer_info *i);
 /* check_end: c is through, and nobody does anything any more. */
 void check_end(struct sim *w, int c, const struct consumer_info *i);
