@@ -141,6 +141,16 @@ size_t claim(struct store_rig *g, const char *consumer)
     return claim_by(g, request(consumer, "me"));
 }
 
+int claim_without_memory(struct store_rig *g, struct error *err)
+{
+    struct arena small;
+    struct claim_request req = request("c", "me");
+    arena_init(&small, 64);
+    int r = g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, err);
+    arena_release(&small);
+    return r;
+}
+
 bool settle_as(struct store_rig *g, const struct settlement *s)
 {
     struct error err;

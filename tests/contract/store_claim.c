@@ -161,16 +161,11 @@ static void events_there_is_no_memory_for_are_not_claimed(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct arena small;
-    struct claim_request req = request("c", "me");
     put(g->st, "c");
     emit(g->st, "1");
     for (int attempts = 0; attempts < 2; attempts++) { /* fresh, then parked */
-        arena_init(&small, 64);
-        assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, &err),
-                         -1);
+        assert_int_equal(claim_without_memory(g, &err), -1);
         assert_int_equal(err.code, ERR_NOMEM);
-        arena_release(&small);
         assert_int_equal(look(g, "c").inflight, 0);
         assert_int_equal(claim(g, "c"), 1);
         assert_false(g->b.careful);

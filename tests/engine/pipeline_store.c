@@ -45,15 +45,21 @@ static int broken_bell_fd(struct store *st)
     return broken_bell[0];
 }
 
+/* break_bell gives a worker a bell that rings only when the test writes to broken_bell[1]. */
+static void break_bell(struct worker *w)
+{
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0);
+}
+
 static void sweep_finds_what_the_bell_missed(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
     struct pollfd fds[4];
     int64_t deadline;
-    make_flaky(w);
-    flaky.bell_fd = broken_bell_fd;
-    assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
+    break_bell(w); /* nobody ever writes to it */
     rig_step(g, 0);
     rig_emit(g, "a");
     turns = 0;
@@ -287,9 +293,7 @@ static void bell_is_not_listened_to_while_the_store_is_away(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     struct pollfd fds[4];
     int64_t deadline;
-    make_flaky(w);
-    flaky.bell_fd = broken_bell_fd;
-    assert_int_equal(pipe(broken_bell), 0);
+    break_bell(w);
     assert_int_equal(write(broken_bell[1], "x", 1), 1); /* somebody writes all the time */
     fail_before = 1;
     rig_step(g, 0);

@@ -12,6 +12,7 @@
 
 #include "admin/admin.h"
 #include "admin/gate.h"
+#include "ask.h"
 #include "fuzz.h"
 #include "outbox.h"
 
@@ -60,22 +61,10 @@ static void start_both(void)
 /* ask gives how much of an answer came before the server hung up. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
-    size_t got = 0;
-    ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, &peer->at.at.any, peer->at.size) != 0)
         abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
-        k = 0; /* it may have had enough */
-    shutdown(fd, SHUT_WR);
-    while (k > 0 && got < ANSWER_MAX) {
-        k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0)
-            got += (size_t)k;
-    }
-    close(fd);
-    answer[got] = '\0';
-    return got;
+    return ask_over(fd, p, n, answer, ANSWER_MAX);
 }
 
 /* in_front is how much of it are empty lines, which the server forgives; one that begins with a NUL

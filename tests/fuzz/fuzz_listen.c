@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ask.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -93,24 +94,12 @@ static void start_both(void)
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     static const struct timeval patience = {.tv_usec = PATIENCE_MS * 1000};
-    size_t got = 0;
-    ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0)
         abort();
     if (connect(fd, (const struct sockaddr *)&peer->at, sizeof peer->at) != 0)
         abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
-        k = 0; /* it may have had enough */
-    shutdown(fd, SHUT_WR);
-    while (k > 0 && got < ANSWER_MAX) {
-        k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0)
-            got += (size_t)k;
-    }
-    close(fd);
-    answer[got] = '\0';
-    return got;
+    return ask_over(fd, p, n, answer, ANSWER_MAX);
 }
 
 static bool is_json(struct str line)
