@@ -2,7 +2,7 @@
  * handlers that have none, and messages that come in by another way. */
 #include "handlers_rig.h"
 
-/* What comes by another way than a handler: a message queue, a webhook. */
+/* A message comes in by another way than a handler: from a queue, or as a webhook. */
 static void inbox_of_the_callers_connection_goes_with_its_transaction(void **state)
 {
     int first = -1;

@@ -1,4 +1,5 @@
-/* handlers_several.c: several handlers of a consumer, each with a fate of its own or a shared one. */
+/* handlers_several.c: several handlers of one consumer, each with a fate of its own or all with a
+ * shared one. */
 #include "handlers_rig.h"
 
 static void each_handler_gets_what_its_pattern_and_the_predicate_say(void **state)
@@ -163,7 +164,7 @@ static void with_shared_fate_the_others_are_not_called_again(void **state)
     exact("first", 10, -1);
     exact("flaky", 10, -1);
     exact("last", 10, -1);
-    /* it had succeeded then, and so had the one behind the one that failed */
+    /* Both had succeeded then, the first and the one behind the one that failed. */
     assert_int_equal(first.last_attempt, 1);
     assert_int_equal(last.last_attempt, 1);
     assert_true(flaky.last_attempt > 1);
@@ -172,11 +173,11 @@ static void with_shared_fate_the_others_are_not_called_again(void **state)
     assert_true(logged("told to fail"));
 }
 
-/* A handler that fails for `fail_for` attempts, and looks meanwhile at what is held; and one that
- * goes well. */
+/* One handler fails for `fail_for` attempts and looks at what is held meanwhile; the other one
+ * succeeds. */
 struct held {
     int fail_for;
-    /* others_after: calls of the good one for the held event after its first attempt */
+    /* others_after counts calls of the good one after the first attempt. */
     int calls, others_after;
     long dead, delivered_behind;
 };
@@ -189,8 +190,8 @@ static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void 
         return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
     h->calls++;
     h->dead += db_number("SELECT count(*) FROM @dead");
-    /* What is behind it waits for it, for all handlers: nobody has taken effect for the second
-     * event of its key. */
+    /* What is behind it waits, for all handlers: none has taken effect for the second event of its
+     * key. */
     h->delivered_behind += db_number("SELECT count(*) FROM @effect WHERE key = '100'");
     return outbox_fail(tx, OUTBOX_RETRY, "not yet");
 }
@@ -203,8 +204,7 @@ static outbox_verdict go_well(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return effect(tx, "good", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-/* Far longer than any preset's attempts, over two processes, so to speak, and over an outage that
- * is over at once. */
+/* Far longer than any preset's attempts, and with a patience for outages that is over at once. */
 static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(void **state)
 {
     struct held h = {.fail_for = 40};
@@ -219,7 +219,7 @@ static void with_shared_fate_a_failing_handler_holds_the_event_until_it_clears(v
     assert_true(h.calls >= 40);
     assert_int_equal(h.dead, 0);
     assert_int_equal(h.delivered_behind, 0);
-    assert_int_equal(h.others_after, 0); /* who had succeeded is not called again */
+    assert_int_equal(h.others_after, 0); /* whoever had succeeded is not called again */
     exact("good", 11, -1);
     exact("bad", 11, -1);
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);

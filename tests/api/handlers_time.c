@@ -83,8 +83,8 @@ static void await_number(const char *sql, long n)
     assert_int_equal(db_number(sql), n);
 }
 
-/* Two workers, as in two processes: the first hangs, the second takes over, and what the first did
- * comes to nothing. */
+/* There are two workers, as in two processes. The first hangs, the second takes over, and what the
+ * first did comes to nothing. */
 static void call_that_hangs_past_its_limit_is_given_up(void **state)
 {
     struct slow s = {.tx = !db_one_writer};
@@ -116,7 +116,7 @@ static void call_that_hangs_past_its_limit_is_given_up(void **state)
         OK(outbox_consumer_stats(c[i], &stats, &err));
         assert_int_equal(stats.given_up, i == 0);
         assert_int_equal(stats.lost, i == 0);
-        /* what acts outside has acted, all the same */
+        /* A handler that acts outside has acted all the same. */
         assert_int_equal(stats.delivered, i == 1 || db_one_writer);
         outbox_close(r[i].ob);
     }

@@ -53,7 +53,7 @@ static void effect_is_recorded_under_the_events_idempotency_key(void **state)
         db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
                   "WHERE idempotency_key IS NULL)"),
         2);
-    /* Event and key were trimmed, so the key makes another event; it takes no second effect. */
+    /* Event and key are trimmed, so the key makes another event. It takes no second effect. */
     db_do("DELETE FROM @event WHERE idempotency_key IS NOT NULL");
     db_do("DELETE FROM @idempotency");
     emit_once(*state, "order-42 paid");
@@ -65,8 +65,8 @@ static void effect_is_recorded_under_the_events_idempotency_key(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-/* An event from before version 4 has its key in the table of keys alone, and was recorded by its
- * id. */
+/* An event from before version 4 has its key only in the table of keys, and was recorded by its id.
+ * */
 static void event_from_before_goes_on_by_its_id_and_is_not_handled_again(void **state)
 {
     struct script s = {.name = "h"};
@@ -101,7 +101,7 @@ static void failed_call_leaves_nothing_and_takes_nothing_along(void **state)
         snprintf(name, sizeof name, "h%zu", i);
         struct script s = {
             .name = name, .what = cases[i].what, .at = cases[i].at, .times = cases[i].times};
-        /* in SQLite a failed statement takes nothing along */
+        /* In SQLite a failed statement does not undo the others. */
         bool heard = db_one_writer && s.what == ERROR;
         outbox *ob = db_open(NULL);
         outbox_consumer *c = consumer(ob, name);
@@ -144,7 +144,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
         snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key > '6'",
                  name);
         assert_int_equal(db_number(sql), 3);
-        if (db_one_writer) { /* its COMMIT is refused, too: nothing is there twice */
+        if (db_one_writer) { /* its COMMIT is refused, so that nothing is there twice */
             snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s'", name);
             assert_int_equal(db_number(sql), 11);
         }
@@ -251,7 +251,7 @@ static void only_the_latest_reason_is_kept(void **state)
     outbox_consumer *c = consumer(*state, "c");
     OK(outbox_consumer_set(c, "retry", "base=100ms,cap=100ms,attempts=3,jitter=none,outage=0s",
                            &err));
-    int attempt = 0; /* a slow machine makes several in one step */
+    int attempt = 0; /* on a slow machine one step makes several attempts */
     OK(outbox_add_handler(c, "h", "e", complain, &attempt, 0, &err));
     emit(*state, 1);
     while (attempt < 3) {

@@ -311,7 +311,7 @@ static void misuse_is_told(void **state)
     assert_int_equal(err.code, OUTBOX_MISUSE);
     assert_int_equal(outbox_commit(ob_of(state), &err), -1);
     assert_int_equal(err.code, OUTBOX_MISUSE);
-    outbox_rollback(ob_of(state)); /* nothing to roll back: harmless */
+    outbox_rollback(ob_of(state)); /* harmless, though there is nothing to roll back */
     outbox_message m = OUTBOX_MESSAGE_INIT;
     m.type = "has space";
     assert_int_equal(outbox_emit(ob_of(state), &m, NULL, &err), -1);
@@ -488,15 +488,16 @@ static void consumer_that_cannot_start_keeps_all_from_starting(void **state)
     outbox_consumer *c;
     listener(ob_of(state), "good", "*", &good);
     OK(outbox_consumer_new(ob_of(state), "bad", &c, &err));
-    OK(outbox_consumer_set(c, "sink", "file:/tmp", &err)); /* a directory: no use in waiting */
+    /* A directory, for which waiting is no use. */
+    OK(outbox_consumer_set(c, "sink", "file:/tmp", &err));
     emit(ob_of(state), "a", "1", "{}");
     assert_int_equal(outbox_run(ob_of(state), 0, &err), -1);
     assert_non_null(strstr(err.text, "bad"));
     assert_int_equal(good.n, 0);
 }
 
-/* remove_other takes consumer "b" away at its first event, goes on until that has stopped, and a
- * little more. */
+/* remove_other removes consumer "b" at its first event, and goes on until that has stopped, and a
+ * little longer. */
 static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct tally *t = ctx;

@@ -1,5 +1,5 @@
-/* What applications test with: an outbox in memory, a clock that can be moved, everything delivered
- * now. */
+/* What applications test with: an outbox in memory, a clock that can be moved, and delivery at
+ * once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

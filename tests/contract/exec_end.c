@@ -37,7 +37,7 @@ static int end_of_orphan(long pid)
     return WIFSIGNALED(status) ? WTERMSIG(status) : -1;
 }
 
-/* Behind it may stand what the shell said of its own end. */
+/* The shell may have added a line about its own end. */
 static void assert_starts_with(const char *text, const char *start)
 {
     if (strncmp(text, start, strlen(start)) != 0)
@@ -87,7 +87,7 @@ static void command_that_ignores_sigterm_is_killed_two_seconds_later(void **stat
     assert_int_equal(end_of_orphan(grandchild), SIGKILL);
 }
 
-/* The shell dies of SIGTERM at once, its child needs a moment to tidy up. */
+/* The shell dies of SIGTERM at once, but its child needs a moment to tidy up. */
 static void group_may_tidy_up_after_the_shell_is_gone(void **state)
 {
     struct peer *p = *state;

@@ -18,7 +18,7 @@ static void assert_env(const char *env, const char *entry)
         fail_msg("%s is missing in%s", entry, env);
 }
 
-/* A relay's environment holds passwords, and whatever else somebody put there for it alone. */
+/* A relay's environment holds passwords, and other things that are meant for it alone. */
 static void command_gets_no_variable_that_nobody_named(void **state)
 {
     static const char *const names[] = {
@@ -103,7 +103,7 @@ static void field_cannot_add_a_variable(void **state)
     free(env);
 }
 
-/* What stands in the way is ours, not the event's. */
+/* The obstacle is in our environment, not in the event. */
 static void environment_that_is_full_already_is_down(void **state)
 {
     struct peer *p = *state;
@@ -119,7 +119,8 @@ static void environment_that_is_full_already_is_down(void **state)
     p->env = names;
     open_command(p, "exit 0", 0, 1);
     assert_int_equal(getrlimit(RLIMIT_STACK, &old), 0);
-    setrlimit(RLIMIT_STACK, &(struct rlimit){8 << 20, old.rlim_max}); /* a quarter of it: 2 MiB */
+    /* A quarter of it, 2 MiB, is for the environment. */
+    setrlimit(RLIMIT_STACK, &(struct rlimit){8 << 20, old.rlim_max});
     sink_rig_add_many(&p->rig, 2, 64);
     sink_rig_run(&p->rig);
     setrlimit(RLIMIT_STACK, &old);
@@ -156,7 +157,7 @@ static void absent_facts_are_unset_even_if_inherited(void **state)
 static void command_gets_no_descriptor_of_ours(void **state)
 {
     struct peer *p = *state;
-    int leaky = open("/dev/null", O_RDONLY); /* no O_CLOEXEC, as in many a host */
+    int leaky = open("/dev/null", O_RDONLY); /* without O_CLOEXEC, as in many a host program */
     assert_true(leaky > 2);
     open_command(p, "exec ls /proc/self/fd > $dir/fds", 0, 1);
     sink_rig_deliver(&p->rig, "{}");

@@ -25,8 +25,8 @@ struct sink_item *run_one(struct peer *p, const char *command);
 /* read_in reads a file of the folder; the caller frees what it returns. */
 char *read_in(struct peer *p, const char *name);
 
-/* A FIFO tells us when a command has come to a certain point: `echo $! > $dir/fifo`. read_fifo waits
- * for that, and returns the number. */
+/* A FIFO tells us when a command has come to a certain point: `echo $! > $dir/fifo`. read_fifo
+ * waits for that, and returns the number. */
 void make_fifo(struct peer *p);
 long read_fifo(struct peer *p);
 

@@ -68,7 +68,7 @@ static void secret_headers_are_sent_and_never_repeated(void **state)
     assert_null(strstr(it->text, "t0ken")); /* of the URL */
 }
 
-/* An answer that repeats what stands behind the host: endpoints have their tokens there. */
+/* The answer repeats path and query of the URL, where endpoints have their tokens. */
 static void what_stands_behind_the_host_is_never_repeated(void **state)
 {
     static const char *const bodies[] = {"no such token: t0ken", "Cannot POST /hook",
@@ -87,7 +87,7 @@ static void what_stands_behind_the_host_is_never_repeated(void **state)
     assert_non_null(strstr(deliver(f, "{}")->text, "HTTP 404: gone fishing"));
 }
 
-/* What is cut off at the end of an excerpt may be the beginning of a secret. */
+/* An excerpt may end in the middle of a secret. */
 static void half_a_secret_is_not_repeated_either(void **state)
 {
     struct fixture *f = *state;
@@ -128,7 +128,7 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
     free(before), free(after);
     sink_tmp_write(f->secrets, "s3cr3t");
     f->rig.ahead_ns += 2 * SECOND;
-    for (int i = 0; i < 2; i++) { /* also when it is looked at again, unchanged */
+    for (int i = 0; i < 2; i++) { /* also when it is read again, unchanged */
         struct sink_item *it = deliver(f, "3");
         assert_int_equal(it->status, SINK_DOWN);
         sink_assert_says(it, "secret 1 does not start with whsec_");

@@ -106,7 +106,7 @@ static void event_with_too_many_headers_is_rejected_alone(void **state)
     assert_int_equal(good->status, SINK_DELIVERED);
 }
 
-/* What a header cannot say may well stand in JSON. */
+/* What is too long for a header fits into JSON. */
 static void long_key_is_whole_in_structured_mode(void **state)
 {
     struct fixture *f = *state;
@@ -140,7 +140,8 @@ static void text_that_is_no_utf_8_is_rejected_in_structured_mode(void **state)
     assert_int_equal(f->rig.items[2]->status, SINK_DELIVERED);
 }
 
-/* As large as events may be, and everything percent-encoded: the endpoint decides. */
+/* The event is as large as events may be, and all of it is percent-encoded. The endpoint decides.
+ * */
 static void headers_of_an_event_within_its_limits_are_sent(void **state)
 {
     struct fixture *f = *state;
@@ -154,7 +155,7 @@ static void headers_of_an_event_within_its_limits_are_sent(void **state)
     it->ev.headers = str_of(headers);
     it->ev.aggregate_id = it->ev.aggregate_type = it->ev.tenant = (struct str){key, sizeof key};
     sink_rig_run(&f->rig);
-    /* The server of this test has 32 KiB for a head, and says so; another may have more. */
+    /* The server of this test has 32 KiB for a head, and says so if that is not enough. */
     if (it->status != SINK_DELIVERED && it->status != SINK_RETRY)
         fail_msg("%d %s", it->status, it->text);
     free(headers);

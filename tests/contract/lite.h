@@ -1,4 +1,5 @@
-/* lite.h: an outbox in a SQLite file of its own, or in memory, for the tests of the SQLite store. */
+/* lite.h: an outbox in a SQLite file of its own, or in memory, for the tests of the SQLite store.
+ * */
 #ifndef TESTS_CONTRACT_LITE_H
 #define TESTS_CONTRACT_LITE_H
 

@@ -12,8 +12,8 @@ static bool rings(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and returns how many events there were. *nap, if it is not
- * NULL, is how soon the handle must look again. */
+/* look_on claims and settles on a handle, and returns how many events there were. *nap, if it is
+ * not NULL, is how soon the handle must look again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
     struct error err;
@@ -39,8 +39,8 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found nothing and sleep. The holder has the lock of the
- * bell, so that commits notify; the listener sleeps behind it. */
+/* Two handles of consumers a and b that have found nothing and sleep. The holder has the lock of
+ * the bell, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;
     PGconn *db;                       /* of somebody who emits */
@@ -65,7 +65,7 @@ static void sleepers_release(struct sleepers *s)
     PQfinish(s->db);
 }
 
-/* bell_locks counts the sessions but db's own that hold the lock of the bell. */
+/* bell_locks counts the other sessions that hold the bell's lock. */
 static int64_t bell_locks(PGconn *db)
 {
     return pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
@@ -151,8 +151,8 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     PQfinish(gate);
 }
 
-/* The one that holds the lock gets up and takes its event; nobody makes the next one who emits ring
- * for the other, unless that takes the lock. */
+/* The holder gets up and takes its event. Unless the listener takes the lock, nobody makes the next
+ * producer ring. */
 static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
 {
     struct store_rig *g = *state;
@@ -208,7 +208,7 @@ static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(v
     struct sleepers s = two_sleepers(g);
     int64_t nap;
     assert_int_equal(s.holder_nap, 0);
-    assert_in_range(s.listener_nap, 1000, 10000); /* nobody tells if the other dies */
+    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, nobody tells */
     store_close(s.holder);
     s.holder = NULL;
     while (bell_locks(s.db) > 0) {}

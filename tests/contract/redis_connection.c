@@ -33,8 +33,8 @@ static void idle_connection_closed_by_the_server_costs_nothing(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-/* A server that ends the connection at an event must not be taken for one that is away, for
- * ever. */
+/* A server that ends the connection at one event must not be taken for one that is down, for ever.
+ * */
 static void assert_held_against_it(struct peer *p, const char *query)
 {
     open_with(p, query);
@@ -60,13 +60,13 @@ static void event_that_costs_the_connection_again_and_again_is_held_against_it(v
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
 }
 
-/* What goes along with it makes it no less alone. */
+/* The commands that go with an event do not hide that it is alone. */
 static void event_that_costs_the_connection_is_found_with_replicas_too(void **state)
 {
     assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");
 }
 
-/* A server that greets us and falls silent at one event. */
+/* The server greets us, and falls silent at one event. */
 static void event_that_silences_the_server_is_held_against_it(void **state)
 {
     struct peer *p = *state;
@@ -101,7 +101,7 @@ static void replicas_are_waited_for(void **state)
 
     struct redis_server replica = {0};
     redis_server_start(&replica, false);
-    /* Replication goes over TLS, as the master has no other port. */
+    /* Replication goes over TLS, since the master has no other port. */
     redis_set(&replica, "CONFIG SET tls-ca-cert-file %s/ca.crt", server.dir);
     redis_set(&replica, "CONFIG SET tls-cert-file %s/server.crt", server.dir);
     redis_set(&replica, "CONFIG SET tls-key-file %s/server.key", server.dir);

@@ -11,7 +11,7 @@ static void every_error_has_its_fate(void **state)
 {
     static const struct {
         const char *text;
-        enum sink_status fixed, by_event; /* with one stream for all, and with one for each event */
+        enum sink_status fixed, by_event; /* with one stream for all, and with one by event */
     } errors[] = {
         {"NOAUTH Authentication required.", SINK_DOWN, SINK_DOWN},
         {"WRONGPASS invalid username-password pair or user is disabled.", SINK_DOWN, SINK_DOWN},
@@ -124,7 +124,7 @@ static void out_of_memory_is_down(void **state)
     down_until(p, "OOM", "CONFIG SET maxmemory 0");
 }
 
-/* Whose name leads to another server by now is reached by connecting anew. */
+/* After a failover the name leads to another server, which is reached only by connecting anew. */
 static void replica_is_down_until_it_is_master(void **state)
 {
     struct peer *p = *state;
@@ -168,7 +168,7 @@ static void acl_on_keys_is_about_a_stream_and_on_commands_about_all(void **state
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
-    /* not even CLIENT, for the connection's name */
+    /* It may not even use CLIENT, for the connection's name. */
     redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd");
     open_with(p, "user=relay&stream={aggregate_type}");
     sink_rig_add_many(&p->rig, 3, 64);

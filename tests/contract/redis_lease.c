@@ -25,11 +25,11 @@ static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **sta
     assert_false(held(p));
     drive_until(p, true);
     redisReply *r = redis_do(&server, "PTTL lock:outbox");
-    assert_in_range(r->integer, 20001, 30000); /* it goes on while we are not scheduled */
+    assert_in_range(r->integer, 20001, 30000); /* time goes on while we are not scheduled */
     freeReplyObject(r);
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 
-    redis_set(&server, "PEXPIRE lock:outbox 20000"); /* as if time had passed there, too */
+    redis_set(&server, "PEXPIRE lock:outbox 20000"); /* as if time had passed there as well */
     sink_rig_freeze(&p->rig);
     p->rig.ahead_ns += INT64_C(10000) * MS_NS;
     p->rig.sk->ops->drive(p->rig.sk);
@@ -60,7 +60,7 @@ static void lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder(void
     redis_set(&server, "SET lock:outbox another");
     p->rig.ahead_ns += INT64_C(16000) * MS_NS;
     drive_until(p, false);
-    /* not only when its time is over */
+    /* Not only when its time is over. */
     assert_true(clock_mono(&p->rig.clock) < taken + INT64_C(25000) * MS_NS);
     assert_int_equal(p->rig.sk->ops->lease(p->rig.sk)->lost, 1);
     assert_int_equal(run_one(p, "1")->status, SINK_CANCELLED);
@@ -71,7 +71,7 @@ static void lost_lease_stops_new_work_at_once_and_is_left_to_its_new_holder(void
     freeReplyObject(r);
 }
 
-/* The time of a lease is over when it is, whether or not Redis can be asked. */
+/* A lease ends when its time is over, whether or not Redis can be asked. */
 static void lease_ends_by_itself_while_the_server_hangs(void **state)
 {
     struct peer *p = *state;
@@ -84,7 +84,7 @@ static void lease_ends_by_itself_while_the_server_hangs(void **state)
     p->rig.ahead_ns += INT64_C(15000) * MS_NS;
     assert_false(held(p));
     kill(server.pid, SIGCONT);
-    drive_until(p, true); /* it was ours all the time: extended, by its token */
+    drive_until(p, true); /* it was ours all the time, by its token, and is extended */
 }
 
 static const struct CMUnitTest tests[] = {

@@ -28,7 +28,8 @@ static void entry_has_one_field_with_the_envelope(void **state)
     freeReplyObject(r);
 }
 
-/* assert_one_stream_waits: of every three events the second goes to `bad`, which takes nothing. */
+/* assert_one_stream_waits sends every third event to the stream `bad`, which takes nothing. Only
+ * those wait. */
 static void assert_one_stream_waits(struct peer *p, const char *words)
 {
     open_with(p, "stream={aggregate_type}");
@@ -46,7 +47,7 @@ static void assert_one_stream_waits(struct peer *p, const char *words)
     }
     assert_int_equal(entries("order"), 200);
 
-    /* The longer it lasts, the rarer they ask. */
+    /* The longer it lasts, the less often they ask. */
     p->rig.ahead_ns += INT64_C(20000) * MS_NS;
     sink_rig_again(&p->rig);
     sink_rig_run(&p->rig);
@@ -76,7 +77,7 @@ static void only_stream_without_ids_is_down(void **state)
     down_until(p, "no id is left", "DEL s");
 }
 
-/* What is in the stream is delivered, however odd its id. */
+/* An event that is in the stream is delivered, however odd its id. */
 static void id_beyond_all_clocks_is_a_receipt(void **state)
 {
     struct peer *p = *state;
@@ -105,7 +106,8 @@ static void stream_with_too_long_a_name_rejects_its_event_alone(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-/* Over the limit of a server that says so: itself only, with hundreds before and behind it. */
+/* An event over the limit of the server is rejected by itself, with hundreds before and behind it.
+ * */
 static void event_larger_than_the_server_takes_is_rejected_alone(void **state)
 {
     struct peer *p = *state;

@@ -12,7 +12,7 @@
 #include "../suite.h"
 #include "sink/sink.h"
 
-/* What the peer has got so far, in the order in which it got it. */
+/* What the peer has got so far, in the order of arrival. */
 struct sink_arrivals {
     struct sink_arrival {
         char id[UUID_TEXT + 1];
@@ -31,30 +31,32 @@ struct sink_item;
 
 struct sink_case {
     const char *name;
-    /* events for a claim about many: what the sink gets through in a second or so */
+    /* how many events the sink delivers in a second or so */
     size_t many;
     int concurrency; /* handed to open */
     bool flat;       /* line breaks between the tokens of a payload arrive as spaces */
 
-    /* setup makes the peer, reachable and empty; teardown ends it. */
+    /* setup makes the peer, reachable and empty. teardown ends it. */
     void *(*setup)(void);
     void (*teardown)(void *peer);
-    /* url is what to open; open does it for a sink that has no URL. One of them is NULL. */
+    /* url is what to open. A sink that has no URL has open instead; one of the two is NULL. */
     const char *(*url)(void *peer);
     int (*open)(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err);
-    /* arrived looks at what came in. Payloads only: how a sink wraps them is for its own tests. */
+    /* arrived adds what came in: payloads only, since how a sink wraps them is a matter of its own
+     * tests. */
     void (*arrived)(void *peer, struct sink_arrivals *got);
     /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both
      * may be NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
-    /* spoil makes an event one that this sink can never express, and gives words that the reason
-     * must have; NULL: there are no more than `way` ways. May be NULL. */
+    /* spoil makes an event one that this sink can never express, in one of several ways, and
+     * returns words that the reason must have; NULL if there are not more than `way` ways. May be
+     * NULL. */
     const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
-    bool peer_rejects; /* what is spoilt is found out by the peer, not by the sink itself */
+    bool peer_rejects; /* the peer refuses what is spoiled, not the sink itself */
 };
 
-/* The peers' functions of a sink_case, where a file calls them so. */
+/* The functions of a sink_case, in a file that calls them so. */
 #define SINK_PEER \
     .setup = peer_setup, .teardown = peer_teardown, .url = peer_url, .arrived = peer_arrived
 #define SINK_PEER_BREAKS .break_peer = peer_break, .heal_peer = peer_heal
@@ -63,7 +65,8 @@ struct sink_case {
  * returns the number of failures. */
 int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size_t n_own);
 
-/* One event and all we know about its delivery. d comes first: done gets back to us through it. */
+/* One event, and all we know about its delivery. d comes first, so that done finds the item by it.
+ * */
 struct sink_item {
     struct delivery d;
     struct event ev;
@@ -82,7 +85,7 @@ struct sink_item {
  * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;
-    struct clock clock; /* the system's, or frozen_ns where that is set, plus ahead_ns */
+    struct clock clock; /* the system's, or frozen_ns if that is set, plus ahead_ns */
     int64_t ahead_ns, frozen_ns;
     struct sink_item **items;
     size_t n, cap, accepted, answered;
@@ -96,7 +99,7 @@ struct sink_config sink_rig_complete(struct sink_rig *rig, struct sink_config cf
 /* sink_rig_freeze stops the clock, so that only ahead_ns moves it. A test that looks at deadlines
  * needs that, or a slow machine makes it fail. */
 void sink_rig_freeze(struct sink_rig *rig);
-/* sink_rig_add queues an event with this payload; n == 0 means strlen. */
+/* sink_rig_add queues an event with this payload of n bytes; 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
 void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
 /* sink_rig_submit offers what is queued, checks that a prefix was taken, and returns how many. */

@@ -118,7 +118,8 @@ static void payload_of_1_mib_arrives_whole(void **state)
     assert_arrived(f);
 }
 
-/* sink_rig_submit checks the prefix each time; here are enough bytes to make any sink say no. */
+/* sink_rig_submit checks the prefix each time. These are enough bytes to make any sink refuse some.
+ * */
 static void what_was_refused_can_be_offered_again(void **state)
 {
     struct fixture *f = *state;
@@ -158,8 +159,8 @@ static bool has_arrived(const struct sink_arrivals *got, const char *id)
     return false;
 }
 
-/* What can never pass must not be taken for a sink that is away: it would hold its consumer for
- * ever. */
+/* An event that can never pass must not look like a sink that is down: it would hold up its
+ * consumer for ever. */
 static void event_the_sink_cannot_express_is_rejected_alone(void **state)
 {
     struct fixture *f = *state;

@@ -53,13 +53,13 @@ static void what_is_claimed_is_on_the_disk_whatever_its_producer_has_set(void **
     for (int i = 0; i < 3; i++) {
         synced.n = 0;
         lite_do(db, "INSERT INTO outbox_event (type) VALUES ('a')");
-        assert_int_equal(synced.n, 0); /* the producer's commit is nowhere yet */
+        assert_int_equal(synced.n, 0); /* the producer's commit is not on the disk yet */
         assert_string_equal(lite_taken(g, NULL), "a");
         assert_true(was_synced("t.db-wal"));
         assert_true(settle(g, "c", NULL, 0));
 
-        /* The producer copies the log into the database without syncing it; the next to write
-         * begins the log anew. */
+        /* The producer copies the log into the database without syncing that. The next writer
+         * starts the log anew. */
         lite_do(db, "INSERT INTO outbox_event (type) VALUES ('b')");
         synced.n = 0;
         lite_do(db, "PRAGMA wal_checkpoint(RESTART)");
@@ -75,7 +75,7 @@ static void what_is_claimed_is_on_the_disk_whatever_its_producer_has_set(void **
     lite_do(db, "INSERT INTO outbox_event (type) VALUES ('d')");
     assert_string_equal(lite_taken(g, NULL), "d");
     assert_true(was_synced("t.db-wal"));
-    assert_false(was_synced("t.db")); /* one sync for a claim, where nobody did that */
+    assert_false(was_synced("t.db")); /* without a checkpoint, one sync for a claim is enough */
     sqlite3_close(db);
 }
 
@@ -90,10 +90,11 @@ static void without_a_log_what_is_claimed_is_on_the_disk_as_well(void **state)
         char mode[64];
         store_close(g->st);
         snprintf(mode, sizeof mode, "PRAGMA journal_mode = %s; PRAGMA synchronous = OFF", modes[i]);
-        /* nobody else is about: it is done, and stays so for those it can stay for */
+        /* Nobody else has the file open, so this takes effect, and lasts in those modes that can.
+         * */
         lite_do(db, mode);
         lite_do(db, "INSERT INTO outbox_event (type) VALUES ('a')");
-        lite_do(db, "BEGIN; SELECT * FROM outbox_meta"); /* and keeps us from putting it right */
+        lite_do(db, "BEGIN; SELECT * FROM outbox_meta"); /* keeps us from correcting the mode */
         char url[LITE_PATH + 8];
         lite_url(url);
         assert_int_equal(store_open(url,

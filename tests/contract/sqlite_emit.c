@@ -87,8 +87,8 @@ static void plain_insert_works_and_gets_a_uuid7(void **state)
     sqlite3_close(db);
 }
 
-/* plain_and_emitted mixes every way there is into a connection: ours (db is its handle, and foreign
- * NULL), or the caller's. */
+/* plain_and_emitted mixes all ways of writing events on one connection: the store's own (db is its
+ * handle, and foreign is NULL), or the caller's. */
 static void plain_and_emitted(struct store *st, sqlite3 *db, sqlite3 *foreign)
 {
     struct error err;
@@ -148,7 +148,8 @@ static void emit_after_the_database_rolled_back_by_itself_is_refused(void **stat
     memset(big, ' ', sizeof big - 1);
     big[0] = '1';
     struct new_event ev = {.type = STR("big"), .payload = str_of(big)};
-    lite_do(sqlite_handle(g->st), "PRAGMA max_page_count = 80"); /* a disk that is nearly full */
+    /* As if the disk were nearly full. */
+    lite_do(sqlite_handle(g->st), "PRAGMA max_page_count = 80");
     assert_int_equal(g->st->ops->begin(g->st, &err), 0);
     assert_int_equal(lite_emit(g->st, NULL, NULL, &err), 0);
     assert_int_equal(g->st->ops->emit(g->st, NULL, &ev, id, &dup, &err), -1);
@@ -156,15 +157,16 @@ static void emit_after_the_database_rolled_back_by_itself_is_refused(void **stat
     /* as SQLite may */
     if (!sqlite3_get_autocommit(sqlite_handle(g->st)))
         lite_do(sqlite_handle(g->st), "ROLLBACK");
-    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), -1); /* it would commit by itself */
+    /* It would be a transaction of its own. */
+    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), -1);
     assert_int_equal(err.code, ERR_MISUSE);
     assert_int_equal(lite_emit(g->st, NULL, "key", &err), -1);
     assert_int_equal(g->st->ops->commit(g->st, &err), -1);
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 0);
-    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), 0); /* and now it is as before */
+    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), 0); /* and now all is as before */
 }
 
-/* emitted emits with and without a key on the caller's connection and commits. */
+/* emitted emits one event with a key and one without on the caller's connection, and commits. */
 static void emitted(struct store *st, sqlite3 *db, const char *key)
 {
     struct error err;
@@ -227,7 +229,7 @@ static void connection_that_trusts_no_schema_works_or_is_told_what_to_do(void **
     sqlite3 *db = lite_connect();
     lite_do(db, "PRAGMA trusted_schema = OFF; BEGIN");
     int64_t stored = lite_emit(g->st, db, NULL, &err) ==
-                     0; /* a newer SQLite thinks JSON harmless */
+                     0; /* newer versions of SQLite trust JSON */
     if (!stored) {
         assert_int_equal(err.code, ERR_CONFIG);
         assert_non_null(strstr(err.text, "PRAGMA trusted_schema"));
@@ -248,7 +250,7 @@ static void outbox_that_the_caller_has_attached_is_found(void **state)
     lite_do(db, attach);
     emitted(g->st, db, "k");
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 2);
-    /* another that has the name only */
+    /* Another table merely has the same name. */
     lite_do(db, "CREATE TABLE outbox_event (seq INTEGER PRIMARY KEY, type)");
     emitted(g->st, db, "l");
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 4);
@@ -268,7 +270,7 @@ static void event_that_a_trigger_swallows_is_an_error(void **state)
     assert_int_equal(lite_emit(g->st, db, "k", &err), -1);
     lite_do(db, "COMMIT; DROP TRIGGER t");
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 0);
-    emitted(g->st, db, "k"); /* the key is free */
+    emitted(g->st, db, "k"); /* the key is free again */
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 2);
     sqlite3_close(db);
 }
@@ -288,7 +290,7 @@ static void callers_connection_to_a_file_that_is_gone_is_refused(void **state)
     assert_int_equal(lite_emit(g->st, db, NULL, &err), -1);
     assert_int_equal(err.code, ERR_UNAVAILABLE);
     assert_non_null(strstr(err.text, "deleted or replaced"));
-    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), -1); /* nor on our own */
+    assert_int_equal(lite_emit(g->st, NULL, NULL, &err), -1); /* nor on our own connection */
     assert_int_equal(err.code, ERR_UNAVAILABLE);
     assert_int_equal(rename(to, from), 0);
     lite_do(db, "ROLLBACK");

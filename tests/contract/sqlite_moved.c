@@ -43,15 +43,15 @@ static void claim_from_before_a_restore_can_change_nothing_after_it(void **state
         restore(copy);
         struct error err;
         if (i % 2) {
-            assert_int_equal(lite_take(g, &err), -1); /* it says that it was set back */
+            assert_int_equal(lite_take(g, &err), -1); /* it tells that the database was set back */
             assert_non_null(strstr(err.text, "older copy"));
         } else {
             struct store *other;
-            /* one that never knew another */
+            /* A handle that never saw the other database. */
             assert_int_equal(g->st->ops->dup(g->st, &other, &err), 0);
             struct store *own = g->st;
             g->st = other;
-            /* the same owner, and the same place in the count */
+            /* The owner is the same, and so is the place in the count. */
             assert_string_equal(lite_taken(g, NULL), "a b");
             assert_int_not_equal(g->b.epoch, before.epoch);
             assert_false(settle_as(g, &late));
@@ -84,8 +84,8 @@ static void another_outbox_put_into_the_file_is_told_and_gets_the_consumer(void 
     sqlite3_close(db);
 }
 
-/* Numbers begin again in every way there is; what is emitted then is delivered, in order, and is
- * not taken for others. */
+/* Numbers begin again in every way there is. What is emitted then is delivered, in order, and is
+ * not mistaken for earlier events. */
 static void numbers_that_begin_again_lose_nothing(void **state)
 {
     struct store_rig *g = *state;
@@ -127,7 +127,7 @@ static void numbers_that_begin_again_lose_nothing(void **state)
         assert_true(settle(g, "c", NULL, 0));
 
         lite_do(db, ways[i]);
-        /* and more than there ever were, with nobody looking */
+        /* More than there ever were, while nobody looks. */
         for (int j = 0; j < 20; j++)
             lite_do(db, three);
         size_t n = 0;
@@ -151,7 +151,7 @@ static void numbers_that_go_on_are_left_alone(void **state)
     sqlite3 *db = lite_connect();
     static const char *const harmless[] = {
         "SELECT 1",
-        "UPDATE sqlite_sequence SET seq = 0", /* the rows keep it from beginning again */
+        "UPDATE sqlite_sequence SET seq = 0", /* the rows keep numbers from beginning again */
         "DELETE FROM outbox_event WHERE seq < (SELECT max(seq) FROM outbox_event)",
         "DELETE FROM outbox_event",
         "VACUUM",
@@ -163,8 +163,8 @@ static void numbers_that_go_on_are_left_alone(void **state)
         lite_do(db, harmless[i]);
         assert_string_equal(lite_taken(g, NULL), "");
     }
-    /* One that was told to start further ahead than events have come: not a number that anybody was
-     * given. */
+    /* A consumer that was told to start further ahead than events have come: no event ever had that
+     * number. */
     struct consumer_spec far = spec_of("far");
     far.start = START_SEQ;
     far.start_seq = 1000;

@@ -19,12 +19,12 @@ static void claimed_events_are_out_of_everyone_elses_reach(void **state)
     assert_in_range(g->hint.wait_ms, 1, LEASE);
 }
 
-/* Many claimers of one consumer without order, each with a connection of its own. */
+/* A race: many claimers of one consumer without order, each with a connection of its own. */
 #define RACERS 8
 #define RACE_EVENTS 1000
 
 struct race {
-    int64_t seq[2 * RACE_EVENTS]; /* what anybody got; room to see what was given twice */
+    int64_t seq[2 * RACE_EVENTS]; /* what anybody got, with room for what was given twice */
     size_t n;
     pthread_mutex_t lock;
 };
@@ -34,7 +34,7 @@ struct racer {
     struct race *race;
     char owner[16];
     pthread_t thread;
-    struct error err; /* of a claim that failed for another reason than that others were at it */
+    struct error err; /* why a claim failed, other than that the store was busy */
     bool failed;
 };
 
@@ -97,7 +97,7 @@ static void racing_claimers_never_get_the_same_event(void **state)
         pthread_create(&r[i].thread, NULL, claim_all, &r[i]);
     for (int i = 0; i < RACERS; i++)
         pthread_join(r[i].thread, NULL);
-    claim_all(&r[RACERS]); /* what everybody stepped over in the end, if anything */
+    claim_all(&r[RACERS]); /* whatever all of them stepped over */
 
     for (int i = 0; i <= RACERS; i++) {
         if (r[i].failed)
@@ -135,7 +135,7 @@ static void one_owner_may_hold_several_claims_of_a_lane(void **state)
     req.max_events = 2;
     assert_int_equal(claim_by(g, req), 2);
     int64_t epoch = g->b.epoch;
-    /* one it has forgotten, as when the answer got lost, is in the way */
+    /* A claim that its owner does not know of, because the answer got lost, is in the way. */
     assert_int_equal(claim_by(g, req), 0);
     assert_true(g->hint.busy);
     req.known = &epoch;
@@ -156,7 +156,8 @@ static void claim_inside_a_transaction_is_refused(void **state)
     g->st->ops->rollback(g->st);
 }
 
-/* Nobody has tried them; a claim that ran out would count as an attempt. */
+/* Nobody has tried these events. If they stayed claimed, the lease that runs out would count as an
+ * attempt. */
 static void events_there_is_no_memory_for_are_not_claimed(void **state)
 {
     struct store_rig *g = *state;
@@ -206,7 +207,7 @@ static void consumers_dont_see_each_other(void **state)
     assert_int_equal(look(g, "b").dead, 1);
     assert_int_equal(look(g, "a").dead, 0);
     assert_int_equal(claim(g, "b"), 0);
-    /* and `a`, which still holds the first one, kept it from nothing */
+    /* `a` still holds the first event, and that keeps `b` from nothing. */
     assert_true(g->hint.through);
 }
 

@@ -140,7 +140,7 @@ static void why_it_was_paused_is_over_with_the_pause(void **state)
     must(g->st->ops->consumer_report(g->st, "c", "sink is down: x", &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", false, &err), &err);
-    assert_true(look(g, "c").down); /* that is for its relay to take back */
+    assert_true(look(g, "c").down); /* only its relay takes that back */
 }
 
 static const struct CMUnitTest tests[] = {

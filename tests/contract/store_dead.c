@@ -47,10 +47,10 @@ static void event_that_waits_for_its_next_attempt_gets_it_when_told(void **state
          .error = "later"},
         {.ev = &g->b.ev[1], .kind = OUTCOME_BEHIND},
     };
-    assert_false(retry_now(g, first)); /* it is in somebody's hand */
+    assert_false(retry_now(g, first)); /* a worker has it */
     assert_true(settle(g, "c", o, 2));
     assert_int_equal(claim(g, "c"), 0);
-    assert_false(retry_now(g, behind)); /* it waits for the first */
+    assert_false(retry_now(g, behind)); /* it waits behind the first */
     assert_true(retry_now(g, first));
     assert_int_equal(claim(g, "c"), 2);
     assert_int_equal(g->b.ev[0].seq, first);
@@ -68,7 +68,7 @@ static void retried_letter_is_gone_once_delivered_and_back_when_it_dies_again(vo
     assert_int_equal(retry_dead(g, (struct dead_query){0}), 1);
     assert_true(letters(g).retrying);
     assert_int_equal(look(g, "c").dead, 0);
-    assert_int_equal(retry_dead(g, (struct dead_query){0}), 0); /* it is on its way already */
+    assert_int_equal(retry_dead(g, (struct dead_query){0}), 0); /* it has been sent back already */
     kill_one(g);
     assert_int_equal(letters(g).n, 1);
     assert_false(letters(g).retrying);

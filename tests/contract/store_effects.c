@@ -1,4 +1,4 @@
-/* store_effects.c: what handlers do, the record of it and the settlement of their claim, in one
+/* store_effects.c: the effects of handlers, their record and the settlement of the claim are one
  * transaction (G8). */
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
@@ -7,7 +7,7 @@
 #include <libpq-fe.h>
 #include <sqlite3.h>
 
-/* worker gives a second handle, lent to handlers. */
+/* worker gives a second handle, which handlers work on. */
 static struct store *worker(struct store_rig *g)
 {
     struct error err;
@@ -17,7 +17,7 @@ static struct store *worker(struct store_rig *g)
     return w;
 }
 
-/* sneak does what a handler should not: it speaks to the connection behind our back. */
+/* sneak does what a handler should not: it uses the connection behind our back. */
 static bool sneak(struct store *w, const char *sql)
 {
     if (sqlite_handle(w))
@@ -86,7 +86,7 @@ static void effect_record_and_settlement_commit_together(void **state)
         assert_int_equal(delivered(g), round);
         assert_int_equal(look(g, "c").inflight, 1 - round);
     }
-    assert_int_equal(claim(g, "c"), 1); /* what was emitted in it, and once */
+    assert_int_equal(claim(g, "c"), 1); /* what was emitted within it, once */
     store_close(w);
 }
 
@@ -272,8 +272,8 @@ static void check_key(const struct store_rig *g, const char *want)
     assert_string_equal(event_inbox_key(&g->b.ev[0]).p, want);
 }
 
-/* Fresh, waiting for a retry, taken over, as a dead letter, and sent back after the event and its
- * key were trimmed. */
+/* The key is there when the event is fresh, waits for a retry, is taken over, is a dead letter, and
+ * when it is sent back after event and key were trimmed. */
 static void event_keeps_its_idempotency_key_on_every_way(void **state)
 {
     struct store_rig *g = *state;
@@ -303,7 +303,7 @@ static void event_keeps_its_idempotency_key_on_every_way(void **state)
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, "once \"\\ only");
     assert_true(settle(g, "c", NULL, 0));
-    emit(g->st, "1"); /* one without a key goes by its id */
+    emit(g->st, "1"); /* without a key, the id takes its place */
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, g->b.ev[0].id.p);
 }

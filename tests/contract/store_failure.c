@@ -26,7 +26,7 @@ static void failed_event_comes_back_when_due_and_holds_its_key_only(void **state
     assert_false(g->hint.through);
     assert_string_equal(look(g, "c").last_error, "boom");
     pass(1000);
-    assert_int_equal(claim(g, "c"), 3); /* the failed one and what waits behind it, in order */
+    assert_int_equal(claim(g, "c"), 3); /* the failed one and those behind it, in order */
     assert_int_equal(g->b.ev[0].seq, first);
     assert_int_equal(g->b.ev[0].attempts, 1);
     assert_int_equal(g->b.ev[1].seq, first + 2);
@@ -103,14 +103,14 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
     assert_int_equal(g->b.ev[1].attempts, 0);
     struct outcome dead = {
         .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "gave up"};
-    /* the second was delivered once the first was out of the way */
+    /* The second is delivered once the first is out of the way. */
     assert_true(settle(g, "c", &dead, 1));
     assert_int_equal(look(g, "c").dead, 1);
     assert_int_equal(look(g, "c").parked, 0);
 }
 
-/* The first is delivered, or buried, in the very settlement in which the second fails: that is out
- * of the way, but the second waits as long as it was told to. */
+/* The first is delivered, or buried, in the same settlement in which the second fails. It is out of
+ * the way then, but the second still waits for as long as it was told to. */
 static void follower_that_fails_in_the_claim_of_its_first_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
@@ -169,7 +169,8 @@ static void forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out(voi
     struct outcome o = failed(g, 0, 1, 1000);
     assert_true(settle(g, "c", &o, 1));
     pass(1000);
-    assert_int_equal(claim(g, "c"), 1); /* the answer gets lost: it does not know that it has it */
+    /* The answer gets lost, so it does not know that it has it. */
+    assert_int_equal(claim(g, "c"), 1);
     int64_t epoch = g->b.epoch;
     assert_int_equal(claim(g, "c"), 0);
     assert_in_range(g->hint.wait_ms, 1, LEASE);
@@ -220,9 +221,9 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "3");
 }
 
-/* Three claims of another worker: the first failed, the second lives, the third was forgotten and
- * ran out, but has to wait for the second. Whoever looks waits for that, too, instead of looking
- * again and again. */
+/* Another worker has three claims: the first has failed, the second is alive, and the third, which
+ * it forgot, has run out but must wait for the second. Whoever looks must wait as well, instead of
+ * looking again and again. */
 static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void **state)
 {
     struct store_rig *g = *state;
@@ -264,14 +265,14 @@ static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void *
     emit(g->st, "1");
     emit(g->st, "1");
     req.max_events = 1;
-    assert_int_equal(claim_by(g, req), 1); /* the first: its worker is gone */
+    assert_int_equal(claim_by(g, req), 1); /* the first, whose worker dies */
     int64_t first = g->b.ev[0].seq, epoch = g->b.epoch;
     req.known = &epoch;
     req.n_known = 1;
     req.lease_ms = 2 * LEASE;
     assert_int_equal(claim_by(g, req), 1);
     struct outcome o = behind(g, 0);
-    assert_true(settle(g, "c", &o, 1)); /* finds nothing before it: due at once */
+    assert_true(settle(g, "c", &o, 1)); /* nothing is parked before it, so it is due at once */
     pass(LEASE);
     struct claim_request you = request("c", "you");
     you.parked_first = true;
@@ -292,7 +293,7 @@ static void delayed_event_waits_for_its_time(void **state)
     struct outcome o = {.ev = &g->b.ev[0], .kind = OUTCOME_DELAY};
     assert_true(settle(g, "c", &o, 1));
     assert_int_equal(claim(g, "c"), 0);
-    assert_true(g->hint.through); /* nobody waits for it when draining */
+    assert_true(g->hint.through); /* a drain does not wait for it */
     assert_in_range(g->hint.wait_ms, 4999, 5001);
     pass(5000);
     assert_int_equal(claim(g, "c"), 1);
@@ -308,11 +309,12 @@ static void delayed_event_that_is_due_is_not_through(void **state)
     pass(LEASE); /* its worker is gone */
     struct claim_request req = request("c", "you");
     req.careful = CAREFUL_SKIP;
-    assert_int_equal(claim_by(g, req), 0); /* taken over before its time: careful and delayed */
+    /* Taken over before its time, it is careful and delayed. */
+    assert_int_equal(claim_by(g, req), 0);
     assert_int_equal(g->hint.crashed, 1);
     assert_true(g->hint.through);
     pass(5000);
-    /* due, but another consumer of the process is at a careful event */
+    /* It is due, but another consumer of the process is busy with a careful event. */
     assert_int_equal(claim_by(g, req), 0);
     assert_false(g->hint.through);
     assert_int_equal(claim(g, "c"), 1);

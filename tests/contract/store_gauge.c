@@ -86,7 +86,7 @@ static void behind_counts_what_filter_and_lanes_leave(void **state)
     req.events = "a.*";
     req.filter = f;
     req.lane_hint = 1;
-    size_t n = claim_by(g, req); /* one lane goes ahead, the others stay */
+    size_t n = claim_by(g, req); /* one lane moves on, the others do not */
     assert_true(n > 0);
     struct consumer_info i = look(g, "c");
     assert_int_equal(i.behind, 40 - n);
@@ -133,7 +133,7 @@ static void expired_claim_is_behind_again_and_not_in_flight(void **state)
     assert_int_equal(i.claims, 0);
     assert_int_equal(i.behind, 3);
     assert_true(i.oldest_at > 0);
-    /* taken over: all three are parked now, and one of them in flight */
+    /* Taken over, all three are parked, and one of them is in flight. */
     assert_int_equal(claim(g, "c"), 1);
     i = look(g, "c");
     assert_int_equal(i.inflight, 1);

@@ -46,7 +46,8 @@ struct claim_request request_as(const char *consumer, const char *owner, enum or
 size_t claim_by(struct store_rig *g, struct claim_request req);
 size_t claim(struct store_rig *g, const char *consumer);
 
-/* claim_without_memory claims into an arena that no event fits in, and returns what the store did. */
+/* claim_without_memory claims into an arena that no event fits in, and returns what the store did.
+ * */
 int claim_without_memory(struct store_rig *g, struct error *err);
 
 /* settle_as settles, and returns whether the claim was still its owner's. settle_by settles g->b

@@ -1,7 +1,8 @@
 /* store_lease.c: leases, claims that are taken over, and clocks that jump (G5, G6, G9). */
 #include "store_impl.h"
 
-/* late: whoever could not reach the store for longer than its lease knows what it delivered. */
+/* A worker that could not reach the store for longer than its lease still knows what it delivered.
+ * */
 static void claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed(void **state)
 {
     struct store_rig *g = *state;
@@ -15,7 +16,8 @@ static void claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed(void *
     assert_true(g->hint.through);
 }
 
-/* Its own turn does not take over what it has in hand, even if that ran out; another's does. */
+/* A worker's own turn does not take over what it has in hand, even if that has run out; another
+ * worker's does. */
 static void own_claims_that_ran_out_are_not_taken_over_by_their_owner(void **state)
 {
     struct store_rig *g = *state;
@@ -78,13 +80,14 @@ static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_t
     o[1].delay_ms = 1000;
     assert_true(settle(g, "c", o, 2));
     store_now.wall -= 1800000;
-    claim(g, "c"); /* notices, though the delayed one is due before */
+    claim(g, "c"); /* notices the jump, although the delayed one is due earlier */
     pass(1000);
     assert_int_equal(claim(g, "c"), 1);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
 }
 
-/* It is looked for now and then only; when it was not, it is asked for again soon. */
+/* The store looks for jumps only now and then. When it did not look, it asks to be called again
+ * soon. */
 static void clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long(void **state)
 {
     struct store_rig *g = *state;
@@ -120,7 +123,7 @@ static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **sta
     pass(LEASE - 1);
     must(g->st->ops->extend(g->st, "c", "you", &g->b, LEASE, &lost, &err), &err);
     assert_true(lost);
-    pass(1000); /* it ran out, and nobody has claimed meanwhile */
+    pass(1000); /* it has run out, and nobody has claimed it */
     must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
     assert_false(lost);
     struct batch old = g->b;
@@ -183,9 +186,8 @@ static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
     assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
     assert_true(g->hint.busy);
     req.n_known = 1;
-    assert_int_equal(claim_by(g, req),
-                     /* and so would the third, for its owner as well, if it does not know of it */
-                     0);
+    /* So would the third, even for its owner, if that does not know of it. */
+    assert_int_equal(claim_by(g, req), 0);
     pass(LEASE);
     for (int i = 0; i < 3; i++) {
         struct claim_request you = request("c", "you");
@@ -210,7 +212,7 @@ static void careful_event_is_not_handed_out_beside_others(void **state)
     assert_int_equal(claim_by(g, req), 0);
     assert_true(g->hint.careful);
     assert_false(g->hint.through);
-    req.careful = CAREFUL_SKIP; /* another key need not wait */
+    req.careful = CAREFUL_SKIP; /* another key does not wait */
     assert_int_equal(claim_by(g, req), 1);
     assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
     assert_false(g->b.careful);
@@ -227,7 +229,7 @@ static void poison_event_is_buried_alone(void **state)
     emit(g->st, "1");
     emit(g->st, "poison");
     emit(g->st, "3");
-    assert_int_equal(claim(g, "c"), 3); /* and the process dies */
+    assert_int_equal(claim(g, "c"), 3); /* and then the process dies */
     pass(LEASE);
     for (int i = 0; i < 20; i++) {
         if (claim(g, "c") == 0)
@@ -265,7 +267,7 @@ static void take_over_keeps_the_order_of_a_key(void **state)
     assert_int_equal(g->b.ev[0].seq, first);
     struct outcome o = failed(g, 0, 1, 5000);
     assert_true(settle_by(g, "c", "you", &o, 1));
-    assert_int_equal(claim_by(g, req), 1); /* the fresh one, which may not go before them */
+    assert_int_equal(claim_by(g, req), 1); /* the fresh one, which must not overtake them */
     assert_true(g->b.ev[0].behind);
     o = behind(g, 0);
     assert_true(settle_by(g, "c", "you", &o, 1));

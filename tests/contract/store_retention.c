@@ -11,7 +11,7 @@ static struct trim_result trim(struct store_rig *g, bool dry)
     return t;
 }
 
-/* deliver: all there is, to the consumer. */
+/* deliver delivers all there is to the consumer, which must be n events. */
 static void deliver(struct store_rig *g, const char *consumer, size_t n)
 {
     assert_int_equal(claim(g, consumer), n);
@@ -36,14 +36,14 @@ static void trim_takes_old_events_that_everyone_is_past(void **state)
     assert_int_equal(claim(g, "c"), 1);
 }
 
-/* Retention is 1000 ms in these; trimming is what notices that a consumer has got past
- * something. */
+/* Retention is 1000 ms in these tests. Only trimming notices that a consumer has got past an event.
+ * */
 static void event_delivered_late_is_kept_for_the_retention_time_after_its_delivery(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
     emit(g->st, "1");
-    for (int i = 0; i < 8; i++) { /* an outage, eight times as long as events are kept */
+    for (int i = 0; i < 8; i++) { /* an outage that is eight times the retention time */
         assert_int_equal(trim(g, false).events, 0);
         pass(1000);
     }
@@ -100,7 +100,7 @@ static void never_trimmed_before_nothing_goes_until_the_retention_time_from_now(
     put(g->st, "c");
     emit(g->st, "1");
     deliver(g, "c", 1);
-    pass(100000); /* nobody has looked: when it was delivered is not known */
+    pass(100000); /* nobody has looked, so it is unknown when it was delivered */
     assert_int_equal(trim(g, true).events, 0);
     assert_int_equal(trim(g, false).events, 0);
     pass(1000);
@@ -158,7 +158,7 @@ static void clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_tim
 {
     struct store_rig *g = *state;
     put(g->st, "c");
-    pass(-500); /* so that it is not ahead of when the event was made */
+    pass(-500); /* so that the event is older than its delivery */
     emit(g->st, "1");
     pass(500);
     deliver(g, "c", 1);
@@ -260,7 +260,7 @@ static void idempotency_key_is_remembered_for_as_long_as_its_event_is_kept(void 
     bool dup;
     put(g->st, "c");
     must(keyed(g->st, "k", "1", id, &dup, &err), &err);
-    pass(8000); /* nobody could deliver it for so long */
+    pass(8000); /* an outage: nobody could deliver it */
     assert_int_equal(trim(g, true).keys, 0);
     assert_int_equal(trim(g, false).keys, 0);
     must(keyed(g->st, "k", "1", again, &dup, &err), &err);

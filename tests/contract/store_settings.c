@@ -15,7 +15,7 @@ static void order_and_lanes_change_only_when_through(void **state)
     assert_true(settle(g, "c", NULL, 0));
     put_spec(g->st, &c);
     emit(g->st, "1");
-    assert_int_equal(claim(g, "c"), 0); /* one who does not know yet */
+    assert_int_equal(claim(g, "c"), 0); /* this worker does not know yet */
     assert_true(g->hint.changed);
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_KEY, 4)), 1);
 }
@@ -34,13 +34,13 @@ static void only_a_worker_with_the_registered_filter_gets_anything(void **state)
     old.events = "a.*";
     must(filter_new(old.events, NULL, &f, &err), &err);
     old.filter = f;
-    c.events = new.events = "a.*, b.*"; /* as a relay gives it: in its normal form */
+    c.events = new.events = "a.*, b.*"; /* in its normal form, as a relay gives it */
     put_spec(g->st, &c);
     assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
     assert_true(g->hint.changed);
     assert_int_equal(claim_by(g, new), 2);
     pass(LEASE);
-    assert_int_equal(claim_by(g, old), 0); /* nor does it take over, which would lose b.x as well */
+    assert_int_equal(claim_by(g, old), 0); /* nor does it take over, which would lose b.x, too */
     assert_int_equal(g->hint.crashed, 0);
     assert_int_equal(claim_by(g, new), 1);
     assert_int_equal(g->hint.crashed, 2);
@@ -81,7 +81,7 @@ static void settings_that_were_replaced_do_not_come_back_by_themselves(void **st
     refused(g, &old, "events \"a.*, b.*\"", "outbox consumers revert c --to 1");
     assert_string_equal(look(g, "c").spec.events, "a.*, b.*");
     put_spec(g->st, &new);
-    /* those nobody has had are as good as ever */
+    /* Settings that nobody has had before are accepted. */
     put_spec(g->st, &third);
     refused(g, &new, "events \"c.*\"", "--to 2");
     refused(g, &old, "events \"c.*\"", "--to 1");
@@ -136,8 +136,8 @@ static void operator_brings_settings_back_on_purpose(void **state)
     a.by = "anna";
     put_spec(g->st, &a);
     a.how = PUT_START;
-    put_spec(g->st, &a); /* its workers go on */
-    /* and those with the others stand by */
+    put_spec(g->st, &a); /* its workers carry on */
+    /* Workers with the other settings stand by. */
     refused(g, &b, "events \"a.*\"", "--to 2");
     must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
     assert_int_equal(n, 2);
@@ -157,7 +157,7 @@ static void refused_settings_change_nothing(void **state)
     struct consumer_spec c = with_events("");
     put_spec(g->st, &c);
     emit(g->st, "1");
-    c.lanes = 2; /* it is not through */
+    c.lanes = 2; /* it is not through yet */
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
     assert_int_equal(err.code, ERR_CONFLICT);
     must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);

@@ -96,7 +96,7 @@ static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(
     emit_with(g->st, "b.x", "1", "{}", 0);
     req.known = &one.epoch;
     req.n_known = 1;
-    assert_int_equal(claim_by(g, req), 0); /* moves the position past it */
+    assert_int_equal(claim_by(g, req), 0); /* moves the position past b.x */
     assert_int_equal(g->hint.skipped, 1);
     struct settlement s = {.consumer = "c",
                            .owner = "me",
@@ -202,7 +202,8 @@ static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
     assert_marks(g, "none", "");
 
-    /* Also by a claim that is lost: it was written over there. But never back. */
+    /* A claim that is lost moves a mark as well, since the entry was written. But no mark goes
+     * back. */
     assert_int_equal(claim(g, "d"), 3);
     const struct hwm further[] = {{STR("b"), 5, 3}};
     assert_false(settle_with(g, "d", "another", further, 1));

@@ -51,7 +51,7 @@ static void every_state_of_the_contract_is_shown(void **state)
                      STATE_DELIVERED);
 }
 
-/* state_of_nth: of the nth event there is, for consumer c. */
+/* state_of_nth is the state of the nth event that there is, for consumer c. */
 static enum delivery_state state_of_nth(struct store_rig *g, int nth)
 {
     struct error err;
@@ -103,7 +103,7 @@ static void consumer_made_anew_knows_nothing_of_what_was_dropped(void **state)
     emit(g->st, "1");
     kill_one(g);
     must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
-    put(g->st, "c"); /* with a dead letter, which is removed, not dropped */
+    put(g->st, "c"); /* its dead letter goes with it, which is not dropping it */
     assert_int_equal(state_of_nth(g, 2), STATE_PENDING);
 }
 
@@ -124,7 +124,7 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(state_of_nth(g, 1), STATE_BEFORE_START);
     assert_int_equal(state_of_nth(g, 4), STATE_DELIVERED);
-    c.lanes = 4; /* that it has other lanes since changes nothing */
+    c.lanes = 4; /* which changes nothing */
     put_spec(g->st, &c);
     assert_int_equal(state_of_nth(g, 3), STATE_BEFORE_START);
     assert_int_equal(state_of_nth(g, 4), STATE_DELIVERED);
@@ -135,7 +135,7 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     for (int i = 0; i < 2; i++)
         emit(g->st, "1");
     assert_int_equal(state_of_nth(g, 4), STATE_BEFORE_START);
-    /* it was told to start further ahead */
+    /* it is told to start further ahead */
     assert_int_equal(state_of_nth(g, 5), STATE_BEFORE_START);
     assert_int_equal(state_of_nth(g, 6), STATE_PENDING);
     assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
@@ -176,8 +176,9 @@ static void event_is_shown_by_the_filter_it_was_handed_out_under(void **state)
     assert_true(settle(g, "c", NULL, 0));
     claim_by(g, req);
     req = refilter(g, "b.*", "v = 2", &f[1]);
-    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* it was, whatever the filter is now */
-    /* it matches now, and was never delivered */
+    /* It was delivered, whatever the filter is now. */
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED);
+    /* it matches now, but was never delivered */
     assert_int_equal(state_of_nth(g, 2), STATE_SKIPPED);
     emit_with(g->st, "b.x", "1", "{\"v\":1}", 0);
     emit_with(g->st, "b.x", "1", "{\"v\":2}", 0);
@@ -225,7 +226,7 @@ static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **sta
     emit_with(g->st, "a.x", "1", "{}", 0);
     emit_with(g->st, "b.x", "2", "{}", 0);
     emit_with(g->st, "a.x", "3", "{}", 0);
-    /* its worker dies, perhaps before it delivered anything */
+    /* Its worker dies, perhaps before it has delivered anything. */
     assert_int_equal(claim_by(g, req), 2);
     req = refilter(g, "b.*", "", &f[1]);
     pass(LEASE + 1);
@@ -234,7 +235,7 @@ static void claim_taken_over_under_another_filter_is_shown_as_it_ends(void **sta
     assert_string_equal(g->b.ev[0].type.p, "b.x");
     assert_int_equal(state_of_nth(g, 2), STATE_INFLIGHT);
     assert_true(settle_by(g, "c", "other", NULL, 0));
-    /* nobody knows; and nobody will deliver it */
+    /* Nobody knows whether it was delivered, and nobody will deliver it. */
     assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED);
     assert_int_equal(state_of_nth(g, 2), STATE_DELIVERED);
     assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);

@@ -51,7 +51,7 @@ static void exit_status_decides(void **state)
 static void a_command_that_is_there_may_leave_with_127_of_its_own(void **state)
 {
     struct sink_item *it = run_one(*state, "sh -c 'exit 127'");
-    /* one event's fault: no reason to take the sink for down */
+    /* This is one event's fault, and no reason to think that the sink is down. */
     assert_int_equal(it->status, SINK_RETRY);
 }
 
@@ -70,7 +70,7 @@ static void is_refused_where_exit_statuses_are_lost(void **state)
     assert_non_null(strstr(err.text, "SIGCHLD"));
 }
 
-/* The shell may miss a command that only some events need: that is about those. */
+/* The shell may miss a command that only some events need. That is their fault, not the sink's. */
 static void command_that_only_some_events_need_is_a_retry(void **state)
 {
     struct sink_item *it = run_one(*state, "case $OUTBOX_SEQ in 1) no-such-command;; esac");
@@ -136,7 +136,7 @@ static void no_descriptors_left_is_down_and_leaks_nothing(void **state)
     int next = dup(0);
     close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-    /* One by one, so that every place where a descriptor is made fails once. */
+    /* One more each time, so that every place where a descriptor is made fails once. */
     for (int more = 0; more < 4; more++) {
         tight = (struct rlimit){(rlim_t)(next + more), old.rlim_max};
         setrlimit(RLIMIT_NOFILE, &tight);

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The library is linked statically, so its fsync is this one: no disk fails on demand. */
+/* No disk fails on demand. The library is linked statically, so this is the fsync it calls. */
 static bool fsync_fails;
 static int fsync_failed_fd = -1;
 static int fsync_calls;
@@ -92,8 +92,6 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     return "ulimit -f";
 }
 
-/* What only file: promises. */
-
 static int setup(void **state)
 {
     struct peer *p = peer_setup();
@@ -115,7 +113,7 @@ static void deliver(struct peer *p, size_t count, size_t payload_size)
     sink_rig_run(&p->rig);
 }
 
-/* assert_file compares the file with `before` and behind it all the events that were queued. */
+/* assert_file checks that the file consists of `before` and then of all events that were queued. */
 static void assert_file(struct peer *p, const char *path, const char *before)
 {
     size_t n, skip = strlen(before);
@@ -237,7 +235,7 @@ static void one_fsync_covers_a_whole_drive(void **state)
     assert_int_equal(fsync_calls, before + 1);
 }
 
-/* lock_file holds the lock as another process would: a lock belongs to an open file, not to a
+/* lock_file holds the lock as another process would; a lock belongs to an open file, not to a
  * process. */
 static int lock_file(struct peer *p)
 {
@@ -257,7 +255,7 @@ static void lock_of_another_process_is_down_and_never_a_hang(void **state)
     sink_rig_add_many(&p->rig, 3, 64);
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);
-    assert_int_equal(p->rig.answered, 0); /* it may be another relay, for a moment */
+    assert_int_equal(p->rig.answered, 0); /* it may be another relay that has it for a moment */
     assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 0, 100 * MS_NS);
     p->rig.ahead_ns += 2000 * MS_NS;
     sk->ops->drive(sk);
@@ -302,7 +300,8 @@ static void cancel_does_not_wait_for_a_lock(void **state)
     close(fd);
 }
 
-/* What takes the file's place while we run is down, with its name, and heals when it goes. */
+/* While something else is in the file's place, the sink is down and names it. It heals when that
+ * goes. */
 static void what_is_no_file_any_more_is_down(void **state)
 {
     struct peer *p = *state;
@@ -357,7 +356,8 @@ static void deleted_file_is_made_anew(void **state)
     free(text);
 }
 
-/* append_in_child writes `rounds` drives of lines that are longer than a page, and exits. */
+/* append_in_child drives a sink `rounds` times in another process, with lines that are longer than
+ * a page. */
 static pid_t append_in_child(struct peer *p, int rounds)
 {
     pid_t pid = fork();

@@ -59,7 +59,7 @@ static void peer_heal(void *peer)
     ((struct peer *)peer)->away = false;
 }
 
-/* What only handlers promise. A script says what each handler returns; trace is who was called. */
+/* A script says what each handler returns. trace tells who was called. */
 struct script {
     struct script_step {
         char name;
@@ -93,8 +93,8 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
 }
 
-/* submit_to sends the queued events to handlers a, b and c with these patterns; returns how many
- * were taken. */
+/* submit_to sends the queued events to handlers a, b and c with these patterns, and returns how
+ * many were taken. */
 static size_t submit_to(struct sink_rig *rig, struct script *s, const char *const patterns[3])
 {
     struct handler h[3];

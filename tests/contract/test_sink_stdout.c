@@ -14,7 +14,7 @@
 /* The test program's own standard output is kept aside while a test runs. */
 struct peer {
     int own_stdout;
-    int fd; /* what stands in for it, or the end to read from */
+    int fd; /* what takes its place, or the end to read from */
 };
 
 static struct peer *redirect(int to, int fd)
@@ -72,7 +72,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     return "ulimit -f";
 }
 
-/* What only stdout: promises: behaviour on a pipe. */
+/* Standard output is a pipe, for tests of what only stdout: promises. */
 struct piped {
     struct peer *peer;
     struct sink_rig rig;
@@ -206,8 +206,8 @@ static void full_device_is_down_while_no_line_is_torn(void **state)
     sink_rig_release(&rig);
 }
 
-/* A disk that is full in the middle of a line is a sink that is down, not the end: the line is
- * ended first. */
+/* A disk that is full in the middle of a line is a sink that is down, not a fatal error. The torn
+ * line is ended before the next one. */
 static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
 {
     struct peer *peer = peer_setup();
@@ -267,7 +267,7 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
     assert_string_equal(p->rig.items[99]->text, "nobody has read standard output for 30s");
 
-    /* Then it reads again: the line that was half out is ended, and comes once more. */
+    /* Then somebody reads again. The line that was half out is ended, and comes once more. */
     char *first = read_all(p, &n);
     size_t whole = lines_in(first, n);
     sink_rig_again(&p->rig);

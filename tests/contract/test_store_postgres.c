@@ -3,7 +3,7 @@
 #include "pg_tests.h"
 #include "store_impl.h"
 
-/* Once there may be no memory for it for a moment; an event there never is any for must not hold up
+/* Memory may be short for a moment. But an event for which there is never enough must not hold up
  * all the others. */
 static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
 {
@@ -21,7 +21,7 @@ static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(claim(g, "c"), 1);
-    assert_string_equal(g->b.ev[0].aggregate_id.p, "1"); /* alone, and its attempt counts */
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "1"); /* alone, and the attempt counts */
     assert_true(g->b.careful);
 }
 
@@ -35,7 +35,8 @@ static void emit_through(struct store *st, PGconn *db, const char *key)
     assert_false(dup);
 }
 
-/* Ids go by the clock in microseconds, so they grow from one session to the next as well. */
+/* Ids are made from the clock in microseconds, so they grow from one session to the next as well.
+ * */
 static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* pipeline_careful.c: events whose worker died are delivered alone, until the one that kills it is found. */
+/* pipeline_careful.c: events whose worker died are delivered one by one, until the one that kills
+ * it is found. */
 #include "pipeline_tests.h"
 
 static struct worker *crashed(struct rig *g, int i, const char *name)
@@ -26,10 +27,8 @@ static void of_two_consumers_only_one_delivers_a_careful_event_at_a_time(void **
         rig_pass(g, 50);
         rig_step(g, 1);
         assert_int_equal(a->sk->n, 1);
-        assert_int_equal(b->sk->n,
-                         /* also behind the second and third, which are claimed as the one before
-                          * settles */
-                         0);
+        /* Also at the second and third, which are claimed as the one before settles. */
+        assert_int_equal(b->sk->n, 0);
         rig_end(g, 0, 0, SINK_DELIVERED);
     }
     rig_step(g, 0);
@@ -50,8 +49,8 @@ static void careful_event_whose_sink_is_down_keeps_nobody_waiting_and_is_not_bur
     rig_end(g, 0, 0, SINK_DOWN);
     rig_step(g, 0);
     rig_step(g, 1);
-    assert_int_equal(b->sk->n, 1); /* the flag is free */
-    rig_crash(g, 1);               /* and b's event was the poison: a's has nothing to do with it */
+    assert_int_equal(b->sk->n, 1); /* nobody has the flag */
+    rig_crash(g, 1);               /* b's event was the poison, which has nothing to do with a's */
     rig_pass(g, 2000);
     a->sk->hold = false;
     assert_true(rig_run(g, 0, 20000));
@@ -94,7 +93,7 @@ static void poison_is_found_one_event_at_a_time(void **state)
         got[g->seen[i].seq] = true;
     for (int i = 1; i <= 10; i++)
         assert_true(got[i] == (i != poison_seq));
-    /* once in the crowd, then alone until its attempts are used up */
+    /* Once among others, then alone until its attempts are used up. */
     assert_in_range(crashes, 3, 5);
 }
 

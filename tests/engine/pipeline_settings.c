@@ -25,7 +25,7 @@ static void sink_that_wants_no_more_pauses_the_consumer_and_loses_nothing(void *
     rig_step(g, 0);
     rig_pass(g, 100000);
     rig_step(g, 0);
-    /* also after a delivery that was still in flight */
+    /* Also after the end of a delivery that was in flight. */
     assert_string_equal(rig_look(g).last_error, "paused: scripted");
     assert_int_equal(w->sk->n, 0);
     assert_int_equal(rig_look(g).inflight, 0);
@@ -110,7 +110,7 @@ static void worker_whose_settings_were_replaced_stands_by_until_they_are_back(vo
     assert_non_null(strstr(g->last_log, "standing by: "));
 
     int64_t looks = 0, until = g->mono + 120000 * MS_NS, next = 0;
-    for (; g->mono < until; looks++) { /* it sleeps, and asks ever less often */
+    for (; g->mono < until; looks++) { /* it sleeps, and asks less and less often */
         pipeline_wait(w->p, NULL, 0, &next);
         assert_true(next > g->mono && next <= g->mono + 15000 * MS_NS);
         rig_pass(g, (next - g->mono) / MS_NS + 1);
@@ -156,7 +156,7 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
     pipeline_drain(w->p, g->mono + 30000 * MS_NS);
     give_another_filter(g);
     rig_end(g, 0, 0, SINK_DELIVERED);
-    rig_step(g, 0); /* settles the first, and learns of it */
+    rig_step(g, 0); /* settles the first, and learns of the filter */
     rig_pass(g, 10000);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1); /* not cancelled */

@@ -10,8 +10,8 @@ static int fail_before, fail_after, turns;
 static int64_t slow_turn;
 static struct rig *slow_rig;
 
-/* flaky_turn fails before doing anything, or after everything was done: the two ways a commit can
- * be ambiguous. */
+/* flaky_turn fails before it does anything, or after it has done everything: the caller cannot tell
+ * which. */
 static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
@@ -64,7 +64,7 @@ static void sweep_finds_what_the_bell_missed(void **state)
     rig_emit(g, "a");
     turns = 0;
     rig_step(g, 0);
-    assert_int_equal(turns, 0); /* idle: not one query */
+    assert_int_equal(turns, 0); /* idle: not a single query */
     assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 1);
     assert_int_equal(deadline - g->mono, 30000 * MS_NS);
     rig_pass(g, 30000);
@@ -74,8 +74,7 @@ static void sweep_finds_what_the_bell_missed(void **state)
     close(broken_bell[1]);
 }
 
-/* dispatcher_has_the_numbers_of_its_document: as they show in what it does, on a clock that is
- * moved by hand. */
+/* The numbers are checked by what the pipeline does, on the rig's clock. */
 static void dispatcher_has_the_numbers_of_its_document(void **state)
 {
     struct rig *g = *state;
@@ -96,7 +95,7 @@ static void dispatcher_has_the_numbers_of_its_document(void **state)
     rig_step(g, 0);
     SAW(1);
 
-    /* batch 50: a batch that is gone grows no further */
+    /* batch 50: what was claimed grows no further */
     for (int n = 0; n < 150; n++)
         rig_emit(g, NULL);
     int64_t claims = pipeline_stats(w->p)->claims;
@@ -123,7 +122,7 @@ static void dispatcher_has_the_numbers_of_its_document(void **state)
     w->sk->answer_ctx = 1 + 150 + 1 + 1;
     rig_emit(g, "poison");
     for (int n = 0; n < 2000 && rig_look(g).dead == 0; n++) {
-        rig_emit(g, NULL); /* gets through, so the other's failure is its own */
+        rig_emit(g, NULL); /* this one gets through, so the other's failure is its own */
         rig_pass(g, 1000);
         rig_step(g, 0);
     }
@@ -139,7 +138,8 @@ static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=2s", "batch=2", NULL);
     make_flaky(w);
-    slow_turn = 3000; /* once: the lock was waited for; the lease counts from when it was got */
+    /* The turn waits for the lock once, and the lease counts from when it gets it. */
+    slow_turn = 3000;
     slow_rig = g;
     for (int i = 0; i < 6; i++)
         rig_emit(g, "a");
@@ -197,7 +197,7 @@ static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **st
     rig_emit(g, "a");
     rig_emit(g, "a");
     fail_after = 1;
-    assert_true(rig_run(g, 0, 20000)); /* the claim nobody knows of runs out */
+    assert_true(rig_run(g, 0, 20000)); /* the claim that nobody knows of runs out */
     SAW(1, 2);
 }
 
@@ -213,8 +213,8 @@ static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void
     SAW(1, 2, 3, 4);
 }
 
-/* The store says never again while a relay that stops has something with its sink. The simulator
- * found it. */
+/* The consumer is removed while a relay that stops has a delivery in flight. The simulator found
+ * this. */
 static void consumer_removed_while_draining_waits_for_what_flies(void **state)
 {
     struct rig *g = *state;
@@ -233,8 +233,8 @@ static void consumer_removed_while_draining_waits_for_what_flies(void **state)
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
 }
 
-/* Of two lost claims the later one is forgotten at once, and was the last to know of the key. The
- * simulator found it. */
+/* Of two lost claims the later one is forgotten at once, and with it the last that knew of the key.
+ * The simulator found this. */
 static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
 {
     struct rig *g = *state;
@@ -258,8 +258,8 @@ static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
     SAW(1, 2, 1, 3);
 }
 
-/* What is given back before a claim that we don't know of is parked, and so may be handed out at
- * once: not before what comes before it is settled. The simulator found it. */
+/* What is given back before a claim that we do not know of is parked, and could be handed out at
+ * once; but not before what precedes it is settled. The simulator found this. */
 static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
 {
     struct rig *g = *state;
@@ -272,7 +272,7 @@ static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(v
     pipeline_step(w->p); /* claims the first */
     pipeline_step(w->p); /* submits it, and claims the second */
     fail_after = 1;
-    pipeline_step(w->p); /* claims the third, and does not hear of it */
+    pipeline_step(w->p); /* claims the third, but does not hear of it */
     assert_int_equal(fail_after, 0);
     pipeline_drain(w->p, g->mono + 10000 * MS_NS);
     rig_pass(g, 1000);

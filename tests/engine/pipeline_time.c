@@ -1,4 +1,4 @@
-/* pipeline_time.c: leases, drains, crashes, and how often it looks. */
+/* pipeline_time.c: leases, drains and crashes, and how often a pipeline looks for work. */
 #include "pipeline_tests.h"
 
 static void slow_sink_keeps_its_lease(void **state)
@@ -56,7 +56,7 @@ static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
     rig_pass(g, 2000); /* stopped for the whole lease */
     rig_run(g, 1, 1000);
     SAW(1, 2);
-    /* its delivery gets through after all: a repeat, with the same id */
+    /* Its delivery gets through after all, as a repeat with the same id. */
     rig_end(g, 0, 0, SINK_DELIVERED);
     a->sk->hold = false;
     rig_step(g, 0);
@@ -112,7 +112,7 @@ static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **sta
     rig_start(g, 0);
     assert_true(rig_run(g, 0, 1000));
     assert_int_equal(g->n_seen, 3);
-    /* cancelling is no attempt */
+    /* a cancelled delivery is no attempt */
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(g->seen[i].attempt, 1);
     assert_int_equal(rig_look(g).delivered, 3);
@@ -144,7 +144,8 @@ static void without_a_bell_it_looks_every_20_ms(void **state)
     int64_t deadline;
     rig_step(g, 0);
     pipeline_wait(w->p, fds, 4, &deadline);
-    assert_int_equal((deadline - g->mono) / MS_NS, 20); /* no bell in memory: it polls */
+    /* A store in memory has no bell, so it polls. */
+    assert_int_equal((deadline - g->mono) / MS_NS, 20);
 }
 
 static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **state)
@@ -153,7 +154,7 @@ static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **sta
     struct worker *w = rig_worker(g, 0, NULL);
     rig_emit(g, "1");
     w->sk->hold = true;
-    rig_step(g, 0); /* the event is with the sink, and a look for more found nothing */
+    rig_step(g, 0); /* the sink has the event, and there are no more */
     assert_int_equal(w->sk->n, 1);
     assert_false(pipeline_stats(w->p)->through);
     rig_end(g, 0, 0, SINK_DELIVERED);
@@ -161,7 +162,7 @@ static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **sta
     assert_true(pipeline_stats(w->p)->through); /* and no time has passed */
 }
 
-/* what_is_set_wins_over_a_preset: before it and behind it. */
+/* Whether it is set before the preset or after it. */
 static void what_is_set_wins_over_a_preset(void **state)
 {
     struct consumer c;
@@ -192,7 +193,7 @@ static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
         rig_emit(g, NULL);
     struct worker *w = rig_worker(g, 0, "batch=40", "concurrency=30", "order=none", NULL);
     w->sk->hold = true;
-    /* each takes two seconds: a reason to claim less, but not less than that */
+    /* Each takes two seconds, which is a reason to claim less, but not less than that. */
     while (g->n_seen < 600) {
         rig_step(g, 0);
         rig_pass(g, 2000);

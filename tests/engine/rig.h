@@ -1,5 +1,5 @@
-/* rig.h: pipelines on a store in memory, with a clock that the test moves and a sink that does as it
- * is told. */
+/* rig.h: pipelines on a store in memory, with a clock that the test moves and a sink that does as
+ * it is told. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 
@@ -18,8 +18,8 @@
 
 struct rig;
 
-/* The model sink keeps what it accepted until the test ends it, or, with `answer`, ends it at once
- * from drive. */
+/* The model sink keeps deliveries until the test ends them or, if it has an `answer`, until it is
+ * driven. */
 struct model {
     struct sink base;
     struct rig *g;
@@ -86,7 +86,7 @@ void rig_emit(struct rig *g, const char *key);
 void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
 /* rig_step steps worker i until it has nothing more to do at this time. */
 void rig_step(struct rig *g, int i);
-/* rig_end ends the k-th delivery that is with worker i's sink. */
+/* rig_end ends the k-th delivery that worker i's sink has. */
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
 /* rig_run steps worker i and moves the clock until it is through, for at most `ms`. It returns
  * whether it is. */

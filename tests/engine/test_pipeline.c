@@ -18,7 +18,8 @@ static enum sink_status fatal(struct model *m, const struct delivery *d)
     return SINK_FATAL;
 }
 
-/* later_nine_times: what keeps the event is its stream, say; it clears up at last. */
+/* later_nine_times has the first event wait, as for a stream that takes nothing, until that clears
+ * up. */
 static enum sink_status later_nine_times(struct model *m, const struct delivery *d)
 {
     if (d->ev->seq != 1 || m->answer_ctx == 9)
@@ -164,7 +165,7 @@ static void sink_that_is_down_burns_no_attempt_and_changes_no_order(void **state
     w->sk->answer_ctx = 3;
     for (int i = 0; i < 6; i++)
         rig_emit(g, i % 2 ? "a" : "b");
-    assert_false(rig_run(g, 0, 60000)); /* a minute: leases are kept, nothing is given up */
+    assert_false(rig_run(g, 0, 60000)); /* for a minute, leases are kept and nothing is given up */
     SAW(1, 2);
     assert_true(pipeline_stats(w->p)->down);
     assert_int_equal(pipeline_stats(w->p)->retried + pipeline_stats(w->p)->lost, 0);

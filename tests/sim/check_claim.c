@@ -150,8 +150,8 @@ void check_extended(struct sim *w, const struct deed *by, const struct batch *b,
     if (!check_honoured(w, by, k, lost, "extended"))
         return;
     k->mono_until = w->mono + SIM_LEASE * MS_NS;
-    /* Within a transaction the new lease counts only once that has committed; until then the old one
-     * does. */
+    /* Within a transaction the new lease counts only once that has committed; until then the old
+     * one does. */
     if (!by->in_tx)
         k->until_least = by->wall + SIM_LEASE;
 }

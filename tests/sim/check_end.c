@@ -84,8 +84,8 @@ static void count_effect(struct sim *w, int handler, int consumer, int n)
     w->totals->effects++;
 }
 
-/* check_effects checks that each delivered event took effect once in the database, and at least once
- * outside of it (G8). */
+/* check_effects checks that each delivered event took effect once in the database, and at least
+ * once outside of it (G8). */
 static void check_effects(struct sim *w, int c)
 {
     const struct subject *s = &w->subject[c];

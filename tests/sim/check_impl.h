@@ -5,7 +5,8 @@
 
 #include "sim.h"
 
-/* The simulator's clock ticks whenever it is looked at, so it has moved on since the engine looked. */
+/* The simulator's clock ticks whenever it is looked at, so it has moved on since the engine looked.
+ * */
 #define SLACK (20 * MS_NS)
 
 static inline const char *check_name(const struct sim *w, int c)
