@@ -290,7 +290,7 @@ static void many_that_fail_among_others_are_buried(void **state)
  * good one. */
 static int64_t bad_share, kinds_end; /* from this seq on there are none */
 
-/* is_bad scatters the bad ones, so that there are long runs of them. */
+/* is_bad scatters the bad ones without a pattern, so that there are long runs of them. */
 static bool is_bad(int64_t seq)
 {
     return seq < kinds_end &&

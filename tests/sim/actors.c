@@ -51,8 +51,8 @@ static void told(struct sim *w, struct producer *p, enum told what)
     p->open = false;
 }
 
-/* finish decides what became of a commit whose producer died before the answer: it happened, or it
- * did not. */
+/* finish ends a producer's transaction. Sometimes the producer dies before the answer, and does not
+ * know whether the commit happened. */
 static void finish(struct sim *w, struct producer *p)
 {
     struct error err;

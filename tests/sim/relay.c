@@ -40,8 +40,8 @@ static void configure(struct sim *w, struct pipe *q, const struct subject *s)
     q->c.start_seq = s->start_seq;
 }
 
-/* handlers gives the handlers of a consumer. The second acts outside if the kind is `each`. The
- * inbox goes by their names. */
+/* make_handlers makes the handlers of c. The second acts outside if the kind is `each`. The inbox
+ * goes by their names. */
 static void make_handlers(struct sim *w, struct relay *r, int c)
 {
     static char names[SIM_CONSUMERS][SIM_HANDLERS][8];
@@ -116,7 +116,8 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     return pipeline_register(q->p, err);
 }
 
-/* insist brings back settings that were replaced, as only an operator can. */
+/* insist tries to bring back settings that were replaced, as only an operator may, and tells
+ * whether it did. */
 static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 {
     char retry[RETRY_TEXT];

@@ -26,8 +26,8 @@ static struct sending sending(const struct sim *w, int c)
     return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
 }
 
-/* out tells whether a delivery was sent while the sink was out. Such a delivery fails in whatever
- * way; one that was sent before arrives. */
+/* out gives the answer to a delivery by when it was sent. While the sink is out it fails, in one
+ * way or another; what was sent before arrives. */
 static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
 {
     if (!sent->outage)

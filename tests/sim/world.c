@@ -166,7 +166,7 @@ static bool begin(struct sim *w)
 
 /* ---- healing ---- */
 
-/* through runs relay 0 until it has nothing left to do for c. */
+/* through tells whether relay 0 has nothing left to do for c. */
 static bool through(struct sim *w, int c)
 {
     const struct pipe *q = &w->relay[0].pipe[c];
