@@ -56,8 +56,10 @@ static int in_a_file(void **state)
     if (!mkdtemp(dir))
         return -1;
     snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
-    if (outbox_open(url, &o, &ob, &err) != 0)
-        return print_error("%s\n", err.text), -1;
+    if (outbox_open(url, &o, &ob, &err) != 0) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
     *state = ob;
     return 0;
 }

@@ -29,8 +29,10 @@ static int fresh(void **state)
     if (!st)
         return -1;
     store_close(st);
-    if (outbox_open(pg_url(), NULL, &ob, &err) != 0)
-        return print_error("%s\n", err.text), -1;
+    if (outbox_open(pg_url(), NULL, &ob, &err) != 0) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
     *state = ob;
     return 0;
 }

@@ -51,7 +51,9 @@ static void every_secret_signs_and_each_verifies(void **state)
         m.body = STR("{\"a\": 1}");
         signature_keys_free(keys);
     }
-    free(id), free(stamp), free(signature);
+    free(id);
+    free(stamp);
+    free(signature);
 }
 
 static void secret_headers_are_sent_and_never_repeated(void **state)
@@ -125,7 +127,8 @@ static void changed_secrets_and_headers_count_without_a_restart(void **state)
          *after = value_of(f, 1, "\nwebhook-signature: ");
     assert_null(strchr(before, ' '));
     assert_non_null(strchr(after, ' '));
-    free(before), free(after);
+    free(before);
+    free(after);
     sink_tmp_write(f->secrets, "s3cr3t");
     f->rig.ahead_ns += 2 * SECOND;
     for (int i = 0; i < 2; i++) { /* also when it is read again, unchanged */

@@ -111,10 +111,14 @@ struct store *pg_fresh(const struct store_options *opt, bool clock)
     bool created;
     snprintf(schema, sizeof schema, "ob_%d_%d", (int)getpid(), ++n);
     snprintf(url, sizeof url, "%s&schema=%s", server(), schema);
-    if (store_open(url, opt, &st, &err) != 0)
-        return print_error("%s\n", err.text), NULL;
-    if (st->ops->init(st, &created, &err) != 0)
-        return print_error("%s\n", err.text), NULL;
+    if (store_open(url, opt, &st, &err) != 0) {
+        print_error("%s\n", err.text);
+        return NULL;
+    }
+    if (st->ops->init(st, &created, &err) != 0) {
+        print_error("%s\n", err.text);
+        return NULL;
+    }
     if (clock) {
         PGconn *db = pg_connect();
         share_clock(db);

@@ -1,6 +1,5 @@
 /* The sink contract on webhooks, and what only they promise: where they connect to. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "http_rig.h"
 

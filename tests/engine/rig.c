@@ -32,8 +32,10 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
     size_t k = 0;
     while (k < n && m->n < m->capacity) {
         m->d[m->n++] = d[k++];
-        if (m->busy_ms)
-            rig_pass(m->g, m->busy_ms), model_end(m, 0, SINK_DELIVERED);
+        if (m->busy_ms) {
+            rig_pass(m->g, m->busy_ms);
+            model_end(m, 0, SINK_DELIVERED);
+        }
     }
     return k;
 }

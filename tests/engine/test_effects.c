@@ -337,9 +337,13 @@ static void work_late(struct store *st)
     mood.late = false;
     mood.disturbed++;
     rig_pass(mood.g, 2500);
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        if (smiths[i].p && smiths[i].work != st)
-            pipeline_ring(smiths[i].p), step(i);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        bool another = smiths[i].p && smiths[i].work != st;
+        if (!another)
+            continue;
+        pipeline_ring(smiths[i].p);
+        step(i);
+    }
 }
 
 /* run_through steps worker i until nothing is left, and moves the clock to when it wants to be
@@ -491,8 +495,10 @@ static void run(struct rig *g)
                      "PRIMARY KEY AUTOINCREMENT)",
                      NULL, NULL, NULL) != SQLITE_OK)
         fail_msg("no table");
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        describe(&smiths[i].c), begin_work(i);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        describe(&smiths[i].c);
+        begin_work(i);
+    }
     for (int i = 0; i < 400; i++)
         one_thing(g, &emitted);
     for (int i = 0; i < RIG_PIPELINES; i++)
@@ -515,8 +521,10 @@ static void run(struct rig *g)
     if (!through)
         fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
     check(g, emitted);
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        vanish(i), consumer_release(&smiths[i].c);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        vanish(i);
+        consumer_release(&smiths[i].c);
+    }
 }
 
 static void seeds(const char *order, const char *lanes, const char *batch, size_t handlers)

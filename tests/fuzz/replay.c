@@ -35,8 +35,10 @@ int main(int argc, char **argv)
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
     if (!report)
         abort();
-    if (!dir)
-        return fprintf(stderr, "usage: replay DIRECTORY\n"), 64;
+    if (!dir) {
+        fprintf(stderr, "usage: replay DIRECTORY\n");
+        return 64;
+    }
     while ((entry = readdir(dir))) {
         char path[PATH_MAX];
         if (entry->d_name[0] == '.')

@@ -216,10 +216,12 @@ static void emit_in_own_transaction(outbox *ob, bool commit)
         return;
     bool both = clean(outbox_emit(ob, &m, &r[0], &err), &err, "emit") &&
                 clean(outbox_emit(ob, &m, &r[1], &err), &err, "emit");
-    if (!both || !commit)
+    if (!both || !commit) {
         outbox_rollback(ob);
-    else if (clean(outbox_commit(ob, &err), &err, "outbox_commit"))
-        note(&r[0]), note(&r[1]);
+    } else if (clean(outbox_commit(ob, &err), &err, "outbox_commit")) {
+        note(&r[0]);
+        note(&r[1]);
+    }
 }
 
 static void emit_through_callers_connection(outbox *ob)

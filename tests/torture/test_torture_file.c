@@ -177,8 +177,10 @@ static void every_allocation_of_the_file_sink_may_fail(void **state)
             snprintf(where, sizeof where, "allocation %ld", ++at);
             fail_arm(FAIL_OURS, at, mode);
             bool started = start(&r, &err);
-            if (started)
-                rig_emit(r.g, "a"), rig_run(r.g, 0, 1000);
+            if (started) {
+                rig_emit(r.g, "a");
+                rig_run(r.g, 0, 1000);
+            }
             hit = fail_disarm();
             if (!started && err.code != ERR_NOMEM)
                 fail_msg("%s: %s", where, err.text);
