@@ -6,7 +6,7 @@
 #include "base/buf.h"
 
 /* normal_events appends the patterns sorted, each once, with ", " between; nothing if one of them
- * takes every type. PostgreSQL has the same in functions/normal_events.sql. */
+ * takes every type. PostgreSQL has the same in internal/normal_events.sql. */
 void normal_events(const char *events, struct buf *out);
 /* normal_where appends a predicate that filter_new has taken, with one blank between words and none
  * inside of parentheses. */

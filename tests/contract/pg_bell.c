@@ -70,7 +70,7 @@ static int64_t bell_locks(PGconn *db)
 {
     return pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
                          "AND mode = 'ExclusiveLock' AND pid <> pg_backend_pid() "
-                         "AND (classid::bigint << 32 | objid::bigint) = bell_key()");
+                         "AND (classid::bigint << 32 | objid::bigint) = _bell_key()");
 }
 
 static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **state)
@@ -130,8 +130,8 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     pass(10);
     assert_int_equal(look_on(g, g->st, "a", NULL), 0); /* holds the lock now */
     pg_do(db,
-          "ALTER FUNCTION idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE "
-          "FUNCTION idle(consumer, boolean, "
+          "ALTER FUNCTION _idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE "
+          "FUNCTION _idle(consumer, boolean, "
           "timestamptz, OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE "
           "plpgsql STABLE AS $$BEGIN SELECT q.* "
           "INTO idle, due, through FROM %s.idle_quick($1, $2, $3) q; PERFORM "
