@@ -213,8 +213,8 @@ class References(unittest.TestCase):
                     self.assertTrue(has_test(name, case), "no such test")
 
     def test_a_test_that_does_not_exist_would_be_noticed(self):
-        self.assertTrue(has_test("contract/store_claim.c", "live_claim_is_never_stolen"))
-        self.assertFalse(has_test("contract/store_claim.c", "live_claim_is_never"))
+        self.assertTrue(has_test("contract/store_lease.c", "live_claim_is_never_stolen"))
+        self.assertFalse(has_test("contract/store_lease.c", "live_claim_is_never"))
         self.assertFalse(has_test("contract/store.c", "must"))
         self.assertFalse(has_test("scenario/test_docs.py", "test_a_test_that_does_not"))
 
