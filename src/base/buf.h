@@ -8,9 +8,9 @@
 
 #include "base/str.h"
 
-/* (1) n <= cap. (2) After an append that failed, `failed` stays set until buf_clear, and the content
- * is as it was before that append: callers append freely and check once. (3) full implies failed:
- * the ceiling was reached, not the end of memory, so trying again later is no use. */
+/* (1) n <= cap. (2) After an append that failed, `failed` stays set until buf_clear, and the
+ * content is as it was before that append: callers append freely and check once. (3) full implies
+ * failed: the ceiling was reached, not the end of memory, so trying again later is no use. */
 struct buf {
     char *p;
     size_t n, cap;

@@ -10,8 +10,8 @@ static inline bool char_is_control(char c)
     return (unsigned char)c < 0x20 || c == 0x7f;
 }
 
-/* char_is_c1 says whether the UTF-8 character at p is a C1 control character, which a terminal takes
- * for an escape sequence. Another byte, if only the NUL of a string, must follow p[0]. */
+/* char_is_c1 says whether the UTF-8 character at p is a C1 control character, which a terminal
+ * takes for an escape sequence. Another byte, if only the NUL of a string, must follow p[0]. */
 static inline bool char_is_c1(const char *p)
 {
     return (unsigned char)p[0] == 0xc2 && (unsigned char)p[1] < 0xa0;

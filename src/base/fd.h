@@ -6,8 +6,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host has closed one
- * of those: what is meant for standard output must not end up in it. Passes -1 on. */
+/* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host has closed
+ * one of those: what is meant for standard output must not end up in it. Passes -1 on. */
 static inline int fd_above_stdio(int fd)
 {
     if (fd < 0 || fd > 2)

@@ -26,8 +26,8 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its new
- * beginning. */
+/* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its
+ * new beginning. */
 static char *trim(char *p, char *end)
 {
     while (p < end && is_space(*p))

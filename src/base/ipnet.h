@@ -16,16 +16,17 @@ struct ipnet {
 };
 
 /* ipnet_parse reads 10.0.0.0/8, fd00::/8, or an address alone. An address with bits set behind its
- * prefix is refused: it is a typing mistake, and what was meant is not ours to guess. ERR_CONFIG. */
+ * prefix is refused: it is a typing mistake, and what was meant is not ours to guess.
+ * ERR_CONFIG. */
 int ipnet_parse(const char *text, struct ipnet *ret, struct error *err);
 
 /* ipnet_holds says whether an address is in the network. A mapped IPv4 address (::ffff:10.0.0.1)
  * counts as the IPv4 address that it is. */
 bool ipnet_holds(const struct ipnet *net, const struct sockaddr *sa);
 
-/* ipnet_special says what kind of address one that is not public is: "loopback", "private", ...; NULL
- * if it is public. An address that carries an IPv4 address (mapped, NAT64, 6to4) is of the kind of
- * that one. Unknown kinds are not public. */
+/* ipnet_special says what kind of address one that is not public is: "loopback", "private", ...;
+ * NULL if it is public. An address that carries an IPv4 address (mapped, NAT64, 6to4) is of the
+ * kind of that one. Unknown kinds are not public. */
 const char *ipnet_special(const struct sockaddr *sa);
 #define IPNET_LOOPBACK "loopback"
 

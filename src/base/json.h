@@ -31,10 +31,10 @@ struct json {
 };
 
 /* json_parse checks that text is exactly one JSON value (RFC 8259) with white space around it, in
- * valid UTF-8 (no surrogates, no overlong forms, no raw NUL), with well-formed escapes (\uD800 alone
- * is allowed by the RFC, and here), nested at most JSON_MAX_DEPTH. Returns 0 and *ret, or -1 with a
- * short English reason in *why ("unexpected 'x'", "unfinished string", "invalid UTF-8") and the
- * offset of the byte in *at. why, at and ret may be NULL. */
+ * valid UTF-8 (no surrogates, no overlong forms, no raw NUL), with well-formed escapes (\uD800
+ * alone is allowed by the RFC, and here), nested at most JSON_MAX_DEPTH. Returns 0 and *ret, or -1
+ * with a short English reason in *why ("unexpected 'x'", "unfinished string", "invalid UTF-8") and
+ * the offset of the byte in *at. why, at and ret may be NULL. */
 int json_parse(struct str text, struct json *ret, const char **why, size_t *at);
 
 /* json_get finds member `name` of an object that json_parse accepted. Names are compared after

@@ -7,15 +7,16 @@
 
 enum log_level { LOG_DEBUG_ = 0, LOG_INFO_ = 1, LOG_WARN_ = 2, LOG_ERROR_ = 3 };
 
-/* The event a line is about, for readers of fields; the text says it as well. key is "" if the event
- * has none. */
+/* The event a line is about, for readers of fields; the text says it as well. key is "" if the
+ * event has none. */
 struct log_about {
     const char *event_id, *type, *key;
     int attempt;
 };
 
 struct log {
-    /* write takes one line, without its line feed, in the thread that logs. consumer may be NULL. */
+    /* write takes one line, without its line feed, in the thread that logs. consumer may be
+     * NULL. */
     void (*write)(void *ctx, enum log_level level, const char *consumer, const char *text);
     void *ctx;
     atomic_int least; /* enum log_level; lower ones are not even formatted; any thread may set it */

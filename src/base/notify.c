@@ -79,7 +79,7 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     if (n->fd < 0)
         return;
 
-    char text[1024];
+    char text[1024] = "";
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
