@@ -42,32 +42,35 @@ static bool has_telemetry(struct str payload)
     return json_get(object, STR("_telemetry"), &found);
 }
 
-/* is_object says whether the payload, which is JSON, is an object. */
-static bool is_object(struct str payload)
+/* object_end returns the closing brace of the payload, which only blanks can follow; NULL if it is
+ * no object. */
+static const char *object_end(struct str payload)
 {
     size_t first = 0;
     while (first < payload.n && is_blank(payload.p[first]))
         first++;
-    return first < payload.n && payload.p[first] == '{';
+    bool opens = first < payload.n && payload.p[first] == '{';
+    if (!opens)
+        return NULL;
+    return memrchr(payload.p + first, '}', payload.n - first);
 }
 
 /* add_with_headers embeds an object with the headers as its last member. */
-static void add_with_headers(struct buf *b, struct str object, struct str headers)
+static void add_with_headers(struct buf *b, struct str object, const char *brace,
+                             struct str headers)
 {
-    size_t brace = object.n - 1; /* the last one, which only blanks can follow */
-    while (object.p[brace] != '}')
-        brace--;
-    size_t last = brace - 1; /* the last byte inside, or the opening brace */
-    while (is_blank(object.p[last]))
+    const char *last = brace - 1; /* the last byte inside, or the opening brace */
+    while (is_blank(*last))
         last--;
-    bool empty = object.p[last] == '{';
+    bool empty = *last == '{';
 
-    buf_add(b, object.p, brace);
+    size_t before = (size_t)(brace - object.p);
+    buf_add(b, object.p, before);
     if (!empty)
         ADD(b, ",");
     ADD(b, "\"_telemetry\":");
     buf_addstr(b, headers);
-    buf_add(b, object.p + brace, object.n - brace);
+    buf_add(b, brace, object.n - before);
 }
 
 /* add_payload embeds the payload, with the headers in it if it has room for them: if it is an
@@ -79,10 +82,13 @@ static void add_payload(struct buf *b, const struct event *ev)
         ADD(b, "null");
         return;
     }
+
+    const char *brace = NULL;
     bool has_headers = ev->headers.p && !str_is(ev->headers, "{}");
-    bool has_room = has_headers && is_object(payload) && !has_telemetry(payload);
-    if (has_room)
-        add_with_headers(b, payload, ev->headers);
+    if (has_headers)
+        brace = object_end(payload);
+    if (brace && !has_telemetry(payload))
+        add_with_headers(b, payload, brace, ev->headers);
     else
         buf_addstr(b, payload);
 }

@@ -5,8 +5,8 @@
 #include "base/buf.h"
 #include "event/event.h"
 
-/* envelope_write appends one JSON object without a line feed, with exactly these keys in this order,
- * absent ones null:
+/* envelope_write appends one JSON object without a line feed, with exactly these keys in this
+ * order, absent ones null:
  *     event_id, topic, aggregate_kind, aggregate_id, entity_version, payload, stream_id,
  *     committed_at
  * stream_id is the name of the stream, since the number of an entry is known only once it was

@@ -64,8 +64,8 @@ struct event_limits {
     int64_t now;         /* wall ms */
 };
 
-/* event_check refuses an event that may not be emitted: ERR_INVALID with a text that says which part
- * is wrong, how, and where. */
+/* event_check refuses an event that may not be emitted: ERR_INVALID with a text that says which
+ * part is wrong, how, and where. */
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err);
 
 /* event_check_stored refuses an event that no sink can be given, because it got past every check:
@@ -74,8 +74,8 @@ int event_check(const struct new_event *ev, const struct event_limits *limits, s
  * here: this runs for every delivery. */
 int event_check_stored(const struct event *ev, struct error *err);
 
-/* event_check_inbox refuses a handler's name or a key that the inbox cannot have: one that is empty,
- * too long, not UTF-8, or has a NUL. */
+/* event_check_inbox refuses a handler's name or a key that the inbox cannot have: one that is
+ * empty, too long, not UTF-8, or has a NUL. */
 int event_check_inbox(struct str handler, struct str key, struct error *err);
 
 /* event_key hashes an aggregate to the number that lanes and order go by; 0 if and only if the

@@ -10,9 +10,9 @@
 
 struct filter;
 
-/* filter_new compiles a filter, which the caller frees. `events` is a list of patterns, separated by
- * commas, with white space around them ignored; NULL or "" means all. `where` is a predicate; NULL
- * or "" means all, else
+/* filter_new compiles a filter, which the caller frees. `events` is a list of patterns, separated
+ * by commas, with white space around them ignored; NULL or "" means all. `where` is a predicate;
+ * NULL or "" means all, else
  *     expr    := term { "or" term }
  *     term    := factor { "and" factor }
  *     factor  := "not" factor | "(" expr ")" | path "=" literal | path "!=" literal |
