@@ -11,9 +11,9 @@
  *
  * The candidates are locked, and rows that others have locked are skipped. They are picked once,
  * before the update starts: of a plain `key IN (SELECT ... LIMIT n)` the planner may run the inner
- * part again for each row, which locks the next n, and claims more rows than wanted. The place keeps
- * their order, which RETURNING does not. NO KEY UPDATE is the lock that an UPDATE of other columns
- * takes; FOR UPDATE would also skip rows that a foreign key is being checked against. */
+ * part again for each row, which locks the next n, and claims more rows than wanted. The place
+ * keeps their order, which RETURNING does not. NO KEY UPDATE is the lock that an UPDATE of other
+ * columns takes; FOR UPDATE would also skip rows that a foreign key is being checked against. */
 #include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
