@@ -66,11 +66,12 @@ static int fail(PGconn *conn, const PGresult *res, struct error *err)
     const char *message = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     if (!message)
         message = PQerrorMessage(conn);
-    bool lost = PQstatus(conn) != CONNECTION_OK || !state;
-    enum err_code code = lost ? ERR_UNAVAILABLE : code_of(state);
-
     if (!state)
-        return err_fate(err, code, fate_of(code), 0, "could not claim rows: %s", message);
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "could not claim rows: %s", message);
+
+    enum err_code code = code_of(state);
+    if (PQstatus(conn) != CONNECTION_OK)
+        code = ERR_UNAVAILABLE;
     return err_fate(err, code, fate_of(code), 0, "could not claim rows: %s (SQLSTATE %s)", message,
                     state);
 }
