@@ -96,7 +96,7 @@ static void share_clock(PGconn *db)
     }
     pg_do(
         db,
-        "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT "
+        "CREATE OR REPLACE FUNCTION _clock() RETURNS timestamptz LANGUAGE sql STABLE AS $$SELECT "
         "timestamptz 'epoch' + "
         "(SELECT sum(get_byte(b, %d + i)::bigint << (8 * i)) FROM generate_series(0, 7) i, (SELECT "
         "pg_read_binary_file('%s') AS b) f)::bigint * interval '1 millisecond'$$",

@@ -57,7 +57,7 @@ static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **s
         pg_number(
             db,
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
-            "AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = bell_key()"),
+            "AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = _bell_key()"),
         0);
     PQfinish(db);
 }
@@ -101,8 +101,8 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     pass(10);
     assert_int_equal(look_on(g, g->st, "a", NULL), 0); /* holds the lock now */
     pg_do(db,
-          "ALTER FUNCTION idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE "
-          "FUNCTION idle(consumer, boolean, "
+          "ALTER FUNCTION _idle(consumer, boolean, timestamptz) RENAME TO idle_quick; CREATE "
+          "FUNCTION _idle(consumer, boolean, "
           "timestamptz, OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE "
           "plpgsql STABLE AS $$BEGIN SELECT q.* "
           "INTO idle, due, through FROM %s.idle_quick($1, $2, $3) q; PERFORM "
@@ -217,7 +217,7 @@ static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(v
     store_close(holder);
     while (pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = "
                          "'ExclusiveLock' AND "
-                         "(classid::bigint << 32 | objid::bigint) = bell_key()") > 0) {}
+                         "(classid::bigint << 32 | objid::bigint) = _bell_key()") > 0) {}
     assert_int_equal(look_on(g, listener, "b", &nap), 0);
     assert_int_equal(nap, 0);
     pg_do(db, "INSERT INTO event (type) VALUES ('y')");

@@ -437,7 +437,7 @@ class Hostile(PgCase):
         f, = self.sql("SELECT p.oid::regproc::text FROM pg_proc p WHERE proname LIKE 'adopted\\_%%'".replace("%%", "%"))[0]
         for statement in (f"CREATE TRIGGER other AFTER UPDATE ON mallory.old FOR EACH ROW EXECUTE FUNCTION {f}()",
                           "CREATE TABLE mallory.other (LIKE mallory.old); CREATE TRIGGER other AFTER INSERT ON mallory.other "
-                          f"FOR EACH ROW EXECUTE FUNCTION {f}()", "SELECT outbox.adopt_tenant('x')"):
+                          f"FOR EACH ROW EXECUTE FUNCTION {f}()", "SELECT outbox._adopt_tenant('x')"):
             with self.subTest(statement), self.assertRaises(psycopg2.errors.InsufficientPrivilege):
                 self.act(statement)
 

@@ -49,7 +49,7 @@ static void heard(struct pg_store *st)
 /* squatted asks who is in the way. */
 static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_squatters()", "");
+    PGresult *r = pg_query(st, err, "SELECT @schema@._bell_squatters()", "");
     if (!r)
         return -1;
     snprintf(st->squatter, sizeof st->squatter, "%s", PQgetvalue(r, 0, 0));

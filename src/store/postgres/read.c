@@ -23,9 +23,9 @@
     "ORDER BY i.seq OFFSET 0) AS e " \
     "WHERE pg_visible_in_snapshot(late.xid, $3::pg_snapshot)"
 #define WANTED \
-    " AND ((SELECT @schema@.type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
-    "@schema@.type_like($7))::text[])) AND " \
-    "@schema@.lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
+    " AND ((SELECT @schema@._type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
+    "@schema@._type_like($7))::text[])) AND " \
+    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
 #define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
 #define BOTH(filter) \
     "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED \
@@ -36,7 +36,7 @@ static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] =
 static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  ", e.attempts::bigint, e.careful::int::bigint, "
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
-                                 "FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
+                                 "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
 static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                        int lane, const struct pg_window *w, size_t max, struct error *err)

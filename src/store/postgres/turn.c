@@ -1,4 +1,4 @@
-/* turn.c: handing out work. What happens is in sql/postgres/functions/turn.sql; here are its
+/* turn.c: handing out work. What happens is in sql/postgres/internal/turn.sql; here are its
  * parameters, its answer, and the events that belong to it, read ahead where possible. */
 #include <stdlib.h>
 
@@ -86,42 +86,47 @@ static void known_array(const struct claim_request *req, struct buf *b)
 
 /* ---- the call ---- */
 
-/* The columns of its answer. */
-enum {
-    C_LOST,
-    C_PAUSED,
-    C_CHANGED,
-    C_BUSY,
-    C_THROUGH,
-    C_SKIPPED,
-    C_CAREFUL_DUE,
-    C_CRASHED,
-    C_BURIED,
-    C_WAIT,
-    C_NOW,
-    C_EPOCH,
-    C_LANE,
-    C_N,
-    C_CAREFUL,
-    C_HELD,
-    C_SEEN,
-    C_FLOOR,
-    C_TARGET,
-    C_FROM,
-    C_TO,
-    C_END
-};
-#define TURN_SQL \
-    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, " \
-    "wait_ms, now_ms, epoch, lane, n, " \
-    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, " \
-    "$3, $4, $5::pg_catalog.jsonb, " \
-    "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, " \
-    "$21, $22, $23, " \
-    "@version@, $24::pg_catalog.jsonb)"
-#define TURN_TYPES "ssiisiiiiibbississisiiis"
-/* Effects of the application's are settled in their own transaction: every name has its schema. */
-static const char turn_sql[] = PG_NAMED TURN_SQL;
+/* The answer's columns: the attributes of the type _answer. */
+#define ANSWER(COLUMN) \
+    COLUMN(lost) \
+    COLUMN(paused) \
+    COLUMN(changed) \
+    COLUMN(busy) \
+    COLUMN(through) \
+    COLUMN(skipped) \
+    COLUMN(careful_due) \
+    COLUMN(crashed) \
+    COLUMN(buried) \
+    COLUMN(wait_ms) \
+    COLUMN(now_ms) \
+    COLUMN(epoch) \
+    COLUMN(lane) \
+    COLUMN(n) \
+    COLUMN(careful) \
+    COLUMN(held) \
+    COLUMN(seen) \
+    COLUMN(floor) \
+    COLUMN(target) \
+    COLUMN(from_seq) \
+    COLUMN(to_seq) \
+    COLUMN(window_end)
+
+#define ANSWER_NUMBER(name) A_##name,
+enum { ANSWER(ANSWER_NUMBER) A_end };
+
+/* A parameter for each attribute of the types _settlement, _request and _ahead, in their order.
+ * Where effects of the application are settled, its search_path is in force, so every name has its
+ * schema. */
+#define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
+#define SETTLEMENT_TYPES "iisis"
+#define REQUEST_TYPES "iiiibbississ"
+#define AHEAD_TYPES "isiii"
+
+static const char turn_sql[] = PG_NAMED
+    "SELECT t.* FROM @schema@._turn($1, $2, @version@, "
+    "ROW($3, $4, $5, $6, $7), "
+    "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
+    "ROW($20, $21, $22, $23, $24)) t";
 
 /* pull_next: the turn has pulled in what a wrong clock parked, if that was due. Else whoever waits
  * comes back when it is. */
@@ -165,15 +170,19 @@ static PGresult *call(struct turning *t, const struct settlement *s,
     buf_init(&marks, SETTLE_BYTES);
     known_array(req, &known);
     if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
-        bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0,
-                       tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
-                       q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
-                       pull_due(&st->pull, clock_mono(st->opt.clock)), (int64_t)q->lane_hint,
-                       known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
-                       q->events ? q->events : "", q->where ? q->where : "",
-                       use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
-                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0),
-                       use ? (int64_t)t->c.n : INT64_C(0), marked ? marks.p : NULL);
+        bad = pg_start(
+            st, err, turn_sql, TURN_TYPES, consumer, owner,
+            /* settlement */
+            s ? s->b->epoch : 0, tried(s), out.p, s ? s->release_from : 0, marked ? marks.p : NULL,
+            /* request */
+            (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful,
+            q->parked_first, pull_due(&st->pull, clock_mono(st->opt.clock)), (int64_t)q->lane_hint,
+            known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+            q->events ? q->events : "", q->where ? q->where : "",
+            /* read ahead */
+            use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
+            use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0),
+            use ? (int64_t)t->c.n : INT64_C(0));
     buf_release(&marks);
     buf_release(&out);
     buf_release(&known);
@@ -188,15 +197,15 @@ static PGresult *call(struct turning *t, const struct settlement *s,
 
 static void take_hint(const PGresult *r, struct claim_hint *h)
 {
-    h->paused = pg_true(r, 0, C_PAUSED);
-    h->changed = pg_true(r, 0, C_CHANGED);
-    h->busy = pg_true(r, 0, C_BUSY);
-    h->through = pg_true(r, 0, C_THROUGH);
-    h->careful = pg_true(r, 0, C_CAREFUL_DUE);
-    h->crashed += (size_t)pg_int(r, 0, C_CRASHED);
-    h->buried += (size_t)pg_int(r, 0, C_BURIED);
-    h->skipped += pg_true(r, 0, C_SKIPPED);
-    h->wait_ms = pg_int(r, 0, C_WAIT);
+    h->paused = pg_true(r, 0, A_paused);
+    h->changed = pg_true(r, 0, A_changed);
+    h->busy = pg_true(r, 0, A_busy);
+    h->through = pg_true(r, 0, A_through);
+    h->careful = pg_true(r, 0, A_careful_due);
+    h->crashed += (size_t)pg_int(r, 0, A_crashed);
+    h->buried += (size_t)pg_int(r, 0, A_buried);
+    h->skipped += pg_true(r, 0, A_skipped);
+    h->wait_ms = pg_int(r, 0, A_wait_ms);
 }
 
 /* mark flags the events that may not be delivered now: held is {seq,seq,...} in any order. */
@@ -223,7 +232,7 @@ static void mark(struct batch *b, const char *held, int64_t now)
 
 static int shrink(struct turning *t, int64_t last, struct error *err)
 {
-    return pg_exec(t->st, err, NULL, "SELECT @schema@.shrink($1, $2, $3, $4)", "ssii",
+    return pg_exec(t->st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii",
                    t->req->consumer, t->req->owner, t->b->epoch, last);
 }
 
@@ -285,23 +294,23 @@ static bool as_read(const struct turning *t, const struct pg_window *w)
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
-    struct pg_window w = {.seen = pg_str(r, 0, C_SEEN),
-                          .target = pg_str(r, 0, C_TARGET),
-                          .floor = pg_int(r, 0, C_FLOOR),
-                          .from = pg_int(r, 0, C_FROM),
-                          .to = pg_int(r, 0, C_TO),
-                          .end = pg_int(r, 0, C_END)};
-    int lane = (int)pg_int(r, 0, C_LANE);
+    struct pg_window w = {.seen = pg_str(r, 0, A_seen),
+                          .target = pg_str(r, 0, A_target),
+                          .floor = pg_int(r, 0, A_floor),
+                          .from = pg_int(r, 0, A_from_seq),
+                          .to = pg_int(r, 0, A_to_seq),
+                          .end = pg_int(r, 0, A_window_end)};
+    int lane = (int)pg_int(r, 0, A_lane);
     *b = (struct batch){.parked = lane < 0,
-                        .careful = pg_true(r, 0, C_CAREFUL),
+                        .careful = pg_true(r, 0, A_careful),
                         .lane = lane < 0 ? 0 : lane,
-                        .epoch = pg_int(r, 0, C_EPOCH),
+                        .epoch = pg_int(r, 0, A_epoch),
                         .from = w.from,
                         .to = w.to};
     bool read = as_read(t, &w);
     if (!read) {
         pg_ahead_forget(t->st);
-        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), err) != 0) {
+        if (fetch(t, &w, (size_t)pg_int(r, 0, A_n), err) != 0) {
             put_back(t);
             return -1;
         }
@@ -313,7 +322,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     t->hint->skipped += t->c.scanned - t->c.n;
     if (b->n == 0)
         return forget(t, err);
-    mark(b, pg_str(r, 0, C_HELD), pg_int(r, 0, C_NOW));
+    mark(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
     if (pg_bell_wake(t->st, err) != 0)
         return -1;
     if (!read && !b->parked && !t->req->once)
@@ -358,13 +367,13 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
         if (!r)
             return -1;
         if (s)
-            lost = pg_true(r, 0, C_LOST);
+            lost = pg_true(r, 0, A_lost);
         s = NULL;
         take_hint(r, &hint);
         if (claiming)
             pull_next(st, &hint.wait_ms);
         int bad = 0;
-        if (pg_int(r, 0, C_N) > 0)
+        if (pg_int(r, 0, A_n) > 0)
             bad = take_batch(&t, r, err);
         again = false;
         if (!bad && claiming && b.n == 0)
@@ -393,7 +402,7 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     PGresult *r = call(&t, s, NULL, err);
     if (!r)
         return -1;
-    *ret_lost = pg_true(r, 0, C_LOST);
+    *ret_lost = pg_true(r, 0, A_lost);
     PQclear(r);
     return 0;
 }
