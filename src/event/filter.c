@@ -284,7 +284,7 @@ static int parse_comparison(struct parser *ps, struct node **ret)
         return 0;
     }
 
-    bool differs;
+    bool differs = false;
     if (take_operator(ps, &differs) != 0)
         return -1;
     if (parse_literal(ps, &n->literal) != 0)
