@@ -64,6 +64,11 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
 }
 
+int pipeline_register(struct pipeline *p, struct error *err)
+{
+    return standby_register(p, err);
+}
+
 void pipeline_free(struct pipeline *p)
 {
     if (!p)
