@@ -46,7 +46,7 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-LINTS = ["format", "cppcheck", "words", "analyzer"]
+LINTS = ["format", "cppcheck", "words", "includes", "width", "comments", "exports", "analyzer"]
 SOAK_LINTS = ["tidy"]
 
 

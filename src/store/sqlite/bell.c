@@ -46,8 +46,8 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->bell, folder, mask);
 }
 
-/* sqlite_bell_fd watches the write-ahead log. A write to the log comes before the commit is visible,
- * so whoever is woken must look under the write lock, which the committer holds until it is done.
+/* sqlite_bell_fd watches the write-ahead log. A write to it comes before the commit is visible, so
+ * whoever is woken must look under the write lock, which the committer holds until it is done.
  * sqlite_turn does. */
 int sqlite_bell_fd(struct store *base)
 {

@@ -55,8 +55,8 @@ enum tx_state sqlite_tx_state(struct store *base)
     return open ? TX_OPEN : TX_GONE;
 }
 
-/* sqlite_settle_here settles as of the time the transaction began. We have held the write lock since
- * then, so nobody can have taken a claim over, and none runs out meanwhile. */
+/* sqlite_settle_here settles as of the time the transaction began. We have held the write lock
+ * since then, so nobody can have taken a claim over, and none runs out meanwhile. */
 int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret_lost,
                        struct error *err)
 {

@@ -225,8 +225,8 @@ static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *
     *told = now;
 }
 
-/* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch to
- * WAL needs as it waits for others. */
+/* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch
+ * to WAL needs as it waits for others. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
     const struct store_options *opt = &sqlite_of(base)->opt;
