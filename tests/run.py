@@ -477,7 +477,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     start = time.monotonic()
-    with servers.Postgres() as postgres:
+    with servers.folder_for_all(), servers.Postgres() as postgres:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
         if args.sim: return simulate(args)
         done = run_trees(args)
