@@ -27,7 +27,7 @@ class Plans(Exact):
         cls.postgres = servers.Postgres({
             "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
             "auto_explain.log_nested_statements": "on", "auto_explain.log_analyze": "on",
-            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off"})
+            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off", "jit": "on"})
         cls.addClassCleanup(cls.postgres.close)
         cls.postgres.start()
 
