@@ -85,15 +85,31 @@ def make_folder(prefix):
 @contextlib.contextmanager
 def folder_for_all():
     """folder_for_all makes one folder for those of every server that is started meanwhile, by us or by our children. It goes at
-    the end, with what those have left that were killed."""
-    folder = tempfile.mkdtemp(prefix="ob", dir=in_memory())
+    the end, with what those have left that were killed; if we are killed ourselves, when the next one is made. A lock tells that
+    its owner lives."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="obrun", dir=in_memory()))
+    remove_abandoned(folder.parent)
     os.chmod(folder, 0o711)  # the servers pass through it as nobody
-    os.environ["OUTBOX_TEST_SERVERS"] = folder
-    try:
-        yield folder
-    finally:
-        del os.environ["OUTBOX_TEST_SERVERS"]
-        shutil.rmtree(folder, ignore_errors=True)
+    with open(folder / "draft", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "draft").rename(folder / "lock")  # never there without being held
+        os.environ["OUTBOX_TEST_SERVERS"] = str(folder)
+        try:
+            yield folder
+        finally:
+            del os.environ["OUTBOX_TEST_SERVERS"]
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(parent):
+    """remove_abandoned removes what folder_for_all has made there for those who are gone."""
+    for folder in parent.glob("obrun*"):
+        try:
+            with open(folder / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # somebody's who lives, or whom we may not touch
 
 
 def children(parent):
