@@ -107,7 +107,7 @@ def server_cpu(b):
 
 
 def delivered(b, db, consumer):
-    return int(psql(b, db, f"SELECT coalesce(sum(delivered), 0) FROM outbox.lanes('{consumer}', 1)"))
+    return int(psql(b, db, f"SELECT coalesce(sum(delivered), 0) FROM outbox._lanes('{consumer}', 1)"))
 
 
 def await_delivered(b, db, consumer, n):

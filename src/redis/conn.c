@@ -1,5 +1,6 @@
 #include "redis/conn.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,15 +13,17 @@
 
 #include "base/fd.h"
 #include "base/text.h"
+#include "redis/greeting.h"
 #include "redis/reply.h"
 
-#define GREET_MAX 16384 /* of what is said in the greeting, and of each answer to it */
-/* bytes of a password: a text that has them repeats it, if only the beginning */
+#define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
+/* A text that has this many bytes of the password in it repeats it, if only its beginning. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
 #define SEND_BUFFER (4 << 20)  /* or what the system allows */
-#define READS_MAX 64           /* per visit */
-#define ELEMENTS_MAX (1 << 20) /* of a list in a reply */
+#define READS_MAX 64           /* per call of redis_conn_drive */
+#define ELEMENTS_MAX (1 << 20) /* of an array in a reply */
+#define WAIT_MAX_MS 60000      /* of one poll */
 
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name,
                      size_t out_max, size_t in_max)
@@ -37,6 +40,13 @@ static void forget_addrs(struct redis_conn *c)
     c->addrs = c->next = NULL;
 }
 
+/* change_state is the only one to set the state. A connection only ever gets on, or is closed. */
+static void change_state(struct redis_conn *c, enum redis_state to)
+{
+    assert(to == REDIS_CLOSED || to > c->state);
+    c->state = to;
+}
+
 static void close_socket(struct redis_conn *c)
 {
     tls_free(c->tls);
@@ -44,7 +54,7 @@ static void close_socket(struct redis_conn *c)
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
-    c->state = REDIS_CLOSED;
+    change_state(c, REDIS_CLOSED);
 }
 
 static void forget_secret(struct redis_conn *c)
@@ -65,7 +75,7 @@ void redis_conn_close(struct redis_conn *c)
     c->reader = NULL;
     buf_clear(&c->out);
     if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap); /* it had the password */
+        explicit_bzero(c->greet.p, c->greet.cap); /* it held the password */
     buf_clear(&c->greet);
     c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
@@ -79,64 +89,50 @@ void redis_conn_release(struct redis_conn *c)
 
 /* Connecting */
 
-static int add_command(struct buf *b, int argc, const char **argv, const size_t *lens)
+int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens)
 {
     char *text = NULL;
     int n = redisFormatCommandArgv(&text, argc, argv, lens);
     if (n < 0)
         return -1;
     buf_add(b, text, (size_t)n);
-    explicit_bzero(text, (size_t)n); /* AUTH comes this way, too */
+    explicit_bzero(text, (size_t)n); /* it may be AUTH */
     redisFreeCommand(text);
-    return b->failed ? -1 : 0;
+    if (b->failed)
+        return -1;
+    return 0;
 }
 
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens)
 {
-    return add_command(&c->out, argc, argv, lens);
+    return redis_conn_format(&c->out, argc, argv, lens);
 }
 
-static int greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
+static void set_socket_options(int fd, int family)
 {
-    c->asked[c->n_asked++] = what;
-    return add_command(&c->greet, argc, argv, NULL);
+    int on = 1, send_buffer = SEND_BUFFER;
+    if (family == AF_UNIX) {
+        /* The server works on what the kernel holds while we do something else. For TCP the kernel
+         * finds a good size by itself. */
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-static int make_greeting(struct redis_conn *c, struct error *err)
+/* start_socket begins to connect to an address; -1 with errno. */
+static int start_socket(struct redis_conn *c, const struct sockaddr *sa, socklen_t n)
 {
-    char db[24];
-    int bad = 0;
-    const char *password = c->secret = redis_url_password(c->url, err);
-    if (!password && err->code)
-        return -1;
-    if (password && c->url->user)
-        bad = greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", c->url->user, password});
-    else if (password)
-        bad = greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", password});
-    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
-    if (!bad && c->url->db)
-        bad = greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
-    if (!bad)
-        bad = greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
-    return bad ? err_nomem(err) : 0;
-}
-
-static int start_socket(struct redis_conn *c, int family, const struct sockaddr *sa, socklen_t n)
-{
-    int on = 1;
-    c->fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+    c->fd = fd_above_stdio(socket(sa->sa_family, type, 0));
     if (c->fd < 0)
         return -1;
-    if (family == AF_UNIX) {
-        /* What is with the kernel is worked on while we do something else. Of TCP it takes care by
-         * itself. */
-        setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &(int){SEND_BUFFER}, sizeof(int));
-    } else {
-        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    }
-    if (connect(c->fd, sa, n) == 0 || errno == EINPROGRESS) {
-        c->state = REDIS_CONNECTING;
+    set_socket_options(c->fd, sa->sa_family);
+
+    bool started = connect(c->fd, sa, n) == 0 || errno == EINPROGRESS;
+    if (started) {
+        change_state(c, REDIS_CONNECTING);
         return 0;
     }
     int saved = errno;
@@ -152,14 +148,14 @@ static int unreachable(const struct redis_conn *c, int error, struct error *err)
     return -1;
 }
 
-/* try_next goes through the addresses of a name. */
+/* try_next starts to connect to the next address of the host, after `error` at the one before. */
 static int try_next(struct redis_conn *c, int error, struct error *err)
 {
     close_socket(c);
     while (c->next) {
         const struct addrinfo *a = c->next;
         c->next = a->ai_next;
-        if (start_socket(c, a->ai_family, a->ai_addr, a->ai_addrlen) == 0)
+        if (start_socket(c, a->ai_addr, a->ai_addrlen) == 0)
             return 0;
         error = errno;
     }
@@ -171,10 +167,11 @@ static int open_network(struct redis_conn *c, struct error *err)
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     int rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
-    /* ADDRCONFIG leaves out loopback addresses where there is no network at all. */
-    hints.ai_flags = 0;
-    if (rc != 0)
+    if (rc != 0) {
+        /* AI_ADDRCONFIG leaves out loopback addresses where there is no network at all. */
+        hints.ai_flags = 0;
         rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
+    }
     if (rc != 0)
         return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "could not look up %s: %s",
                         c->url->host, gai_strerror(rc));
@@ -186,13 +183,13 @@ static int open_local(struct redis_conn *c, struct error *err)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     memcpy(sa.sun_path, c->url->path, strlen(c->url->path) + 1);
-    if (start_socket(c, AF_UNIX, (const struct sockaddr *)&sa, sizeof sa) == 0)
+    if (start_socket(c, (const struct sockaddr *)&sa, sizeof sa) == 0)
         return 0;
     return unreachable(c, errno, err);
 }
 
-/* make_array is hiredis', up to a size: room is made for what a reply only says that it will
- * have. */
+/* make_array is that of hiredis with a ceiling, as room is made for all the elements that a reply
+ * announces, before any of them has come. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -200,7 +197,9 @@ static void *make_array(const redisReadTask *task, int n)
 #endif
 {
     const redisReplyObjectFunctions *theirs = task->privdata;
-    return n > ELEMENTS_MAX ? NULL : theirs->createArray(task, n);
+    if (n > ELEMENTS_MAX)
+        return NULL;
+    return theirs->createArray(task, n);
 }
 
 static redisReader *new_reader(struct redis_conn *c)
@@ -215,13 +214,22 @@ static redisReader *new_reader(struct redis_conn *c)
     return reader;
 }
 
-int redis_conn_open(struct redis_conn *c, struct error *err)
+static int start(struct redis_conn *c, struct error *err)
 {
-    redis_conn_close(c);
     c->reader = new_reader(c);
     if (!c->reader)
         return err_nomem(err);
-    if (make_greeting(c, err) == 0 && (c->url->path ? open_local : open_network)(c, err) == 0)
+    if (redis_greeting_make(c, err) != 0)
+        return -1;
+    if (c->url->path)
+        return open_local(c, err);
+    return open_network(c, err);
+}
+
+int redis_conn_open(struct redis_conn *c, struct error *err)
+{
+    redis_conn_close(c);
+    if (start(c, err) == 0)
         return 0;
     if (!err->fate)
         err->fate = FATE_DOWN;
@@ -238,16 +246,25 @@ static int lost(const struct redis_conn *c, struct error *err)
     return -1;
 }
 
-static ssize_t write_some(struct redis_conn *c, const char *p, size_t n, struct error *err)
+/* socket_failed returns 0 if a call on the socket would only have had to wait. */
+static int socket_failed(struct error *err)
+{
+    bool would_wait = errno == EAGAIN || errno == EINTR;
+    if (would_wait)
+        return 0;
+    return err_errno(err, ERR_UNAVAILABLE, errno, "connection lost");
+}
+
+/* write_some and read_some return the bytes written or read, 0 if they would have to wait, -1 if
+ * the connection is lost. */
+static ssize_t write_some(struct redis_conn *c, struct str s, struct error *err)
 {
     if (c->tls)
-        return tls_write(c->tls, p, n, err);
-    ssize_t k = send(c->fd, p, n, MSG_NOSIGNAL);
-    if (k >= 0)
-        return k;
-    return errno == EAGAIN || errno == EINTR
-               ? 0
-               : err_errno(err, ERR_UNAVAILABLE, errno, "connection lost");
+        return tls_write(c->tls, s.p, s.n, err);
+    ssize_t k = send(c->fd, s.p, s.n, MSG_NOSIGNAL);
+    if (k < 0)
+        return socket_failed(err);
+    return k;
 }
 
 static ssize_t read_some(struct redis_conn *c, char *p, size_t n, struct error *err)
@@ -255,19 +272,19 @@ static ssize_t read_some(struct redis_conn *c, char *p, size_t n, struct error *
     if (c->tls)
         return tls_read(c->tls, p, n, err);
     ssize_t k = recv(c->fd, p, n, 0);
-    if (k > 0)
-        return k;
+    if (k < 0)
+        return socket_failed(err);
     if (k == 0)
-        return err_set(err, ERR_UNAVAILABLE, "it closed the connection");
-    return errno == EAGAIN || errno == EINTR
-               ? 0
-               : err_errno(err, ERR_UNAVAILABLE, errno, "connection lost");
+        return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
+    return k;
 }
 
+/* flush writes what it can of b, of which *sent bytes are out, and clears it once all are. */
 static int flush(struct redis_conn *c, struct buf *b, size_t *sent, struct error *err)
 {
     while (*sent < b->n) {
-        ssize_t k = write_some(c, b->p + *sent, b->n - *sent, err);
+        struct str rest = {b->p + *sent, b->n - *sent};
+        ssize_t k = write_some(c, rest, err);
         if (k < 0)
             return -1;
         if (k == 0)
@@ -279,74 +296,88 @@ static int flush(struct redis_conn *c, struct buf *b, size_t *sent, struct error
     return 0;
 }
 
-/* repeats_secret: Redis itself repeats the beginning of long arguments only. */
-static bool repeats_secret(const struct redis_conn *c, const redisReply *r)
+/* repeats_secret looks for the beginning of the password only: Redis cuts long arguments when it
+ * repeats them. */
+static bool repeats_secret(const struct redis_conn *c, struct str said)
 {
-    size_t n = c->secret ? strlen(c->secret) : 0;
-    if (n > SECRET_TOLD)
-        n = SECRET_TOLD;
-    return n && r->str && memmem(r->str, r->len, c->secret, n);
+    struct str secret = str_of(c->secret);
+    if (secret.n == 0)
+        return false;
+    if (secret.n > SECRET_TOLD)
+        secret.n = SECRET_TOLD;
+    return memmem(said.p, said.n, secret.p, secret.n) != NULL;
 }
 
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT])
 {
-    if (repeats_secret(c, r))
+    struct str said = STR("");
+    if (r->str)
+        said = (struct str){r->str, r->len};
+    if (repeats_secret(c, said))
         snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
     else
-        text_clean(out, REDIS_TEXT, r->str ? r->str : "", r->str ? r->len : 0);
+        text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* greeted takes an answer of the greeting. A name that could not be set is nobody's loss, unless
- * the reason is that the server would say the same to everything. */
-static int greeted(struct redis_conn *c, const redisReply *r, struct error *err)
+/* next_reply gives the next reply that has come in whole; NULL if there is none. */
+static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
 {
-    static const char *const names[] = {
-        [GREET_AUTH] = "AUTH", [GREET_SELECT] = "SELECT", [GREET_NAME] = "CLIENT SETNAME"};
-    enum redis_greeting what = c->asked[c->greeted++];
-    if (c->greeted == c->n_asked)
-        c->state = REDIS_READY;
-    if (r->type != REDIS_REPLY_ERROR)
-        return 0;
-    enum redis_fault fault = redis_fault_of(r->str);
-    bool to_everything = fault == REDIS_FAULT_AWAY || fault == REDIS_FAULT_LOGIN;
-    bool may_not = strncmp(r->str, "NOPERM", 6) == 0; /* CLIENT is not what we came for */
-    if (what == GREET_NAME && (!to_everything || may_not))
-        return 0;
-    char text[REDIS_TEXT];
-    redis_conn_text(c, r, text);
-    enum fate fate = what == GREET_SELECT && fault == REDIS_FAULT_UNKNOWN ? FATE_FATAL : FATE_DOWN;
-    return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],
-                    text);
+    void *r = NULL;
+    if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
+                        "%s does not speak the Redis protocol: %s", c->url->label,
+                        c->reader->errstr);
+    if (r)
+        c->coming = 0;
+    *ret = r;
+    return 0;
 }
 
-/* take_replies hands out what has come in whole. */
+/* check_coming gives up on a reply that is longer than any we could have asked for. */
+static int check_coming(const struct redis_conn *c, struct error *err)
+{
+    size_t max = c->in_max;
+    if (c->state == REDIS_GREETING)
+        max = GREET_MAX;
+    if (c->coming <= max)
+        return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s sends a reply that does not end",
+                    c->url->label);
+}
+
+/* take_greeting takes the reply to the next command of the greeting. The connection is ready only
+ * once all are accepted, because a sink may hold what ends a ready connection against its event. */
+static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
+{
+    int rc = redis_greeting_answered(c, r, err);
+    freeReplyObject(r);
+    if (rc != 0)
+        return -1;
+    if (c->greeted == c->n_asked)
+        change_state(c, REDIS_READY);
+    return 0;
+}
+
+/* take_replies hands out the replies that have come in whole. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
-        void *r = NULL;
-        if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
-            return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0,
-                            "%s does not speak Redis's protocol: %s", c->url->label,
-                            c->reader->errstr);
+        redisReply *r = NULL;
+        if (next_reply(c, &r, err) != 0)
+            return -1;
         if (!r)
-            break;
-        c->coming = 0;
+            return check_coming(c, err);
         if (c->state != REDIS_GREETING) {
             reply(ctx, r);
             continue;
         }
-        int rc = greeted(c, r, err);
-        freeReplyObject(r);
-        if (rc != 0)
+        if (take_greeting(c, r, err) != 0)
             return -1;
     }
-    bool greeting = c->state == REDIS_GREETING;
-    if (c->coming <= (greeting ? GREET_MAX : c->in_max))
-        return 0;
-    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s gives an answer that does not end",
-                    c->url->label);
 }
 
+/* read_replies reads what there is, up to READS_MAX times, lest a server that never pauses keeps
+ * us here. */
 static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     char chunk[READ_SIZE];
@@ -361,14 +392,23 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         c->coming += (size_t)k;
         if (take_replies(c, reply, ctx, err) != 0)
             return -1;
-        if ((size_t)k < sizeof chunk && !c->tls)
-            return 0; /* what came is all there was */
+        bool drained = (size_t)k < sizeof chunk && !c->tls;
+        if (drained)
+            return 0;
     }
     return 0;
 }
 
-/* connected sees whether the socket has got through. */
-static int connected(struct redis_conn *c, struct error *err)
+/* connect_failed tries the next address, if there can be another. */
+static int connect_failed(struct redis_conn *c, int error, struct error *err)
+{
+    if (c->url->path)
+        return unreachable(c, error, err);
+    return try_next(c, error, err);
+}
+
+/* drive_connecting sees whether the socket is connected by now. */
+static int drive_connecting(struct redis_conn *c, struct error *err)
 {
     struct pollfd fd = {.fd = c->fd, .events = POLLOUT};
     int error = 0;
@@ -378,40 +418,33 @@ static int connected(struct redis_conn *c, struct error *err)
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0)
         error = errno;
     if (error)
-        return c->url->path ? unreachable(c, error, err) : try_next(c, error, err);
+        return connect_failed(c, error, err);
+
     forget_addrs(c);
-    c->state = c->url->tls ? REDIS_SECURING : REDIS_GREETING;
-    if (c->url->tls && tls_new(c->url, c->fd, &c->tls, err) != 0)
+    if (!c->url->tls) {
+        change_state(c, REDIS_GREETING);
+        return 0;
+    }
+    change_state(c, REDIS_SECURING);
+    if (tls_new(c->url, c->fd, &c->tls, err) != 0)
         return lost(c, err);
     return 0;
 }
 
-static int secured(struct redis_conn *c, struct error *err)
+static int drive_securing(struct redis_conn *c, struct error *err)
 {
     int rc = tls_handshake(c->tls, err);
     if (rc < 0)
         return lost(c, err);
     if (rc > 0)
-        c->state = REDIS_GREETING;
+        change_state(c, REDIS_GREETING);
     return 0;
 }
 
-int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
+/* drive_ready reads even after a failed write: what the server said before it went away counts. */
+static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
-    if (c->state == REDIS_CONNECTING && connected(c, err) != 0)
-        return -1;
-    if (c->state == REDIS_SECURING && secured(c, err) != 0)
-        return -1;
-    if (c->state == REDIS_GREETING) {
-        if (flush(c, &c->greet, &c->greet_sent, err) != 0)
-            return lost(c, err);
-        if (read_replies(c, reply, ctx, err) != 0)
-            return -1;
-    }
-    if (c->state != REDIS_READY)
-        return 0;
     struct error cut;
-    /* What the other side said before it went counts: so read also after a failed write. */
     int written = flush(c, &c->out, &c->sent, &cut);
     if (read_replies(c, reply, ctx, err) != 0)
         return -1;
@@ -421,37 +454,61 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
     return lost(c, err);
 }
 
+/* Each step may leave the connection ready for the next one, so that a fast peer needs one call. */
+int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
+{
+    if (c->state == REDIS_CONNECTING && drive_connecting(c, err) != 0)
+        return -1;
+    if (c->state == REDIS_SECURING && drive_securing(c, err) != 0)
+        return -1;
+    if (c->state == REDIS_GREETING) {
+        if (flush(c, &c->greet, &c->greet_sent, err) != 0)
+            return lost(c, err);
+        if (read_replies(c, reply, ctx, err) != 0)
+            return -1;
+    }
+    if (c->state == REDIS_READY)
+        return drive_ready(c, reply, ctx, err);
+    return 0;
+}
+
 bool redis_conn_idle_gone(const struct redis_conn *c)
 {
     struct pollfd fd = {.fd = c->fd, .events = POLLIN};
     return c->state == REDIS_READY && poll(&fd, 1, 0) == 1;
 }
 
+static short poll_events(const struct redis_conn *c)
+{
+    bool unsent = false;
+    switch (c->state) {
+    case REDIS_CONNECTING: return POLLOUT;
+    case REDIS_SECURING: return tls_events(c->tls);
+    case REDIS_GREETING: unsent = c->greet_sent < c->greet.n; break;
+    case REDIS_READY: unsent = c->sent < c->out.n; break;
+    case REDIS_CLOSED: break;
+    }
+    return unsent ? POLLIN | POLLOUT : POLLIN;
+}
+
 struct pollfd redis_conn_poll(const struct redis_conn *c)
 {
-    bool greets = c->state == REDIS_GREETING && c->greet_sent < c->greet.n;
-    bool sends = c->state == REDIS_READY && c->sent < c->out.n;
-    short events = POLLIN;
-    if (greets || sends)
-        events |= POLLOUT;
-    if (c->state == REDIS_CONNECTING)
-        events = POLLOUT;
-    if (c->state == REDIS_SECURING)
-        events = tls_events(c->tls);
-    return (struct pollfd){.fd = c->fd, .events = events};
+    return (struct pollfd){.fd = c->fd, .events = poll_events(c)};
 }
 
 /* Calling */
 
-static void keep(void *ctx, redisReply *r)
+static void keep_first(void *ctx, redisReply *r)
 {
     redisReply **answer = ctx;
     if (*answer)
-        freeReplyObject(r); /* nobody asked */
+        freeReplyObject(r); /* nobody asked for it */
     else
         *answer = r;
 }
 
+/* wait_for waits until the connection may be driven on; -1 past the deadline, or when `wake` is
+ * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {
     struct pollfd fds[2] = {redis_conn_poll(c), {.fd = wake, .events = POLLIN}};
@@ -459,7 +516,10 @@ static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct err
     if (left <= 0)
         return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "%s has not answered in time",
                         c->url->label);
-    if (poll(fds, 2, left > 60000 ? 60000 : (int)left + 1) < 0 && errno != EINTR)
+
+    int wait_ms = left < WAIT_MAX_MS ? (int)left + 1 : WAIT_MAX_MS;
+    int rc = poll(fds, 2, wait_ms);
+    if (rc < 0 && errno != EINTR)
         return err_errno(err, ERR_INTERNAL, errno, "poll");
     if (fds[1].revents)
         return err_set(err, ERR_BUSY, "told to stop");
@@ -478,7 +538,7 @@ int redis_conn_call(struct redis_conn *c, int argc, const char **argv, const siz
         goto fail;
     }
     while (!answer) {
-        if (redis_conn_drive(c, keep, &answer, err) != 0)
+        if (redis_conn_drive(c, keep_first, &answer, err) != 0)
             goto fail;
         if (!answer && wait_for(c, deadline, wake, err) != 0)
             goto fail;

@@ -5,15 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HALF_MAX 20 /* digits of 64 bits */
 #define CLUSTER "this is a cluster, whose streams are on several servers: not supported"
 #define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
-/* By the first words of the text; the first that fits counts. */
+/* What errors mean, by the words they begin with; the first row that fits counts. */
 static const struct fault {
     const char *words;
     enum redis_fault fault;
     bool reconnect;
-    const char *advice;
+    const char *advice; /* NULL: none */
 } faults[] = {
     {"LOADING", REDIS_FAULT_AWAY, false, NULL},
     {"BUSY ", REDIS_FAULT_AWAY, false, "a script runs for too long: SCRIPT KILL ends it"},
@@ -61,12 +62,13 @@ static const struct fault {
 };
 #define FAULTS (sizeof faults / sizeof faults[0])
 
-/* An error begins with a code in capitals. ERR is what has none of its own, and may be about
- * anything; all others are about a state of the server, also those that it will learn after we were
- * written. */
-static const struct fault unknown = {.fault = REDIS_FAULT_UNKNOWN},
-                          unheard = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
+/* An error begins with a code in capitals. ERR stands for all that has no code of its own, and may
+ * be about anything. Every other code is about a state of the server; so are those that servers
+ * will only learn after this was written. */
+static const struct fault unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
+static const struct fault unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 
+/* has_code says whether an error begins with a code other than ERR. */
 static bool has_code(const char *text)
 {
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
@@ -76,10 +78,14 @@ static bool has_code(const char *text)
 
 static const struct fault *find(const char *text)
 {
-    for (size_t i = 0; i < FAULTS; i++)
-        if (strncmp(text, faults[i].words, strlen(faults[i].words)) == 0)
+    for (size_t i = 0; i < FAULTS; i++) {
+        const char *words = faults[i].words;
+        if (strncmp(text, words, strlen(words)) == 0)
             return &faults[i];
-    return has_code(text) ? &unheard : &unknown;
+    }
+    if (has_code(text))
+        return &unknown_code;
+    return &unknown_error;
 }
 
 enum redis_fault redis_fault_of(const char *text)
@@ -102,20 +108,33 @@ static bool number(const char *s, char **end, int64_t *ret)
     if (*s < '0' || *s > '9')
         return false;
     errno = 0;
-    long long v = strtoll(s, end, 10);
-    *ret = v;
+    *ret = strtoll(s, end, 10);
     return errno == 0;
 }
 
 bool redis_id(const char *s, int64_t *hi, int64_t *lo)
 {
     char *end;
-    return number(s, &end, hi) && *end == '-' && number(end + 1, &end, lo) && *end == '\0';
+    if (!number(s, &end, hi) || *end != '-')
+        return false;
+    return number(end + 1, &end, lo) && *end == '\0';
+}
+
+/* half_of counts the digits at s, if they can be one half of an id; else 0. */
+static size_t half_of(const char *s)
+{
+    size_t n = strspn(s, "0123456789");
+    if (n > HALF_MAX)
+        return 0;
+    return n;
 }
 
 bool redis_is_id(const char *s)
 {
-    static const char digits[] = "0123456789";
-    size_t hi = strspn(s, digits), lo = hi && s[hi] == '-' ? strspn(s + hi + 1, digits) : 0;
-    return lo > 0 && hi <= 20 && lo <= 20 && s[hi + 1 + lo] == '\0';
+    size_t high = half_of(s);
+    if (high == 0 || s[high] != '-')
+        return false;
+    const char *behind = s + high + 1;
+    size_t low = half_of(behind);
+    return low > 0 && behind[low] == '\0';
 }

@@ -12,23 +12,30 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#define REASON_SIZE 160
+
 struct tls {
     BIO_METHOD *method;
     SSL_CTX *ctx;
     SSL *ssl;
-    int fd;
-    short events;
+    int fd;       /* borrowed */
+    short events; /* what the last call that returned 0 waits for */
 };
 
-/* OpenSSL's own socket BIO writes without MSG_NOSIGNAL, and a library may not change its host's
- * signals. */
+/* The BIO is ours because OpenSSL's own writes without MSG_NOSIGNAL, and a library may not change
+ * the signals of its host. */
+
+static bool would_wait(ssize_t k)
+{
+    return k < 0 && (errno == EAGAIN || errno == EINTR);
+}
 
 static int socket_write(BIO *b, const char *p, int n)
 {
     const struct tls *t = BIO_get_data(b);
     ssize_t k = send(t->fd, p, (size_t)n, MSG_NOSIGNAL);
     BIO_clear_retry_flags(b);
-    if (k < 0 && (errno == EAGAIN || errno == EINTR))
+    if (would_wait(k))
         BIO_set_retry_write(b);
     return (int)k;
 }
@@ -38,7 +45,7 @@ static int socket_read(BIO *b, char *p, int n)
     const struct tls *t = BIO_get_data(b);
     ssize_t k = recv(t->fd, p, (size_t)n, 0);
     BIO_clear_retry_flags(b);
-    if (k < 0 && (errno == EAGAIN || errno == EINTR))
+    if (would_wait(k))
         BIO_set_retry_read(b);
     return (int)k;
 }
@@ -65,34 +72,58 @@ static BIO *socket_bio(struct tls *t)
     return b;
 }
 
-/* complain says what OpenSSL has to say, which never is about keys themselves. */
-static int complain(struct error *err, enum err_code code, const char *what, const char *detail)
+/* take_reason takes OpenSSL's reason for the last failure off its queue. A reason never holds key
+ * material. */
+static const char *take_reason(char text[REASON_SIZE])
 {
-    char text[160];
     unsigned long e = ERR_peek_last_error();
-    if (e)
-        ERR_error_string_n(e, text, sizeof text);
-    const char *reason = e ? ERR_reason_error_string(e) : NULL;
     ERR_clear_error();
-    return err_set(err, code, "%s%s%s: %s", what, detail ? " " : "", detail ? detail : "",
-                   reason ? reason
-                   : e    ? text
-                          : "no reason given");
+    if (e == 0)
+        return "no reason given";
+    const char *reason = ERR_reason_error_string(e);
+    if (reason)
+        return reason;
+    ERR_error_string_n(e, text, REASON_SIZE);
+    return text;
 }
 
-static int load_files(struct tls *t, const struct redis_url *u, struct error *err)
+/* failed says what failed, and why according to OpenSSL. */
+static int failed(struct error *err, const char *what)
 {
-    if (u->ca && SSL_CTX_load_verify_locations(t->ctx, u->ca, NULL) != 1)
-        return complain(err, ERR_UNAVAILABLE, "could not read certificates from", u->ca);
-    if (!u->ca && SSL_CTX_set_default_verify_paths(t->ctx) != 1)
-        return complain(err, ERR_UNAVAILABLE, "could not read the system's certificates", NULL);
+    char text[REASON_SIZE];
+    return err_set(err, ERR_UNAVAILABLE, "%s: %s", what, take_reason(text));
+}
+
+/* unread is failed for a file. */
+static int unread(struct error *err, const char *what, const char *path)
+{
+    char text[REASON_SIZE];
+    return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
+}
+
+static int load_trusted(struct tls *t, const struct redis_url *u, struct error *err)
+{
+    if (u->ca) {
+        if (SSL_CTX_load_verify_locations(t->ctx, u->ca, NULL) != 1)
+            return unread(err, "certificates from", u->ca);
+        return 0;
+    }
+    if (SSL_CTX_set_default_verify_paths(t->ctx) != 1)
+        return failed(err, "could not read the system's certificates");
+    return 0;
+}
+
+/* load_own loads our certificate and its key, if the server is to be shown one. */
+static int load_own(struct tls *t, const struct redis_url *u, struct error *err)
+{
     if (!u->cert)
         return 0;
     if (SSL_CTX_use_certificate_chain_file(t->ctx, u->cert) != 1)
-        return complain(err, ERR_UNAVAILABLE, "could not read the certificate", u->cert);
-    if (SSL_CTX_use_PrivateKey_file(t->ctx, u->key, SSL_FILETYPE_PEM) != 1 ||
-        SSL_CTX_check_private_key(t->ctx) != 1)
-        return complain(err, ERR_UNAVAILABLE, "could not read the key", u->key);
+        return unread(err, "the certificate", u->cert);
+    if (SSL_CTX_use_PrivateKey_file(t->ctx, u->key, SSL_FILETYPE_PEM) != 1)
+        return unread(err, "the key", u->key);
+    if (SSL_CTX_check_private_key(t->ctx) != 1)
+        return unread(err, "the key", u->key);
     return 0;
 }
 
@@ -102,13 +133,42 @@ static bool is_address(const char *host)
     return inet_pton(AF_INET, host, a) == 1 || inet_pton(AF_INET6, host, a) == 1;
 }
 
-/* expect makes the handshake fail unless the certificate is for this host. */
-static int expect(struct tls *t, const char *host)
+/* expect_host makes the handshake fail unless the certificate is for this host. */
+static bool expect_host(struct tls *t, const char *host)
 {
     if (is_address(host))
-        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1 ? 0 : -1;
+        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1;
     SSL_set_hostflags(t->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1 ? 0 : -1;
+    return SSL_set1_host(t->ssl, host) == 1 && SSL_set_tlsext_host_name(t->ssl, host) == 1;
+}
+
+static int make_ctx(struct tls *t, const struct redis_url *u, struct error *err)
+{
+    t->ctx = SSL_CTX_new(TLS_client_method());
+    if (!t->ctx)
+        return err_nomem(err);
+    SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION);
+    SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+
+    if (load_trusted(t, u, err) != 0)
+        return -1;
+    return load_own(t, u, err);
+}
+
+static int make_ssl(struct tls *t, const struct redis_url *u, struct error *err)
+{
+    t->ssl = SSL_new(t->ctx);
+    if (!t->ssl)
+        return err_nomem(err);
+    BIO *b = socket_bio(t);
+    if (!b)
+        return err_nomem(err);
+    SSL_set_bio(t->ssl, b, b);
+    SSL_set_connect_state(t->ssl);
+    if (!expect_host(t, u->host))
+        return err_nomem(err);
+    return 0;
 }
 
 int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *err)
@@ -119,29 +179,16 @@ int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *e
     t->fd = fd;
     t->events = POLLOUT;
     ERR_clear_error();
-    t->ctx = SSL_CTX_new(TLS_client_method());
-    if (!t->ctx)
-        goto nomem;
-    SSL_CTX_set_min_proto_version(t->ctx, TLS1_2_VERSION);
-    SSL_CTX_set_verify(t->ctx, SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    if (load_files(t, u, err) != 0)
-        goto fail;
-    t->ssl = SSL_new(t->ctx);
-    BIO *b = t->ssl ? socket_bio(t) : NULL;
-    if (!b)
-        goto nomem;
-    SSL_set_bio(t->ssl, b, b);
-    SSL_set_connect_state(t->ssl);
-    if (expect(t, u->host) != 0)
-        goto nomem;
+
+    int rc = make_ctx(t, u, err);
+    if (rc == 0)
+        rc = make_ssl(t, u, err);
+    if (rc != 0) {
+        tls_free(t);
+        return -1;
+    }
     *ret = t;
     return 0;
-nomem:
-    err_nomem(err);
-fail:
-    tls_free(t);
-    return -1;
 }
 
 void tls_free(struct tls *t)
@@ -154,26 +201,43 @@ void tls_free(struct tls *t)
     free(t);
 }
 
-/* judge turns what OpenSSL says into ours. */
+static int closed(struct error *err)
+{
+    return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
+}
+
+static int not_secure(const struct tls *t, struct error *err)
+{
+    long verdict = SSL_get_verify_result(t->ssl);
+    if (verdict == X509_V_OK)
+        return failed(err, "TLS");
+    ERR_clear_error();
+    return err_set(err, ERR_UNAVAILABLE, "its certificate is not good: %s",
+                   X509_verify_cert_error_string(verdict));
+}
+
+/* judge says what it means that a call of OpenSSL returned rc, which is not success: 0 if it is
+ * to be called again once t->events are there, else -1. */
 static int judge(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
     switch (SSL_get_error(t->ssl, rc)) {
     case SSL_ERROR_WANT_READ: t->events = POLLIN; return 0;
     case SSL_ERROR_WANT_WRITE: t->events = POLLOUT; return 0;
-    case SSL_ERROR_ZERO_RETURN: return err_set(err, ERR_UNAVAILABLE, "it closed the connection");
+    case SSL_ERROR_ZERO_RETURN: return closed(err);
     case SSL_ERROR_SYSCALL:
         if (rc < 0 && saved)
             return err_errno(err, ERR_UNAVAILABLE, saved, "connection lost");
-        return err_set(err, ERR_UNAVAILABLE, "it closed the connection");
-    default: break;
+        return closed(err);
+    default: return not_secure(t, err);
     }
-    long verdict = SSL_get_verify_result(t->ssl);
-    if (verdict == X509_V_OK)
-        return complain(err, ERR_UNAVAILABLE, "TLS", NULL);
+}
+
+/* forget_errors makes sure that judge sees errors of the next call only. */
+static void forget_errors(void)
+{
     ERR_clear_error();
-    return err_set(err, ERR_UNAVAILABLE, "its certificate is not good: %s",
-                   X509_verify_cert_error_string(verdict));
+    errno = 0;
 }
 
 static int clamp(size_t n)
@@ -183,26 +247,29 @@ static int clamp(size_t n)
 
 int tls_handshake(struct tls *t, struct error *err)
 {
-    ERR_clear_error();
-    errno = 0;
+    forget_errors();
     int rc = SSL_do_handshake(t->ssl);
-    return rc == 1 ? 1 : judge(t, rc, err);
+    if (rc != 1)
+        return judge(t, rc, err);
+    return 1;
 }
 
 ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err)
 {
-    ERR_clear_error();
-    errno = 0;
+    forget_errors();
     int rc = SSL_read(t->ssl, p, clamp(n));
-    return rc > 0 ? rc : judge(t, rc, err);
+    if (rc <= 0)
+        return judge(t, rc, err);
+    return rc;
 }
 
 ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err)
 {
-    ERR_clear_error();
-    errno = 0;
+    forget_errors();
     int rc = SSL_write(t->ssl, p, clamp(n));
-    return rc > 0 ? rc : judge(t, rc, err);
+    if (rc <= 0)
+        return judge(t, rc, err);
+    return rc;
 }
 
 short tls_events(const struct tls *t)

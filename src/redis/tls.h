@@ -1,4 +1,4 @@
-/* tls.h: TLS over a socket that does not block. */
+/* tls.h: TLS over a non-blocking socket. */
 #ifndef REDIS_TLS_H
 #define REDIS_TLS_H
 
@@ -9,18 +9,20 @@
 
 struct tls;
 
-/* tls_new reads the certificates (again: they may have been renewed) and gets ready to speak over
- * fd, which stays the caller's. The peer's certificate must be good for u->host. */
+/* tls_new prepares TLS over fd, which stays the caller's and must outlive *ret. It reads the files
+ * with certificates each time, as they may have been renewed. The peer's certificate must be valid
+ * for u->host. The caller frees *ret with tls_free. Errors: ERR_UNAVAILABLE, ERR_NOMEM. */
 int tls_new(const struct redis_url *u, int fd, struct tls **ret, struct error *err);
 void tls_free(struct tls *t);
 
-/* tls_handshake, tls_read and tls_write: > 0 done (bytes), 0 try again when tls_events says, -1
- * with err. The end of the stream is an error, too. */
+/* tls_handshake, tls_read and tls_write return 1 or the bytes done; 0 if they have to be called
+ * again once the socket is ready for tls_events; -1 with err if the connection can no longer be
+ * used, also at the end of the stream. */
 int tls_handshake(struct tls *t, struct error *err);
 ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err);
 ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err);
 
-/* tls_events: what the last call that gave 0 waits for, POLLIN or POLLOUT. */
+/* tls_events is what the last call that returned 0 waits for: POLLIN or POLLOUT. */
 short tls_events(const struct tls *t);
 
 #endif

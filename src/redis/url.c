@@ -1,19 +1,23 @@
 #include "redis/url.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "base/char.h"
+#include "base/small_file.h"
 #include "base/text.h"
 
 #define PASSWORD_MAX 4096
 #define PARAM_MAX 2048
+#define PART_MAX 256 /* of the user, the host and the port, with the NUL */
 #define DB_MAX 1000000
+#define NO_PASSWORD "a password does not belong in a URL: "
+#define ELSEWHERE \
+    "into a file, with password-file=FILE, or into the environment, as " REDIS_PASSWORD_ENV
 
 const struct option_def redis_url_options[] = {
     {"user", "NAME", NULL, "user to authenticate as; the default one if not given", option_copy,
@@ -32,31 +36,64 @@ const struct option_def redis_url_options[] = {
     {NULL},
 };
 
-static int hex(char c)
+/* Where the parts of a URL go: what is about the connection into `url`, all other parameters into
+ * `target` through `table`, which may be NULL. */
+struct destination {
+    struct redis_url *url;
+    const struct option_def *table;
+    void *target;
+};
+
+static bool begins_with(const char *s, const char *prefix)
 {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* decode copies n characters with %XX undone. Control characters have no place in any part of a
- * URL. */
-static int decode(const char *from, size_t n, char *to, size_t size, struct error *err)
+/* str_after is the rest of s after the character at p, which points into it. */
+static struct str str_after(struct str s, const char *p)
+{
+    const char *from = p + 1;
+    return (struct str){from, s.n - (size_t)(from - s.p)};
+}
+
+/* hex is the value of a hexadecimal digit; -1 if it is none. */
+static int hex(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = memchr(digits, tolower((unsigned char)c), sizeof digits - 1);
+    if (!at)
+        return -1;
+    return (int)(at - digits);
+}
+
+/* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
+static int decode_escape(struct str s)
+{
+    if (s.n < 3)
+        return -1;
+
+    int high = hex(s.p[1]);
+    int low = hex(s.p[2]);
+    if (high < 0 || low < 0)
+        return -1;
+    return high * 16 + low;
+}
+
+/* decode copies `from` into `to` with every %XX undone. Control characters have no place in any
+ * part of a URL. */
+static int decode(struct str from, char *to, size_t size, struct error *err)
 {
     size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        int c = (unsigned char)from[i];
+    for (size_t i = 0; i < from.n; i++) {
+        int c = (unsigned char)from.p[i];
         if (c == '%') {
-            int hi = i + 2 < n ? hex(from[i + 1]) : -1, lo = hi >= 0 ? hex(from[i + 2]) : -1;
-            if (hi < 0 || lo < 0)
-                return err_set(err, ERR_CONFIG, "a %% in the URL without two digits behind it");
-            c = hi * 16 + lo;
+            c = decode_escape((struct str){from.p + i, from.n - i});
+            if (c < 0)
+                return err_set(err, ERR_CONFIG, "a %% in the URL needs two hex digits after it");
             i += 2;
         }
         if (char_is_control((char)c))
-            return err_set(err, ERR_CONFIG, "a control character in the URL");
+            return err_set(err, ERR_CONFIG, "the URL has a control character in it");
         if (k + 1 >= size)
             return err_set(err, ERR_CONFIG, "a part of the URL is too long");
         to[k++] = (char)c;
@@ -65,134 +102,207 @@ static int decode(const char *from, size_t n, char *to, size_t size, struct erro
     return 0;
 }
 
-static int param(const char *p, size_t n, const struct option_def *table, void *target,
-                 struct redis_url *u, struct error *err)
+/* set_parameter passes one name=value to our own table if that knows the name, else to the
+ * caller's. Without one ours answers, as option_set then suggests the nearest name. */
+static int set_parameter(struct str s, const struct destination *to, struct error *err)
 {
     char name[64], value[PARAM_MAX];
-    const char *eq = memchr(p, '=', n);
-    size_t name_n = eq ? (size_t)(eq - p) : n;
-    if (decode(p, name_n, name, sizeof name, err) != 0)
+    const char *equals = memchr(s.p, '=', s.n);
+    struct str name_part = s;
+    if (equals)
+        name_part.n = (size_t)(equals - s.p);
+
+    if (decode(name_part, name, sizeof name, err) != 0)
         return -1;
     if (strcmp(name, "password") == 0)
-        return err_set(err, ERR_CONFIG,
-                       "a password has no place in a URL: put it into a file, with "
-                       "password-file=FILE, or into "
-                       "the environment, as " REDIS_PASSWORD_ENV);
-    if (!eq)
+        return err_set(err, ERR_CONFIG, NO_PASSWORD "put it " ELSEWHERE);
+    if (!equals)
         return err_set(err, ERR_CONFIG, "%s needs a value: %s=...", name, name);
-    if (decode(eq + 1, n - name_n - 1, value, sizeof value, err) != 0)
+    if (decode(str_after(s, equals), value, sizeof value, err) != 0)
         return -1;
-    if (option_find(redis_url_options, name))
-        return option_set(redis_url_options, u, name, value, err);
-    if (table)
-        return option_set(table, target, name, value, err);
-    return option_set(redis_url_options, u, name, value, err); /* names the nearest */
+
+    bool ours = option_find(redis_url_options, name) != NULL;
+    if (ours || !to->table)
+        return option_set(redis_url_options, to->url, name, value, err);
+    return option_set(to->table, to->target, name, value, err);
 }
 
-static int params(const char *p, const struct option_def *table, void *target, struct redis_url *u,
-                  struct error *err)
+static int set_parameters(const char *p, const struct destination *to, struct error *err)
 {
     while (*p) {
-        size_t n = strcspn(p, "&");
-        if (n && param(p, n, table, target, u, err) != 0)
+        struct str one = {p, strcspn(p, "&")};
+        if (one.n && set_parameter(one, to, err) != 0)
             return -1;
-        p += n + (p[n] == '&');
+        p += one.n;
+        if (*p == '&')
+            p++;
     }
     return 0;
 }
 
-/* authority reads [user@]host[:port], where host may be [v6]. */
-static int authority(const char *p, size_t n, struct redis_url *u, struct error *err)
+static int set_user(struct str s, struct redis_url *u, struct error *err)
 {
-    char part[256];
-    const char *at = memrchr(p, '@', n);
-    if (at) {
-        if (memchr(p, ':', (size_t)(at - p)))
-            return err_set(err, ERR_CONFIG,
-                           "a password has no place in a URL: write redis://USER@HOST and put it "
-                           "into a file, with "
-                           "password-file=FILE, or into the environment, as " REDIS_PASSWORD_ENV);
-        if (decode(p, (size_t)(at - p), part, sizeof part, err) != 0)
-            return -1;
-        if (part[0] && option_copy(&u->user, part, NULL, err) != 0)
-            return -1;
-        n -= (size_t)(at + 1 - p);
-        p = at + 1;
-    }
-    const char *end = *p == '[' ? memchr(p, ']', n) : NULL;
-    const char *rest = end ? end + 1 : p, *colon = memchr(rest, ':', n - (size_t)(rest - p));
-    size_t host_n = end ? (size_t)(end - p - 1) : colon ? (size_t)(colon - p) : n;
-    if (decode(p + (end ? 1 : 0), host_n, part, sizeof part, err) != 0)
+    char user[PART_MAX];
+    if (memchr(s.p, ':', s.n))
+        return err_set(err, ERR_CONFIG,
+                       NO_PASSWORD "write redis://USER@HOST and put it " ELSEWHERE);
+    if (decode(s, user, sizeof user, err) != 0)
         return -1;
-    if (option_copy(&u->host, part[0] ? part : "127.0.0.1", NULL, err) != 0)
+    if (user[0] == '\0')
+        return 0;
+    return option_copy(&u->user, user, NULL, err);
+}
+
+static int set_host(struct str s, struct redis_url *u, struct error *err)
+{
+    char host[PART_MAX];
+    if (decode(s, host, sizeof host, err) != 0)
+        return -1;
+    if (host[0] == '\0')
+        return option_copy(&u->host, "127.0.0.1", NULL, err);
+    return option_copy(&u->host, host, NULL, err);
+}
+
+static int set_port(struct str s, struct redis_url *u, struct error *err)
+{
+    char port[PART_MAX];
+    int64_t n;
+    if (decode(s, port, sizeof port, err) != 0)
+        return -1;
+    if (text_int(port, 1, 65535, &n, err) != 0)
+        return err_prefix(err, "port");
+    return option_copy(&u->port, port, NULL, err);
+}
+
+/* read_host_port reads host[:port]. An IPv6 address as the host stands in brackets, and its colons
+ * do not begin a port. */
+static int read_host_port(struct str s, struct redis_url *u, struct error *err)
+{
+    struct str host = s, rest = s;
+    const char *bracket = NULL;
+    if (s.n && *s.p == '[')
+        bracket = memchr(s.p, ']', s.n);
+    if (bracket) {
+        host = (struct str){s.p + 1, (size_t)(bracket - s.p - 1)};
+        rest = str_after(s, bracket);
+    }
+    const char *colon = memchr(rest.p, ':', rest.n);
+    if (colon && !bracket)
+        host.n = (size_t)(colon - s.p);
+
+    if (set_host(host, u, err) != 0)
         return -1;
     if (!colon)
         return option_copy(&u->port, "6379", NULL, err);
-    int64_t port;
-    if (decode(colon + 1, n - (size_t)(colon + 1 - p), part, sizeof part, err) != 0)
-        return -1;
-    if (text_int(part, 1, 65535, &port, err) != 0)
-        return err_prefix(err, "port");
-    return option_copy(&u->port, part, NULL, err);
+    return set_port(str_after(s, colon), u, err);
 }
 
-static int network(const char *p, struct redis_url *u, struct error *err)
+/* read_authority reads [user@]host[:port]. */
+static int read_authority(struct str s, struct redis_url *u, struct error *err)
+{
+    const char *at = memrchr(s.p, '@', s.n);
+    if (!at)
+        return read_host_port(s, u, err);
+    struct str user = {s.p, (size_t)(at - s.p)};
+    if (set_user(user, u, err) != 0)
+        return -1;
+    return read_host_port(str_after(s, at), u, err);
+}
+
+static int read_db(struct str s, struct redis_url *u, struct error *err)
 {
     char db[16];
-    if (strncmp(p, "//", 2) != 0)
+    if (decode(s, db, sizeof db, err) != 0)
+        return err_prefix(err, "database number");
+    if (text_int(db, 0, DB_MAX, &u->db, err) != 0)
+        return err_prefix(err, "database number");
+    return 0;
+}
+
+/* read_network reads //authority[/db], up to the parameters. */
+static int read_network(const char *p, struct redis_url *u, struct error *err)
+{
+    if (!begins_with(p, "//"))
         return err_set(err, ERR_CONFIG, "write redis://HOST:PORT/DB?stream=NAME");
-    p += 2;
-    size_t n = strcspn(p, "/?"), rest = strcspn(p + n, "?");
-    if (authority(p, n, u, err) != 0)
+
+    struct str authority = {p + 2, strcspn(p + 2, "/?")};
+    const char *slash = authority.p + authority.n;
+    struct str path = {slash, strcspn(slash, "?")};
+    if (read_authority(authority, u, err) != 0)
         return -1;
-    if (rest > 1) {
-        if (decode(p + n + 1, rest - 1, db, sizeof db, err) != 0 ||
-            text_int(db, 0, DB_MAX, &u->db, err) != 0)
-            return err_prefix(err, "database number");
-    }
+    if (path.n > 1 && read_db(str_after(path, slash), u, err) != 0)
+        return -1;
+
     snprintf(u->label, sizeof u->label, "redis at %.200s:%s", u->host, u->port);
     return 0;
 }
 
-static int local(const char *p, struct redis_url *u, struct error *err)
+/* read_local reads the path of a Unix socket, up to the parameters. */
+static int read_local(const char *p, struct redis_url *u, struct error *err)
 {
     char path[sizeof((struct sockaddr_un *)0)->sun_path];
-    if (strncmp(p, "//", 2) == 0)
+    if (begins_with(p, "//"))
         p += 2;
-    if (decode(p, strcspn(p, "?"), path, sizeof path, err) != 0)
+    struct str text = {p, strcspn(p, "?")};
+    if (decode(text, path, sizeof path, err) != 0)
         return err_prefix(err, "path of the socket (at most %zu bytes)", sizeof path - 1);
     if (path[0] != '/')
         return err_set(err, ERR_CONFIG, "write unix:/PATH/TO/SOCKET?stream=NAME");
+
     snprintf(u->label, sizeof u->label, "redis at %s", path);
     return option_copy(&u->path, path, NULL, err);
 }
 
-static int parse(const char *text, const struct option_def *table, void *target,
-                 struct redis_url *u, struct error *err)
+/* read_address reads what stands before the parameters. */
+static int read_address(const char *text, struct redis_url *u, struct error *err)
 {
-    const char *colon = strchr(text, ':'), *query = strchr(text, '?');
+    const char *colon = strchr(text, ':');
     if (!colon)
         return err_set(err, ERR_CONFIG, "write redis://HOST:PORT/DB?stream=NAME");
-    u->tls = strncmp(text, "rediss:", 7) == 0;
-    bool unix_socket = strncmp(text, "unix:", 5) == 0 || strncmp(text, "redis+unix:", 11) == 0;
-    if ((unix_socket ? local : network)(colon + 1, u, err) != 0)
-        return -1;
-    if (query && params(query + 1, table, target, u, err) != 0)
-        return -1;
-    if (!u->tls && (u->ca || u->cert || u->key))
+
+    u->tls = begins_with(text, "rediss:");
+    bool local = begins_with(text, "unix:") || begins_with(text, "redis+unix:");
+    if (local)
+        return read_local(colon + 1, u, err);
+    return read_network(colon + 1, u, err);
+}
+
+static int check_tls(const struct redis_url *u, struct error *err)
+{
+    bool has_cert = u->cert != NULL, has_key = u->key != NULL;
+    bool has_files = u->ca || has_cert || has_key;
+    if (has_files && !u->tls)
         return err_set(err, ERR_CONFIG,
                        "ca, cert and key are for rediss://, which is redis:// with TLS");
-    if (!u->cert != !u->key)
+    if (has_cert != has_key)
         return err_set(err, ERR_CONFIG, "cert and key go together");
-    const char *env = getenv(REDIS_PASSWORD_ENV);
-    return env && *env ? option_copy(&u->password, env, NULL, err) : 0;
+    return 0;
+}
+
+static int take_password(struct redis_url *u, struct error *err)
+{
+    const char *password = getenv(REDIS_PASSWORD_ENV);
+    bool given = password && *password;
+    if (!given)
+        return 0;
+    return option_copy(&u->password, password, NULL, err);
 }
 
 int redis_url_parse(const char *text, const struct option_def *table, void *target,
                     struct redis_url *ret, struct error *err)
 {
+    struct destination to = {ret, table, target};
     *ret = (struct redis_url){0};
-    return parse(text, table, target, ret, err);
+
+    if (read_address(text, ret, err) != 0)
+        return -1;
+    const char *query = strchr(text, '?');
+    if (query && set_parameters(query + 1, &to, err) != 0)
+        return -1;
+    if (check_tls(ret, err) != 0)
+        return -1;
+
+    return take_password(ret, err);
 }
 
 void redis_url_release(struct redis_url *u)
@@ -206,33 +316,41 @@ void redis_url_release(struct redis_url *u)
     *u = (struct redis_url){0};
 }
 
+static bool is_line_end(char c)
+{
+    return c == '\n' || c == '\r';
+}
+
+/* copy_password copies the content of a password file, without the line end. */
+static char *copy_password(const char *path, struct str s, struct error *err)
+{
+    while (s.n && is_line_end(s.p[s.n - 1]))
+        s.n--;
+
+    if (s.n == 0) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is empty", path);
+        return NULL;
+    }
+    if (s.n > PASSWORD_MAX) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is too long: over %d bytes", path,
+                PASSWORD_MAX);
+        return NULL;
+    }
+    char *copy = strndup(s.p, s.n);
+    if (!copy)
+        err_nomem(err);
+    return copy;
+}
+
 static char *read_password(const char *path, struct error *err)
 {
     char text[PASSWORD_MAX + 2];
-    size_t n = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t k = fd < 0 ? -1 : 1;
-    while (k > 0 && n < sizeof text - 1) {
-        k = read(fd, text + n, sizeof text - 1 - n);
-        if (k > 0)
-            n += (size_t)k;
-    }
-    if (k < 0)
+    ssize_t n = small_file_read(path, text, sizeof text - 1);
+    if (n < 0) {
         err_errno(err, ERR_UNAVAILABLE, errno, "could not read the password from %s", path);
-    if (fd >= 0)
-        close(fd);
-    if (k < 0)
         return NULL;
-    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-        n--;
-    text[n] = '\0';
-    char *copy = n && n <= PASSWORD_MAX ? strdup(text) : NULL;
-    if (n == 0)
-        err_set(err, ERR_UNAVAILABLE, "the password file %s is empty", path);
-    else if (n > PASSWORD_MAX)
-        err_set(err, ERR_UNAVAILABLE, "the password file %s is no password file", path);
-    else if (!copy)
-        err_nomem(err);
+    }
+    char *copy = copy_password(path, (struct str){text, (size_t)n}, err);
     explicit_bzero(text, sizeof text);
     return copy;
 }

@@ -2,8 +2,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +10,18 @@
 #include "base/buf.h"
 #include "base/clock.h"
 
-/* what Linux allows one string of an environment to have, its NUL with it */
+/* Linux allows one string of an environment this many pages, its NUL included. */
 #define STRING_PAGES 32
 #define TEXT_MAX ((size_t)2 << 30)
 
 extern char **environ;
 
-/* What nearly every program needs, and nobody keeps a secret in. */
+/* Variables that nearly every program needs and nobody keeps a secret in. */
 static const char *const usual[] = {
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
 };
 
-/* What we say ourselves, about an event or a stream. */
+/* Variables that we set ourselves, about an event or a stream. */
 static const char *const said_by_us[] = {
     "OUTBOX_ID",
     "OUTBOX_SEQ",
@@ -40,9 +38,9 @@ static const char *const said_by_us[] = {
     NULL,
 };
 
-/* (1) list[0..n_kept) belong to us; what follows, one for each of starts[0..n_facts), points into
- *   text. (2) Each fact is
- * NAME=VALUE and one NUL, which is the only one in it. */
+/* (1) list[0..n_kept) is owned; the entries after it, one for each of starts[0..n_facts), point
+ * into text. (2) Each fact is NAME=VALUE and a NUL, the only one in it. (3) list has room for
+ * n_kept + EXEC_ENV_FACTS_MAX + 1 entries, and n_facts <= EXEC_ENV_FACTS_MAX. */
 struct exec_env {
     char **list;
     size_t n_kept;
@@ -56,13 +54,14 @@ struct exec_env {
 
 static bool among(const char *const *names, struct str name)
 {
-    for (; *names; names++)
+    for (; *names; names++) {
         if (str_is(name, *names))
             return true;
+    }
     return false;
 }
 
-/* next_name steps over one name of a list. False behind the last. */
+/* next_name takes the next name off a list; false after the last. */
 static bool next_name(const char **p, struct str *ret)
 {
     static const char between[] = ", \t";
@@ -75,26 +74,30 @@ static bool next_name(const char **p, struct str *ret)
 static bool listed(const char *names, struct str name)
 {
     struct str one;
-    while (names && next_name(&names, &one))
+    while (names && next_name(&names, &one)) {
         if (str_eq(one, name))
             return true;
+    }
     return false;
 }
 
 static bool is_name(struct str s)
 {
-    for (size_t i = 0; i < s.n; i++)
-        if (!isalnum((unsigned char)s.p[i]) && s.p[i] != '_')
+    if (s.n == 0 || isdigit((unsigned char)s.p[0]))
+        return false;
+    for (size_t i = 0; i < s.n; i++) {
+        bool allowed = isalnum((unsigned char)s.p[i]) || s.p[i] == '_';
+        if (!allowed)
             return false;
-    return s.n > 0 && !isdigit((unsigned char)s.p[0]);
+    }
+    return true;
 }
 
 int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* What is no name may be a value that was put in its place, and a secret: it is not
-         * repeated. */
+        /* What is not a name may be a value put in its place, and a secret: it is not repeated. */
         if (!is_name(one))
             return err_set(
                 err, ERR_CONFIG,
@@ -107,7 +110,7 @@ int exec_env_check(const char *names, struct error *err)
     return 0;
 }
 
-/* is_kept: entry is NAME=VALUE. */
+/* is_kept says whether to pass on an entry of our environment, which is NAME=VALUE. */
 static bool is_kept(const char *entry, const char *names)
 {
     const char *equals = strchr(entry, '=');
@@ -121,6 +124,7 @@ static bool is_kept(const char *entry, const char *names)
     return name.n > 3 && memcmp(name.p, "LC_", 3) == 0;
 }
 
+/* keep copies the variables to pass on. */
 static int keep(struct exec_env *e, const char *names, struct error *err)
 {
     size_t n = 0;
@@ -180,7 +184,7 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
 {
     if (!value.p)
         return 0;
-    size_t rest = strlen(name) + 2; /* the equals sign and the NUL */
+    size_t rest = strlen(name) + 2; /* with the equals sign and the NUL */
     if (value.n && memchr(value.p, '\0', value.n))
         return err_fate(err, ERR_INVALID, FATE_REJECT, 0,
                         "%s has a NUL, which no environment can hold", name);
@@ -196,7 +200,9 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
     buf_addc(&e->text, '=');
     buf_addstr(&e->text, value);
     buf_addc(&e->text, '\0');
-    return e->text.failed ? err_nomem(err) : 0;
+    if (e->text.failed)
+        return err_nomem(err);
+    return 0;
 }
 
 int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err)
@@ -226,9 +232,10 @@ int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, cons
     };
 
     exec_env_clear(e);
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (exec_env_text(e, texts[i].name, texts[i].value, err) != 0)
             return -1;
+    }
     if (exec_env_number(e, "OUTBOX_SEQ", ev->seq, err) != 0)
         return -1;
     if (ev->has_version && exec_env_number(e, "OUTBOX_VERSION", ev->version, err) != 0)
@@ -254,44 +261,4 @@ size_t exec_env_bytes(const struct exec_env *e)
 size_t exec_env_string_max(void)
 {
     return STRING_PAGES * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-/* ---- starting ---- */
-
-static int add_descriptors(posix_spawn_file_actions_t *fa, const struct exec_start *s)
-{
-    int rc = 0;
-    if (s->in >= 0)
-        rc = posix_spawn_file_actions_adddup2(fa, s->in, STDIN_FILENO);
-    if (rc == 0 && s->err >= 0)
-        rc = posix_spawn_file_actions_adddup2(fa, s->err, STDERR_FILENO);
-    if (rc == 0)
-        rc = posix_spawn_file_actions_addclosefrom_np(fa, 3);
-    return rc;
-}
-
-int exec_start(const struct exec_start *s, pid_t *ret)
-{
-    char sh[] = "sh", c[] = "-c";
-    char *argv[] = {sh, c, (char *)(uintptr_t)s->command, NULL};
-    short flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK;
-    posix_spawn_file_actions_t fa;
-    posix_spawnattr_t at;
-    sigset_t all, none;
-    sigfillset(&all);
-    sigemptyset(&none);
-    if (s->group)
-        flags |= POSIX_SPAWN_SETPGROUP;
-    posix_spawnattr_init(&at);
-    posix_spawnattr_setflags(&at, flags);
-    posix_spawnattr_setpgroup(&at, 0);
-    posix_spawnattr_setsigdefault(&at, &all);
-    posix_spawnattr_setsigmask(&at, &none);
-    posix_spawn_file_actions_init(&fa);
-    int rc = add_descriptors(&fa, s);
-    if (rc == 0)
-        rc = posix_spawn(ret, "/bin/sh", &fa, &at, argv, s->env);
-    posix_spawn_file_actions_destroy(&fa);
-    posix_spawnattr_destroy(&at);
-    return rc;
 }

@@ -7,34 +7,44 @@
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
-/* what no database can add to a time must not fail a settlement */
+/* A delay that no database can add to a time must not fail a settlement. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
 struct handlers {
     struct sink base;
     struct handler_guard guard;
     bool guarded;
-    bool called; /* any of them, for the event at hand */
+    bool called; /* a handler was called for the current event */
     size_t n;
-    struct filter *types[HANDLERS_MAX];
+    struct filter *types[HANDLERS_MAX]; /* of each handler; NULL: every type */
     struct handler h[];
 };
 
-/* A verdict that does not exist must not lose the event, nor stop the consumer. */
+/* sane turns a status that no handler may return into a retry, lest it loses the event or stops the
+ * consumer. */
 static enum sink_status sane(enum sink_status s)
 {
-    return s == SINK_DELIVERED || s == SINK_REJECT || s == SINK_DOWN || s == SINK_NOT_MINE
-               ? s
-               : SINK_RETRY;
+    switch (s) {
+    case SINK_DELIVERED:
+    case SINK_REJECT:
+    case SINK_DOWN:
+    case SINK_NOT_MINE: return s;
+    default: return SINK_RETRY;
+    }
+}
+
+static void clear_call(struct handler_call *call)
+{
+    call->text[0] = '\0';
+    call->delay_ms = 0;
+    call->tx = NULL;
 }
 
 static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery *d,
                                  struct handler_call *call)
 {
     const struct handler *h = &hs->h[i];
-    call->text[0] = '\0';
-    call->delay_ms = 0;
-    call->tx = NULL;
+    clear_call(call);
     if (!hs->guarded) {
         hs->called = true;
         return sane(h->fn(call, d, h->ctx));
@@ -46,12 +56,14 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     case HANDLER_WAIT: return SINK_DOWN;
     case HANDLER_RUN: break;
     }
+
     hs->called = true;
     enum sink_status said = sane(h->fn(call, d, h->ctx));
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
 
-/* hope: of several failures the one that gives the others another chance is the event's. */
+/* hope ranks statuses. Of several failures, the event gets the one with the most hope: that gives
+ * every handler another chance. */
 static int hope(enum sink_status s)
 {
     static const int by_status[] = {[SINK_DELIVERED] = 0,
@@ -82,34 +94,48 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
     return worst;
 }
 
+/* delay_of is the delay that a handler asked for, within bounds. */
+static int64_t delay_of(const struct handler_call *call)
+{
+    if (call->delay_ms < 0)
+        return 0;
+    if (call->delay_ms > DELAY_MAX_MS)
+        return DELAY_MAX_MS;
+    return call->delay_ms;
+}
+
+/* clean_text makes what the handler wrote fit to print. It may have left out the NUL. */
+static const char *clean_text(struct handler_call *call)
+{
+    size_t n = strnlen(call->text, sizeof call->text);
+    text_clean(call->text, sizeof call->text, call->text, n);
+    if (call->text[0] == '\0')
+        return "the handler gave no reason";
+    return call->text;
+}
+
 static enum sink_status handle(struct handlers *hs, struct delivery *d)
 {
     struct handler_call call;
-    call.text[0] = '\0';
-    call.delay_ms = 0;
+    clear_call(&call);
     hs->called = false;
+
     struct sink_result r = {.status = call_all(hs, d, &call)};
     r.unasked = !hs->called;
-    text_clean(call.text, sizeof call.text, call.text, strnlen(call.text, sizeof call.text));
-    if (call.delay_ms < 0)
-        call.delay_ms = 0;
-    if (call.delay_ms > DELAY_MAX_MS)
-        call.delay_ms = DELAY_MAX_MS;
+    r.retry_after_ms = delay_of(&call);
     if (r.status != SINK_DELIVERED)
-        r.text = call.text[0] ? call.text : "the handler gave no reason";
-    r.retry_after_ms = call.delay_ms;
+        r.text = clean_text(&call);
     sink_done(&hs->base, d, &r);
     return r.status;
 }
 
 static size_t handlers_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        switch (handle((struct handlers *)sk, d[i])) {
-        case SINK_DOWN:
-        case SINK_CANCELLED: return i + 1;
-        default: break;
-        }
+    for (size_t i = 0; i < n; i++) {
+        enum sink_status s = handle((struct handlers *)sk, d[i]);
+        if (s == SINK_DOWN || s == SINK_CANCELLED)
+            return i + 1;
+    }
     return n;
 }
 
@@ -121,7 +147,7 @@ static void handlers_close(struct sink *sk)
     free(hs);
 }
 
-/* Nothing is ever in flight between two calls: what follows has nothing to do. */
+/* Nothing is in flight between two calls, so there is nothing to drive, poll for or cancel. */
 static void handlers_nothing(struct sink *sk)
 {
     (void)sk;
@@ -151,6 +177,20 @@ static const struct sink_ops handlers_ops = {
     .cancel = handlers_nothing,
 };
 
+/* new_types makes the filter for a handler's pattern; NULL if it takes every type. */
+static int new_types(const char *pattern, struct filter **ret, struct error *err)
+{
+    struct filter *f;
+    if (filter_new(pattern, NULL, &f, err) != 0)
+        return -1;
+    if (!filter_has_types(f)) {
+        filter_free(f);
+        f = NULL;
+    }
+    *ret = f;
+    return 0;
+}
+
 int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n,
                   const struct handler_guard *guard, struct sink **ret, struct error *err)
 {
@@ -161,22 +201,18 @@ int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t
     if (!hs)
         return err_nomem(err);
     hs->base = (struct sink){&handlers_ops, *cfg};
-    hs->guarded = guard != NULL;
-    if (guard)
+    if (guard) {
         hs->guard = *guard;
-    if (n)
-        memcpy(hs->h, h, n * sizeof *h);
-    for (hs->n = 0; hs->n < n; hs->n++) {
-        struct filter *f;
-        if (filter_new(h[hs->n].pattern, NULL, &f, err) != 0) {
+        hs->guarded = true;
+    }
+
+    for (size_t i = 0; i < n; i++) {
+        if (new_types(h[i].pattern, &hs->types[i], err) != 0) {
             handlers_close(&hs->base);
             return -1;
         }
-        hs->types[hs->n] = f;
-        if (filter_has_types(f))
-            continue;
-        filter_free(f);
-        hs->types[hs->n] = NULL; /* every type */
+        hs->h[i] = h[i];
+        hs->n++;
     }
     *ret = &hs->base;
     return 0;

@@ -5,16 +5,15 @@
 #include "base/text.h"
 #include "sink/http_impl.h"
 
-/* characters of a part of the path that may be a token */
-#define PATH_PART 12
-#define QUERY_PART 4 /* the same of a query */
-/* nobody may silence us for longer with one header */
+#define PATH_PART 12 /* bytes from which on a part of the path may be a token */
+#define QUERY_PART 4 /* the same for a part of the query */
+/* No endpoint may silence us for longer with one header. */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
-/* What a status means; the first line that fits counts. SINK_REJECT is what speaks of the request
- * itself, and is a retry unless webhook-client-errors says otherwise. All other 4xx speak of the
- * endpoint, or of us: no event becomes a dead letter for them at once, however that is set.
- * docs/webhooks.md has the same table for people. */
+/* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is
+ * about the request itself, and is a retry unless webhook-client-errors says otherwise. All other
+ * 4xx are about the endpoint, or about us: whatever that option says, they make no event a dead
+ * letter at once. docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;
@@ -49,13 +48,13 @@ static bool was_sent(const struct request *r)
 static int64_t retry_after(const struct request *r)
 {
     curl_off_t s = 0;
-    curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* of seconds and of a date */
+    curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* given in seconds or as a date */
     if (s <= 0)
         return 0;
     return s >= RETRY_AFTER_MAX_MS / 1000 ? RETRY_AFTER_MAX_MS : (int64_t)s * 1000;
 }
 
-/* repeats_header says whether a text has one of the headers that we were given in confidence. */
+/* repeats_header says whether a text has the value of a header from webhook-header-file in it. */
 static bool repeats_header(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
@@ -67,7 +66,7 @@ static bool repeats_header(const struct http *h, const char *text)
     return false;
 }
 
-/* repeats_url says whether a text has something of what stands behind the host: the path, a long
+/* repeats_url says whether a text repeats what stands behind the host in the URL: the path, a long
  * part of it, or a value of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
@@ -86,8 +85,8 @@ static bool repeats_url(const struct http *h, const char *text)
     return false;
 }
 
-/* excerpt makes one clean line of how an answer begins; empty when that is nothing to show. What
- * would be cut off is looked at, too, or half a secret might stay. */
+/* excerpt makes one clean line of the beginning of an answer; empty if it must not be shown. It
+ * searches more than it shows, or the first half of a secret might slip through. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -118,8 +117,9 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* judge_failure: what never left us says nothing against the event. What did may have killed the
- * other side, so that it counts as an attempt, or one event could hold up all others for ever. */
+/* judge_failure says what it means that there is no answer. If the request was never sent, nothing
+ * speaks against the event. If it was, it may have killed the other side, so it counts as an
+ * attempt: or one event could hold up all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {
@@ -145,7 +145,7 @@ static struct sink_result judge_failure(const struct request *r, CURLcode rc, ch
     else if (many_headers)
         snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
-    /* which curl also says of a line that is too long for it */
+    /* curl says so of a header line that is too long for it as well. */
     else if (rc == CURLE_OUT_OF_MEMORY && was_sent(r))
         snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
                  r->h->where);

@@ -1,6 +1,7 @@
 /* http_impl.h: what the files of the webhook sink share: http.c (requests on their way),
- * http_setup.c (getting ready, and whom we may connect to), http_answer.c (what an answer means).
- * Nobody else includes it. */
+ * http_setup.c (getting ready, and whom we may connect to), http_files.c (secrets and headers),
+ * http_request.c (making a request of an event), http_answer.c (what an answer means). Nobody else
+ * includes it. */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -15,28 +16,30 @@
 #include "sink/sink.h"
 
 #define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
-/* bytes of its headers, those of 1xx and those behind the body included */
+/* bytes read of its headers, including those of 1xx answers and those after the body */
 #define HTTP_HEADERS_MAX (256 * 1024)
 #define HTTP_EXCERPT 160 /* bytes of it that may be repeated */
-#define HTTP_HEARD 2048  /* bytes of it that are looked at, for what must not be */
+#define HTTP_HEARD 2048  /* bytes of it that are searched for what must not be repeated */
 /* header lines of a request: the event's, those of webhook-header-file, and ours */
 #define HTTP_LINES_MAX 160
 #define HTTP_TEXT 640
+/* 64 KiB of an event's headers with every byte percent-encoded, and the rest */
+#define HTTP_HEAD_MAX ((size_t)256 * 1024)
+#define HTTP_BODY_MAX ((size_t)2 << 30)
 
 struct http;
 
-/* A file that is looked at again, once a second, so that what it holds can be changed while we
- * run. */
+/* What was last seen of a file that is looked at once a second, so that its content can change
+ * while we run. inode == 0: it has not been seen. */
 struct http_watch {
     struct timespec changed;
     ino_t inode;
     off_t size;
 };
 
-/* One request, and the handle it goes by, which is used again and again.
+/* A request, and its curl handle, which is used again and again.
  * (1) d == NULL: free, and linked by `next` only. (2) start_at != 0: it waits for its turn; curl
- *   does not know it yet.
- * (3) lines point into head. */
+ * does not know it yet. (3) lines point into head. */
 struct request {
     struct http *h;
     struct request *prev, *next;
@@ -50,20 +53,19 @@ struct request {
     size_t got;             /* bytes of the answer */
     size_t got_headers;     /* and of its headers */
     char heard[HTTP_HEARD]; /* its beginning */
-    const char *refused;    /* what the address was that we would not connect to */
+    const char *refused;    /* what is special about an address that we did not connect to */
     char address[INET6_ADDRSTRLEN];
-    int no_socket; /* errno, when there was none to be had */
+    int no_socket; /* errno, if none could be made */
     char why[CURL_ERROR_SIZE];
 };
 
 /* (1) n_slots requests, `busy` of them not free. (2) first..last are those that curl has, in the
- *   order of `due`; `waiting` is
- * at most one more. (3) timer is when curl wants to be called, 0 for at once. (4) until hold_until
- * nothing is sent, because the endpoint asked for that. */
+ * order of `due`; `waiting` is at most one more. (3) timer is when curl wants to be called; 0: at
+ * once. (4) Nothing is sent before hold_until, because the endpoint asked for that. */
 struct http {
     struct sink base;
     const struct http_options *o;
-    char where[320]; /* https://host:port: what of the URL may be repeated */
+    char where[320]; /* https://host:port, the part of the URL that may be repeated */
     CURLM *multi;
     int epfd;
     struct request *slots, *free, *first, *last, *waiting;
@@ -71,36 +73,41 @@ struct http {
     int64_t timer;
     int64_t hold_until;
     int hold_status;
-    int64_t rate_next;  /* when a request would be due if all came evenly */
-    int64_t rate_again; /* when to offer again what came too early */
+    int64_t rate_next;  /* when the next request is due if all are spaced evenly */
+    int64_t rate_again; /* when to offer again what came too early; CLOCK_NEVER: nothing did */
     struct signature_keys *keys;
     struct http_watch secrets, headers;
     int64_t look_at;  /* when to look at them again */
-    struct buf extra; /* header lines from a file, each ended with a NUL */
+    struct buf extra; /* header lines from a file, each with a NUL at its end */
     struct str source;
     char *proxy; /* NULL: none */
     bool tls;
-    bool loopback; /* the URL names this machine, so that is where we may go */
+    bool loopback; /* the URL names this machine, so we may connect to it */
     bool global;   /* curl is initialised */
 };
 
-/* http_setup checks URL and options and gets everything but the requests ready. What it made,
- * http_teardown releases, also after a failure. http_setup_easy makes a request's handle; false:
- * out of memory. */
+/* http_setup checks URL and options, and makes everything but the requests. http_teardown releases
+ * that, also after a failure. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
 int http_setup(struct http *h, struct error *err);
 void http_teardown(struct http *h);
+/* http_setup_easy makes a request's handle; false without memory. */
 bool http_setup_easy(struct request *r);
 
-/* http_refresh reads secrets and headers again, if their files have changed. While it fails nothing
- * can be sent. */
-int http_refresh(struct http *h, struct error *err);
+void http_files_init(struct http *h);
+/* http_files_refresh reads secrets and headers again if their files have changed, looking at most
+ * once a second. While it fails nothing can be sent. */
+int http_files_refresh(struct http *h, struct error *err);
+/* http_files_release wipes and frees what they held. */
+void http_files_release(struct http *h);
 
-/* http_refused says what an address is that h may not connect to; NULL: it may. */
-const char *http_refused(const struct http *h, const struct sockaddr *sa);
+/* http_request_make makes the request of r->d, and gives it to r->easy. ERR_INVALID: no request can
+ * ever express this event. ERR_NOMEM. */
+int http_request_make(struct request *r, struct error *err);
 
-/* http_judge says what the end of a request means. text is where its reason is put. */
+/* http_judge says what the end of a request means. The reason is written to text, which the result
+ * borrows. */
 struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HTTP_TEXT]);
-/* http_late is the same for one whose time was up. */
+/* http_late is the same for a request whose time is up. */
 struct sink_result http_late(const struct request *r, char text[HTTP_TEXT]);
 
 #endif

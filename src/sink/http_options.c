@@ -27,32 +27,56 @@ void http_options_release(struct http_options *o)
     *o = (struct http_options){0};
 }
 
+/* copy_text copies a text that may be absent. */
+static int copy_text(char **field, const char *text, struct error *err)
+{
+    if (!text)
+        return 0;
+    return option_copy(field, text, NULL, err);
+}
+
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err)
 {
     const char *const texts[] = {from->secret_file, from->secret_env, from->header_file,
                                  from->ca_file,     from->proxy,      from->source};
     char **const fields[] = {&ret->secret_file, &ret->secret_env, &ret->header_file,
                              &ret->ca_file,     &ret->proxy,      &ret->source};
-    int r = 0;
+    const size_t n = sizeof fields / sizeof fields[0];
     *ret = *from;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        *fields[i] = NULL;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && r == 0; i++)
-        if (texts[i])
-            r = option_copy(fields[i], texts[i], NULL, err);
-    return r;
+    for (size_t i = 0; i < n; i++)
+        *fields[i] = NULL; /* what is there belongs to from */
+
+    for (size_t i = 0; i < n; i++) {
+        if (copy_text(fields[i], texts[i], err) != 0)
+            return -1;
+    }
+    return 0;
 }
 
-/* A secret that was given where its variable's name belongs must not be repeated. */
+static bool begins_with_any(const char *s, const char *const *prefixes)
+{
+    for (; *prefixes; prefixes++) {
+        if (strncmp(s, *prefixes, strlen(*prefixes)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_variable(const char *s)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)s[n]) || s[n] == '_')
+        n++;
+    return n > 0 && s[n] == '\0';
+}
+
+/* http_options_secret_env does not repeat the value: it may be the secret itself, given where the
+ * name of its variable belongs. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
-    size_t n = 0;
-    while (isalnum((unsigned char)value[n]) || value[n] == '_')
-        n++;
-    bool key = strncmp(value, "whsec_", 6) == 0 || strncmp(value, "whsk_", 5) == 0 ||
-               strncmp(value, "whpk_", 5) == 0;
-    if (n == 0 || value[n] || key)
+    static const char *const keys[] = {"whsec_", "whsk_", "whpk_", NULL};
+    if (!is_variable(value) || begins_with_any(value, keys))
         return err_set(err, ERR_CONFIG,
                        "this wants the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
@@ -61,11 +85,8 @@ int http_options_secret_env(void *field, const char *value, const struct option_
 int http_options_proxy(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
-    static const char *const schemes[] = {"http://", "https://", "socks5://", "socks5h://"};
-    bool known = strcmp(value, "env") == 0;
-    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
-        if (strncmp(value, schemes[i], strlen(schemes[i])) == 0)
-            known = true;
+    static const char *const schemes[] = {"http://", "https://", "socks5://", "socks5h://", NULL};
+    bool known = strcmp(value, "env") == 0 || begins_with_any(value, schemes);
     if (!known)
         return err_set(err, ERR_CONFIG,
                        "write http://HOST:PORT, https://, socks5:// or socks5h://, or env");
@@ -87,23 +108,37 @@ int http_options_source(void *field, const char *value, const struct option_def 
     return option_copy(field, value, o, err);
 }
 
+/* add_net reads one network into nets[*n]. An empty text is none. */
+static int add_net(struct str text, struct ipnet nets[HTTP_ALLOW_MAX], size_t *n, struct error *err)
+{
+    char one[64];
+    if (text.n == 0)
+        return 0;
+    if (*n == HTTP_ALLOW_MAX)
+        return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
+    if (text.n >= sizeof one)
+        text.n = sizeof one - 1;
+    snprintf(one, sizeof one, "%.*s", (int)text.n, text.p);
+    if (ipnet_parse(one, &nets[*n], err) != 0)
+        return -1;
+    (*n)++;
+    return 0;
+}
+
 int http_options_allow(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
+    static const char between[] = ", \t";
     struct http_options *options = field;
-    (void)o;
     struct ipnet nets[HTTP_ALLOW_MAX] = {0};
     size_t n = 0;
+    (void)o;
     while (*value) {
-        char one[64];
-        size_t len = strcspn(value, ", \t");
-        snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), value);
-        if (len && n == HTTP_ALLOW_MAX)
-            return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
-        if (len && ipnet_parse(one, &nets[n++], err) != 0)
+        struct str one = {value, strcspn(value, between)};
+        if (add_net(one, nets, &n, err) != 0)
             return -1;
-        value += len;
-        value += strspn(value, ", \t");
+        value += one.n;
+        value += strspn(value, between);
     }
     memcpy(options->allow, nets, n * sizeof nets[0]);
     options->n_allow = n;

@@ -1,5 +1,6 @@
-/* http_options.h: what a webhook is told beside its URL. They are options of a consumer, not
- * parameters of the URL: the query of an https URL belongs to the endpoint, every byte of it. */
+/* http_options.h: the settings of a webhook besides its URL. They are options of a consumer and not
+ * parameters of the URL, because every byte in the query of an https URL belongs to the
+ * endpoint. */
 #ifndef SINK_HTTP_OPTIONS_H
 #define SINK_HTTP_OPTIONS_H
 
@@ -15,7 +16,8 @@ enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
 
 #define HTTP_ALLOW_MAX 64
 
-/* (1) Strings are owned; NULL: not given. (2) All zero is a good default, but for connect_ms. */
+/* (1) Strings are owned; NULL if not given. (2) All zero is a good default, except for
+ * connect_ms. */
 struct http_options {
     char *secret_file, *secret_env; /* of signatures */
     char *header_file;              /* "Name: value" lines to send along */
@@ -25,14 +27,15 @@ struct http_options {
     enum http_mode mode;
     enum http_version version;
     bool reject_4xx;
-    int rate;                    /* requests a second; 0: as they come */
+    int rate;                    /* requests a second; 0: no limit */
     int64_t connect_ms, idle_ms; /* 0: no limit but that of the whole delivery */
     struct ipnet allow[HTTP_ALLOW_MAX];
     size_t n_allow;
 };
 
 void http_options_release(struct http_options *o);
-/* http_options_copy makes another like it; on failure *ret is to be released, too. */
+/* http_options_copy makes a deep copy, which the caller releases, also after a failure:
+ * ERR_NOMEM. */
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err);
 
 #define HTTP_RATE_MAX 1000000
@@ -41,11 +44,11 @@ extern const char *const http_mode_names[];          /* by enum http_mode; ends 
 extern const char *const http_client_errors_names[]; /* by reject_4xx; ends with NULL */
 extern const char *const http_version_names[];       /* by enum http_version; ends with NULL */
 
-/* The setters that base/option.h does not have; each names its field. */
+/* The setters that base/option.h does not have, each with the field it sets. */
 option_setter http_options_secret_env; /* secret_env */
 option_setter http_options_proxy;      /* proxy */
 option_setter http_options_source;     /* source */
-/* the whole struct http_options: it sets allow and n_allow */
+/* the whole struct http_options, of which it sets allow and n_allow */
 option_setter http_options_allow;
 
 #endif

@@ -1,67 +1,79 @@
+/* http_setup.c: getting a webhook sink ready: its URL, whom it may connect to, and how curl is told
+ * all that. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/char.h"
 #include "base/fd.h"
 #include "sink/http_impl.h"
 
 #define CONNECT_MS 10000
-/* an unused connection is used again until then; what is between may have forgotten it later */
+/* An idle connection is used again until then; later a firewall in between may have forgotten
+ * it. */
 #define KEEP_S 60L
-#define EXTRA_MAX 16384
-#define EXTRA_LINES 32 /* of webhook-header-file */
-#define LOOK_NS (INT64_C(1000) * MS_NS)
 #define SOURCE "/outbox"
 
 static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
 /* ---- whom we may connect to ---- */
 
-const char *http_refused(const struct http *h, const struct sockaddr *sa)
+static bool is_allowed(const struct http_options *o, const struct sockaddr *sa)
+{
+    for (size_t i = 0; i < o->n_allow; i++) {
+        if (ipnet_holds(&o->allow[i], sa))
+            return true;
+    }
+    return false;
+}
+
+/* refused_as says what is special about an address that h may not connect to; NULL if it may. */
+static const char *refused_as(const struct http *h, const struct sockaddr *sa)
 {
     const char *what = ipnet_special(sa);
-    /* with a proxy, that is what we connect to, and it does the choosing */
-    if (!what || h->proxy)
+    if (!what)
+        return NULL;
+    /* With a proxy, it is the proxy that we connect to, and the proxy that chooses. */
+    if (h->proxy)
         return NULL;
     if (h->loopback && strcmp(what, IPNET_LOOPBACK) == 0)
         return NULL;
-    for (size_t i = 0; i < h->o->n_allow; i++)
-        if (ipnet_holds(&h->o->allow[i], sa))
-            return NULL;
+    if (is_allowed(h->o, sa))
+        return NULL;
     return what;
 }
 
 static void note_refusal(struct request *r, const char *what, const struct sockaddr *sa)
 {
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-    memcpy(&in, sa, sizeof in);
-    if (sa->sa_family == AF_INET6)
-        memcpy(&in6, sa, sizeof in6);
     r->refused = what;
-    inet_ntop(sa->sa_family,
-              sa->sa_family == AF_INET6 ? (void *)&in6.sin6_addr : (void *)&in.sin_addr, r->address,
-              sizeof r->address);
+    if (sa->sa_family == AF_INET6) {
+        struct sockaddr_in6 in6;
+        memcpy(&in6, sa, sizeof in6);
+        inet_ntop(AF_INET6, &in6.sin6_addr, r->address, sizeof r->address);
+    } else {
+        struct sockaddr_in in;
+        memcpy(&in, sa, sizeof in);
+        inet_ntop(sa->sa_family, &in.sin_addr, r->address, sizeof r->address);
+    }
 }
 
-/* open_socket sees the very address that will be connected to, whatever the name resolved to a
- * moment ago. */
+/* open_socket is given the very address that will be connected to, whatever the name resolved to
+ * earlier. */
 static curl_socket_t open_socket(void *request, curlsocktype purpose, struct curl_sockaddr *a)
 {
     struct request *r = request;
-    const char *what = http_refused(r->h, &a->addr);
-    if (what)
+    const char *what = refused_as(r->h, &a->addr);
+    if (what) {
         note_refusal(r, what, &a->addr);
-    if (what || purpose != CURLSOCKTYPE_IPCXN)
         return CURL_SOCKET_BAD;
+    }
+    if (purpose != CURLSOCKTYPE_IPCXN)
+        return CURL_SOCKET_BAD;
+
     int fd = fd_above_stdio(socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol));
     if (fd < 0)
         r->no_socket = errno;
@@ -70,229 +82,114 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 
 /* ---- the URL ---- */
 
+/* bare_host copies a host without the brackets of an IPv6 address. */
+static void bare_host(const char *host, char *out, size_t size)
+{
+    size_t n = strlen(host);
+    if (host[0] == '[') {
+        host++;
+        n -= 2;
+    }
+    snprintf(out, size, "%.*s", (int)n, host);
+}
+
+/* check_host refuses an address that could never be connected to, and notes whether the host is
+ * this machine. What a name leads to is seen at each connection. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char bare[256];
-    struct sockaddr_storage sa;
-    size_t n = strlen(host);
-    bool brackets = host[0] == '[';
-    snprintf(bare, sizeof bare, "%.*s", (int)(n - (brackets ? 2 : 0)), host + (brackets ? 1 : 0));
-    h->loopback = strcasecmp(bare, "localhost") == 0;
-    if (!ipnet_of_text(bare, &sa))
+    struct sockaddr_storage storage;
+    const struct sockaddr *sa = (const struct sockaddr *)&storage;
+    bare_host(host, bare, sizeof bare);
+    if (!ipnet_of_text(bare, &storage)) {
+        h->loopback = strcasecmp(bare, "localhost") == 0;
         return 0;
-    const char *what = ipnet_special((struct sockaddr *)&sa);
-    h->loopback = what && strcmp(what, IPNET_LOOPBACK) == 0;
-    what = http_refused(h, (struct sockaddr *)&sa);
-    if (!what)
+    }
+
+    const char *special = ipnet_special(sa);
+    h->loopback = special && strcmp(special, IPNET_LOOPBACK) == 0;
+    const char *refused = refused_as(h, sa);
+    if (!refused)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "%s: this is a %s address; if it is what you mean, say webhook-allow = %s",
-                   h->where, what, bare);
+                   "%s: this is a %s address; if it is what you mean, set webhook-allow = %s",
+                   h->where, refused, bare);
 }
 
-/* check_url never repeats more than scheme, host and port: tokens stand in paths and queries. */
-static int check_url(struct http *h, struct error *err)
+static void note_where(struct http *h, CURLU *u, const char *host)
 {
-    CURLU *u = curl_url();
-    char *host = NULL, *port = NULL;
-    if (!u)
-        return err_nomem(err);
-    int r = 0;
+    char *port;
+    const char *scheme = h->base.ops->scheme;
+    if (curl_url_get(u, CURLUPART_PORT, &port, 0) != CURLUE_OK) {
+        snprintf(h->where, sizeof h->where, "%s://%s", scheme, host);
+        return;
+    }
+    snprintf(h->where, sizeof h->where, "%s://%s:%s", scheme, host, port);
+    curl_free(port);
+}
+
+/* read_url never repeats more than scheme, host and port: paths and queries hold tokens. */
+static int read_url(struct http *h, CURLU *u, struct error *err)
+{
+    char *host;
     CURLUcode rc = curl_url_set(u, CURLUPART_URL, h->base.cfg.url, CURLU_DISALLOW_USER);
     if (rc == CURLUE_USER_NOT_ALLOWED)
-        r = err_set(
+        return err_set(
             err, ERR_CONFIG,
             "a webhook's URL holds no user or password: anyone who can see our arguments could "
             "read them; put an Authorization header into webhook-header-file");
-    else if (rc)
-        r = err_set(err, ERR_CONFIG, "this is no URL: %s", curl_url_strerror(rc));
-    else if (curl_url_get(u, CURLUPART_HOST, &host, 0))
-        r = err_set(err, ERR_CONFIG, "the URL names no host");
-    if (r == 0) {
-        bool given = curl_url_get(u, CURLUPART_PORT, &port, 0) == CURLUE_OK;
-        snprintf(h->where, sizeof h->where, "%s://%s%s%s", h->base.ops->scheme, host,
-                 given ? ":" : "", given ? port : "");
-        r = check_host(h, host, err);
-    }
+    if (rc != CURLUE_OK)
+        return err_set(err, ERR_CONFIG, "this is no URL: %s", curl_url_strerror(rc));
+    if (curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+        return err_set(err, ERR_CONFIG, "the URL names no host");
+
+    note_where(h, u, host);
+    int r = check_host(h, host, err);
     curl_free(host);
-    curl_free(port);
+    return r;
+}
+
+static int check_url(struct http *h, struct error *err)
+{
+    CURLU *u = curl_url();
+    if (!u)
+        return err_nomem(err);
+    int r = read_url(h, u, err);
     curl_url_cleanup(u);
     return r;
 }
 
-/* ---- headers to send along ---- */
+/* ---- the whole sink ---- */
 
-static bool is_token(const char *s, size_t n)
+/* proxy_from_environment looks for a proxy where curl would, but knows no exceptions (no_proxy). */
+static const char *proxy_from_environment(bool tls)
 {
-    for (size_t i = 0; i < n; i++) {
-        bool separator = strchr("()<>@,;:\\\"/[]?={}", s[i]) != NULL;
-        if (separator || !char_is_visible(s[i]))
-            return false;
+    static const char *const for_http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
+    static const char *const for_https[] = {"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY",
+                                            NULL};
+    for (const char *const *name = tls ? for_https : for_http; *name; name++) {
+        const char *value = getenv(*name);
+        if (value && *value)
+            return value;
     }
-    return n > 0;
+    return NULL;
 }
 
-/* is_ours: headers that we write, or that decide where a request ends. */
-static bool is_ours(const char *name, size_t n)
-{
-    static const char *const names[] = {
-        "content-type", "content-length", "transfer-encoding", "host", "connection",
-        "expect",       "traceparent",    "tracestate",        "te",   "upgrade"};
-    if (n > 3 && strncasecmp(name, "ce-", 3) == 0)
-        return true;
-    if (n > 8 && strncasecmp(name, "webhook-", 8) == 0)
-        return true;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strlen(names[i]) == n && strncasecmp(name, names[i], n) == 0)
-            return true;
-    return false;
-}
-
-static int add_header(struct buf *b, const char *line, size_t n, int number, struct error *err)
-{
-    const char *colon = memchr(line, ':', n);
-    size_t name = colon ? (size_t)(colon - line) : 0;
-    if (!colon || !is_token(line, name))
-        return err_set(err, ERR_CONFIG, "line %d is not Name: value", number);
-    if (is_ours(line, name))
-        return err_set(err, ERR_CONFIG, "line %d: %.*s is not yours to set", number, (int)name,
-                       line);
-    const char *value = colon + 1, *end = line + n;
-    while (value < end && (*value == ' ' || *value == '\t'))
-        value++;
-    while (end > value && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
-        end--;
-    if (value == end)
-        return err_set(err, ERR_CONFIG, "line %d: %.*s has no value", number, (int)name, line);
-    for (const char *p = value; p < end; p++)
-        if (char_is_control(*p))
-            return err_set(err, ERR_CONFIG, "line %d: a control character in the value", number);
-    buf_add(b, line, name);
-    buf_adds(b, ": ");
-    buf_add(b, value, (size_t)(end - value));
-    buf_addc(b, '\0');
-    return b->failed ? err_nomem(err) : 0;
-}
-
-static int read_headers(struct buf *b, const char *path, struct error *err)
-{
-    char text[EXTRA_MAX];
-    int number = 0, r = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
-    int e = errno;
-    if (fd >= 0)
-        close(fd);
-    if (got < 0)
-        return err_errno(err, ERR_CONFIG, e, "%s: could not read the headers", path);
-    if (got == sizeof text)
-        return err_set(err, ERR_CONFIG, "%s: over 16 KiB", path);
-    for (const char *p = text, *end = text + got; p < end && r == 0; number++) {
-        const char *eol = memchr(p, '\n', (size_t)(end - p));
-        size_t n = (size_t)((eol ? eol : end) - p);
-        if (n && p[0] != '#' && p[0] != '\r')
-            r = add_header(b, p, n, number + 1, err);
-        p += n + 1;
-        if (number == EXTRA_LINES)
-            r = err_set(err, ERR_CONFIG, "more than %d lines", EXTRA_LINES);
-    }
-    explicit_bzero(text, sizeof text);
-    return r == 0 ? 0 : err_prefix(err, "%s", path);
-}
-
-static void forget(struct buf *b)
-{
-    if (b->p)
-        explicit_bzero(b->p, b->cap);
-    buf_release(b);
-}
-
-/* ---- files that may change ---- */
-
-/* has_changed says whether a file is another one than last time, and remembers it; a file that is
- * not there has, always. */
-static bool has_changed(struct http_watch *w, const char *path)
-{
-    struct stat st;
-    struct http_watch now = {.inode = 0};
-    if (stat(path, &st) == 0)
-        now = (struct http_watch){st.st_mtim, st.st_ino, st.st_size};
-    bool same = now.inode && now.inode == w->inode && now.size == w->size &&
-                now.changed.tv_sec == w->changed.tv_sec &&
-                now.changed.tv_nsec == w->changed.tv_nsec;
-    *w = now;
-    return !same;
-}
-
-static int refresh_secrets(struct http *h, struct error *err)
-{
-    struct signature_keys *keys;
-    struct signature_source from = {h->o->secret_file, h->o->secret_env, SIGNATURE_SIGN};
-    if (h->o->secret_file && !has_changed(&h->secrets, h->o->secret_file))
-        return 0;
-    if (!h->o->secret_file && h->keys)
-        return 0; /* an environment does not change */
-    if (signature_keys_load(&from, &keys, err) != 0) {
-        h->secrets.inode = 0; /* look again */
-        return -1;
-    }
-    signature_keys_free(h->keys);
-    h->keys = keys;
-    return 0;
-}
-
-static int refresh_headers(struct http *h, struct error *err)
-{
-    struct buf b;
-    if (!has_changed(&h->headers, h->o->header_file))
-        return 0;
-    buf_init(&b, EXTRA_MAX);
-    if (read_headers(&b, h->o->header_file, err) != 0) {
-        h->headers.inode = 0;
-        forget(&b);
-        return -1;
-    }
-    forget(&h->extra);
-    h->extra = b;
-    return 0;
-}
-
-int http_refresh(struct http *h, struct error *err)
-{
-    int64_t now = clock_mono(h->base.cfg.clock);
-    if (now < h->look_at)
-        return 0;
-    if ((h->o->secret_file || h->o->secret_env) && refresh_secrets(h, err) != 0)
-        return -1;
-    if (h->o->header_file && refresh_headers(h, err) != 0)
-        return -1;
-    h->look_at = now + LOOK_NS;
-    return 0;
-}
-
-/* ---- all of it ---- */
-
-/* find_proxy: the environment is asked only where somebody said so, and then for a proxy, not for
- * exceptions to it. */
+/* find_proxy asks the environment only if webhook-proxy says env. */
 static int find_proxy(struct http *h, struct error *err)
 {
-    const char *names[] = {h->tls ? "https_proxy" : "http_proxy",
-                           h->tls ? "HTTPS_PROXY" : "http_proxy", "all_proxy", "ALL_PROXY"};
     const char *proxy = h->o->proxy;
-    if (proxy && strcmp(proxy, "env") == 0) {
-        proxy = NULL;
-        for (size_t i = 0; i < 4 && !proxy; i++) {
-            const char *value = getenv(names[i]);
-            if (value && *value)
-                proxy = value;
-        }
-    }
+    if (proxy && strcmp(proxy, "env") == 0)
+        proxy = proxy_from_environment(h->tls);
     if (!proxy)
         return 0;
     h->proxy = strdup(proxy);
-    return h->proxy ? 0 : err_nomem(err);
+    if (!h->proxy)
+        return err_nomem(err);
+    return 0;
 }
 
+/* set_socket is how curl tells what it waits for on a socket. */
 static int set_socket(CURL *easy, curl_socket_t fd, int what, void *http, void *unused)
 {
     struct http *h = http;
@@ -329,16 +226,25 @@ static int make_multi(struct http *h, struct error *err)
 
 int http_setup(struct http *h, struct error *err)
 {
-    const struct http_options *o = h->o = h->base.cfg.http ? h->base.cfg.http : &defaults;
+    h->o = h->base.cfg.http;
+    if (!h->o)
+        h->o = &defaults;
     h->tls = strcmp(h->base.ops->scheme, "https") == 0;
-    h->source = str_of(o->source ? o->source : SOURCE);
-    buf_init(&h->extra, EXTRA_MAX);
-    if (make_multi(h, err) != 0 || find_proxy(h, err) != 0 || check_url(h, err) != 0)
+    h->source = str_of(h->o->source ? h->o->source : SOURCE);
+    http_files_init(h);
+
+    if (make_multi(h, err) != 0)
         return -1;
-    if (http_refresh(h, err) != 0)
+    if (find_proxy(h, err) != 0)
         return -1;
-    if (o->ca_file && access(o->ca_file, R_OK) != 0)
-        return err_errno(err, ERR_CONFIG, errno, "%s: could not read the certificates", o->ca_file);
+    if (check_url(h, err) != 0)
+        return -1;
+    if (http_files_refresh(h, err) != 0)
+        return -1;
+
+    const char *ca = h->o->ca_file;
+    if (ca && access(ca, R_OK) != 0)
+        return err_errno(err, ERR_CONFIG, errno, "%s: could not read the certificates", ca);
     return 0;
 }
 
@@ -347,45 +253,59 @@ void http_teardown(struct http *h)
     curl_multi_cleanup(h->multi);
     if (h->global)
         curl_global_cleanup();
-    signature_keys_free(h->keys);
-    forget(&h->extra);
+    http_files_release(h);
     free(h->proxy);
 }
 
-/* keep counts what an answer says, and keeps its beginning for a reason to be made of. */
+/* ---- a request's handle ---- */
+
+/* keep counts the bytes of an answer, and keeps its beginning, from which a reason can be made. It
+ * ends an answer that is too long. */
 static size_t keep(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
     (void)size; /* always 1 */
-    size_t room = r->got < HTTP_HEARD ? HTTP_HEARD - r->got : 0;
-    memcpy(r->heard + HTTP_HEARD - room, p, n < room ? n : room);
+    if (r->got < HTTP_HEARD) {
+        size_t room = HTTP_HEARD - r->got;
+        memcpy(r->heard + r->got, p, n < room ? n : room);
+    }
     r->got += n;
-    return r->got < HTTP_ANSWER_MAX ? n : 0;
+    if (r->got >= HTTP_ANSWER_MAX)
+        return 0;
+    return n;
 }
 
-/* status_of reads HTTP/1.1 200 or HTTP/2 200; of the blanks there may be more than one. 0: it is
- * neither. */
+/* status_of reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, where more than one
+ * blank may stand between; 0 if it is none. */
 static long status_of(const char *p, size_t n)
 {
     static const char digits[] = "0123456789";
     char line[32];
-    snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), p);
+    if (n >= sizeof line)
+        n = sizeof line - 1;
+    snprintf(line, sizeof line, "%.*s", (int)n, p);
     if (strncmp(line, "HTTP/", 5) != 0)
         return 0;
-    size_t at = 5, k = strspn(line + at, digits);
-    if (k == 0)
+
+    const char *at = line + 5;
+    size_t major = strspn(at, digits);
+    if (major == 0)
         return 0;
-    at += k;
-    if (line[at] == '.')
-        at += 1 + strspn(line + at + 1, digits);
-    k = strspn(line + at, " ");
-    at += k;
-    return k > 0 && strspn(line + at, digits) == 3 ? strtol(line + at, NULL, 10) : 0;
+    at += major;
+    if (*at == '.')
+        at += 1 + strspn(at + 1, digits);
+
+    size_t blanks = strspn(at, " ");
+    at += blanks;
+    bool has_status = blanks > 0 && strspn(at, digits) == 3;
+    if (!has_status)
+        return 0;
+    return strtol(at, NULL, 10);
 }
 
-/* see_line: whatever curl cannot make out in a line that begins with HTTP/, it takes for 200; so we
- * read it, too. Lines behind a body come this way as well, and curl keeps them all: of those there
- * must be an end, too. */
+/* see_line reads status lines itself, because curl takes whatever it cannot make out in a line that
+ * begins with HTTP/ for 200. It gets the lines after a body, too. As curl keeps all lines, there
+ * must be an end to them. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -393,7 +313,9 @@ static size_t see_line(char *p, size_t size, size_t n, void *request)
     if (n > 5 && strncasecmp(p, "HTTP/", 5) == 0)
         r->said = status_of(p, n);
     r->got_headers += n;
-    return r->got_headers <= HTTP_HEADERS_MAX ? n : 0;
+    if (r->got_headers > HTTP_HEADERS_MAX)
+        return 0;
+    return n;
 }
 
 static long version_of(const struct http *h)
@@ -403,6 +325,17 @@ static long version_of(const struct http *h)
     if (h->o->version == HTTP_2 && !h->tls)
         return CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE;
     return CURL_HTTP_VERSION_2TLS;
+}
+
+/* shares_connections says whether requests may wait to share a connection over HTTP/2. */
+static bool shares_connections(const struct http *h)
+{
+    switch (h->o->version) {
+    case HTTP_1_1: return false;
+    case HTTP_2: return true;
+    case HTTP_AUTO: break;
+    }
+    return h->tls;
 }
 
 static void set_limits(CURL *e, const struct http_options *o)
@@ -417,12 +350,31 @@ static void set_limits(CURL *e, const struct http_options *o)
     curl_easy_setopt(e, CURLOPT_BUFFERSIZE, 16384L);
 }
 
+/* set_peer sets what may fail for lack of memory: texts are copied. */
+static CURLcode set_peer(CURL *e, const struct http *h)
+{
+    CURLcode rc = curl_easy_setopt(e, CURLOPT_URL, h->base.cfg.url);
+    /* "" keeps curl from asking the environment. */
+    if (rc == CURLE_OK)
+        rc = curl_easy_setopt(e, CURLOPT_PROXY, h->proxy ? h->proxy : "");
+    if (rc == CURLE_OK)
+        rc = curl_easy_setopt(e, CURLOPT_NOPROXY, "");
+    if (rc == CURLE_OK && h->o->ca_file)
+        rc = curl_easy_setopt(e, CURLOPT_CAINFO, h->o->ca_file);
+    return rc;
+}
+
 bool http_setup_easy(struct request *r)
 {
     const struct http *h = r->h;
-    CURL *e = r->easy = curl_easy_init();
-    if (!e || curl_easy_setopt(e, CURLOPT_URL, h->base.cfg.url) != CURLE_OK)
+    CURL *e = curl_easy_init();
+    if (!e)
         return false;
+    if (set_peer(e, h) != CURLE_OK) {
+        curl_easy_cleanup(e);
+        return false;
+    }
+
     curl_easy_setopt(e, CURLOPT_PRIVATE, r);
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(e, CURLOPT_POST, 1L);
@@ -437,15 +389,9 @@ bool http_setup_easy(struct request *r)
     curl_easy_setopt(e, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, r->why);
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION, version_of(h));
-    curl_easy_setopt(e, CURLOPT_PIPEWAIT,
-                     h->o->version != HTTP_1_1 && (h->tls || h->o->version == HTTP_2) ? 1L : 0L);
+    curl_easy_setopt(e, CURLOPT_PIPEWAIT, (long)shares_connections(h));
     curl_easy_setopt(e, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    /* "" keeps curl from asking the environment. */
-    CURLcode rc = curl_easy_setopt(e, CURLOPT_PROXY, h->proxy ? h->proxy : "");
-    if (rc == CURLE_OK)
-        rc = curl_easy_setopt(e, CURLOPT_NOPROXY, "");
-    if (rc == CURLE_OK && h->o->ca_file)
-        rc = curl_easy_setopt(e, CURLOPT_CAINFO, h->o->ca_file);
     set_limits(e, h->o);
-    return rc == CURLE_OK;
+    r->easy = e;
+    return true;
 }

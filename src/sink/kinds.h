@@ -1,13 +1,11 @@
-/* kinds.h: the sinks of this build. Only sink.c needs it: the rest of the world goes by
+/* kinds.h: the sinks of this build. Only they and sink.c need it: all others go through
  * sink_find. */
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
 #include "sink/sink.h"
 
-extern const struct sink_ops exec_ops;
-extern const struct sink_ops file_ops;
-extern const struct sink_ops file_stdout_ops;
+extern const struct sink_ops exec_ops, file_ops, stdout_ops;
 #ifdef OUTBOX_REDIS
 extern const struct sink_ops redis_ops, redis_tls_ops, redis_unix_ops, redis_plus_unix_ops;
 #endif

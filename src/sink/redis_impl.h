@@ -1,5 +1,5 @@
-/* redis_impl.h: what the files of the Redis sink share: redis.c (deliveries), redis_lease.c,
- * redis_config.c. */
+/* redis_impl.h: what the files of the Redis sink share: redis.c (sending), redis_answer.c (what
+ * replies mean), redis_lease.c and redis_settings.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -11,25 +11,26 @@
 #define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
 #define REDIS_WINDOW 4096 /* requests in flight; a power of two */
 
-/* What the URL says besides where the server is. */
+/* What the URL says besides where the server is. Strings are owned. */
 struct redis_settings {
-    char *stream; /* template */
-    int64_t maxlen, maxage_ms;
+    char *stream;              /* template of the stream's name */
+    int64_t maxlen, maxage_ms; /* 0: no limit; at most one of them is set */
     int64_t replicas, replicas_wait_ms;
-    char *lease;
+    char *lease; /* key; NULL: no lease */
     int64_t lease_ms;
 };
 
-extern const struct option_def redis_options[];
+/* redis_settings_read reads a URL into *s and *u, which the caller releases, also after an error.
+ * Errors: ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct redis_url *u,
                         struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
 enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
 
-/* One request whose answer is awaited. (1) d == NULL: not an event, or one that has been answered
- * for. (2) With replicas, an XADD that was answered well stays until the WAIT behind it is
- * answered: `added`. */
+/* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
+ * answered for. (2) With replicas, an XADD that succeeded is `added`, and stays until the WAIT
+ * behind it is answered. */
 struct request {
     enum request_kind kind;
     bool added;
@@ -39,10 +40,33 @@ struct request {
     char id[REDIS_ID];
 };
 
-/* (1) ring[first..next) is in flight, [first..heard) of it answered and waiting for their WAIT; all
- *   modulo REDIS_WINDOW;
- * `events` of it have not been answered for. (2) Nothing is in flight while the connection is
- * closed. */
+/* What we are asking about the lease. */
+enum lease_asking {
+    LEASE_NOTHING,
+    LEASE_EXTEND, /* an extension */
+    LEASE_TAKE,   /* an extension, and behind it a SET if the key is free */
+};
+
+/* (1) The lease is held until `until`, which is counted from before it was asked for. (2) `next` is
+ * when to ask again; it counts only while asking == LEASE_NOTHING. Times are monotonic. */
+struct redis_lease {
+    char token[33]; /* the value of the key while the lease is ours */
+    int64_t until, asked, next;
+    enum lease_asking asking;
+    bool no_script; /* the server does not have the script: send its text */
+    struct sink_lease counts;
+};
+
+/* An event that was alone in flight when the connection was cut or fell silent, and how often that
+ * has happened in a row. */
+struct redis_suspect {
+    int64_t seq;
+    int cuts;
+};
+
+/* (1) ring[first..next) is in flight, and ring[first..heard) of it has been replied to but waits
+ * for a WAIT; indexes are modulo REDIS_WINDOW. (2) `events` counts the deliveries in flight that
+ * have not been answered for. (3) Nothing is in flight while the connection is closed. */
 struct redis_sink {
     struct sink base;
     struct redis_settings set;
@@ -57,21 +81,11 @@ struct redis_sink {
     size_t events;
     bool unwaited; /* an XADD was queued since the last WAIT */
     bool stale;    /* connect anew once nothing is in flight */
-    bool alone;    /* the last one sent is large: while it is in flight, no other goes with it */
+    bool alone;    /* the last event sent is large: no other is sent while it is in flight */
     struct buf stream_name, envelope;
     char caution[160];
-
-    /* An event that was alone in flight when the connection was cut, or no answer came, and how
-     * often in a row. */
-    int64_t suspect;
-    int cuts;
-
-    /* Lease: (3) token is ours; held until `lease_until`, monotonic, counted from before it was
-     * asked for. */
-    char token[33];
-    int64_t lease_until, lease_asked, lease_at; /* lease_at: when to ask next */
-    struct sink_lease lease;
-    bool lease_asking, lease_taking, no_script; /* taking: a SET went along */
+    struct redis_suspect suspect;
+    struct redis_lease lease;
 };
 
 static inline size_t redis_inflight(const struct redis_sink *r)
@@ -84,17 +98,34 @@ static inline int64_t redis_now(const struct redis_sink *r)
     return clock_mono(r->base.cfg.clock);
 }
 
+static inline struct request *redis_at(const struct redis_sink *r, size_t i)
+{
+    return &r->ring[i & (REDIS_WINDOW - 1)];
+}
+
 /* redis_push takes the next place in the ring; there must be one. */
 struct request *redis_push(struct redis_sink *r, enum request_kind kind);
 
-/* redis_lease_drive asks for the lease, or for more of it, when that is due. redis_lease_answer
- * takes the answer to such a request, a lost connection being one, too (NULL). redis_lease_held: it
- * is ours now. redis_lease_release gives it back. */
+/* redis_answer_reply takes the next reply, and calls done for the events it decides. It is a
+ * redis_reply_fn. */
+void redis_answer_reply(void *sink, redisReply *reply);
+/* redis_answer_lost ends everything in flight because the connection failed, and closes it. */
+void redis_answer_lost(struct redis_sink *r, const struct error *err);
+/* redis_answer_cancelled does the same on behalf of cancel. */
+void redis_answer_cancelled(struct redis_sink *r, const char *why);
+
+/* redis_lease_init draws the token. Without a lease in the settings all of these do nothing, and
+ * the lease is always held. */
 int redis_lease_init(struct redis_sink *r, struct error *err);
+/* redis_lease_drive asks for the lease, or for an extension, when that is due. */
 void redis_lease_drive(struct redis_sink *r);
+/* redis_lease_answer takes the reply to such a request; NULL if the connection was lost first. */
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);
+/* redis_lease_held says whether the lease is ours now. It counts a lease that has run out. */
 bool redis_lease_held(struct redis_sink *r);
-int64_t redis_lease_deadline(struct redis_sink *r);
+/* redis_lease_deadline is when redis_lease_drive wants to be called. */
+int64_t redis_lease_deadline(const struct redis_sink *r);
+/* redis_lease_release gives the lease back, if we hold it and the server is there. */
 void redis_lease_release(struct redis_sink *r);
 
 #endif

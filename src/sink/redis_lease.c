@@ -1,17 +1,16 @@
 /* redis_lease.c: a key in Redis that says whose turn it is. It saves work where several relays
- * stand by; safety does not rest on it, because every settlement is fenced by an epoch in the
- * database. */
+ * stand by. Safety does not rest on it: every settlement is fenced by an epoch in the database. */
 #include <stdio.h>
 #include <sys/random.h>
 
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 
-#define AGAIN_MS 500 /* between attempts to get it */
+#define AGAIN_NS (500 * MS_NS) /* between attempts to get it */
 #define RELEASE_MS 1000
 
-/* Extending and releasing compare first: a holder that slept through its time must not touch
- * another's lease. */
+/* Extending and releasing compare the token first: a holder that overslept must not touch the lease
+ * of another. */
 #define EXTEND \
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) " \
     "else return 0 end"
@@ -22,146 +21,199 @@
 
 int redis_lease_init(struct redis_sink *r, struct error *err)
 {
-    unsigned char bytes[(sizeof r->token - 1) / 2];
+    char *token = r->lease.token;
+    unsigned char bytes[(sizeof r->lease.token - 1) / 2];
     if (!r->set.lease)
         return 0;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return err_set(err, ERR_UNAVAILABLE, "no randomness to be had from the kernel");
+        return err_set(err, ERR_UNAVAILABLE, "the kernel gives no randomness");
     for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(r->token + 2 * i, 3, "%02x", bytes[i]);
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
     return 0;
 }
 
 bool redis_lease_held(struct redis_sink *r)
 {
+    struct sink_lease *counts = &r->lease.counts;
     if (!r->set.lease)
         return true;
-    bool held = redis_now(r) < r->lease_until;
-    if (!held && r->lease.held)
-        r->lease.lost++;
-    r->lease.held = held;
+    bool held = redis_now(r) < r->lease.until;
+    if (counts->held && !held)
+        counts->lost++;
+    counts->held = held;
     return held;
 }
 
-/* queue_extend sends the script by its hash, or whole where the server does not know it. */
+/* queue_extend sends the script by its hash, or its text if the server does not know it. */
 static void queue_extend(struct redis_sink *r)
 {
+    const char *how = "EVALSHA", *script = EXTEND_SHA;
+    if (r->lease.no_script) {
+        how = "EVAL";
+        script = EXTEND;
+    }
+
     char ttl[24];
     snprintf(ttl, sizeof ttl, "%lld", (long long)r->set.lease_ms);
-    const char *argv[] = {r->no_script ? "EVAL" : "EVALSHA",
-                          r->no_script ? EXTEND : EXTEND_SHA,
-                          "1",
-                          r->set.lease,
-                          r->token,
-                          ttl};
+    const char *argv[] = {how, script, "1", r->set.lease, r->lease.token, ttl};
     if (redis_conn_add(&r->conn, 6, argv, NULL) == 0)
         redis_push(r, REQUEST_EXTEND);
 }
 
-/* queue_take asks for a key that is free; the seconds are rounded up, as EX has no fractions of
- * them. */
+/* queue_take sets the key if it is free. EX takes whole seconds, so they are rounded up. */
 static void queue_take(struct redis_sink *r)
 {
     char ttl[24];
     snprintf(ttl, sizeof ttl, "%lld", (long long)((r->set.lease_ms + 999) / 1000));
-    const char *argv[] = {"SET", r->set.lease, r->token, "NX", "EX", ttl};
+    const char *argv[] = {"SET", r->set.lease, r->lease.token, "NX", "EX", ttl};
     if (redis_conn_add(&r->conn, 6, argv, NULL) == 0)
         redis_push(r, REQUEST_TAKE);
+}
+
+static bool is_due(const struct redis_sink *r, int64_t now)
+{
+    if (!r->set.lease || r->lease.asking != LEASE_NOTHING)
+        return false;
+    bool has_room = redis_inflight(r) + 2 <= REDIS_WINDOW;
+    return has_room && now >= r->lease.next;
+}
+
+/* ask queues an extension even if we do not hold the lease: the key may be ours without our
+ * knowing, because the reply to an earlier request may have got lost. */
+static void ask(struct redis_sink *r, int64_t now)
+{
+    r->lease.asked = now;
+    r->lease.asking = LEASE_EXTEND;
+    queue_extend(r);
+    if (redis_lease_held(r))
+        return;
+    r->lease.asking = LEASE_TAKE;
+    queue_take(r);
 }
 
 void redis_lease_drive(struct redis_sink *r)
 {
     struct error err;
     int64_t now = redis_now(r);
-    if (!r->set.lease || r->lease_asking || now < r->lease_at ||
-        redis_inflight(r) + 2 > REDIS_WINDOW)
+    if (!is_due(r, now))
         return;
     if (r->conn.state == REDIS_CLOSED && redis_conn_open(&r->conn, &err) != 0) {
-        r->lease_at = now + AGAIN_MS * MS_NS;
+        r->lease.next = now + AGAIN_NS;
         return;
     }
-    r->lease_asking = true;
-    r->lease_taking = !redis_lease_held(r);
-    r->lease_asked = now;
-    /* Ours may be there although we do not know: the answer to an earlier request may have got
-     * lost. So extend, then take. */
-    queue_extend(r);
-    if (r->lease_taking)
-        queue_take(r);
+    ask(r, now);
 }
 
-static void got_it(struct redis_sink *r)
+/* answered ends the asking; `next` is when to ask again. */
+static void answered(struct redis_sink *r, int64_t next)
 {
+    r->lease.asking = LEASE_NOTHING;
+    r->lease.next = next;
+}
+
+static void granted(struct redis_sink *r)
+{
+    int64_t ttl = r->set.lease_ms * MS_NS;
     if (redis_lease_held(r))
-        r->lease.renewed++;
+        r->lease.counts.renewed++;
     else
-        r->lease.acquired++;
-    r->lease_until = r->lease_asked + r->set.lease_ms * MS_NS;
-    r->lease_at = r->lease_asked + r->set.lease_ms * MS_NS / 2;
-    r->lease_asking = false;
+        r->lease.counts.acquired++;
+    r->lease.until = r->lease.asked + ttl;
     redis_lease_held(r);
+    answered(r, r->lease.asked + ttl / 2);
 }
 
-static void not_ours(struct redis_sink *r)
+/* denied ends the lease: another holds the key, or somebody has deleted it. */
+static void denied(struct redis_sink *r)
 {
     if (redis_lease_held(r))
-        r->lease_until = 0; /* someone else has it, or somebody deleted it */
+        r->lease.until = 0;
     redis_lease_held(r);
-    r->lease_at = redis_now(r) + AGAIN_MS * MS_NS;
-    r->lease_asking = false;
+    answered(r, redis_now(r) + AGAIN_NS);
+}
+
+/* unanswered changes nothing but the time to ask again: what we hold stays ours until it runs
+ * out. */
+static void unanswered(struct redis_sink *r)
+{
+    bool holding = r->lease.asking != LEASE_NOTHING && redis_lease_held(r);
+    if (holding)
+        r->lease.counts.unanswered++;
+    answered(r, redis_now(r) + AGAIN_NS);
+}
+
+/* script_missing makes the next extension send the text of the script. If a SET went along with
+ * this one, the reply to that decides; if not, we ask again at once. */
+static void script_missing(struct redis_sink *r)
+{
+    r->lease.no_script = true;
+    if (r->lease.asking == LEASE_EXTEND)
+        answered(r, 0);
+}
+
+/* extend_answered leaves it to the SET behind it, if there is one, to say that the lease is not
+ * ours. */
+static void extend_answered(struct redis_sink *r, bool extended)
+{
+    r->lease.no_script = false;
+    if (extended)
+        granted(r);
+    else if (r->lease.asking == LEASE_EXTEND)
+        denied(r);
+}
+
+static void take_answered(struct redis_sink *r, bool taken)
+{
+    if (taken)
+        granted(r);
+    else
+        denied(r);
+}
+
+static bool is_unknown(const redisReply *reply)
+{
+    if (!reply)
+        return true;
+    return reply->type == REDIS_REPLY_ERROR && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT;
 }
 
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
 {
-    if (!reply ||
-        (reply->type == REDIS_REPLY_ERROR && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT)) {
-        /* Nothing is known: it is ours until its time is over. */
-        if (r->lease_asking && redis_lease_held(r))
-            r->lease.unanswered++;
-        r->lease_asking = false;
-        r->lease_at = redis_now(r) + AGAIN_MS * MS_NS;
+    if (is_unknown(reply)) {
+        unanswered(r);
         return;
     }
-    if (!r->lease_asking)
-        return; /* the SET that went along with a successful extension */
-    if (kind == REQUEST_EXTEND && reply->type == REDIS_REPLY_ERROR) {
-        r->no_script = true;
-        if (r->lease_taking)
-            return; /* the SET behind it will tell */
-        r->lease_asking = false;
-        r->lease_at = 0;
-        return;
-    }
-    if (kind == REQUEST_EXTEND) {
-        r->no_script = false;
-        if (reply->integer == 1)
-            got_it(r);
-        else if (!r->lease_taking)
-            not_ours(r);
-        return;
-    }
-    if (reply->type == REDIS_REPLY_STATUS)
-        got_it(r);
+    if (r->lease.asking == LEASE_NOTHING)
+        return; /* it is the SET behind an extension that was granted */
+
+    if (kind == REQUEST_TAKE)
+        take_answered(r, reply->type == REDIS_REPLY_STATUS);
+    else if (reply->type == REDIS_REPLY_ERROR)
+        script_missing(r);
     else
-        not_ours(r);
+        extend_answered(r, reply->integer == 1);
 }
 
-int64_t redis_lease_deadline(struct redis_sink *r)
+int64_t redis_lease_deadline(const struct redis_sink *r)
 {
-    if (!r->set.lease || r->lease_asking)
+    bool waiting = r->set.lease && r->lease.asking == LEASE_NOTHING;
+    if (!waiting)
         return CLOCK_NEVER;
-    return r->lease_at ? r->lease_at : 0;
+    return r->lease.next;
 }
 
 void redis_lease_release(struct redis_sink *r)
 {
     struct error err;
     redisReply *reply = NULL;
-    if (!r->set.lease || !redis_lease_held(r) || redis_inflight(r) > 0 ||
-        r->conn.state != REDIS_READY)
+    if (!r->set.lease || !redis_lease_held(r))
         return;
-    const char *argv[] = {"EVAL", RELEASE, "1", r->set.lease, r->token};
+    bool reachable = r->conn.state == REDIS_READY && redis_inflight(r) == 0;
+    if (!reachable)
+        return;
+
+    const char *argv[] = {"EVAL", RELEASE, "1", r->set.lease, r->lease.token};
     if (redis_conn_call(&r->conn, 5, argv, NULL, RELEASE_MS, -1, &reply, &err) == 0)
         freeReplyObject(reply);
-    r->lease_until = 0;
+    r->lease.until = 0;
 }

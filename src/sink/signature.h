@@ -1,10 +1,10 @@
-/* signature.h: Standard Webhooks signatures over id.timestamp.body: "v1," and base64 of an
- * HMAC-SHA256, "v1a," and base64 of an ed25519 signature.
+/* signature.h: Standard Webhooks signatures of id.timestamp.body: "v1," and the base64 of an
+ * HMAC-SHA256, or "v1a," and the base64 of an ed25519 signature.
  *
- * A secret is written whsec_ and base64 of 24 to 64 bytes. A pair of keys is whsk_, the private
- * one, and whpk_, the public one; base64 of 32 bytes each, where the private one may have the
- * public one behind it, as other programs write it, and we do. Nothing here ever repeats a key in
- * an error. */
+ * A secret is written as whsec_ and the base64 of 24 to 64 bytes. A pair of keys is whsk_, the
+ * private one, and whpk_, the public one, each with the base64 of 32 bytes. A private key may be
+ * followed by its public key in the same base64, as other programs write it, and we do. No error
+ * ever repeats a key. */
 #ifndef SINK_SIGNATURE_H
 #define SINK_SIGNATURE_H
 
@@ -15,53 +15,51 @@
 
 #define SIGNATURE_KEYS_MAX 8
 #define SIGNATURE_TOLERANCE_S 300
-#define SIGNATURES_MAX 16 /* in a header; more are not looked at */
+#define SIGNATURES_MAX 16 /* of a header that are looked at */
 
 struct signature_keys;
 
 enum signature_use { SIGNATURE_SIGN, SIGNATURE_VERIFY };
 
-/* Where keys come from. Either may be NULL. (1) To sign takes secrets and private keys; to verify,
- * public keys are good as well. */
+/* Where keys come from; either may be NULL. Signing takes secrets and private keys; verifying takes
+ * public keys as well. */
 struct signature_source {
     const char *file, *variable;
     enum signature_use use;
 };
 
-/* What is signed, and with it. */
+/* What is signed. */
 struct signature_message {
     struct str id;
     int64_t timestamp; /* seconds since 1970 */
     struct str body;
 };
 
-/* signature_keys_load reads keys from a file (one to a line; blank lines and those that start with
- * # don't count) and from an environment variable (separated by blanks). The first is the one in
- * use, those that follow are being rotated in or out: all sign, any verifies. ERR_CONFIG says what
- * is wrong with which of them. */
+/* signature_keys_load reads keys from a file (one a line; blank lines and those that begin with #
+ * do not count) and from an environment variable (separated by blanks). The first is the one in
+ * use, the others are being rotated in or out: all sign, any verifies. The caller frees *ret. Fails
+ * with ERR_CONFIG, which says what is wrong with which of them, or ERR_NOMEM. */
 int signature_keys_load(const struct signature_source *from, struct signature_keys **ret,
                         struct error *err);
 void signature_keys_free(struct signature_keys *keys);
 
-/* signature_add appends "v1,... v1a,...": a signature by each key. Sets b->failed when that is
+/* signature_add appends "v1,... v1a,...", a signature by each key. It sets b->failed if that is
  * impossible. */
 void signature_add(struct buf *b, struct signature_keys *keys, const struct signature_message *m);
 
-/* signature_check says why a message is not to be believed; NULL: it is. header is what
- * webhook-signature says, now_s the time, 0 for whatever time. */
+/* signature_check returns why a message is not to be believed; NULL if it is. header is the value
+ * of webhook-signature. now_s is the time in seconds, or 0 to accept any timestamp. */
 const char *signature_check(struct signature_keys *keys, const struct signature_message *m,
                             struct str header, int64_t now_s);
 
-/* signature_timestamp reads what webhook-timestamp says: digits and nothing else. False: it is no
- * time. */
+/* signature_timestamp reads a webhook-timestamp, which is all digits; false if it is not a time. */
 bool signature_timestamp(struct str text, int64_t *ret);
 
-/* signature_new_secret appends a fresh secret. */
+/* signature_new_secret appends a new secret. */
 int signature_new_secret(struct buf *b, struct error *err);
-/* signature_new_pair appends a fresh private key, and to `public` the public one that belongs to
- * it. */
+/* signature_new_pair appends a new private key to b, and its public key to `public`. */
 int signature_new_pair(struct buf *b, struct buf *public, struct error *err);
-/* signature_public appends the public keys, a line each; ERR_CONFIG if there is none. */
+/* signature_public appends the public keys, one a line; ERR_CONFIG if there are none. */
 int signature_public(struct buf *b, const struct signature_keys *keys, struct error *err);
 
 #endif

@@ -7,27 +7,22 @@
 #include "sink/kinds.h"
 
 const struct sink_ops *const sink_kinds[] = {
-    &file_stdout_ops,
-    &file_ops,
-    &exec_ops,
+    &stdout_ops, &file_ops,      &exec_ops,
 #ifdef OUTBOX_REDIS
-    &redis_ops,
-    &redis_tls_ops,
-    &redis_unix_ops,
-    &redis_plus_unix_ops,
+    &redis_ops,  &redis_tls_ops, &redis_unix_ops, &redis_plus_unix_ops,
 #endif
 #ifdef OUTBOX_HTTP
-    &https_ops,
-    &http_ops,
+    &https_ops,  &http_ops,
 #endif
     NULL,
 };
 
 #define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
 
-/* Schemes that are no typing mistake, and the sink each belongs to. */
+/* Schemes that are not typing mistakes, and the sink each belongs to. */
 static const struct {
-    const char *scheme, *sink, *package; /* what it needs to be built; NULL: there is none yet */
+    const char *scheme, *sink;
+    const char *package; /* what it needs to be built; NULL: it does not exist yet */
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
@@ -43,19 +38,32 @@ static const struct {
 /* list_kinds writes "stdout:, file:PATH, exec:COMMAND". */
 static void list_kinds(char *out, size_t size)
 {
+    const char *between = "";
     size_t n = 0;
     out[0] = '\0';
-    for (size_t i = 0; sink_kinds[i] && n < size; i++)
-        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? ", " : "", sink_kinds[i]->synopsis);
+    for (size_t i = 0; sink_kinds[i] && n < size; i++) {
+        n += (size_t)snprintf(out + n, size - n, "%s%s", between, sink_kinds[i]->synopsis);
+        between = ", ";
+    }
+}
+
+/* left_out says that a sink we know is not part of this build, and what it takes to have it. */
+static int left_out(size_t i, const char *list, struct error *err)
+{
+    if (!absent[i].package)
+        return err_set(err, ERR_CONFIG, "the %s sink is not part of this build; it has %s",
+                       absent[i].sink, list);
+    return err_set(err, ERR_CONFIG,
+                   "the %s sink is not part of this build, which found no %s; it has %s",
+                   absent[i].sink, absent[i].package, list);
 }
 
 static int unknown(const char *scheme, const char *list, struct error *err)
 {
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
         if (strcmp(scheme, absent[i].scheme) == 0)
-            return err_set(err, ERR_CONFIG, "the %s sink is not part of this build%s%s; it has %s",
-                           absent[i].sink, absent[i].package ? ", which found no " : "",
-                           absent[i].package ? absent[i].package : "", list);
+            return left_out(i, list, err);
+    }
 
     const char *names[KINDS] = {NULL};
     for (size_t i = 0; sink_kinds[i]; i++)
@@ -70,10 +78,11 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
     char scheme[32], list[400];
     list_kinds(list, sizeof list);
-    const char *colon = strchr(url, ':');
     /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */
+    const char *colon = strchr(url, ':');
     if (!colon || colon == url)
         return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
+
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     for (size_t i = 0; sink_kinds[i]; i++) {
         if (strcmp(scheme, sink_kinds[i]->scheme) != 0)

@@ -1,8 +1,8 @@
 /* sink.h: the contract of a sink, the place a consumer delivers to. docs/adding-a-sink.md is the
  * tutorial.
  *
- * A sink belongs to one pipeline and is called from its thread only. It knows nothing of retries,
- * order or claims: it takes deliveries, makes progress when driven, and says for each how it
+ * A sink belongs to one pipeline and is called from its thread only. It knows nothing about
+ * retries, order or claims: it takes deliveries, makes progress when driven, and says how each one
  * ended. */
 #ifndef SINK_SINK_H
 #define SINK_SINK_H
@@ -29,12 +29,13 @@ enum sink_status {
     SINK_DELIVERED, /* it is safe on the other side */
     SINK_RETRY,     /* this event failed; another attempt may pass */
     SINK_REJECT,    /* this event can never pass */
-    /* the sink is away; nothing is known against the event; no attempt is counted */
+    /* the sink is away; nothing speaks against the event; no attempt is counted */
     SINK_DOWN,
     /* another worker, of a newer version, may know what to do with it; no attempt is counted */
     SINK_NOT_MINE,
-    /* not now, for a reason that is neither the event's nor everybody's (its stream): it waits,
-     * for retry_after_ms at least, and its key with it; others go on; no attempt is counted */
+    /* not now, for a reason that concerns neither this event alone nor all events (its stream): it
+     * waits for at least retry_after_ms, and its key with it; others go on; no attempt is
+     * counted */
     SINK_LATER,
     /* the sink's configuration is wrong or its peer is gone for good: the consumer must stop */
     SINK_FATAL,
@@ -50,20 +51,21 @@ struct sink_result {
     /* the other side's own id; may be NULL; borrowed for the call of done */
     const char *receipt;
     int64_t retry_after_ms; /* what the other side asked for; 0: nothing */
-    bool unasked;           /* known without asking the other side, so it says nothing about that */
+    bool unasked;           /* known without asking the other side, so it says nothing about it */
 };
 
 enum {
     /* Deliveries take effect in the order of submission: an event is delivered, or it and
      * everything behind it come back SINK_DOWN, SINK_FATAL or SINK_CANCELLED, in submission order.
-     * Then the engine may have many events of one key in flight. Without it, it sends the next of a
-     * key only after the one before.
+     * Then the engine may have many events of one key in flight. Without this flag it sends the
+     * next event of a key only after the previous one has ended.
      *
-     * One more answer is allowed, SINK_REJECT for an event that this sink can never express:
-     * nothing of it takes effect, and those around it end as if it had not been there, also those
-     * of its key behind it, as behind any dead letter. It must be the same whenever the event comes
-     * again, because a crash may bring it again after they were delivered. SINK_RETRY, SINK_LATER
-     * and SINK_NOT_MINE are never said: the event would be tried again behind others of its key. */
+     * One more answer is allowed: SINK_REJECT, for an event that this sink can never express.
+     * Nothing of it takes effect, and the events around it end as if it had not been there, those
+     * of its key behind it included, as behind any dead letter. The answer must be the same
+     * whenever the event comes again, because a crash may bring it again after the others were
+     * delivered. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never said: the event would be tried
+     * again behind others of its key. */
     SINK_FAILSTOP = 1,
 };
 
@@ -76,10 +78,10 @@ struct sink_config {
     const char *consumer;            /* the consumer's name */
     int64_t timeout_ms;              /* per delivery */
     int concurrency;                 /* deliveries at once, for sinks without SINK_FAILSTOP */
-    const struct http_options *http; /* what webhooks are told; NULL: nothing */
-    /* permissions of a file that is made; 0: 0640, less the umask */
+    const struct http_options *http; /* of webhooks; NULL: the defaults */
+    /* permissions of a file that is made; 0: 0640 less the umask */
     int file_mode;
-    /* variables that commands get beside the usual ones; NULL: none */
+    /* names of variables that commands get besides the usual ones; NULL: none */
     const char *exec_env;
     const struct clock *clock;
     /* done is called exactly once per accepted delivery, from submit, drive or cancel. */
@@ -90,8 +92,8 @@ struct sink_config {
 /* A lease on delivering, and what a sink counts about it, for metrics. */
 struct sink_lease {
     bool held;
-    int64_t acquired, renewed, lost; /* lost: it ran out, or another one has it */
-    int64_t unanswered;              /* a renewal that got no answer */
+    int64_t acquired, renewed, lost; /* lost: it ran out, or another holder has it */
+    int64_t unanswered;              /* renewals that got no answer */
 };
 
 struct sink_ops {
@@ -101,11 +103,11 @@ struct sink_ops {
     unsigned caps;
 
     /* open checks the URL and gets ready; a peer that is merely away is no error here. On success
-     * the caller owns *ret and releases it with close. Errors: ERR_CONFIG when it can never work,
+     * the caller owns *ret and releases it with close. Errors: ERR_CONFIG if it can never work,
      * ERR_UNAVAILABLE, ERR_NOMEM. */
     int (*open)(const struct sink_config *cfg, struct sink **ret, struct error *err);
 
-    /* close frees everything. Nothing is in flight then: the engine has cancelled or waited. */
+    /* close frees everything. Nothing is in flight: the engine has cancelled or waited. */
     void (*close)(struct sink *sk);
 
     /* submit takes the first k of n deliveries, 0 <= k <= n, and returns k. Fewer than n means
@@ -113,8 +115,8 @@ struct sink_ops {
      * nothing in flight takes at least one. */
     size_t (*submit)(struct sink *sk, struct delivery *const *d, size_t n);
 
-    /* drive makes what progress it can without waiting for the peer (a local write and fsync may
-     * take their time). */
+    /* drive makes as much progress as it can without waiting for the peer (a local write and fsync
+     * may take their time). */
     void (*drive)(struct sink *sk);
 
     /* fds says what to poll for before the next drive: at most max entries, returns how many. */
@@ -124,28 +126,28 @@ struct sink_ops {
      * CLOCK_NEVER if none; 0 means at once. */
     int64_t (*deadline)(struct sink *sk);
 
-    /* cancel ends everything in flight now: done(SINK_CANCELLED) for each, or its real end if that
-     * is known. */
+    /* cancel ends everything in flight at once: done(SINK_CANCELLED) for each delivery, or its real
+     * end if that is known. */
     void (*cancel)(struct sink *sk);
 
     /* The rest may be NULL. */
 
-    /* lease says whose turn it is, where several take turns; NULL: it is always ours. While it is
-     * not held nothing is claimed, and what was not submitted is given back. A sink with a lease is
-     * driven (drive, fds, deadline) with nothing in flight, too. */
+    /* lease says whether it is our turn, where several relays take turns; NULL: it always is. While
+     * the lease is not held nothing is claimed, and what was not submitted is given back. A sink
+     * with a lease is driven (drive, fds, deadline) even with nothing in flight. */
     const struct sink_lease *(*lease)(struct sink *sk);
-    /* marks lists the high-water marks that moved since marks_kept, which says that the list is
-     * recorded. Borrowed until the next call of the sink. */
+    /* marks lists the high-water marks that have moved since marks_kept, which says that the list
+     * is recorded. The list is borrowed until the next call of the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
     void (*marks_kept)(struct sink *sk);
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
-     * delivers nothing. NULL: there is nobody to ask. Only on a sink that was not used yet. */
+     * delivers nothing. NULL: there is nobody to ask. Only for a sink that was not used yet. */
     int (*probe)(struct sink *sk, int64_t timeout_ms, struct error *err);
-    /* caution is a line for operators about how it is set up; NULL: nothing to say. */
+    /* caution is a line for operators about a risk in the setup; NULL: there is none. */
     const char *(*caution)(struct sink *sk);
 };
 
-/* Base of every sink; comes first in the backend's own struct. */
+/* The base of every sink; it comes first in the backend's own struct. */
 struct sink {
     const struct sink_ops *ops;
     struct sink_config cfg;
@@ -156,12 +158,12 @@ static inline void sink_done(struct sink *sk, struct delivery *d, const struct s
     sk->cfg.done(sk->cfg.done_ctx, d, r);
 }
 
-/* sink_kinds lists what was built in; ends with NULL. In-process handlers are not in it: they have
- * no URL. */
+/* sink_kinds lists the sinks of this build and ends with NULL. In-process handlers are not in it:
+ * they have no URL. */
 extern const struct sink_ops *const sink_kinds[];
 
-/* sink_find gives the kind for a URL. ERR_CONFIG for an unknown scheme, naming the nearest one, or
- * the Debian package to build with if we know the scheme but it was left out. */
+/* sink_find finds the kind of a URL. It fails with ERR_CONFIG for an unknown scheme, and names the
+ * nearest one, or the Debian packages to build with if the scheme is known but was left out. */
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err);
 
 #endif

@@ -5,21 +5,30 @@
 #include "base/hash.h"
 
 #define BUCKETS 4096
-#define FORGET 8192 /* streams, from which on those at rest are forgotten */
+#define FORGET 8192 /* streams; from then on those at rest are forgotten */
 
 int streams_init(struct streams *s)
 {
     *s = (struct streams){.bucket = calloc(BUCKETS, sizeof(struct stream *))};
-    return s->bucket ? 0 : -1;
+    if (!s->bucket)
+        return -1;
+    return 0;
 }
 
-/* forget drops streams at rest, or all of them. */
+static bool is_at_rest(const struct stream *st)
+{
+    return st->flying == 0 && !st->dirty;
+}
+
+/* forget drops the streams at rest, or all of them. */
 static void forget(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
-        for (struct stream **p = &s->bucket[i]; *p;) {
+        struct stream **p = &s->bucket[i];
+        while (*p) {
             struct stream *st = *p;
-            if (!all && (st->flying || st->dirty)) {
+            bool drop = all || is_at_rest(st);
+            if (!drop) {
                 p = &st->next;
                 continue;
             }
@@ -39,37 +48,51 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
+/* slot_of is where the stream of that name hangs, or would be hung. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
-    struct stream **p = &s->bucket[hash_end(hash_add(HASH_INIT, name)) % BUCKETS];
+    uint64_t hash = hash_end(hash_add(HASH_INIT, name));
+    struct stream **p = &s->bucket[hash % BUCKETS];
     while (*p && !str_eq((struct str){(*p)->name, (*p)->n}, name))
         p = &(*p)->next;
     return p;
 }
 
-struct stream *streams_get(struct streams *s, struct str name)
+static struct stream *new_stream(struct str name)
 {
-    if (s->count >= FORGET && s->n_dirty < s->count / 2)
-        forget(s, false);
-    struct stream **slot = slot_of(s, name), *st = *slot;
-    if (st)
-        return st;
-    st = calloc(1, sizeof *st + name.n + 1);
+    struct stream *st = calloc(1, sizeof *st + name.n + 1);
     if (!st)
         return NULL;
     memcpy(st->name, name.p, name.n);
     st->n = name.n;
-    s->count++;
+    return st;
+}
+
+struct stream *streams_get(struct streams *s, struct str name)
+{
+    bool worth_it = s->count >= FORGET && s->n_dirty < s->count / 2;
+    if (worth_it)
+        forget(s, false);
+
+    struct stream **slot = slot_of(s, name), *st = *slot;
+    if (st)
+        return st;
+    st = new_stream(name);
+    if (!st)
+        return NULL;
     *slot = st;
+    s->count++;
     return st;
 }
 
 void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
 {
-    if (hi < st->hi || (hi == st->hi && lo <= st->lo))
+    bool past = hi > st->hi || (hi == st->hi && lo > st->lo);
+    if (!past)
         return;
     st->hi = hi;
     st->lo = lo;
+
     if (st->dirty)
         return;
     st->dirty = true;
@@ -78,16 +101,26 @@ void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo)
     s->n_dirty++;
 }
 
+/* has_room makes room in the list for all that are dirty. */
+static bool has_room(struct streams *s)
+{
+    if (s->n_dirty <= s->list_cap)
+        return true;
+    size_t cap = s->n_dirty * 2;
+    struct hwm *list = realloc(s->list, cap * sizeof *list);
+    if (!list)
+        return false;
+    s->list = list;
+    s->list_cap = cap;
+    return true;
+}
+
 size_t streams_dirty(struct streams *s, const struct hwm **ret)
 {
+    if (!has_room(s))
+        return 0; /* they stay dirty, and are listed next time */
+
     size_t n = 0;
-    if (s->list_cap < s->n_dirty) {
-        struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
-        if (!list)
-            return 0; /* they stay dirty: next time */
-        s->list = list;
-        s->list_cap = s->n_dirty * 2;
-    }
     for (const struct stream *st = s->dirty; st; st = st->next_dirty)
         s->list[n++] = (struct hwm){{st->name, st->n}, st->hi, st->lo};
     *ret = s->list;

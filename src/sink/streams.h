@@ -6,39 +6,43 @@
 
 #include "event/hwm.h"
 
-/* (1) flying counts the events on their way to it; while there are any, it stays. (2) dirty: the
- *   mark has moved since it was
- * last kept. */
+/* (1) flying counts the events on their way to the stream; while there are any, it is kept. (2) hi
+ * and lo are the mark, the last id that was given. (3) dirty: the mark has moved since it was last
+ * recorded. */
 struct stream {
     struct stream *next, *next_dirty;
     size_t flying;
     bool dirty;
     int64_t hi, lo;
-    int64_t refused_since; /* monotonic: nothing could be added since then; 0: it can */
+    int64_t refused_since; /* monotonic: the stream takes nothing since then; 0: it does */
     size_t n;
     char name[]; /* with a NUL behind it */
 };
 
-/* (1) count streams in the buckets; n_dirty of them are in the list that begins with dirty. (2)
- *   Once there are many, those that are neither flying nor dirty
- * are forgotten: the store has their marks. */
+/* (1) The buckets hold `count` streams; n_dirty of them are in the list that begins with `dirty`.
+ * (2) Once there are many, those that are neither flying nor dirty are forgotten: the store has
+ * their marks. */
 struct streams {
     struct stream **bucket;
     size_t count, n_dirty;
     struct stream *dirty;
-    struct hwm *list;
+    struct hwm *list; /* what streams_dirty returns */
     size_t list_cap;
 };
 
+/* streams_init returns -1 without memory. */
 int streams_init(struct streams *s);
 void streams_release(struct streams *s);
 
-/* streams_get finds or makes the stream of that name; NULL when out of memory. */
+/* streams_get finds or makes the stream of that name; NULL without memory. It stays valid while it
+ * is flying or dirty, and until the next call of streams_get. */
 struct stream *streams_get(struct streams *s, struct str name);
-/* streams_note moves the mark, if the id is past it. */
+/* streams_note moves the mark, if the id hi-lo is past it. */
 void streams_note(struct streams *s, struct stream *st, int64_t hi, int64_t lo);
-/* streams_dirty lists the marks that moved since streams_kept; borrowed until the next call. */
+/* streams_dirty lists the marks that have moved since streams_kept, and returns how many; without
+ * memory, none. The list is borrowed until the next call. */
 size_t streams_dirty(struct streams *s, const struct hwm **ret);
+/* streams_kept says that the marks listed last are recorded. */
 void streams_kept(struct streams *s);
 
 #endif

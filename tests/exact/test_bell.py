@@ -40,12 +40,12 @@ class Bell(Exact):
     def holder(self):
         """holder is the backend that holds the lock of a sleeper; None if nobody does."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
-                               "AND ((classid::bigint << 32) | objid::bigint) = @.bell_key()")
+                               "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key()")
         return found[0][0] if found else None
 
     def listeners(self):
         return self.reader.do("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
-                              "AND ((classid::bigint << 32) | objid::bigint) = @.bell_key() # 1")[0][0]
+                              "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key() # 1")[0][0]
 
     def test_no_commit_goes_unheard_by_any_of_several_sleepers(self):
         names, dice, n = ["a", "b", "c"], random.Random(7), 0

@@ -137,13 +137,14 @@ class Claims(Exact):
         self.writer.emit("a/1")
         holder, slow = self.session(), self.session()
         holder.do("BEGIN")
-        holder.do("SELECT @.lock_consumer('c')")
+        holder.do("SELECT @._lock_consumer('c')")
         thread = threading.Thread(target=slow.claim, args=("c", "slow"))
         thread.start()  # its clock stands where it began
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
-        (epoch,), = holder.do("SELECT epoch FROM @.turn('c', 'w', 0, 0, '[]', 0, 100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, "
-                              "NULL, -1, NULL, 0, 0, 0, (SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
+        (epoch,), = holder.do("SELECT epoch FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
+                              "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
+                              "ROW(-1, NULL, 0, 0, 0))")
         holder.do("COMMIT")
         before = self.reader.do("SELECT locked_until FROM @.claim")
         thread.join()

@@ -37,7 +37,7 @@ class Changed(Exact):
             self.assertTrue(session.settle(consumer, rows[0][0]))
 
     def trouble(self):
-        return self.reader.do("SELECT moved, numbers, sequence FROM @.trouble()")[0]
+        return self.reader.do("SELECT moved, numbers, sequence FROM @._trouble()")[0]
 
     # ---- numbers that begin again ----
 
@@ -125,7 +125,7 @@ class Changed(Exact):
         with self.assertRaises(psycopg2.Error) as caught: worker.claim("c")
         self.assertRegex(str(caught.exception), "has to be made right first: .*consumer \"c\".*may not do that")
         self.assertIn("outbox status", str(caught.exception))
-        self.assertEqual(self.app.do("SELECT numbers IS NOT NULL FROM @.trouble()"), [(True,)])
+        self.assertEqual(self.app.do("SELECT numbers IS NOT NULL FROM @._trouble()"), [(True,)])
         self.outbox("status")
         self.assertEqual(self.taken(session=worker), ids)
 
@@ -298,7 +298,7 @@ class Restored(Servers):
                 got = there.drain("c")
                 self.assertEqual(sorted(got), first[3:] + new)
                 self.assertEqual(got, sorted(got))
-                self.assertEqual(there.do("SELECT moved, numbers, sequence FROM @.trouble()"), [(None, None, None)])
+                self.assertEqual(there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
                 self.assertEqual(there.drain("c"), [])
 
     def test_what_was_delivered_is_not_repeated_after_a_restore(self):
@@ -408,7 +408,7 @@ class Replicated(Servers):
         emit(self.there, 10)
         wait_until(lambda: set(read()) >= set(range(50, n[0])), what=lambda: f"{sorted(set(range(50, n[0])) - set(read()))} of {n[0]}")
         relays[1].stop()
-        self.assertEqual(self.there.do("SELECT moved, numbers, sequence FROM @.trouble()"), [(None, None, None)])
+        self.assertEqual(self.there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
         self.assertLess(len(read()), n[0], "all of it came again")
 
     def test_cut_over_to_a_cluster_with_lower_numbers_loses_nothing(self):

@@ -50,7 +50,7 @@ class Copied(Case):
         return self.relay("--consumer", "c", "--sink", f"file:{self.out}", "--lease", "2s")
 
     def whole(self, url):
-        self.assertEqual(self.session(url).do("SELECT moved, numbers, sequence FROM @.trouble()"), [(None, None, None)])
+        self.assertEqual(self.session(url).do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
 
     def test_standby_that_lagged_and_was_promoted_is_gone_on_from(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""

@@ -99,7 +99,7 @@ class Restored(PgCase):
         meta = dict(self.there("SELECT name, value FROM outbox.meta"))
         self.assertIn("rebaselined_at", meta)
         self.assertNotEqual(meta["rebaselined_from"], meta["system_identifier"])
-        self.assertEqual(self.there("SELECT outbox.moved()"), [(False,)])
+        self.assertEqual(self.there("SELECT outbox._moved()"), [(False,)])
 
     def test_a_consumer_registered_there_from_the_beginning_gets_all(self):
         self.burn(self.store, 3000)
@@ -122,5 +122,5 @@ class Restored(PgCase):
     def test_nothing_happens_where_nothing_was_moved(self):
         self.fill()
         self.outbox("status")
-        self.assertEqual(self.sql("SELECT outbox.moved()"), [(False,)])
+        self.assertEqual(self.sql("SELECT outbox._moved()"), [(False,)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.meta WHERE name LIKE 'rebaselined%%'"), [(0,)])

@@ -143,8 +143,8 @@ class Late(Exact):
         self.register("any", ordering="none")
         first = self.session().emit("a/1")
         self.reader.claim("any", "dead", 1, 1)
-        self.reader.do("ALTER FUNCTION @.take_over RENAME TO take_over_quick")
-        self.reader.do("CREATE FUNCTION @.take_over(c @.consumer, b bigint, m int, t timestamptz, k bigint[], OUT crashed bigint, OUT "
+        self.reader.do("ALTER FUNCTION @._take_over RENAME TO take_over_quick")
+        self.reader.do("CREATE FUNCTION @._take_over(c @.consumer, b bigint, m int, t timestamptz, k bigint[], OUT crashed bigint, OUT "
                        "buried bigint) LANGUAGE plpgsql AS $$BEGIN SELECT x.crashed, x.buried INTO crashed, buried FROM "
                        "@.take_over_quick(c, b, m, t, k) x; PERFORM pg_advisory_xact_lock(4242); END$$")
         gate, turn, writer = self.session(), self.session(), self.writer()
@@ -152,8 +152,8 @@ class Late(Exact):
         gate.do("SELECT pg_advisory_xact_lock(4242)")
         wait_until(lambda: self.reader.do("SELECT clock_timestamp() > locked_until FROM @.claim") == [(True,)])
         thread = threading.Thread(target=turn.do, args=(
-            "SELECT * FROM @.turn('any', 'w', 0, 0, '[]', 0, 10, 30000, 5, 0, false, false, 0, '{}', NULL, NULL, NULL, NULL,"
-            " -1, NULL, 0, 0, 0, NULL)",))
+            "SELECT * FROM @._turn('any', 'w', NULL, ROW(0, 0, '[]', 0, NULL), ROW(10, 30000, 5, 0, false, false, 0, '{}', NULL, NULL, NULL, NULL),"
+            " ROW(-1, NULL, 0, 0, 0))",))
         thread.start()
         wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
                                           turn.db.info.backend_pid))
@@ -324,10 +324,10 @@ class Ways(Exact):
             self.assertEqual(len(self.ndjson(out)), i + 1, name)
         # A claim of one waits for nobody who claims in another.
         sessions["outbox"].do("BEGIN")
-        sessions["outbox"].do("SELECT @.lock_consumer('c')")
+        sessions["outbox"].do("SELECT @._lock_consumer('c')")
         sessions["it's"].do("SET lock_timeout = '5s'")
         self.assertEqual(sessions["it's"].take("c"), [])
-        keys = {s.do("SELECT @.bell_key(), @.bell_channel()")[0] for s in sessions.values()}
+        keys = {s.do("SELECT @._bell_key(), @.bell_channel()")[0] for s in sessions.values()}
         self.assertEqual(len(keys), len(names))
 
     def test_claim_inside_a_transaction_that_wrote_is_refused(self):

@@ -151,7 +151,7 @@ class Server(PgDoctor):
         self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "doorbell" and "outbox.doorbell" in f[2]])
 
     def test_another_clock(self):
-        self.sql("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
+        self.sql("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT statement_timestamp() - interval ''90 seconds'''")
         self.one("warning", "clock", "the store's clock is 1m", "behind this one")
 
@@ -170,7 +170,7 @@ class Roles(PgDoctor):
         self.outbox("grant", "consumer", role)
         found = [f for f in self.doctor("--store", store) if f[1] == "grants"]
         self.assertEqual([f[0] for f in found], ["note"])  # it may not trim
-        self.assertIn('EXECUTE on "outbox".operator_trim', found[0][2])
+        self.assertIn('EXECUTE on "outbox"._operator_trim', found[0][2])
         self.emit("order.paid")
         self.consume("--store", store)
         self.assertEqual(len(self.ndjson(self.path("out"))), 1)
@@ -179,8 +179,8 @@ class Roles(PgDoctor):
         self.one("problem", "grants", f'role "{role}" cannot work as consumer, it lacks SELECT on "outbox".setting',
                  args=("--store", store))
         self.outbox("grant", "consumer", role)
-        self.sql(f"REVOKE EXECUTE ON FUNCTION outbox.worker_turn FROM {role}")
-        self.one("problem", "grants", 'EXECUTE on "outbox".worker_turn', args=("--store", store))
+        self.sql(f"REVOKE EXECUTE ON FUNCTION outbox._worker_turn FROM {role}")
+        self.one("problem", "grants", 'EXECUTE on "outbox"._worker_turn', args=("--store", store))
         self.outbox("grant", "consumer", role)
         self.sql(f"REVOKE SELECT ON SEQUENCE outbox.epoch FROM {role}")
         self.one("problem", "grants", 'SELECT on "outbox".epoch', args=("--store", store))
@@ -243,11 +243,11 @@ class Consumers(PgDoctor):
         self.emit("order.paid")
         self.consume()
         self.age("30 days")
-        self.one("warning", "retention", "30d old and nobody needs it", "outbox trim")
+        self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.assertEqual(self.json("trim")["events"], 0)
         self.doctor()  # it has been delivered for no longer than is known now
         self.sql("UPDATE outbox.passed SET at = at - interval '8 days'")
-        self.one("warning", "retention", "30d old and nobody needs it", "outbox trim")
+        self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.sql("SELECT outbox.register('audit'); SELECT outbox.pause('audit')")
         self.one("warning", "retention", 'kept for consumer "audit" (position at 0, paused)')
         self.doctor("--retention", "60d")

@@ -426,6 +426,13 @@ class Reference(ExampleCase):
                     for (arg, kind), type in zip(shown, types):
                         self.assertIn(type, self.MANY.get(kind, {self.TYPES.get(kind, kind)}), arg)
 
+    def test_every_public_function_is_described(self):
+        """What does not begin with an underscore is there to be called. turn is for relays of an earlier version."""
+        there = {name for (name,) in self.sql(r"SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname !~ '^_'")}
+        described = set(re.findall(r"outbox\.(\w+)\(", self.TEXT)) | set(re.findall(r"`outbox\.(\w+)`", self.TEXT))
+        self.assertEqual(there - described, set())
+        self.assertEqual({name for name in described if name.startswith("_")}, set())
+
     def test_its_views_have_the_columns_it_names(self):
         for view in "delivery", "consumer_status":
             part = re.search(rf"^### {view}\n(.*?)^###", self.TEXT, re.MULTILINE | re.DOTALL)[1]

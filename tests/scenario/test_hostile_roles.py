@@ -160,7 +160,9 @@ BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY
            "columns": "'{{}}'", "paused": "true", "generation": "NULL", "outcomes": "'[]'", "tried": "1"}
 BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean": "true", "json": "'[]'", "jsonb": "'[]'",
            "interval": "'1s'", "timestamp with time zone": "now()", "uuid": "NULL", "text[]": "'{{}}'", "bigint[]": "'{{}}'",
-           "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'"}
+           "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
+           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0)",
+           "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')"}
 
 
 class Matrix:
@@ -262,7 +264,7 @@ class Matrix:
 
     def doorbell(self):
         """doorbell says who was let do what with its advisory locks and its channel, which are no objects that have rights."""
-        key, channel = self.lair.do("SELECT outbox.bell_key(), outbox.bell_channel()")[0]
+        key, channel = self.lair.do("SELECT outbox._bell_key(), outbox.bell_channel()")[0]
         acts = {f"{verb} the {nth} lock": f"SELECT 1 / pg_try_advisory_xact_lock{how}({k})::int" for nth, k in (("first", key), ("second", key ^ 1))
                 for verb, how in (("holds", ""), ("shares", "_shared"))}
         acts.update({"listens": f"LISTEN {channel}", "notifies": f"NOTIFY {channel}"})
@@ -399,11 +401,11 @@ class Consumers(Hostile):
         self.assertIn(f'role "{self.audit}" may not work on consumer "mail"', said)
         self.assertIn("--consumer mail", said)
         self.refused(db, "SELECT outbox.extend('mail', 'w', %s)", epoch)
-        self.refused(db, "SELECT outbox.worker_shrink('mail', 'w', %s, 1)", epoch)
+        self.refused(db, "SELECT outbox._worker_shrink('mail', 'w', %s, 1)", epoch)
         self.refused(db, "SELECT outbox.claim('mail', 'v')")
         self.refused(db, "SELECT outbox.register('mail', events => 'none')")
         self.refused(db, "SELECT outbox.register('other')")
-        self.refused(db, "SELECT outbox.report('mail', 'all is well')")
+        self.refused(db, "SELECT outbox._report('mail', 'all is well')")
 
     def test_works_on_its_own_and_on_its_handlers(self):
         db = self.as_role(self.audit)
@@ -422,7 +424,7 @@ class Consumers(Hostile):
         for table in ("lane", "claim", "parked", "dead", "mark", "receipt", "setting", "ended", "former_filter", "delivery"):
             self.assertEqual(self.run_on(db, f"SELECT consumer FROM outbox.{table} WHERE consumer <> 'audit'"), [], table)
         self.assertEqual(self.run_on(db, "SELECT name FROM outbox.consumer_status"), [("audit",)])
-        self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claimed('mail', %s)", lair.claims["mail"]), [])
+        self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox._claimed('mail', %s)", lair.claims["mail"]), [])
 
     def test_cannot_move_a_lane_or_a_sequence(self):
         for role in (self.audit, self.all):
@@ -445,8 +447,8 @@ class Consumers(Hostile):
         self.run_on(db, "BEGIN")
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
-            self.run_on(db, "SELECT outbox.worker_turn('audit', 'w', %s, 1, '[]', 0, 1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', '', "
-                            "0, %s, %s, 9000000000000000000, 1, %s, NULL)", settled, *lane, lair.knows)
+            self.run_on(db, "SELECT outbox._worker_turn('audit', 'w', %s, ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
+                            "ROW(0, %s, %s, 9000000000000000000, 1))", lair.knows, settled, *lane)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
@@ -458,9 +460,9 @@ class Consumers(Hostile):
         epoch = self.run_on(db, f"SELECT epoch FROM outbox.claim('{name}', 'w', 2)")[0][0]
         target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
         before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
-        taken = self.run_on(db, "SELECT epoch FROM outbox.worker_turn(%s, 'w', %s, 2, '[]', 0, 10, 60000, 5, 2, true, false, 0, "
-                                "'{9223372036854775000}', 'key', 1, '', '', 0, %s, %s, %s, 2, %s, NULL)",
-                            name, epoch, target, pos, pos + 2, lair.knows)[0][0]
+        taken = self.run_on(db, "SELECT epoch FROM outbox._worker_turn(%s, 'w', %s, ROW(%s, 2, '[]', 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, "
+                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2))",
+                            name, lair.knows, epoch, target, pos, pos + 2)[0][0]
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
 
@@ -469,7 +471,7 @@ class Consumers(Hostile):
         self.run_on(db, "SET outbox.cluster = '1234567890'")
         self.run_on(db, "SELECT count(*) FROM outbox.claim('audit', 'me', 1, 1)")
         self.assertEqual(lair.do("SELECT 1 FROM outbox.lane WHERE home LIKE '1234567890%'"), [])
-        self.assertEqual(lair.do("SELECT outbox.moved()"), [(False,)])
+        self.assertEqual(lair.do("SELECT outbox._moved()"), [(False,)])
 
     def test_nothing_of_its_own_runs_with_the_owners_rights(self):
         """Functions and operators that look like PostgreSQL's, found first by its search_path."""
@@ -489,10 +491,10 @@ class Consumers(Hostile):
         for sign, function in (("=", "eq"), ("<>", "ne"), ("~~", "eq"), ("!~", "ne")):
             self.run_on(db, f"CREATE OPERATOR {schema}.{sign} (LEFTARG = text, RIGHTARG = text, FUNCTION = {schema}.{function})")
         self.run_on(db, f"SET search_path = {schema}, pg_catalog")
-        for statement in ("SELECT outbox.worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
-                          "SELECT outbox.worker_extend('audit', 'w', 1, 1000)", "SELECT outbox.worker_handle('audit', 'k', 1)",
-                          "SELECT outbox.worker_turn('audit', 'me', 0, 0, '[]', 0, 1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, "
-                          f"NULL, -1, NULL, 0, 0, 0, {lair.knows}, NULL)"):
+        for statement in ("SELECT outbox._worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
+                          "SELECT outbox._worker_extend('audit', 'w', 1, 1000)", "SELECT outbox._worker_handle('audit', 'k', 1)",
+                          f"SELECT outbox._worker_turn('audit', 'me', {lair.knows}, ROW(0, 0, '[]', 0, NULL), "
+                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))"):
             try:
                 self.run_on(db, statement)
             except psycopg2.Error as error:
@@ -506,7 +508,7 @@ class Consumers(Hostile):
         self.run_on(db, f"CREATE TABLE {schema}.t (x int, said text); INSERT INTO {schema}.t VALUES (1), (2)")
         self.run_on(db, f"CREATE FUNCTION {schema}.f(x int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN x; END'")
         self.run_on(db, f"CREATE INDEX i ON {schema}.t ({schema}.f(x))")
-        self.run_on(db, f"CREATE FUNCTION {schema}.g() RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM outbox.worker_report('a.mail', "
+        self.run_on(db, f"CREATE FUNCTION {schema}.g() RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM outbox._worker_report('a.mail', "
                         "'stolen'); EXCEPTION WHEN insufficient_privilege THEN NULL; END$$")
         self.run_on(db, f"CREATE OR REPLACE FUNCTION {schema}.f(x int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN PERFORM "
                         f"{schema}.g(); RETURN x; END$$")
@@ -645,8 +647,8 @@ class Tenants(Hostile):
 
     def test_moves_no_mark_of_another(self):
         """A mark past what was written makes a reader leave out all up to it."""
-        mark = "SELECT outbox.worker_turn(%s, 'w', 0, 0, '[]', 0, 0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, " \
-               "NULL, %s)"
+        mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
+               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))"
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
         for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
                              (self.as_role(self.consumer), "a.mail", 9)):
@@ -658,8 +660,8 @@ class Tenants(Hostile):
 
     def test_writes_nothing_on_the_terminal_of_who_lists_marks(self):
         db = self.as_role(self.consumer)
-        self.run_on(db, "SELECT outbox.worker_turn('a.mail', 'w', 0, 0, '[]', 0, 0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, "
-                        "NULL, 0, 0, 0, NULL, %s)", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
+        self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
+                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
         shown = lair.outbox("hwm")
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)
@@ -683,7 +685,7 @@ class Tenants(Hostile):
             if said == "b": continue
             self.run_on(db, "BEGIN")
             self.assertEqual(self.run_on(db, "SELECT outbox.handle_once('b.mail', 'seen')"), [(True,)])
-            self.assertEqual(self.run_on(db, "SELECT outbox.handled_before('{mail}', '{seen}')"), [])
+            self.assertEqual(self.run_on(db, "SELECT outbox._handled_before('{mail}', '{seen}')"), [])
             self.run_on(db, "ROLLBACK")
             self.refused(db, "SELECT * FROM outbox.handled")
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
@@ -696,7 +698,7 @@ class Tenants(Hostile):
         for role, own in ((self.consumer, ["a", "*"]), (self.producer, ["a"]), (lair.role("consumer {} --consumer audit"), ["audit"]),
                           (lair.role("producer {}"), [])):
             db = self.as_role(role)
-            for function in ("acting_for", "sees"): self.refused(db, f"SELECT outbox.{function}(%s)", other)
+            for function in ("_acting_for", "_sees"): self.refused(db, f"SELECT outbox.{function}(%s)", other)
             self.run_on(db, leak)
             self.run_on(db, "SELECT 1 FROM outbox.held_here WHERE pg_temp.leak(tenant)")
             self.run_on(db, "SELECT 1 FROM outbox.works_here WHERE pg_temp.leak(consumer)")

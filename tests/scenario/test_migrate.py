@@ -14,9 +14,9 @@ FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 class Up(PgCase):
     def test_says_from_which_version_to_which(self):
-        self.assertIn("made an outbox of version 4", self.outbox("migrate", "up").stdout)
-        self.assertIn("version 4 already; nothing to do", self.outbox("migrate", "up").stdout)
-        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 4, "to": 4, "changed": False})
+        self.assertIn("created an outbox of version 5", self.outbox("migrate", "up").stdout)
+        self.assertIn("already at version 5; nothing to do", self.outbox("migrate", "up").stdout)
+        self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 5, "to": 5, "changed": False})
         self.emit("order.paid")
 
     def test_several_at_once_migrate_once(self):
@@ -42,11 +42,11 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
     def test_status_before_and_after(self):
-        self.assertIn("no outbox, this program makes 4: 4 steps pending", self.outbox("migrate", "status").stdout)
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 4, "pending": [1, 2, 3, 4]})
+        self.assertIn("no outbox, this program needs 5: 5 steps pending", self.outbox("migrate", "status").stdout)
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 5, "pending": [1, 2, 3, 4, 5]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
-        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 4, "known": 4, "pending": [],
+        self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 5, "known": 5, "pending": [],
                                                           "functions": "same"})
 
 
@@ -63,7 +63,7 @@ class Functions(PgCase):
 
     def of_another_build(self):
         """Another build's functions: one does something else, one has another signature, one is gone, one answers otherwise."""
-        self.sql("CREATE OR REPLACE FUNCTION outbox.lane_of(lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS "
+        self.sql("CREATE OR REPLACE FUNCTION outbox._lane_of(lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS "
                  "int LANGUAGE sql IMMUTABLE AS 'SELECT 0'")
         self.sql("CREATE FUNCTION outbox.extend(consumer text, worker text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
         self.sql("CREATE FUNCTION outbox.former() RETURNS int LANGUAGE sql AS 'SELECT 1'")
@@ -79,7 +79,7 @@ class Functions(PgCase):
         self.assertIn("earlier build", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status")["functions"], "older")
         self.assertIn("earlier build", self.outbox("doctor", status=None).stdout)
-        self.assertIn("its functions were brought up to date", self.outbox("migrate", "up").stdout)
+        self.assertIn("its functions were updated", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.meta("functions"), self.ours)
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
@@ -197,12 +197,12 @@ class Validate(PgCase):
                  "constraint handled.handled_pkey is missing"),
                 ("ALTER POLICY tenant ON outbox.event TO CURRENT_USER",
                  "ALTER POLICY tenant ON outbox.event TO public", "policy event.tenant is not as"),
-                ("ALTER FUNCTION outbox.clock() VOLATILE", "ALTER FUNCTION outbox.clock() STABLE",
-                 "function clock() is not as"),
-                ("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
+                ("ALTER FUNCTION outbox._clock() VOLATILE", "ALTER FUNCTION outbox._clock() STABLE",
+                 "function _clock() is not as"),
+                ("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT now()'",
-                 "CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE "
-                 "RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP)", "function clock() is not as")):
+                 "CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE "
+                 "RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP)", "function _clock() is not as")):
             self.sql(change)
             found = self.differences()
             self.assertTrue(any(f.startswith(text) for f in found), f"{change}: {found}")
@@ -334,7 +334,7 @@ class Sqlite(Case):
     def test_up_and_status(self):
         self.assertIn("no such file", self.outbox("migrate", "status", status=DATA).stderr)
         self.assertFalse(self.db.exists())
-        self.assertIn("made an outbox of version 4", self.outbox("migrate", "up").stdout)
+        self.assertIn("created an outbox of version 4", self.outbox("migrate", "up").stdout)
         self.assertFalse(self.json("migrate", "up")["changed"])
         self.assertEqual(self.json("migrate", "status")["pending"], [])
         self.sql("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'")

@@ -186,7 +186,7 @@ class Trapped(Names):
                 "SELECT outbox.emit('a', 'k', '1', '1', idempotency_key => 'once')",
                 "SELECT outbox.emit_once('a', 'k', '1', '1'::pg_catalog.text, NULL::pg_catalog.text, 'once')",
                 "SELECT outbox.emit_once('a', 'k', '1', '1'::pg_catalog.jsonb, NULL::pg_catalog.json, 'twice')",
-                "SELECT outbox.uuid7(), outbox.clock()",
+                "SELECT outbox._uuid7(), outbox._clock()",
                 "SET outbox.tenant = 'acme'", "SELECT outbox.emit('a', NULL, NULL::pg_catalog.text, '1')",
                 "SET outbox.max_payload = '4MB'",
                 "INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload, headers, not_before) VALUES "
@@ -214,15 +214,15 @@ class Trapped(Names):
         self.cli(consumer, "relay", "--consumer", "bad", "--sink", "exec:false", "--retry", "base=1ms,attempts=2,outage=0s",
                  "--drain")
         self.do(consumer, "SELECT outbox.register('plain', 'a.0, b.*')",
-                "SELECT outbox.handle_once('mail', 'key', 'payload')", "SELECT outbox.handle_all('{a}', '{b}')",
-                "SELECT outbox.handled_before('{a}', '{b}')", "SELECT outbox.hwm('stream')")
+                "SELECT outbox.handle_once('mail', 'key', 'payload')", "SELECT outbox._handle_all('{a}', '{b}')",
+                "SELECT outbox._handled_before('{a}', '{b}')", "SELECT outbox.hwm('stream')")
         (epoch, seq), = self.do(consumer, "SELECT epoch, seq FROM outbox.claim('plain', 'w', 2) LIMIT 1")
         self.do(consumer, f"SELECT outbox.extend('plain', 'w', {epoch})",
                 f"SELECT outbox.settle('plain', 'w', {epoch}, '[{{\"seq\": {seq}, \"kind\": \"retry\", \"attempts\": 1, "
                 "\"delay_ms\": 1}]')", "SELECT * FROM outbox.claim('plain', 'w')")
         self.do(operator, "SELECT outbox.pause('plain')", "SELECT outbox.pause('plain', false)", "SELECT outbox.redrive('bad')",
-                "SELECT * FROM outbox.trim_dry_run('0s')", "SELECT * FROM outbox.trim('0s')", "SELECT * FROM outbox.floors()",
-                "SELECT * FROM outbox.consumer_status", "SELECT * FROM outbox.delivery", "SELECT * FROM outbox.backlog('plain', 9)")
+                "SELECT * FROM outbox._trim_dry_run('0s')", "SELECT * FROM outbox.trim('0s')", "SELECT * FROM outbox._floors()",
+                "SELECT * FROM outbox.consumer_status", "SELECT * FROM outbox.delivery", "SELECT * FROM outbox._backlog('plain', 9)")
         for args in (("status",), ("events",), ("events", "--consumer", "mail"), ("dead",), ("consumers",), ("doctor", "--json"),
                      ("consumers", "pause", "mail"), ("consumers", "resume", "mail"), ("dead", "retry", "--consumer", "bad"),
                      ("trim", "--older-than", "0s"), ("trim", "--older-than", "0s", "--dry-run")):
@@ -240,7 +240,7 @@ class Trapped(Names):
                      ("revoke", "consumer", guest), ("adopt", "old", "--dry-run"), ("adopt", "old"), ("status",)):
             self.cli(self.owner, *args, status=None)
         self.do(self.owner, "INSERT INTO old VALUES (2, 'a', '2', '2024-01-01', NULL)", "SELECT outbox.unadopt('public.old')",
-                "SELECT outbox.rebaseline()", "SELECT * FROM outbox.trouble()")
+                "SELECT outbox.rebaseline()", "SELECT * FROM outbox._trouble()")
         self.cli(self.owner, "init")
         self.assertEqual(self.as_boss("SELECT pg_catalog.count(*) FROM outbox.event"), [(2,)])
         self.assert_unsprung()

@@ -557,7 +557,7 @@ class Shown:
             shown = self.consumer("mail")
             self.assertTrue(shown["down_since"])
             self.assertIn("sink is down", shown["last_error"])
-            self.assertIn('consumer "mail" is down since', self.outbox("doctor", status=1).stdout)
+            self.assertIn('consumer "mail" has been down since', self.outbox("doctor", status=1).stdout)
 
 
 class Sqlite(Shown, Case):
@@ -610,7 +610,7 @@ class Postgres(Shown, PgCase):
     def test_ages_go_by_the_stores_clock_everywhere(self):
         self.sql("SELECT outbox.register('mail')")
         self.emit("a.x")
-        self.sql("CREATE OR REPLACE FUNCTION outbox.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
+        self.sql("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
                  "$$SELECT clock_timestamp() + interval '2 hours'$$")
         for shown in self.consumer("mail"), self.json("consumers", "list")[0], self.json("consumers", "show", "mail"):
             self.assertAlmostEqual(shown["lag_ms"] / 1000, 2 * HOUR, delta=HOUR)

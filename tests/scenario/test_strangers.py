@@ -86,7 +86,7 @@ class Strangers(PgCase):
             while True:  # it has to be awake for that
                 self.squat("_shared", keys)
                 if self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND mode = 'ShareLock' AND "
-                            "(classid::bigint << 32 | objid::bigint) = outbox.bell_key()", self.stranger.info.backend_pid): break
+                            "(classid::bigint << 32 | objid::bigint) = outbox._bell_key()", self.stranger.info.backend_pid): break
                 self.emit("a", "k/1", 1)
             wait_until(lambda: "the stranger" in relay.output(), SOON, relay.output)
             # Each statement of the relay begins at another time.
@@ -100,7 +100,7 @@ class Strangers(PgCase):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
-        channel, key = self.sql("SELECT outbox.bell_channel(), outbox.bell_key()")[0]
+        channel, key = self.sql("SELECT outbox.bell_channel(), outbox._bell_key()")[0]
         with listener.cursor() as cursor: cursor.execute(f"LISTEN {channel}")
         self.squat("", [key])
         self.emit("a", "k/1", 1)
@@ -120,10 +120,10 @@ class Strangers(PgCase):
             holder = psycopg2.connect(self.role(part))
             self.addCleanup(holder.close)
             holder.autocommit = True
-            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox.bell_key())")
-            self.assertEqual(self.sql("SELECT outbox.bell_squatted(), outbox.bell_squatters() IS NOT NULL"), [(strange, strange)], part)
+            with holder.cursor() as cursor: cursor.execute("SELECT pg_try_advisory_lock(outbox._bell_key())")
+            self.assertEqual(self.sql("SELECT outbox._bell_squatted(), outbox._bell_squatters() IS NOT NULL"), [(strange, strange)], part)
             holder.close()
-            wait_until(lambda: self.sql("SELECT count(*) FROM outbox.bell_locks()") == [(0,)])
+            wait_until(lambda: self.sql("SELECT count(*) FROM outbox._bell_locks()") == [(0,)])
 
     def test_whoever_holds_a_consumers_row_is_named(self):
         holder = psycopg2.connect(self.store, application_name="the holder")

@@ -148,14 +148,14 @@ class Tenants(PgCase):
         a, b = self.connect("a"), self.connect("b")
         self.run_on(a, "SELECT outbox.register('a-mail')")
         epoch = self.run_on(a, "SELECT epoch FROM outbox.claim('a-mail', 'w')")[0][0]
-        self.assertEqual(self.payloads(a, "outbox.claimed('a-mail', %s)", epoch), ["a1", "a2"])
-        self.assertEqual(self.payloads(b, "outbox.claimed('a-mail', %s)", epoch), [])
+        self.assertEqual(self.payloads(a, "outbox._claimed('a-mail', %s)", epoch), ["a1", "a2"])
+        self.assertEqual(self.payloads(b, "outbox._claimed('a-mail', %s)", epoch), [])
         self.assertTrue(self.run_on(a, """SELECT outbox.settle('a-mail', 'w', %s, '[{"seq": 1, "kind": "retry", "attempts": 1,
             "delay_ms": 1}]')""", epoch)[0][0])
         wait_until(lambda: self.run_on(a, "SELECT 1 FROM outbox.parked WHERE due_at < clock_timestamp()"))
         epoch = self.run_on(a, "SELECT epoch FROM outbox.claim('a-mail', 'w')")[0][0]
-        self.assertEqual(self.payloads(a, "outbox.claimed('a-mail', %s)", epoch), ["a1"])
-        self.assertEqual(self.payloads(b, "outbox.claimed('a-mail', %s)", epoch), [])
+        self.assertEqual(self.payloads(a, "outbox._claimed('a-mail', %s)", epoch), ["a1"])
+        self.assertEqual(self.payloads(b, "outbox._claimed('a-mail', %s)", epoch), [])
         self.assertEqual(self.run_on(b, "SELECT outbox.extend('a-mail', 'w', %s)", epoch), [(False,)])
 
     def test_an_expired_claim_is_taken_over_by_its_own_tenant_only(self):

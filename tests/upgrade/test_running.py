@@ -38,9 +38,9 @@ class Bumped:
         self.emit_many({"type": "t", "payload": n} for n in range(2000))
         wait_until(lambda: len(read_ndjson(out)) > 100, what=relay.output)
         self.set_version(99)
-        self.stops(relay, "this outbox was brought up to version 99; this program knows 4: update it")
+        self.stops(relay, f"this outbox was brought up to version 99; this program knows {self.LATEST}: update it")
         came = [e["payload"] for e in read_ndjson(out)]
-        self.set_version(4)
+        self.set_version(self.LATEST)
         self.drain(*consumer)
         after = [e["payload"] for e in read_ndjson(out)]
         self.assertEqual(after, list(range(2000)), f"lost or repeated; it had {len(came)}")
@@ -49,20 +49,22 @@ class Bumped:
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(99)
-        self.stops(relay, "this program knows 4: update it")
+        self.stops(relay, f"this program knows {self.LATEST}: update it")
 
     def test_a_relay_on_an_outbox_that_went_back_says_what_to_do(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(1)
-        self.stops(relay, "this outbox has version 1; this program wants 4: run `outbox migrate up`")
+        self.stops(relay, f"this outbox has version 1; this program wants {self.LATEST}: run `outbox migrate up`")
 
 
 class BumpedSqlite(Bumped, Case):
+    LATEST = "4"
     def table(self, name): return f"outbox_{name}"
 
 
 class BumpedPostgres(Bumped, PgCase):
+    LATEST = "5"
     def table(self, name): return f"outbox.{name}"
 
     def test_a_worker_in_plain_sql_is_told(self):
@@ -71,7 +73,7 @@ class BumpedPostgres(Bumped, PgCase):
         self.emit("t")
         epoch = self.sql("SELECT epoch FROM outbox.claim('w', 'x')")[0][0]
         self.set_version(99)
-        with self.assertRaisesRegex(Exception, "brought up to version 99; this program knows 4: update it"):
+        with self.assertRaisesRegex(Exception, f"brought up to version 99; this program knows {self.LATEST}: update it"):
             self.sql("SELECT * FROM outbox.claim('w', 'y')")
         self.assertEqual(self.sql("SELECT outbox.settle('w', 'x', %s)", epoch), [(True,)])
 

@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION @schema@.adopt(source text, shape text DEFAULT 'auto'
                                           OUT adopted boolean, OUT copied bigint, OUT changed boolean)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
-    tab regclass := @schema@.adopt_source(source);
+    tab regclass := @schema@._adopt_source(source);
     marked boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -23,44 +23,44 @@ BEGIN
         RAISE EXCEPTION '% is no table that can be adopted', tab USING ERRCODE = 'OB004';
     END IF;
     copied := 0;
-    adopted := @schema@.adopted(tab) IS NULL;
-    PERFORM @schema@.adopt_decided(tab, NOT adopted, existing);
-    PERFORM @schema@.adopt_columns(tab, shape, columns);
+    adopted := @schema@._adopted(tab) IS NULL;
+    PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
+    PERFORM @schema@._adopt_columns(tab, shape, columns);
     IF mark IS NOT NULL THEN
-        marked := @schema@.adopt_mark(tab, mark, consumer);
+        marked := @schema@._adopt_mark(tab, mark, consumer);
     END IF;
     IF NOT adopted THEN
-        changed := @schema@.adopt_trigger(tab, shape, columns) OR marked;
+        changed := @schema@._adopt_trigger(tab, shape, columns) OR marked;
         RETURN;
     END IF;
     changed := false;
     IF existing IS DISTINCT FROM 'skip' THEN
-        copied := @schema@.adopt_copy(tab, shape, columns);
+        copied := @schema@._adopt_copy(tab, shape, columns);
     END IF;
-    PERFORM @schema@.adopt_trigger(tab, shape, columns);
-    INSERT INTO @schema@.meta (name, value) VALUES (@schema@.adopted_name(tab), @schema@.clock()::text) ON CONFLICT DO NOTHING;
+    PERFORM @schema@._adopt_trigger(tab, shape, columns);
+    INSERT INTO @schema@.meta (name, value) VALUES (@schema@._adopted_name(tab), @schema@._clock()::text) ON CONFLICT DO NOTHING;
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'makes events of the rows of an existing table';
 
--- adopt_copy: makes events of the rows there are, in their order; returns how many.
-CREATE OR REPLACE FUNCTION @schema@.adopt_copy(tab regclass, shape text, columns jsonb) RETURNS bigint
+-- _adopt_copy: makes events of the rows there are, in their order; returns how many.
+CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    rows regclass := @schema@.adopt_rows(tab, shape, columns);
-    marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = adopt_copy.tab);
+    rows regclass := @schema@._adopt_rows(tab, shape, columns);
+    marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = _adopt_copy.tab);
     v record;
     copied bigint;
 BEGIN
-    SELECT * INTO v FROM @schema@.adopt_values(tab, shape, columns, 's');
+    SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
     IF marking IS NULL THEN
         EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr', '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
     ELSE -- ids are given here, so that it is known which row became which event
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
-            v.expressions := concat('@schema@.uuid7(), ', v.expressions);
+            v.expressions := concat('@schema@._uuid7(), ', v.expressions);
         END IF;
         EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED (SELECT %2$s, t.row_key FROM %3$s t ORDER BY t.row_nr), '
                        'e AS (INSERT INTO %4$s (%1$s) SELECT %1$s FROM r RETURNING id, seq), '
@@ -72,5 +72,5 @@ BEGIN
     RETURN copied;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt_copy(regclass, text, jsonb) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.adopt_copy(regclass, text, jsonb) IS 'makes events of the rows of a table';
+REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) IS 'makes events of the rows of a table';

@@ -6,26 +6,26 @@ CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(source text, shape text DEFAUL
                                                   OUT what text, OUT mapping jsonb, OUT rows bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    tab regclass := @schema@.adopt_source(source);
+    tab regclass := @schema@._adopt_source(source);
     old text;
 BEGIN
-    SELECT jsonb_object_agg(x.field, x.col) INTO mapping FROM @schema@.adopt_columns(tab, shape, columns) x;
+    SELECT jsonb_object_agg(x.field, x.col) INTO mapping FROM @schema@._adopt_columns(tab, shape, columns) x;
     SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
     FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = tab AND t.tgname = @schema@.adopted(tab);
+    WHERE t.tgrelid = tab AND t.tgname = @schema@._adopted(tab);
     what := CASE WHEN NOT FOUND THEN 'adopt' WHEN old = mapping::text THEN 'nothing' ELSE 'change' END;
     IF mark IS NOT NULL THEN
-        PERFORM @schema@.adopt_keys(tab, mark, consumer);
-        IF what = 'nothing' AND NOT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = @schema@.adopt_source(source)
+        PERFORM @schema@._adopt_keys(tab, mark, consumer);
+        IF what = 'nothing' AND NOT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = @schema@._adopt_source(source)
                                             AND m.col = mark AND m.consumer = adopt_dry_run.consumer) THEN
             what := 'change';
         END IF;
     END IF;
     rows := 0;
-    PERFORM @schema@.adopt_decided(tab, what <> 'adopt', existing);
+    PERFORM @schema@._adopt_decided(tab, what <> 'adopt', existing);
     IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
         BEGIN
-            EXECUTE format('SELECT x.n FROM %s x', @schema@.adopt_rows(tab, shape, columns, true)) INTO rows;
+            EXECUTE format('SELECT x.n FROM %s x', @schema@._adopt_rows(tab, shape, columns, true)) INTO rows;
             RAISE EXCEPTION 'that was all' USING ERRCODE = 'OB007'; -- what they were counted in goes
         EXCEPTION WHEN SQLSTATE 'OB007' THEN
             NULL;

@@ -6,8 +6,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     other text := (SELECT h.tenant FROM @schema@.held h WHERE h.role = allow.role);
 BEGIN
-    PERFORM @schema@.check_grant(part, role, consumer);
-    IF tenant IS NOT NULL AND @schema@.tenant_fits(tenant) IS NOT TRUE THEN
+    PERFORM @schema@._check_grant(part, role, consumer);
+    IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
         RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character' USING ERRCODE = 'OB004';
     END IF;
     IF other <> tenant THEN
@@ -16,18 +16,18 @@ BEGIN
     END IF;
     IF other IS NULL AND tenant IS NOT NULL THEN
         INSERT INTO @schema@.held (role, tenant) VALUES (allow.role, allow.tenant);
-        PERFORM @schema@.give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part; -- those it has are narrower now
+        PERFORM @schema@._give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part; -- those it has are narrower now
     END IF;
     IF part = 'consumer' THEN
         INSERT INTO @schema@.worker (role, consumer) VALUES (allow.role, coalesce(allow.consumer, '*')) ON CONFLICT DO NOTHING;
     END IF;
-    PERFORM @schema@.give(part, role);
+    PERFORM @schema@._give(part, role);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS 'gives a role its part: producer, consumer or operator';
 
--- check_grant: refuses a part, a role or a consumer that there cannot be.
-CREATE OR REPLACE FUNCTION @schema@.check_grant(part text, role text, consumer text) RETURNS void
+-- _check_grant: refuses a part, a role or a consumer that there cannot be.
+CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF coalesce(part, '') NOT IN ('producer', 'consumer', 'operator') THEN
@@ -45,24 +45,24 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.check_grant(text, text, text) IS 'refuses what cannot be granted';
+COMMENT ON FUNCTION @schema@._check_grant(text, text, text) IS 'refuses what cannot be granted';
 
--- give: the rights of a part, as this version has them, and none that an earlier one gave besides.
-CREATE OR REPLACE FUNCTION @schema@.give(part text, role text) RETURNS void
+-- _give: the rights of a part, as this version has them, and none that an earlier one gave besides.
+CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    held boolean := EXISTS (SELECT 1 FROM @schema@.held h WHERE h.role = give.role);
+    held boolean := EXISTS (SELECT 1 FROM @schema@.held h WHERE h.role = _give.role);
     r record;
 BEGIN
     IF part = 'producer' AND held THEN
         EXECUTE format('REVOKE INSERT ON %s FROM %I', '@schema@.event', role); -- it may have chosen ids until now
     END IF;
-    FOR r IN SELECT * FROM @schema@.rights(part, held) LOOP
+    FOR r IN SELECT * FROM @schema@._rights(part, held) LOOP
         EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
     END LOOP;
-    FOR r IN SELECT v.name FROM @schema@.named_views() v WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
+    FOR r IN SELECT v.name FROM @schema@._named_views() v WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
         EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
     END LOOP;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.give(text, text) IS 'the rights of a part';
+COMMENT ON FUNCTION @schema@._give(text, text) IS 'the rights of a part';

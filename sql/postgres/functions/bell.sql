@@ -9,24 +9,24 @@ RETURN CASE coalesce(current_setting('outbox.doorbell', true), '')
                ELSE current_setting('max_prepared_transactions') = '0' END;
 COMMENT ON FUNCTION @schema@.bell_works() IS 'whether an emit wakes a sleeping worker';
 
-CREATE OR REPLACE FUNCTION @schema@.bell_key() RETURNS bigint
+CREATE OR REPLACE FUNCTION @schema@._bell_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN hashtextextended('@schema@ bell', 0);
-COMMENT ON FUNCTION @schema@.bell_key() IS 'the advisory lock a sleeping worker holds';
+COMMENT ON FUNCTION @schema@._bell_key() IS 'the advisory lock a sleeping worker holds';
 
 CREATE OR REPLACE FUNCTION @schema@.bell_channel() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping workers';
 
--- bell_locks: who has a lock of the doorbell now: the first, which a sleeper holds and an emitter shares, or the second, which tells
+-- _bell_locks: who has a lock of the doorbell now: the first, which a sleeper holds and an emitter shares, or the second, which tells
 -- the holder that there are others. Anybody who can connect can take these locks. business: it is one who may: a session of a
 -- role to which the outbox is open, and which works, not only emits, where it has one alone; and for one that shares the first, a
 -- transaction that has really inserted.
-CREATE OR REPLACE FUNCTION @schema@.bell_locks() RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
+CREATE OR REPLACE FUNCTION @schema@._bell_locks() RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    k bigint := @schema@.bell_key();
+    k bigint := @schema@._bell_key();
 BEGIN
     RETURN QUERY WITH x AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks y WHERE y.granted AND y.database =
                              (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
@@ -41,39 +41,39 @@ BEGIN
       AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid) AND x.pid <> pg_backend_pid();
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.bell_locks() IS 'who has a lock of the doorbell';
+COMMENT ON FUNCTION @schema@._bell_locks() IS 'who has a lock of the doorbell';
 
--- bell_squatters: sessions that have a lock of the doorbell, and no business with it.
-CREATE OR REPLACE FUNCTION @schema@.bell_squatters() RETURNS text
+-- _bell_squatters: sessions that have a lock of the doorbell, and no business with it.
+CREATE OR REPLACE FUNCTION @schema@._bell_squatters() RETURNS text
 LANGUAGE sql STABLE AS $outbox$
-    SELECT string_agg(DISTINCT @schema@.session(x.pid), '; ') FROM @schema@.bell_locks() x WHERE x.business IS NOT TRUE
+    SELECT string_agg(DISTINCT @schema@._session(x.pid), '; ') FROM @schema@._bell_locks() x WHERE x.business IS NOT TRUE
 $outbox$;
-COMMENT ON FUNCTION @schema@.bell_squatters() IS 'who has a lock of the doorbell, and no business with it';
+COMMENT ON FUNCTION @schema@._bell_squatters() IS 'who has a lock of the doorbell, and no business with it';
 
--- bell_squatted: whether somebody who has no business with it holds the first lock alone, so that no worker can.
-CREATE OR REPLACE FUNCTION @schema@.bell_squatted() RETURNS boolean
+-- _bell_squatted: whether somebody who has no business with it holds the first lock alone, so that no worker can.
+CREATE OR REPLACE FUNCTION @schema@._bell_squatted() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM @schema@.bell_locks() x WHERE x.alone AND NOT x.second AND x.business IS NOT TRUE);
+    RETURN EXISTS (SELECT 1 FROM @schema@._bell_locks() x WHERE x.alone AND NOT x.second AND x.business IS NOT TRUE);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.bell_squatted() IS 'whether a stranger holds the doorbell';
+COMMENT ON FUNCTION @schema@._bell_squatted() IS 'whether a stranger holds the doorbell';
 
--- ring: refused, it looks who refused: if that is somebody who has no business with the bell, nobody sleeps by it, and whoever
+-- _ring: refused, it looks who refused: if that is somebody who has no business with the bell, nobody sleeps by it, and whoever
 -- works looks by itself. Else a stranger could make every commit queue up.
-CREATE OR REPLACE FUNCTION @schema@.ring() RETURNS trigger
+CREATE OR REPLACE FUNCTION @schema@._ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN -- Every name has its schema. Two conditions, because a second term in the first would be got ready for every event.
-    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@.bell_key()) THEN
-        IF @schema@.bell_works() AND NOT @schema@.bell_squatted() THEN
+    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN
+        IF @schema@.bell_works() AND NOT @schema@._bell_squatted() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
         END IF;
     END IF;
     RETURN NULL;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.ring() IS 'rings the doorbell if somebody sleeps';
-CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMENT EXECUTE FUNCTION @schema@.ring();
+COMMENT ON FUNCTION @schema@._ring() IS 'rings the doorbell if somebody sleeps';
+CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMENT EXECUTE FUNCTION @schema@._ring();
 
 -- bell_sleep: a worker that found nothing wants to sleep; it must have done LISTEN before, and must look once more after.
 -- 'holder': it has the lock, whoever emits will ring. 'listener': another worker has it, and will tell when it gets up
@@ -83,7 +83,7 @@ CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMEN
 CREATE OR REPLACE FUNCTION @schema@.bell_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    k bigint := @schema@.bell_key();
+    k bigint := @schema@._bell_key();
     held boolean;   -- by a worker
     shared boolean; -- by one who emits
     strange boolean;
@@ -101,7 +101,7 @@ BEGIN
     SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(NOT x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(x.business IS NOT TRUE), false)
-    INTO held, shared, strange FROM @schema@.bell_locks() x;
+    INTO held, shared, strange FROM @schema@._bell_locks() x;
     IF listening AND held THEN
         RETURN 'listener';
     END IF;
@@ -117,7 +117,7 @@ COMMENT ON FUNCTION @schema@.bell_sleep(boolean) IS 'a worker goes to sleep';
 CREATE OR REPLACE FUNCTION @schema@.bell_wake(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    k bigint := @schema@.bell_key();
+    k bigint := @schema@._bell_key();
 BEGIN
     IF NOT holder THEN
         PERFORM pg_advisory_unlock_shared(k # 1);
@@ -133,8 +133,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_wake(boolean) IS 'a worker gets up';
 
--- bell_ring: for what is no emit but makes work all the same: a consumer resumed, dead letters sent back.
-CREATE OR REPLACE FUNCTION @schema@.bell_ring() RETURNS void
+-- _bell_ring: for what is no emit but makes work all the same: a consumer resumed, dead letters sent back.
+CREATE OR REPLACE FUNCTION @schema@._bell_ring() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF @schema@.bell_works() THEN
@@ -142,4 +142,4 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.bell_ring() IS 'wakes whoever sleeps';
+COMMENT ON FUNCTION @schema@._bell_ring() IS 'wakes whoever sleeps';

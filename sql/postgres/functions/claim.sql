@@ -12,16 +12,16 @@ RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text
                inbox_key text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    PERFORM @schema@.check_claim('claim', worker, max_events, lease_ms, max_attempts);
+    PERFORM @schema@._check_claim('claim', worker, max_events, lease_ms, max_attempts);
     RETURN QUERY SELECT s.epoch, s.seq, s.id, s.type, s.aggregate_type, s.aggregate_id, s.version, s.payload, s.headers, s.tenant,
                         s.created_at, s.attempts, s.held, s.delayed, s.inbox_key
-                 FROM @schema@.claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
+                 FROM @schema@._claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
 
--- check_claim: refuses a claim that would not be durable, or has bad arguments.
-CREATE OR REPLACE FUNCTION @schema@.check_claim(called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
+-- _check_claim: refuses a claim that would not be durable, or has bad arguments.
+CREATE OR REPLACE FUNCTION @schema@._check_claim(called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -34,11 +34,11 @@ BEGIN
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.check_claim(text, text, int, bigint, int) IS 'refuses a claim that would not be durable';
+COMMENT ON FUNCTION @schema@._check_claim(text, text, int, bigint, int) IS 'refuses a claim that would not be durable';
 
--- claim_some: what claim and claim_batch have in common. careful: whether its one event was in the hands of a worker that vanished.
+-- _claim_some: what claim and claim_batch have in common. careful: whether its one event was in the hands of a worker that vanished.
 -- For careful_mode see claim_parked.
-CREATE OR REPLACE FUNCTION @schema@.claim_some(consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
+CREATE OR REPLACE FUNCTION @schema@._claim_some(consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
                                                careful_mode int)
 RETURNS TABLE (epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
                payload json, headers json, tenant text, created_at timestamptz, attempts int, held boolean, delayed boolean,
@@ -51,9 +51,11 @@ DECLARE
         nullif(current_setting('statement_timeout'), '0')::interval / 4);
 BEGIN
     FOR turn IN 1 .. 10000 LOOP
-        SELECT * INTO t FROM @schema@.turn(claim_some.consumer, worker, 0, 0, '[]', 0, max_events, lease_ms, max_attempts,
-            careful_mode, true, random() < 0.01, (random() * 63)::int, '{}',
-            NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, @version@);
+        SELECT * INTO t
+        FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
+                            ROW(max_events, lease_ms, max_attempts, careful_mode, true,
+                                random() < 0.01, (random() * 63)::int, '{}', NULL, NULL, NULL, NULL),
+                            ROW(-1, NULL, 0, 0, 0));
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
     IF t.n = 0 THEN
@@ -61,14 +63,14 @@ BEGIN
     END IF;
     RETURN QUERY SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers,
                         e.tenant, e.created_at, e.attempts, coalesce(e.seq = ANY (t.held), false),
-                        coalesce(e.not_before > @schema@.clock(), false), e.careful,
+                        coalesce(e.not_before > @schema@._clock(), false), e.careful,
                         -- Two tenants may use the same key, and the platform's inbox has to do with both.
                         CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text) ELSE e.id::text END
-                 FROM @schema@.consumer c, LATERAL @schema@.claimed(claim_some.consumer, t.epoch) e
-                 WHERE c.name = claim_some.consumer ORDER BY e.seq;
+                 FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
+                 WHERE c.name = _claim_some.consumer ORDER BY e.seq;
     IF NOT FOUND THEN -- somebody took the events away that were parked: nobody could settle what nobody sees
-        PERFORM @schema@.settle(claim_some.consumer, worker, t.epoch);
+        PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.claim_some(text, text, int, bigint, int, int) IS 'what claim and claim_batch have in common';
+COMMENT ON FUNCTION @schema@._claim_some(text, text, int, bigint, int, int) IS 'what claim and claim_batch have in common';

@@ -20,18 +20,18 @@ DECLARE
     text text;
     alone boolean := false;
 BEGIN
-    PERFORM @schema@.check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
+    PERFORM @schema@._check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
     IF target IS NOT NULL THEN
         RETURN QUERY SELECT target, c.* FROM @schema@.claim(target, worker, max_events, lease_ms, max_attempts) c;
         RETURN;
     END IF;
-    names := ARRAY(SELECT w.name FROM @schema@.workable() w
-                   WHERE NOT w.paused AND (SELECT i.idle FROM @schema@.idle(w, false, @schema@.clock()) i) IS NOT TRUE
+    names := ARRAY(SELECT w.name FROM @schema@._workable() w
+                   WHERE NOT w.paused AND (SELECT i.idle FROM @schema@._idle(w, false, @schema@._clock()) i) IS NOT TRUE
                    ORDER BY random());
     PERFORM set_config('outbox.nowait', 'on', true);
     FOREACH name IN ARRAY names LOOP
         BEGIN
-            FOR r IN SELECT s.* FROM @schema@.claim_some(name, worker, max_events - n, lease_ms, max_attempts,
+            FOR r IN SELECT s.* FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
                                                          CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
                 consumer := name; epoch := r.epoch; seq := r.seq; id := r.id; type := r.type; aggregate_type := r.aggregate_type;
                 aggregate_id := r.aggregate_id; version := r.version; payload := r.payload; headers := r.headers;
@@ -58,19 +58,19 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.claim_batch(text, int, text, bigint, int) IS 'leases events to a worker, of one consumer or of all';
 
--- workable: the consumers that whoever calls may work on, and whose tenant it acts for.
-CREATE OR REPLACE FUNCTION @schema@.workable() RETURNS SETOF @schema@.consumer
+-- _workable: the consumers that whoever calls may work on, and whose tenant it acts for.
+CREATE OR REPLACE FUNCTION @schema@._workable() RETURNS SETOF @schema@.consumer
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    acting text := @schema@.acting_for(current_user);
+    acting text := @schema@._acting_for(current_user);
     given text[];
 BEGIN
     IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;
         RETURN;
     END IF;
-    SELECT array_agg(y) INTO given FROM @schema@.worker w, unnest(@schema@.name_like(w.consumer)) AS y
-    WHERE @schema@.inherits(current_user, w.role);
+    SELECT array_agg(y) INTO given FROM @schema@.worker w, unnest(@schema@._name_like(w.consumer)) AS y
+    WHERE @schema@._inherits(current_user, w.role);
     IF given IS NULL THEN
         RAISE EXCEPTION 'permission denied: role "%" may not work on any consumer', current_user
             USING ERRCODE = 'insufficient_privilege', HINT = format('as the owner of the outbox: outbox grant consumer %I', current_user);
@@ -78,4 +78,4 @@ BEGIN
     RETURN QUERY SELECT * FROM @schema@.consumer c WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.workable() IS 'the consumers that whoever calls may work on';
+COMMENT ON FUNCTION @schema@._workable() IS 'the consumers that whoever calls may work on';

@@ -7,7 +7,7 @@ DECLARE
     had_consumer boolean;
     r record;
 BEGIN
-    PERFORM @schema@.check_grant(part, role, consumer);
+    PERFORM @schema@._check_grant(part, role, consumer);
     IF part <> ALL (had) THEN
         RETURN false;
     END IF;
@@ -18,13 +18,13 @@ BEGIN
             RETURN had_consumer;
         END IF;
     END IF;
-    FOR r IN SELECT * FROM @schema@.rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
+    FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
-    FOR r IN SELECT v.name FROM @schema@.named_views() v LOOP
+    FOR r IN SELECT v.name FROM @schema@._named_views() v LOOP
         EXECUTE format('REVOKE ALL ON %s.%I FROM %I', '@schema@', r.name, role);
     END LOOP;
-    PERFORM @schema@.give(h, role) FROM unnest(had) AS h WHERE h <> part;
+    PERFORM @schema@._give(h, role) FROM unnest(had) AS h WHERE h <> part;
     IF cardinality(had) > 1 THEN
         RETURN true;
     END IF;

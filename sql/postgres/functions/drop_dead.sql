@@ -3,7 +3,7 @@ CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.operator_drop(consumer, seq);
+        RETURN @schema@._operator_drop(consumer, seq);
     END IF;
     DELETE FROM @schema@.dead d WHERE d.consumer = drop_dead.consumer AND d.seq = drop_dead.seq AND NOT d.retrying;
     RETURN FOUND;

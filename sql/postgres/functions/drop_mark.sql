@@ -2,12 +2,12 @@
 CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
-    tab regclass := @schema@.adopt_source(source);
+    tab regclass := @schema@._adopt_source(source);
 BEGIN
-    IF NOT @schema@.adopt_unmark(tab) THEN
+    IF NOT @schema@._adopt_unmark(tab) THEN
         RETURN false;
     END IF;
-    PERFORM @schema@.adopt_anew(tab);
+    PERFORM @schema@._adopt_anew(tab);
     RETURN true;
 END
 $outbox$;

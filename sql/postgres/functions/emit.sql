@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION @schema@.emit(type text, aggregate_type text, aggrega
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name has its schema.
-    new_id pg_catalog.uuid := @schema@.uuid7();
+    new_id pg_catalog.uuid := @schema@._uuid7();
 BEGIN
     IF idempotency_key IS NOT NULL THEN
         SELECT e.id INTO new_id FROM @schema@.emit_once(type, aggregate_type, aggregate_id, payload, headers,
@@ -28,7 +28,7 @@ BEGIN
     IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT') THEN -- held to a tenant
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
         VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
-                emit.headers::pg_catalog.json, emit.version, emit.not_before, coalesce(emit.tenant, @schema@.acting_for(current_user))) RETURNING event.id INTO new_id;
+                emit.headers::pg_catalog.json, emit.version, emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user))) RETURNING event.id INTO new_id;
         RETURN new_id;
     END IF;
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)

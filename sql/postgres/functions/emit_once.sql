@@ -26,13 +26,13 @@ BEGIN
         IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'idempotency_key', 'INSERT') THEN -- no producer
             RAISE EXCEPTION 'permission denied for table event' USING ERRCODE = 'insufficient_privilege';
         END IF;
-        whose := coalesce(tenant, @schema@.acting_for(current_user));
+        whose := coalesce(tenant, @schema@._acting_for(current_user));
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant, idempotency_key)
         VALUES (emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text, emit_once.payload::pg_catalog.json,
                 emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before, whose, emit_once.idempotency_key)
         RETURNING event.id INTO id;
     ELSE
-        id := @schema@.uuid7();
+        id := @schema@._uuid7();
         INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant,
                                     idempotency_key)
         VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type, emit_once.aggregate_id::pg_catalog.text,

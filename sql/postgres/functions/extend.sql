@@ -5,13 +5,13 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.worker_extend(consumer, worker, epoch, lease_ms);
+        RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms);
     END IF;
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms is 1 to 86400000' USING ERRCODE = 'OB004';
     END IF;
-    PERFORM @schema@.lock_consumer(consumer); -- who is about to take it over must not miss this
-    UPDATE @schema@.claim x SET locked_until = @schema@.clock() + extend.lease_ms * interval '1 millisecond',
+    PERFORM @schema@._lock_consumer(consumer); -- who is about to take it over must not miss this
+    UPDATE @schema@.claim x SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',
         lease = extend.lease_ms * interval '1 millisecond'
     WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
     RETURN FOUND;

@@ -11,10 +11,10 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT u.* FROM (
         SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error,
                e.created_at
-        FROM @schema@.floors() f -- nothing up to the floor is left to do
+        FROM @schema@._floors() f -- nothing up to the floor is left to do
         CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery x
                             WHERE x.consumer = f.consumer AND x.seq > greatest(f.floor, $3)
-                              AND (x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@.clock())
+                              AND (x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock())
                             ORDER BY x.seq LIMIT $1) d
         JOIN @schema@.event e ON e.seq = d.seq
         WHERE $2 IS NULL OR f.consumer = $2
@@ -23,10 +23,10 @@ LANGUAGE sql STABLE AS $outbox$
                d.created_at
         FROM @schema@.dead d JOIN @schema@.parked p ON p.consumer = d.consumer AND p.seq = d.seq
         WHERE d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
-          AND (p.attempts = 0 AND p.failing_since IS NULL OR p.due_at <= @schema@.clock())
+          AND (p.attempts = 0 AND p.failing_since IS NULL OR p.due_at <= @schema@._clock())
           AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = d.seq)
           AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer AND k.epoch = p.claim
-                             AND k.locked_until > @schema@.clock())) u
+                             AND k.locked_until > @schema@._clock())) u
     ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint) IS 'what a worker would get: pending, due again, or with an expired claim';
@@ -38,8 +38,8 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
 LANGUAGE sql STABLE AS $outbox$
     SELECT k.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.attempts, k.owner, k.epoch,
            k.locked_until, e.created_at
-    FROM @schema@.claim k CROSS JOIN LATERAL @schema@.claimed(k.consumer, k.epoch) e
-    WHERE k.locked_until > @schema@.clock() AND e.seq > $3 AND ($2 IS NULL OR k.consumer = $2)
+    FROM @schema@.claim k CROSS JOIN LATERAL @schema@._claimed(k.consumer, k.epoch) e
+    WHERE k.locked_until > @schema@._clock() AND e.seq > $3 AND ($2 IS NULL OR k.consumer = $2)
     ORDER BY e.seq, k.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker has in hand';
@@ -58,7 +58,7 @@ LANGUAGE sql STABLE AS $outbox$
         LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
     WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL) AND p.seq > $3 AND ($2 IS NULL OR p.consumer = $2)
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer AND k.epoch = p.claim
-                         AND k.locked_until > @schema@.clock())
+                         AND k.locked_until > @schema@._clock())
     ORDER BY p.seq, p.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint) IS 'what failed and will be tried again';

@@ -17,7 +17,7 @@ BEGIN
     IF octet_length(coalesce(handler, '')) NOT BETWEEN 1 AND 1024 OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
-    known := @schema@.handle(handler, the_key, content);
+    known := @schema@._handle(handler, the_key, content);
     IF known IS NULL THEN
         RETURN true;
     END IF;

@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo FROM @schema@.mark m JOIN @schema@.consumer c ON c.name = m.consumer
-    WHERE m.stream = hwm.stream AND c.tenant = (SELECT @schema@.acting_for(current_user)) ORDER BY m.hi DESC, m.lo DESC LIMIT 1
+    WHERE m.stream = hwm.stream AND c.tenant = (SELECT @schema@._acting_for(current_user)) ORDER BY m.hi DESC, m.lo DESC LIMIT 1
 $outbox$;
 COMMENT ON FUNCTION @schema@.hwm(text) IS 'the last id in a stream that was written and recorded';
 

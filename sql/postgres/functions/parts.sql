@@ -6,17 +6,17 @@ LANGUAGE sql STABLE AS $outbox$
         ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'), 'INSERT'),
         ('consumer', (SELECT f.proacl FROM pg_catalog.pg_proc f
-                      WHERE f.oid = '@schema@.worker_report(text, text)'::regprocedure), 'EXECUTE'),
+                      WHERE f.oid = '@schema@._worker_report(text, text)'::regprocedure), 'EXECUTE'),
         ('operator', (SELECT f.proacl FROM pg_catalog.pg_proc f
-                      WHERE f.oid = '@schema@.operator_pause(text, boolean)'::regprocedure), 'EXECUTE')) AS p (part, acl, privilege)
+                      WHERE f.oid = '@schema@._operator_pause(text, boolean)'::regprocedure), 'EXECUTE')) AS p (part, acl, privilege)
     WHERE g.rolname = $1 AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
                                      WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)
 $outbox$;
 COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
 
--- operates: whether a role has the part of an operator, of its own or by what it inherits.
-CREATE OR REPLACE FUNCTION @schema@.operates(who name) RETURNS boolean
+-- _operates: whether a role has the part of an operator, of its own or by what it inherits.
+CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT has_function_privilege(who, '@schema@.operator_pause(text, boolean)'::regprocedure, 'EXECUTE')
+    SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure, 'EXECUTE')
 $outbox$;
-COMMENT ON FUNCTION @schema@.operates(name) IS 'whether a role has the part of an operator';
+COMMENT ON FUNCTION @schema@._operates(name) IS 'whether a role has the part of an operator';

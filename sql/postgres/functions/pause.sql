@@ -3,14 +3,14 @@ CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT 
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.operator_pause(consumer, paused);
+        RETURN @schema@._operator_pause(consumer, paused);
     END IF;
     -- Why it was paused is over with the pause.
     UPDATE @schema@.consumer c SET paused = pause.paused,
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
     WHERE c.name = pause.consumer;
     IF FOUND AND NOT pause.paused THEN
-        PERFORM @schema@.bell_ring();
+        PERFORM @schema@._bell_ring();
         RETURN true;
     END IF;
     RETURN FOUND;

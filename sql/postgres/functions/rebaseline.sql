@@ -31,32 +31,32 @@ DECLARE
     found text;
     owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass);
 BEGIN
-    IF NOT pg_has_role(@schema@.caller(), owner, 'USAGE') THEN
-        t := @schema@.trouble();
+    IF NOT pg_has_role(@schema@._caller(), owner, 'USAGE') THEN
+        t := @schema@._trouble();
         found := concat_ws('; ', t.moved, t.numbers, t.sequence);
         IF found = '' THEN
             RETURN false;
         END IF;
         RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; role "%" may not do that', '@schema@',
-            found, @schema@.caller() USING ERRCODE = 'OB006',
+            found, @schema@._caller() USING ERRCODE = 'OB006',
             HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; nothing is handed out until then, and '
                           'nothing is lost', '@schema@', owner);
     END IF;
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time, and no stranger can be in the way
-    PERFORM @schema@.lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
-    PERFORM @schema@.check_fed();
-    t := @schema@.trouble();
+    PERFORM @schema@._lock_consumer(x.name) FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
+    PERFORM @schema@._check_fed();
+    t := @schema@._trouble();
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
-    PERFORM @schema@.check_whole();
-    IF @schema@.always_here() AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
+    PERFORM @schema@._check_whole();
+    IF @schema@._always_here() AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
         -- Here all events are looked at, where trouble takes samples.
         UPDATE @schema@.event x SET xid = DEFAULT
         WHERE x.xid >= pg_snapshot_xmax(pg_current_snapshot())
-           OR EXISTS (SELECT 1 FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z
+           OR EXISTS (SELECT 1 FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z
                       WHERE z.lane >= 0 AND x.seq > z.window_end AND pg_visible_in_snapshot(x.xid, coalesce(z.target, z.seen)));
         GET DIAGNOSTICS brought = ROW_COUNT;
-        t := @schema@.trouble();
-        IF t.numbers IS NULL AND EXISTS (SELECT 1 FROM @schema@.event x WHERE @schema@.began_again(x.xid, x.seq)) THEN
+        t := @schema@._trouble();
+        IF t.numbers IS NULL AND EXISTS (SELECT 1 FROM @schema@.event x WHERE @schema@._began_again(x.xid, x.seq)) THEN
             t.numbers := 'event numbers were given again';
         END IF;
         found := coalesce(nullif(found, ''), t.numbers, 'events were brought here from elsewhere');
@@ -67,7 +67,7 @@ BEGIN
         RETURN false;
     END IF;
     IF t.numbers IS NOT NULL OR t.sequence IS NOT NULL THEN
-        PERFORM @schema@.lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
+        PERFORM @schema@._lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
                                      CASE WHEN t.numbers IS NULL THEN '200ms' ELSE '5s' END);
     END IF;
     IF t.sequence IS NOT NULL THEN
@@ -79,7 +79,7 @@ BEGIN
         FOR c IN SELECT * FROM @schema@.consumer LOOP
             EXIT WHEN t.numbers IS NULL;
             UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
-            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock(), NULL);
+            PERFORM @schema@._take_over(c, 0, 2147483647, @schema@._clock(), NULL);
         END LOOP;
     END IF;
     IF t.numbers IS NOT NULL OR t.moved IS NOT NULL THEN
@@ -95,12 +95,12 @@ BEGIN
             PERFORM setval('@schema@.event_seq_seq', fresh);
         END IF;
         -- A cluster's identity begins with the second it was made in.
-        born := to_timestamp(@schema@.home()::bigint >> 32);
+        born := to_timestamp(@schema@._home()::bigint >> 32);
         files := t.moved IS NULL OR (SELECT count(DISTINCT x.xid) > 1 AND bool_and(x.xmin::text::bigint = x.xid::text::bigint & 4294967295)
                                      FROM @schema@.event x WHERE x.created_at < born);
         SELECT min(x.created_at) INTO began FROM @schema@.event x
         WHERE x.seq <= known AND CASE
-            WHEN files THEN @schema@.began_again(x.xid, x.seq)
+            WHEN files THEN @schema@._began_again(x.xid, x.seq)
             WHEN x.created_at < born THEN false
             WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
             ELSE x.seq <= head AND head < known
@@ -109,14 +109,14 @@ BEGIN
         FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
                  WHERE began IS NOT NULL AND CASE
                      WHEN x.seq > known THEN x.created_at >= began
-                     WHEN files THEN @schema@.began_again(x.xid, x.seq)
+                     WHEN files THEN @schema@._began_again(x.xid, x.seq)
                      WHEN x.created_at < born THEN false
                      WHEN x.xmin::text::bigint = x.xid::text::bigint & 4294967295 THEN true
                      ELSE x.seq <= head AND head < known
                           AND (x.xmin::text::bigint - x.xid::text::bigint) & 4294967295 < 2147483648 END
                  ORDER BY x.seq LOOP
             IF t.numbers IS NULL AND renumbered = 0 THEN -- they began again, and got past what is known already
-                PERFORM @schema@.lock_events(t.moved, '5s');
+                PERFORM @schema@._lock_events(t.moved, '5s');
             END IF;
             UPDATE @schema@.event x SET seq = DEFAULT WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
             renumbered := renumbered + 1;
@@ -125,27 +125,27 @@ BEGIN
             UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
             UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
             UPDATE @schema@.parked y SET seq = fresh
-            FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z, @schema@.event x
+            FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z, @schema@.event x
             WHERE y.seq = e.seq AND n.name = y.consumer AND x.seq = fresh
-              AND z.lane = @schema@.lane_of(n.lanes, e.seq, x.aggregate_type, x.aggregate_id)
+              AND z.lane = @schema@._lane_of(n.lanes, e.seq, x.aggregate_type, x.aggregate_id)
               AND (pg_visible_in_snapshot(e.xid, z.seen)
                    OR (z.target IS NOT NULL AND e.seq <= z.pos AND pg_visible_in_snapshot(e.xid, z.target)));
         END LOOP;
     END IF;
 
-    place := @schema@.here();
+    place := @schema@._here();
     IF t.moved IS NOT NULL THEN
         late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
         FOR c IN SELECT * FROM @schema@.consumer LOOP
             UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
-            PERFORM @schema@.take_over(c, 0, 2147483647, @schema@.clock(), NULL);
+            PERFORM @schema@._take_over(c, 0, 2147483647, @schema@._clock(), NULL);
         END LOOP;
     END IF;
-    SELECT array_agg(z) INTO before FROM @schema@.consumer n, LATERAL @schema@.lanes(n.name, n.lanes) z;
+    SELECT array_agg(z) INTO before FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z;
     FOREACH l IN ARRAY coalesce(before, '{}') LOOP
         IF t.moved IS NOT NULL THEN
             SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor FROM @schema@.event x
-            WHERE NOT @schema@.handed_out_there(l, x.xid, x.seq);
+            WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq);
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
@@ -154,13 +154,13 @@ BEGIN
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
         END IF;
         l.home := place;
-        PERFORM @schema@.put_lane(l);
+        PERFORM @schema@._put_lane(l);
     END LOOP;
     IF t.moved IS NOT NULL THEN
-        PERFORM @schema@.rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
         UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
         FROM (SELECT y.seq, EXISTS (
-                  SELECT 1 FROM unnest(before) z WHERE z.lane >= 0 AND NOT @schema@.handed_out_there(z, y.xid, y.seq)) AS pending
+                  SELECT 1 FROM unnest(before) z WHERE z.lane >= 0 AND NOT @schema@._handed_out_there(z, y.xid, y.seq)) AS pending
               FROM @schema@.event y) p
         WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
     END IF;
@@ -174,7 +174,7 @@ BEGIN
         INSERT INTO @schema@.meta AS m (name, value)
         VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta WHERE name = 'system_identifier'), 'unknown')),
                ('rebaselined_at', to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
-               ('system_identifier', coalesce(@schema@.home(), 'unknown'))
+               ('system_identifier', coalesce(@schema@._home(), 'unknown'))
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
     IF t.numbers IS NOT NULL OR renumbered > 0 OR brought > 0 THEN
@@ -190,8 +190,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS 'makes the outbox right after it was moved, or its numbers began again';
 
--- lock_events: waits until nobody has an event that is not committed, and keeps it so. Says who is in the way.
-CREATE OR REPLACE FUNCTION @schema@.lock_events(why text, patience text) RETURNS void
+-- _lock_events: waits until nobody has an event that is not committed, and keeps it so. Says who is in the way.
+CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     who text;
@@ -208,21 +208,21 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
         coalesce(who, 'others') USING ERRCODE = 'lock_not_available', HINT = 'it is tried again; end what is named here';
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.lock_events(text, text) IS 'keeps everybody from emitting';
+COMMENT ON FUNCTION @schema@._lock_events(text, text) IS 'keeps everybody from emitting';
 
--- handed_out_there: whether a lane that comes from another cluster was past an event. Nothing past its window_end was.
-CREATE OR REPLACE FUNCTION @schema@.handed_out_there(l @schema@.lane, xid xid8, seq bigint) RETURNS boolean
+-- _handed_out_there: whether a lane that comes from another cluster was past an event. Nothing past its window_end was.
+CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN $3 > coalesce(($1).window_end, ($1).floor) THEN $3 <= ($1).floor
-                ELSE @schema@.handed_out(($1).seen, ($1).floor, ($1).target, ($1).pos, $2, $3) END
+                ELSE @schema@._handed_out(($1).seen, ($1).floor, ($1).target, ($1).pos, $2, $3) END
 $outbox$;
-COMMENT ON FUNCTION @schema@.handed_out_there(@schema@.lane, xid8, bigint) IS 'whether a lane was past an event in another cluster';
+COMMENT ON FUNCTION @schema@._handed_out_there(@schema@.lane, xid8, bigint) IS 'whether a lane was past an event in another cluster';
 
--- began_again: whether an event has a number that a lane is past, though its transaction began after all that the lane has seen.
-CREATE OR REPLACE FUNCTION @schema@.began_again(xid xid8, seq bigint) RETURNS boolean
+-- _began_again: whether an event has a number that a lane is past, though its transaction began after all that the lane has seen.
+CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@.lanes(c.name, c.lanes) l
-                   WHERE l.lane >= 0 AND $2 <= @schema@.reached(c, l)
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+                   WHERE l.lane >= 0 AND $2 <= @schema@._reached(c, l)
                      AND $1 >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
-COMMENT ON FUNCTION @schema@.began_again(xid8, bigint) IS 'whether an event has a number from before it';
+COMMENT ON FUNCTION @schema@._began_again(xid8, bigint) IS 'whether an event has a number from before it';

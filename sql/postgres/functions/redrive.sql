@@ -6,21 +6,21 @@ DECLARE
     n bigint;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.operator_redrive(consumer, event_id);
+        RETURN @schema@._operator_redrive(consumer, event_id);
     END IF;
-    PERFORM @schema@.lock_consumer(consumer);
+    PERFORM @schema@._lock_consumer(consumer);
     IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = redrive.consumer) THEN
         RAISE EXCEPTION 'consumer "%" is not registered', redrive.consumer USING ERRCODE = 'OB003';
     END IF;
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
-    SELECT d.consumer, d.seq, @schema@.key(c.ordering, d.aggregate_type, d.aggregate_id), 0, @schema@.clock()
+    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0, @schema@._clock()
     FROM @schema@.dead d JOIN @schema@.consumer c ON c.name = d.consumer
     WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id)
     ON CONFLICT DO NOTHING;
     UPDATE @schema@.dead d SET retrying = true
     WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id);
     GET DIAGNOSTICS n = ROW_COUNT;
-    PERFORM @schema@.bell_ring();
+    PERFORM @schema@._bell_ring();
     RETURN n;
 END
 $outbox$;

@@ -18,7 +18,7 @@ DECLARE
     trouble record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.worker_register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
+        RETURN @schema@._worker_register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
     END IF;
     IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer USING ERRCODE = 'OB004';
@@ -35,50 +35,50 @@ BEGIN
     IF octet_length(events) > 65536 OR octet_length(predicate) > 65536 OR octet_length(retry) > 1024 THEN
         RAISE EXCEPTION 'events and predicate are at most 64 KiB each, retry 1 KiB' USING ERRCODE = 'OB004';
     END IF;
-    events := @schema@.normal_events(events);
-    PERFORM @schema@.lock_consumer(consumer);
+    events := @schema@._normal_events(events);
+    PERFORM @schema@._lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
     IF FOUND THEN
-        PERFORM @schema@.check_tenant(c);
-        IF c.events <> events AND @schema@.normal_events(c.events) = events THEN -- written by an earlier version
+        PERFORM @schema@._check_tenant(c);
+        IF c.events <> events AND @schema@._normal_events(c.events) = events THEN -- written by an earlier version
             UPDATE @schema@.consumer x SET events = register.events WHERE x.name = c.name;
             c.events := events;
         END IF;
         IF (c.events, c.predicate, c.ordering, c.lanes) IS DISTINCT FROM
            (register.events, register.predicate, register.ordering, register.lanes) THEN
-            PERFORM @schema@.replace_settings(c, events, predicate, ordering, lanes, coalesce(left(by_whom, 1000), @schema@.caller()), how);
+            PERFORM @schema@._replace_settings(c, events, predicate, ordering, lanes, coalesce(left(by_whom, 1000), @schema@._caller()), how);
         END IF;
     ELSIF how <> 'start' THEN
         RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer USING ERRCODE = 'OB003';
     END IF;
     IF c.name IS NOT NULL AND c.ordering = register.ordering AND c.lanes = register.lanes THEN
         IF (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate) THEN
-            PERFORM @schema@.keep_filter(c);
+            PERFORM @schema@._keep_filter(c);
         END IF;
-        UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
+        UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@._type_like(register.events),
             predicate = register.predicate, retry = register.retry
         WHERE x.name = c.name AND (x.events, x.predicate, x.retry) IS DISTINCT FROM
                                   (register.events, register.predicate, register.retry);
         RETURN false;
     END IF;
-    here := @schema@.here();
-    trouble := @schema@.trouble();
+    here := @schema@._here();
+    trouble := @schema@._trouble();
     IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
-        PERFORM @schema@.make_right(coalesce(trouble.moved, trouble.numbers));
-        here := @schema@.here();
+        PERFORM @schema@._make_right(coalesce(trouble.moved, trouble.numbers));
+        here := @schema@._here();
     ELSIF trouble.sequence IS NOT NULL THEN
         here := NULL;
     END IF;
     -- Nobody who begins after this takes a seq up to head: see claim_fresh.
     head := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND here IS NOT NULL
                  THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
-    snap := @schema@.name_running(pg_current_snapshot());
+    snap := @schema@._name_running(pg_current_snapshot());
     IF snap IS NULL THEN
         snap := pg_current_snapshot();
         head := 0;
     END IF;
     given := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0); -- nothing that snap shows is past it
-    IF here <> @schema@.here() THEN
+    IF here <> @schema@._here() THEN
         RAISE EXCEPTION 'the sequence of event numbers was changed just now: try again' USING ERRCODE = 'lock_not_available';
     END IF;
     IF c.name IS NULL THEN
@@ -87,7 +87,7 @@ BEGIN
             head := CASE start_at WHEN 'beginning' THEN 0 ELSE greatest(start_at::bigint - 1, 0) END;
         END IF;
         INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry, start_seen, start_floor, marks)
-        VALUES (register.consumer, register.events, @schema@.type_like(register.events), register.predicate,
+        VALUES (register.consumer, register.events, @schema@._type_like(register.events), register.predicate,
                 register.ordering, register.lanes, register.retry, snap, head,
                 EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = register.consumer)) ON CONFLICT DO NOTHING;
         IF NOT FOUND AND EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = register.consumer) THEN -- just now
@@ -108,28 +108,28 @@ BEGIN
         FROM generate_series(-1, register.lanes - 1) AS g;
         RETURN true;
     END IF;
-    IF (SELECT count(*) FROM @schema@.lanes(c.name, c.lanes)) <= c.lanes THEN
-        PERFORM @schema@.lost_place(c);
+    IF (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes THEN
+        PERFORM @schema@._lost_place(c);
     END IF;
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
-       OR EXISTS (SELECT 1 FROM @schema@.lanes(c.name, c.lanes) x WHERE x.lane >= 0 AND CASE
-                  WHEN x.target IS NULL THEN @schema@.window_next(x.seen, x.floor, snap, 0, 9223372036854775807, c.tenant)
-                  ELSE coalesce(@schema@.window_next(x.seen, x.floor, x.target, x.pos, x.window_end, c.tenant),
-                                @schema@.window_next(x.target, x.next_floor, snap, 0, 9223372036854775807, c.tenant))
+       OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0 AND CASE
+                  WHEN x.target IS NULL THEN @schema@._window_next(x.seen, x.floor, snap, 0, 9223372036854775807, c.tenant)
+                  ELSE coalesce(@schema@._window_next(x.seen, x.floor, x.target, x.pos, x.window_end, c.tenant),
+                                @schema@._window_next(x.target, x.next_floor, snap, 0, 9223372036854775807, c.tenant))
                   END IS NOT NULL) THEN
         RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can change only once it is through',
             c.name USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
     END IF;
     IF (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate) THEN
-        PERFORM @schema@.keep_filter(c);
+        PERFORM @schema@._keep_filter(c);
     END IF;
-    UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@.type_like(register.events),
+    UPDATE @schema@.consumer x SET events = register.events, type_like = @schema@._type_like(register.events),
         predicate = register.predicate, retry = register.retry, ordering = register.ordering, lanes = register.lanes
     WHERE x.name = c.name;
     SELECT sum(x.delivered), greatest(head, max(x.floor)), greatest(given, max(x.window_end)), max(x.version) + 1
     INTO l.delivered, head, l.window_end, l.version
-    FROM @schema@.lanes(c.name, c.lanes) x;
+    FROM @schema@._lanes(c.name, c.lanes) x;
     DELETE FROM @schema@.lane x WHERE x.consumer = c.name;
     INSERT INTO @schema@.lane SELECT c.name, g, l.version, snap, head, NULL, NULL, l.window_end, 0, 0,
                                      CASE g WHEN -1 THEN l.delivered ELSE 0 END, here

@@ -5,14 +5,14 @@ CREATE OR REPLACE FUNCTION @schema@.remove(consumer text, force boolean DEFAULT 
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        SELECT r.* INTO known, dead, parked, live FROM @schema@.operator_remove(consumer, force) r;
+        SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;
     END IF;
-    PERFORM @schema@.lock_consumer(consumer);
+    PERFORM @schema@._lock_consumer(consumer);
     known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
     SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
     SELECT count(*) INTO parked FROM @schema@.parked p WHERE p.consumer = remove.consumer;
-    SELECT count(*) INTO live FROM @schema@.claim k WHERE k.consumer = remove.consumer AND k.locked_until > @schema@.clock();
+    SELECT count(*) INTO live FROM @schema@.claim k WHERE k.consumer = remove.consumer AND k.locked_until > @schema@._clock();
     IF NOT known OR NOT force AND dead + parked + live > 0 THEN
         RETURN;
     END IF;

@@ -4,15 +4,15 @@ CREATE OR REPLACE FUNCTION @schema@.retry_now(consumer text, seq bigint) RETURNS
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@.operator_retry(consumer, seq);
+        RETURN @schema@._operator_retry(consumer, seq);
     END IF;
-    PERFORM @schema@.lock_consumer(consumer);
-    UPDATE @schema@.parked p SET due_at = least(p.due_at, @schema@.clock())
+    PERFORM @schema@._lock_consumer(consumer);
+    UPDATE @schema@.parked p SET due_at = least(p.due_at, @schema@._clock())
     WHERE p.consumer = retry_now.consumer AND p.seq = retry_now.seq AND p.claim IS NULL AND p.due_at IS NOT NULL AND NOT p.delayed;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM @schema@.bell_ring();
+    PERFORM @schema@._bell_ring();
     RETURN true;
 END
 $outbox$;

@@ -18,10 +18,14 @@ BEGIN
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'event % is given back, and has an outcome', wrong USING ERRCODE = 'OB004';
     END IF;
-    SELECT NOT t.lost INTO ours FROM @schema@.turn(settle.consumer, worker, settle.epoch,
-        (SELECT count(*) FROM @schema@.claimed(settle.consumer, settle.epoch) e
-         WHERE e.seq < settle.release_from OR settle.release_from = 0), settle.outcomes, settle.release_from,
-        0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL, -1, NULL, 0, 0, 0, NULL) t;
+    SELECT NOT t.lost INTO ours
+    FROM @schema@._turn(settle.consumer, worker, NULL,
+                        ROW(settle.epoch,
+                            (SELECT count(*) FROM @schema@._claimed(settle.consumer, settle.epoch) e
+                             WHERE e.seq < settle.release_from OR settle.release_from = 0),
+                            settle.outcomes, settle.release_from, NULL),
+                        ROW(0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL),
+                        ROW(-1, NULL, 0, 0, 0)) t;
     RETURN ours;
 END
 $outbox$;

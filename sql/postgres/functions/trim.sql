@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION @schema@.trim(older_than interval, max_rows int DEFAU
                                          OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
 DECLARE
-    now timestamptz := @schema@.clock();
+    now timestamptz := @schema@._clock();
     cutoff timestamptz := now - older_than;
     inbox_cutoff timestamptz := now - coalesce(inbox, older_than);
     sure xid8;
@@ -23,21 +23,21 @@ DECLARE
     f record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more FROM @schema@.operator_trim(older_than, max_rows, inbox) t;
+        SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more FROM @schema@._operator_trim(older_than, max_rows, inbox) t;
         RETURN;
     END IF;
     IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
         RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs its events'
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
-    SELECT * INTO f FROM @schema@.floors() x ORDER BY x.floor LIMIT 1;
-    PERFORM @schema@.note_passed(now, cutoff, older_than / 168);
-    SELECT p.seq, p.seen INTO past, shown FROM @schema@.passed_by(cutoff) p;
+    SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
+    PERFORM @schema@._note_passed(now, cutoff, older_than / 168);
+    SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
     IF older_than <= interval '0' THEN -- what they are done with now
         past := f.floor;
         shown := NULL;
     END IF;
-    sure := @schema@.surely_done();
+    sure := @schema@._surely_done();
     SELECT array_agg(o.seq), max(o.seq) INTO old, last
     FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at, e.xid FROM @schema@.event e WHERE e.seq <= least(f.floor, past)
                              ORDER BY e.seq LIMIT 100000) x
@@ -46,7 +46,7 @@ BEGIN
     WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at, i.xid FROM @schema@.event i WHERE i.seq < last
                                                        ORDER BY i.seq LIMIT 100000) x
                                      WHERE x.created_at > now AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown))))
-      AND NOT (xid8ge(e.xid, sure) AND @schema@.needed(e.xid, e.seq)) RETURNING e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant),
+      AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)) RETURNING e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant),
     forgotten AS (DELETE FROM @schema@.idempotency x USING gone g WHERE x.key = g.key AND x.tenant = g.tenant AND x.at < cutoff RETURNING 1)
     SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
     more := coalesce(array_length(old, 1), 0) >= max_rows AND events > 0;
@@ -71,7 +71,7 @@ BEGIN
         DELETE FROM @schema@.former_filter x WHERE x.head < coalesce((SELECT min(e.seq) FROM @schema@.event e), last + 1);
     END IF;
     WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@.key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
+            SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@._key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
     SELECT count(*) INTO left_over FROM gone;
     keys := keys + left_over;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
@@ -85,12 +85,12 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval) IS 'deletes what is old and needed by nobody';
 
--- key_cutoff: an idempotency key goes with its event. What is left, of events that somebody deleted or that are from before version
+-- _key_cutoff: an idempotency key goes with its event. What is left, of events that somebody deleted or that are from before version
 -- 4, may go from before this time: older than `cutoff`, and so old that its event is gone. Events are made in the order of their
 -- numbers, but for those of statements that took long: hence the thousand, and the hour.
-CREATE OR REPLACE FUNCTION @schema@.key_cutoff(cutoff timestamptz) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
                       FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
 $outbox$;
-COMMENT ON FUNCTION @schema@.key_cutoff(timestamptz) IS 'which idempotency keys may go';
+COMMENT ON FUNCTION @schema@._key_cutoff(timestamptz) IS 'which idempotency keys may go';

@@ -2,8 +2,8 @@
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
-    tab regclass := @schema@.adopt_source(source);
-    trigger_name text := @schema@.adopted(tab);
+    tab regclass := @schema@._adopt_source(source);
+    trigger_name text := @schema@._adopted(tab);
     f regprocedure;
 BEGIN
     IF trigger_name IS NULL THEN
@@ -12,7 +12,7 @@ BEGIN
     SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t WHERE t.tgrelid = tab AND t.tgname = trigger_name;
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
     EXECUTE format('DROP FUNCTION %s', f);
-    PERFORM @schema@.adopt_unmark(tab);
+    PERFORM @schema@._adopt_unmark(tab);
     RETURN true;
 END
 $outbox$;

@@ -13,12 +13,12 @@ SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.
 FROM @schema@.consumer c
 CROSS JOIN LATERAL (SELECT min(CASE WHEN x.lane < 0 THEN NULL WHEN x.target IS NULL THEN x.floor
                                     ELSE greatest(x.floor, x.pos) END) AS position, sum(x.delivered)::bigint AS delivered
-                    FROM @schema@.lanes(c.name, c.lanes) x) l
-CROSS JOIN LATERAL @schema@.backlog(c.name, 10000) b
+                    FROM @schema@._lanes(c.name, c.lanes) x) l
+CROSS JOIN LATERAL @schema@._backlog(c.name, 10000) b
 LEFT JOIN LATERAL (SELECT count(*) AS claims, (array_agg(x.owner ORDER BY x.epoch DESC))[1] AS owner, array_agg(x.epoch) AS live,
-                          sum((SELECT count(*) FROM @schema@.claimed(c.name, x.epoch)))::bigint AS events FROM @schema@.claim x
-                   WHERE x.consumer = c.name AND x.locked_until > @schema@.clock()) k ON true
+                          sum((SELECT count(*) FROM @schema@._claimed(c.name, x.epoch)))::bigint AS events FROM @schema@.claim x
+                   WHERE x.consumer = c.name AND x.locked_until > @schema@._clock()) k ON true
 LEFT JOIN LATERAL (SELECT p.error, p.failed_at FROM @schema@.parked p WHERE p.consumer = c.name AND p.failed_at IS NOT NULL
                    ORDER BY p.failed_at DESC LIMIT 1) f ON true
-JOIN @schema@.floors() o ON o.consumer = c.name;
+JOIN @schema@._floors() o ON o.consumer = c.name;
 COMMENT ON VIEW @schema@.consumer_status IS 'how every consumer is';

@@ -14,8 +14,8 @@ SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, s.state,
 FROM @schema@.event e
 JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
 CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x WHERE x.consumer = c.name
-    AND x.lane = @schema@.lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) ORDER BY x.version DESC LIMIT 1) l
-CROSS JOIN LATERAL (SELECT @schema@.handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
+    AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) ORDER BY x.version DESC LIMIT 1) l
+CROSS JOIN LATERAL (SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
                            c.type_like IS NULL OR e.type LIKE ANY (c.type_like) AS wanted) h
 LEFT JOIN @schema@.parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN @schema@.dead d ON d.consumer = c.name AND d.seq = e.seq
@@ -23,11 +23,11 @@ LEFT JOIN @schema@.ended x ON x.consumer = c.name AND x.seq = e.seq
 -- The filter it was handed out under: the first that was replaced after that, or the one of now.
 CROSS JOIN LATERAL (SELECT y.type_like IS NULL OR e.type LIKE ANY (y.type_like) AS wanted, y.predicate FROM (
     (SELECT b.type_like, b.predicate FROM @schema@.former_filter b
-     WHERE h.out AND b.consumer = c.name AND b.lane = @schema@.lane_of(b.lanes, e.seq, e.aggregate_type, e.aggregate_id)
-       AND (@schema@.handed_out(b.seen, b.floor, b.target, b.pos, e.xid, e.seq) OR e.seq = ANY (b.also))
+     WHERE h.out AND b.consumer = c.name AND b.lane = @schema@._lane_of(b.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+       AND (@schema@._handed_out(b.seen, b.floor, b.target, b.pos, e.xid, e.seq) OR e.seq = ANY (b.also))
      ORDER BY b.n LIMIT 1)
     UNION ALL SELECT c.type_like, c.predicate LIMIT 1) y) f
-LEFT JOIN LATERAL (SELECT max(k.locked_until) > @schema@.clock() AS live FROM @schema@.claim k
+LEFT JOIN LATERAL (SELECT max(k.locked_until) > @schema@._clock() AS live FROM @schema@.claim k
     WHERE k.consumer = c.name AND k.epoch = p.claim
        OR p.seq IS NULL AND h.out AND k.consumer = c.name AND k.lane = l.lane AND e.seq > k.from_seq AND e.seq <= k.to_seq
           AND NOT pg_visible_in_snapshot(e.xid, k.seen) AND pg_visible_in_snapshot(e.xid, k.target)) k ON true
@@ -36,7 +36,7 @@ CROSS JOIN LATERAL (SELECT CASE
     WHEN p.seq IS NOT NULL AND k.live THEN 'in-flight'
     WHEN p.attempts > 0 OR p.failing_since IS NOT NULL THEN 'failed'
     WHEN p.seq IS NOT NULL OR NOT h.out THEN 'pending'
-    WHEN @schema@.before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq) THEN 'before-start'
+    WHEN @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq) THEN 'before-start'
     WHEN NOT f.wanted AND x.state IS NULL THEN 'skipped'
     WHEN k.live THEN 'in-flight'
     WHEN NOT k.live THEN 'pending'

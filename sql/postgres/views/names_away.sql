@@ -4,7 +4,7 @@ DO $outbox$
 DECLARE
     v record;
 BEGIN
-    FOR v IN SELECT n.name FROM @schema@.named_views() n LOOP
+    FOR v IN SELECT n.name FROM @schema@._named_views() n LOOP
         BEGIN
             EXECUTE format('DROP VIEW %s.%I', '@schema@', v.name);
         EXCEPTION WHEN dependent_objects_still_exist THEN

@@ -94,9 +94,9 @@ static PGresult *undo(struct pg_store *st, const struct adopt_request *req, stru
 {
     if (!req->dry_run)
         return pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table);
-    return pg_query(st, err,
-                    "SELECT @schema@.adopted(@schema@.adopt_source($1)) IS NOT NULL, 0, false, ''",
-                    "s", req->table);
+    return pg_query(
+        st, err, "SELECT @schema@._adopted(@schema@._adopt_source($1)) IS NOT NULL, 0, false, ''",
+        "s", req->table);
 }
 
 static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req, struct error *err)
@@ -105,7 +105,7 @@ static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req,
         return pg_query(st, err, "SELECT @schema@.drop_mark($1), 0, false, ''", "s", req->table);
     return pg_query(st, err,
                     "SELECT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = "
-                    "@schema@.adopt_source($1)), 0, false, ''",
+                    "@schema@._adopt_source($1)), 0, false, ''",
                     "s", req->table);
 }
 

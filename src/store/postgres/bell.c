@@ -7,14 +7,15 @@
 #include "base/clock.h"
 #include "store/postgres/postgres.h"
 
-#define NAP_AFTER \
-    (2 * \
-     MS_NS) /* events were found this recently: more may be coming, so don't make producers ring yet */
+/* Events were found this recently: more may be coming, so producers need not ring yet. */
+#define NAP_AFTER (2 * MS_NS)
 #define NAP_MAX 50 /* ms, while a transaction that has emitted stays open */
-/* ms; somebody is in the way for as long as he likes, and nobody rings meanwhile */
+/* ms; a stranger is in the way for as long as he likes, and nobody rings meanwhile */
 #define SQUATTED_WAIT 1000
-#define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells */
+#define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells us */
 
+/* listen_now begins to listen, once per connection. If the former connection broke while it held the
+ * lock, the listeners beside it were not told that it got up: they are now. */
 static int listen_now(struct pg_store *st, struct error *err)
 {
     if (st->listening || st->pooled)
@@ -25,8 +26,10 @@ static int listen_now(struct pg_store *st, struct error *err)
     char text[128];
     const char *channel = PQgetvalue(r, 0, 1); /* outbox_ and hexadecimal digits */
     st->bell_works = pg_true(r, 0, 0);
-    snprintf(text, sizeof text, "LISTEN %s%s%s", channel, st->vacated ? "; NOTIFY " : "",
-             st->vacated ? channel : "");
+    if (st->vacated)
+        snprintf(text, sizeof text, "LISTEN %s; NOTIFY %s", channel, channel);
+    else
+        snprintf(text, sizeof text, "LISTEN %s", channel);
     PQclear(r);
     if (st->bell_works && pg_simple(st, text, err) != 0)
         return -1;
@@ -35,8 +38,8 @@ static int listen_now(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* heard takes what rang out of libpq's hands. It may have read it along with an answer: then the
- * socket tells nothing. */
+/* heard takes notifications out of libpq's hands. libpq may have read one along with an answer; then
+ * the socket does not become readable. */
 static void heard(struct pg_store *st)
 {
     for (PGnotify *n; (n = PQnotifies(st->db));) {
@@ -46,10 +49,10 @@ static void heard(struct pg_store *st)
     }
 }
 
-/* squatted asks who is in the way. */
+/* squatted notes who is in the way, and how long to wait until the next look. */
 static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_squatters()", "");
+    PGresult *r = pg_query(st, err, "SELECT @schema@._bell_squatters()", "");
     if (!r)
         return -1;
     snprintf(st->squatter, sizeof st->squatter, "%s", PQgetvalue(r, 0, 0));
@@ -58,11 +61,48 @@ static int squatted(struct pg_store *st, int64_t *nap_ms, struct error *err)
     return 0;
 }
 
-/* pg_bell_sleep takes a worker to bed. Returns 1 if it must look once more: the lock is new to it,
+/* fell_asleep notes that producers will ring, or that the holder will tell. Returns whether to look
+ * once more. */
+static int fell_asleep(struct pg_store *st, enum bell_state was, int64_t *nap_ms)
+{
+    bool look = st->bell != was || st->told;
+    st->nap_ms = 0;
+    st->told = false;
+    if (st->bell == BELL_LISTENER)
+        *nap_ms = LISTENER_WAIT;
+    return look;
+}
+
+/* nap waits for a transaction that has emitted and not committed yet: twice as long each time. */
+static void nap(struct pg_store *st, int64_t *nap_ms)
+{
+    if (st->nap_ms == 0)
+        st->nap_ms = 1;
+    else
+        st->nap_ms *= 2;
+    if (st->nap_ms > NAP_MAX)
+        st->nap_ms = NAP_MAX;
+    *nap_ms = st->nap_ms;
+}
+
+/* ask_to_sleep asks for the lock; returns the first letter of the answer: holder, listener, busy,
+ * squatted. '\0': it failed. */
+static char ask_to_sleep(struct pg_store *st, struct error *err)
+{
+    bool listens = st->bell == BELL_LISTENER;
+    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", listens);
+    if (!r)
+        return '\0';
+    char said = *PQgetvalue(r, 0, 0);
+    PQclear(r);
+    return said;
+}
+
+/* pg_bell_sleep puts a worker to sleep. Returns 1 if it must look once more: the lock is new to it,
  * so an emit that committed just before did not ring; or it was told that the holder got up, who
  * may have found by its sweep what nobody rang for. So a relay with a long sweep looks when it
- * starts, when it connects anew, and whenever the holder beside it gets up. A listener that was
- * told, or has waited for its time, asks anew: whoever held the lock may have got up. */
+ * starts, when it reconnects, and whenever the holder beside it gets up. A listener that was told,
+ * or has waited for its time, asks again: whoever held the lock may have got up. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
 {
     enum bell_state was = st->bell;
@@ -73,33 +113,32 @@ int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
     *nap_ms = 0;
     if (was == BELL_HOLDER)
         return 0;
-    if (was == BELL_AWAKE && clock_mono(st->opt.clock) - st->found_at < NAP_AFTER) {
+    bool just_found = clock_mono(st->opt.clock) - st->found_at < NAP_AFTER;
+    if (was == BELL_AWAKE && just_found) {
         *nap_ms = 1;
         return 0;
     }
-    PGresult *r = pg_query(st, err, "SELECT @schema@.bell_sleep($1)", "b", was == BELL_LISTENER);
-    if (!r)
+
+    char said = ask_to_sleep(st, err);
+    if (said == '\0')
         return -1;
-    char said = *PQgetvalue(r, 0, 0);
-    PQclear(r);
-    st->bell = said == 'h' ? BELL_HOLDER : said == 'l' ? BELL_LISTENER : BELL_AWAKE;
+    st->bell = BELL_AWAKE;
     if (said == 's')
         return squatted(st, nap_ms, err);
     st->squatter[0] = '\0';
-    if (st->bell != BELL_AWAKE) {
-        bool look = st->bell != was || st->told;
-        st->nap_ms = 0;
-        st->told = false;
-        *nap_ms = st->bell == BELL_LISTENER ? LISTENER_WAIT : 0;
-        return look;
+    if (said == 'h') {
+        st->bell = BELL_HOLDER;
+        return fell_asleep(st, was, nap_ms);
     }
-    st->nap_ms = st->nap_ms ? st->nap_ms * 2 : 1; /* somebody has emitted and not committed yet */
-    if (st->nap_ms > NAP_MAX)
-        st->nap_ms = NAP_MAX;
-    *nap_ms = st->nap_ms;
+    if (said == 'l') {
+        st->bell = BELL_LISTENER;
+        return fell_asleep(st, was, nap_ms);
+    }
+    nap(st, nap_ms);
     return 0;
 }
 
+/* pg_bell_wake notes that events were found, and gets up. */
 int pg_bell_wake(struct pg_store *st, struct error *err)
 {
     st->found_at = clock_mono(st->opt.clock);
@@ -114,8 +153,8 @@ int pg_bell_wake(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* pg_bell_fd: where libpq has heard the bell already, the descriptor is one that is always
- * readable. */
+/* pg_bell_fd returns what to poll. If libpq has read a notification already, that is a descriptor
+ * that is always readable. */
 int pg_bell_fd(struct store *base)
 {
     struct pg_store *st = pg_of(base);
@@ -124,7 +163,9 @@ int pg_bell_fd(struct store *base)
     heard(st);
     if (st->rang && st->rang_fd < 0)
         st->rang_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return st->rang && st->rang_fd >= 0 ? st->rang_fd : PQsocket(st->db);
+    if (st->rang && st->rang_fd >= 0)
+        return st->rang_fd;
+    return PQsocket(st->db);
 }
 
 void pg_bell_clear(struct store *base)

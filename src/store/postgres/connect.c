@@ -423,7 +423,7 @@ static int check_tenant(struct pg_store *st, struct error *err)
                        "%s: a tenant needs a connection of its own, not one of a pool", st->shown);
     PGresult *r = pg_query(st, err,
                            "SELECT row_security_active('@schema@.event'), current_user, "
-                           "@schema@.acting_for(current_user), "
+                           "@schema@._acting_for(current_user), "
                            "has_any_column_privilege('@schema@.event', 'INSERT') AND NOT "
                            "has_column_privilege('@schema@.event', 'id', 'INSERT')",
                            "");
@@ -458,7 +458,7 @@ static int check_home(struct pg_store *st, struct error *err)
         st, &why,
         "SELECT coalesce(t.moved, t.numbers) IS NOT NULL OR (t.sequence IS NOT NULL AND "
         "pg_has_role(c.relowner, 'USAGE')) "
-        "FROM @schema@.trouble() t, pg_catalog.pg_class c WHERE c.oid = '@schema@.event'::regclass",
+        "FROM @schema@._trouble() t, pg_catalog.pg_class c WHERE c.oid = '@schema@.event'::regclass",
         "");
     bool moved = r && pg_true(r, 0, 0);
     PQclear(r);

@@ -55,7 +55,7 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
-    return pg_exec(pg_of(base), err, NULL, "SELECT @schema@.report($1, $2)", "ss", name,
+    return pg_exec(pg_of(base), err, NULL, "SELECT @schema@._report($1, $2)", "ss", name,
                    text_kept(text, kept));
 }
 
@@ -167,7 +167,7 @@ static int ask_behind(struct pg_store *st, const struct filter *f, struct consum
     PGresult *r = pg_query(st, err,
                            "SELECT w.seq, w.fresh, w.waits, " MS(
                                "w.created_at") ", CASE WHEN w.waits THEN e.payload END "
-                                               "FROM @schema@.waiting($1, $2::int) w JOIN "
+                                               "FROM @schema@._waiting($1, $2::int) w JOIN "
                                                "@schema@.event e ON e.seq = w.seq ORDER BY w.seq",
                            "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS);
     if (!r)
@@ -192,13 +192,14 @@ static int ask_inflight(struct pg_store *st, const struct filter *f, struct cons
         return 0;
     }
     /* What is parked was wanted by whoever parked it, unless a worker vanished. */
-    PGresult *r = pg_query(st, err,
-                           "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful "
-                           "THEN NULL ELSE e.payload END "
-                           "FROM @schema@.claim k, LATERAL @schema@.claimed(k.consumer, k.epoch) e "
-                           "WHERE k.consumer = $1 AND "
-                           "k.locked_until > @schema@.clock()",
-                           "s", c->spec.name);
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful "
+        "THEN NULL ELSE e.payload END "
+        "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
+        "WHERE k.consumer = $1 AND "
+        "k.locked_until > @schema@._clock()",
+        "s", c->spec.name);
     if (!r)
         return -1;
     int64_t sure = 0;
@@ -275,7 +276,7 @@ int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
     static const char one[] = "SELECT name, events, predicate, ordering, lanes, retry FROM "
                               "@schema@.consumer WHERE name = $1";
     static const char all[] = "SELECT name, events, predicate, ordering, lanes, retry FROM "
-                              "@schema@.workable() WHERE NOT paused";
+                              "@schema@._workable() WHERE NOT paused";
     PGresult *r = name ? pg_query(pg_of(base), err, one, "s", name)
                        : pg_query(pg_of(base), err, all, "");
     if (!r)

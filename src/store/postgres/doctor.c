@@ -215,14 +215,14 @@ static int durability(const struct look *l, struct error *err)
 
 /* ---- the outbox ---- */
 
-/* What a part of the work needs (functions/rights.sql) and the role has not. A right may be for
+/* What a part of the work needs (internal/rights.sql) and the role has not. A right may be for
  * some columns only. */
 static PGresult *lacking(const struct look *l, const char *part, struct error *err)
 {
     return pg_query(
         l->st, err,
         "SELECT string_agg(m.p[1] || ' on ' || r.object, ', '), current_user FROM "
-        "@schema@.rights($1) r, LATERAL "
+        "@schema@._rights($1) r, LATERAL "
         "regexp_matches(r.privilege, '([A-Z]+)(?: [(]([^)]*)[)])?', 'g') m(p) WHERE r.kind <> "
         "'SCHEMA' AND NOT CASE "
         "WHEN r.kind = 'FUNCTION' THEN has_function_privilege(to_regproc(r.object), m.p[1]) "
@@ -345,10 +345,10 @@ static int dead_rows(const struct look *l, struct error *err)
 static int claims(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err,
-                           "SELECT consumer, count(*), (extract(epoch FROM @schema@.clock() - "
+                           "SELECT consumer, count(*), (extract(epoch FROM @schema@._clock() - "
                            "min(locked_until)) * 1000)::bigint, "
                            "(array_agg(owner ORDER BY locked_until))[1] FROM @schema@.claim WHERE "
-                           "locked_until <= @schema@.clock() "
+                           "locked_until <= @schema@._clock() "
                            "GROUP BY consumer ORDER BY consumer",
                            "");
     if (!r)
@@ -379,7 +379,7 @@ static int positions(const struct look *l, struct error *err)
     PGresult *r = pg_query(
         l->st, err,
         "SELECT c.name, count(x.lane), c.lanes + 1 FROM @schema@.consumer c LEFT JOIN LATERAL "
-        "@schema@.lanes(c.name, c.lanes) x ON "
+        "@schema@._lanes(c.name, c.lanes) x ON "
         "true GROUP BY c.name, c.lanes HAVING count(x.lane) <= c.lanes ORDER BY c.name",
         "");
     if (!r)
@@ -409,7 +409,7 @@ static int restored(const struct look *l, struct error *err)
         "SELECT concat_ws('; ', t.moved, t.numbers), (SELECT value FROM @schema@.meta WHERE name = "
         "'rebaselined_at'), (SELECT value FROM @schema@.meta WHERE name = 'renumbered_at'), "
         "(SELECT value FROM @schema@.meta "
-        "WHERE name = 'renumbered_why'), t.sequence FROM @schema@.trouble() t",
+        "WHERE name = 'renumbered_why'), t.sequence FROM @schema@._trouble() t",
         "");
     if (!r)
         return -1;
@@ -465,7 +465,7 @@ static int adopted(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err,
                            "SELECT (SELECT string_agg(t::text, ', ') FROM "
-                           "@schema@.adopted_formerly() t), (SELECT count(*) FROM "
+                           "@schema@._adopted_formerly() t), (SELECT count(*) FROM "
                            "pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.pronamespace = "
                            "$1::regnamespace AND p.proname "
                            "LIKE 'adopted\\_%' AND t.tgparentid = 0)",
@@ -511,11 +511,12 @@ static int strangers(const struct look *l, struct error *err)
  * moment; those of the doorbell. */
 static int locks(const struct look *l, struct error *err)
 {
-    PGresult *r = pg_query(l->st, err,
-                           "SELECT c.name, h.who, coalesce(floor(extract(epoch FROM "
-                           "clock_timestamp() - h.since) * 1000), 0)::bigint FROM "
-                           "@schema@.consumer c, LATERAL @schema@.holder(c.xmax) h ORDER BY c.name",
-                           "");
+    PGresult *r = pg_query(
+        l->st, err,
+        "SELECT c.name, h.who, coalesce(floor(extract(epoch FROM "
+        "clock_timestamp() - h.since) * 1000), 0)::bigint FROM "
+        "@schema@.consumer c, LATERAL @schema@._holder(c.xmax) h ORDER BY c.name",
+        "");
     if (!r)
         return -1;
     bool fine = true;
@@ -530,7 +531,7 @@ static int locks(const struct look *l, struct error *err)
             age(pg_int(r, i, 2), text), PQgetvalue(r, i, 1));
     }
     PQclear(r);
-    r = pg_query(l->st, err, "SELECT @schema@.bell_squatters()", "");
+    r = pg_query(l->st, err, "SELECT @schema@._bell_squatters()", "");
     if (!r)
         return -1;
     if (pg_str(r, 0, 0)) {

@@ -118,8 +118,8 @@ int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *re
     struct arrays a;
     PGresult *r = NULL;
     if (arrays_of(&a, k, NULL, n, err) == 0)
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handled_before($1, $2)", "ss", a.handlers.p,
-                     a.keys.p);
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handled_before($1, $2)", "ss",
+                     a.handlers.p, a.keys.p);
     arrays_release(&a);
     if (!r)
         return -1;
@@ -142,7 +142,7 @@ int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *sk
     int bad = arrays_of(&a, k, skip, n, err);
     *ret_all = true;
     if (!bad && a.n > 0) {
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@.handle_all($1, $2)", "ss", a.handlers.p,
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handle_all($1, $2)", "ss", a.handlers.p,
                      a.keys.p);
         bad = r ? 0 : -1;
     }

@@ -92,7 +92,7 @@ static const char *number(bool there, int64_t v, char out[24])
     return out;
 }
 
-/* make_id makes an id as the database does (sql/postgres/functions/uuid7.sql): behind the
+/* make_id makes an id as the database does (sql/postgres/internal/uuid7.sql): behind the
  * milliseconds stands their fraction, 12 bits of it, so that on one machine ids of both come in
  * their order. */
 static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])

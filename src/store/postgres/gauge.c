@@ -5,19 +5,19 @@ static const char state_sql[] = "SELECT c.events, c.paused, b.n, b.scanned, "
                                 "(SELECT count(*) FROM (SELECT FROM @schema@.parked p WHERE "
                                 "p.consumer = c.name AND NOT EXISTS (SELECT FROM @schema@.claim k "
                                 "WHERE k.consumer = c.name AND k.epoch = p.claim AND "
-                                "k.locked_until > @schema@.clock()) LIMIT $2) AS p), "
+                                "k.locked_until > @schema@._clock()) LIMIT $2) AS p), "
                                 "(SELECT count(*) FROM (SELECT FROM @schema@.dead d WHERE "
                                 "d.consumer = c.name AND NOT d.retrying LIMIT $2) AS d), "
-                                "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint, "
+                                "floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint, "
                                 "CASE WHEN c.report LIKE 'sink is down%' THEN floor(extract(epoch "
                                 "FROM c.report_at) * 1000)::bigint END "
                                 "FROM @schema@.consumer c CROSS JOIN LATERAL "
-                                "@schema@.backlog(c.name, $3::int) b WHERE c.name = $1";
+                                "@schema@._backlog(c.name, $3::int) b WHERE c.name = $1";
 
 /* Rows are read in the order of seq and no further than the limit; payloads are not touched. */
 static const char types_sql[] = "SELECT w.type, count(*), floor(extract(epoch FROM "
                                 "min(w.created_at) FILTER (WHERE isfinite(w.created_at))) * "
-                                "1000)::bigint FROM @schema@.waiting($1, $2::int) w "
+                                "1000)::bigint FROM @schema@._waiting($1, $2::int) w "
                                 "WHERE w.waits GROUP BY w.type ORDER BY 2 DESC, 1";
 
 static const char *copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)

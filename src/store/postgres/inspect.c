@@ -15,8 +15,8 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
         "floor(extract(epoch FROM f.created_at) "
         "* 1000)::bigint, (SELECT count(*) FROM @schema@.consumer), (SELECT count(*) FROM "
         "@schema@.dead WHERE NOT retrying), "
-        "floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint, floor(extract(epoch FROM "
-        "@schema@.passed_since(f.xid, f.seq)) * "
+        "floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint, floor(extract(epoch FROM "
+        "@schema@._passed_since(f.xid, f.seq)) * "
         "1000)::bigint FROM (SELECT 1) one LEFT JOIN (SELECT xid, seq, created_at "
         "FROM @schema@.event ORDER BY seq LIMIT 1) f ON true LEFT JOIN (SELECT seq FROM "
         "@schema@.event ORDER BY seq DESC "
@@ -197,12 +197,12 @@ static int send_page(struct pg_store *st, const struct event_query *q, int64_t a
 {
     static const char up[] =
         "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq > $1 AND "
-        "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR "
+        "coalesce(e.type LIKE ANY (@schema@._type_like($2)), true) AND ($3::text IS NULL OR "
         "e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq LIMIT $5::bigint";
     static const char down[] =
         "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE ($1 = 0 OR e.seq < $1) AND "
-        "coalesce(e.type LIKE ANY (@schema@.type_like($2)), true) AND ($3::text IS NULL OR "
+        "coalesce(e.type LIKE ANY (@schema@._type_like($2)), true) AND ($3::text IS NULL OR "
         "e.aggregate_type = $3) AND "
         "($4::text IS NULL OR e.aggregate_id = $4) ORDER BY e.seq DESC LIMIT $5::bigint";
     static const char one[] = "SELECT " PG_EVENT_SHOWN
@@ -265,8 +265,8 @@ static int list_events(struct viewer *v, const struct event_query *q, event_visi
 
 static int read_now(struct viewer *v, struct error *err)
 {
-    PGresult *r = pg_query(v->st, err,
-                           "SELECT floor(extract(epoch FROM @schema@.clock()) * 1000)::bigint", "");
+    PGresult *r = pg_query(
+        v->st, err, "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint", "");
     if (!r)
         return -1;
     v->now = pg_int(r, 0, 0);
@@ -292,7 +292,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
 #define DEAD_WHERE \
     " WHERE ($1::text IS NULL OR d.consumer = $1) AND ($2::text IS NULL OR d.id::text = " \
     "lower($2) OR d.seq = $3) AND " \
-    "coalesce(d.type LIKE ANY (@schema@.type_like($4)), true)"
+    "coalesce(d.type LIKE ANY (@schema@._type_like($4)), true)"
 
 static const char *copy(const PGresult *r, int col, struct arena *a, bool *ok)
 {
@@ -401,7 +401,7 @@ int pg_marks(struct store *base, const char *stream, mark_visit *visit, void *ct
         "FROM @schema@.mark m "
         "WHERE $1::text IS NULL OR m.stream = $1 AND EXISTS (SELECT 1 FROM @schema@.consumer c "
         "WHERE c.name = m.consumer "
-        "AND c.tenant = (SELECT @schema@.acting_for(current_user))) " /* another tenant's could say anything: see hwm */
+        "AND c.tenant = (SELECT @schema@._acting_for(current_user))) " /* another tenant's could say anything: see hwm */
         "ORDER BY m.stream COLLATE \"C\", m.hi DESC, m.lo DESC, m.consumer",
         "s", stream);
     if (!r)

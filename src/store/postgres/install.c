@@ -30,14 +30,15 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
     pg_fingerprint(ours);
     /* In a schema that was renamed, functions mean the one they were made for: they are put in
      * place anew. */
-    PGresult *r = pg_query(st, err,
-                           "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) AND "
-                           "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc p "
-                           "WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = 'ring' "
-                           "AND pg_catalog.strpos(p.prosrc, $2 || '.') = 0), "
-                           "coalesce(bool_or(name = 'functions_former' AND $1 = ANY "
-                           "(string_to_array(value, ' '))), false) FROM @schema@.meta",
-                           "ss", ours, st->quoted);
+    PGresult *r = pg_query(
+        st, err,
+        "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) AND "
+        "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_proc p "
+        "WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = '_ring' "
+        "AND pg_catalog.strpos(p.prosrc, $2 || '.') = 0), "
+        "coalesce(bool_or(name = 'functions_former' AND $1 = ANY "
+        "(string_to_array(value, ' '))), false) FROM @schema@.meta",
+        "ss", ours, st->quoted);
     if (!r)
         return -1;
     *ret = FUNCTIONS_OLDER;
@@ -51,8 +52,9 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
 
 /* ---- what this program has ---- */
 
-/* each_name appends the names behind every `mark` of a text to a list: a,b,c. */
-static void each_name(const char *text, const char *mark, struct buf *to)
+/* each_name appends the names behind every `mark` of a text to a list: a,b,c. Each gets the
+ * prefix. */
+static void each_name(const char *text, const char *mark, const char *prefix, struct buf *to)
 {
     for (const char *p = text; (p = strstr(p, mark));) {
         p += strlen(mark);
@@ -61,6 +63,7 @@ static void each_name(const char *text, const char *mark, struct buf *to)
             n++;
         if (to->n)
             buf_addc(to, ',');
+        buf_adds(to, prefix);
         buf_add(to, p, n);
     }
 }
@@ -68,14 +71,15 @@ static void each_name(const char *text, const char *mark, struct buf *to)
 static void all_names(const char *mark, struct buf *to)
 {
     for (size_t i = 0; postgres_function[i]; i++)
-        each_name(postgres_function[i], mark, to);
+        each_name(postgres_function[i], mark, "", to);
 }
 
-/* Some functions are made by migrations, because tables stand on them. */
+/* names_in_migrations appends the functions that migrations make, because tables depend on them.
+ * 0005_names.sql gave them their underscore. */
 static void names_in_migrations(struct buf *to)
 {
     for (int v = 0; v < PG_SCHEMA_VERSION; v++)
-        each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", to);
+        each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", "_", to);
 }
 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.",
@@ -121,11 +125,11 @@ static int make_way(struct pg_store *st, const char *text, struct error *err)
     buf_init(&views, 1 << 14);
     buf_init(&functions, 1 << 14);
     buf_init(&sql, 1 << 16);
-    each_name(text, function_mark, &functions);
+    each_name(text, function_mark, "", &functions);
     if (functions.n)
         all_names(view_mark, &views);
     else
-        each_name(text, view_mark, &views);
+        each_name(text, view_mark, "", &views);
     if (buf_cstr(&views) && buf_cstr(&functions))
         buf_addf(&sql, drop_sql, views.p, functions.p);
     if (buf_cstr(&sql) && sql.n)
@@ -187,15 +191,16 @@ static const char strays_sql[] =
     "'functions_list';\n"
     "    FOR f IN SELECT p.oid::regprocedure AS which FROM pg_proc p WHERE p.pronamespace = "
     "'@schema@'::regnamespace AND\n"
-    "             age(p.xmin) > 0 AND CASE WHEN former IS NULL THEN p.proname = ANY ('{%s}')\n"
+    "             age(p.xmin) > 0 AND CASE WHEN former IS NULL THEN\n"
+    "             ARRAY[p.proname, '_' || p.proname]::text[] && '{%s}'\n"
     "             ELSE p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY (former) END "
     "LOOP\n"
     "        BEGIN\n            EXECUTE format('DROP ROUTINE %%s', f.which);\n"
     "        EXCEPTION WHEN dependent_objects_still_exist THEN\n            NULL;\n        END;\n  "
     "  END LOOP;\n"
     /* Rights on what was dropped or is new: a part is given again, whole. */
-    "    PERFORM @schema@.give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\n"
-    "    PERFORM @schema@.adopt_again();\nEND\n$outbox$;\n";
+    "    PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;\n"
+    "    PERFORM @schema@._adopt_again();\nEND\n$outbox$;\n";
 
 /* A new function is everybody's to call. Of ours only those are that open_to_all names. */
 static const char close_sql[] =
@@ -204,7 +209,7 @@ static const char close_sql[] =
     "EXECUTE ON ROUTINE %%s FROM "
     "PUBLIC' END AS text, string_agg(x.which, ', ') AS which FROM (SELECT "
     "p.oid::regprocedure::text AS which, p.proname = ANY "
-    "(@schema@.open_to_all()) AS open, EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, "
+    "(@schema@._open_to_all()) AS open, EXISTS (SELECT 1 FROM aclexplode(coalesce(p.proacl, "
     "acldefault('f', p.proowner))) a WHERE "
     "a.grantee = 0) AS is_open FROM pg_catalog.pg_proc p WHERE p.pronamespace = "
     "'@schema@'::regnamespace AND p.proname = ANY "

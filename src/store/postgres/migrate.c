@@ -214,7 +214,7 @@ static int bring_up(struct migrating *m, struct error *err)
     if (pg_install(st, m->from, err) != 0)
         return -1;
     /* Those of an older version that sleep are to learn of it now. */
-    return run_text(st, "SELECT @schema@.bell_ring()", err);
+    return run_text(st, "SELECT @schema@._bell_ring()", err);
 }
 
 /* alone_sql locks a table, which only one can who may change it. Where there is none yet, CREATE

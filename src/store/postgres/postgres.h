@@ -14,7 +14,7 @@
 #include "store/pull.h"
 #include "store/store.h"
 
-#define PG_SCHEMA_VERSION 4
+#define PG_SCHEMA_VERSION 5
 #define PG_SCHEMA "outbox" /* where the URL names no other */
 #define PG_STATEMENTS_MAX 64
 
@@ -282,7 +282,7 @@ void pg_ahead_forget(struct pg_store *st);
  * goes by its id. */
 #define PG_INBOX_KEY(row) \
     "CASE WHEN " row ".tenant IS NULL OR " row \
-    ".tenant = (SELECT @schema@.acting_for(current_user)) THEN " row ".idempotency_key END"
+    ".tenant = (SELECT @schema@._acting_for(current_user)) THEN " row ".idempotency_key END"
 /* pg_event_row copies a binary row into *ev; false when there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */

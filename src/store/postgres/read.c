@@ -4,7 +4,7 @@
 
 #include "store/postgres/postgres.h"
 
-/* of seq, left in the window: what makes reading ahead worth a second connection */
+/* Reading ahead is worth a second connection if the window has this many numbers left. */
 #define AHEAD_MIN 1000
 #define ROW_GUESS 500 /* bytes of an event, before any was seen */
 
@@ -23,9 +23,9 @@
     "ORDER BY i.seq OFFSET 0) AS e " \
     "WHERE pg_visible_in_snapshot(late.xid, $3::pg_snapshot)"
 #define WANTED \
-    " AND ((SELECT @schema@.type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
-    "@schema@.type_like($7))::text[])) AND " \
-    "@schema@.lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
+    " AND ((SELECT @schema@._type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
+    "@schema@._type_like($7))::text[])) AND " \
+    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
 #define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
 #define BOTH(filter) \
     "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED \
@@ -36,24 +36,38 @@ static const char fresh_wanted_sql[] = FRESH WANTED ORDERED, both_wanted_sql[] =
 static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  ", e.attempts::bigint, e.careful::int::bigint, "
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
-                                 "FROM @schema@.claimed($1, $2::bigint) e ORDER BY e.seq";
+                                 "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
+/* had_running says whether a snapshot, as text, lists transactions that were running:
+ * xmin:xmax:xip,xip,... */
+static bool had_running(const char *snapshot)
+{
+    size_t n = strlen(snapshot);
+    return n > 0 && snapshot[n - 1] != ':';
+}
+
+/* send_window asks for the events of a window, at most max of them. */
 static int send_window(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                        int lane, const struct pg_window *w, size_t max, struct error *err)
 {
-    size_t n = strlen(w->seen);
-    bool late = n > 0 && w->seen[n - 1] != ':'; /* xmin:xmax:xip,xip,... */
-    if (req->lanes == 1 && !filter_has_types(req->filter))
-        return pg_send(st, link, err, late ? both_sql : fresh_sql, "sisiii", w->seen, w->floor,
-                       w->target, w->from, w->to, (int64_t)max);
-    return pg_send(st, link, err, late ? both_wanted_sql : fresh_wanted_sql, "sisiiisii", w->seen,
-                   w->floor, w->target, w->from, w->to, (int64_t)max,
-                   req->events ? req->events : "", (int64_t)req->lanes, (int64_t)lane);
+    bool late = had_running(w->seen);
+    bool all = req->lanes == 1 && !filter_has_types(req->filter);
+    if (all) {
+        const char *sql = late ? both_sql : fresh_sql;
+        return pg_send(st, link, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
+                       (int64_t)max);
+    }
+    const char *sql = late ? both_wanted_sql : fresh_wanted_sql;
+    const char *events = req->events ? req->events : "";
+    return pg_send(st, link, err, sql, "sisiiisii", w->seen, w->floor, w->target, w->from, w->to,
+                   (int64_t)max, events, (int64_t)req->lanes, (int64_t)lane);
 }
 
 static bool wanted(const struct filter *f, const struct event *ev)
 {
-    return filter_type(f, ev->type) && (!filter_has_where(f) || filter_payload(f, ev->payload));
+    if (!filter_type(f, ev->type))
+        return false;
+    return !filter_has_where(f) || filter_payload(f, ev->payload);
 }
 
 static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
@@ -71,8 +85,8 @@ static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
     return 0;
 }
 
-/* take_past reads what a parked event has been through; returns whether somebody had it in hand,
- * and so had looked at it. */
+/* take_past reads what a parked event has been through. Returns whether a worker had it in hand, and
+ * so had applied the filter to it. */
 static bool take_past(const PGresult *r, struct event *ev)
 {
     ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
@@ -81,9 +95,9 @@ static bool take_past(const PGresult *r, struct event *ev)
     return pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
 }
 
-/* take_row adds one row to the chunk if the filter wants it. What was parked by somebody who had it
- * in hand was wanted then, whatever the filter is now; only what a worker left that vanished has
- * not been looked at, for the server cannot. */
+/* take_row adds one row to the chunk if the filter wants it. An event that was parked by a worker who
+ * had it in hand was wanted then, whatever the filter is now. Only what a worker left that vanished
+ * has not been looked at: the server cannot apply a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {
@@ -104,7 +118,14 @@ static int take_row(const struct filter *f, const PGresult *r, struct arena *a, 
     return 0;
 }
 
-/* read_rows reads what was sent, until its end or max_bytes. */
+/* note_size keeps a running average of what an event takes. */
+static void note_size(struct pg_store *st, const struct pg_chunk *c)
+{
+    if (c->n > 0)
+        st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
+}
+
+/* read_rows reads what was asked for, until its end or max_bytes. */
 static int read_rows(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                      struct arena *a, struct pg_chunk *c, struct error *err)
 {
@@ -112,17 +133,20 @@ static int read_rows(struct pg_store *st, enum pg_link link, const struct claim_
     int more;
     *c = (struct pg_chunk){0};
     while ((more = pg_next_row(st, link, &r, err)) == 1) {
-        if (c->scanned > 0 && c->bytes >= req->max_bytes)
+        bool full = c->scanned > 0 && c->bytes >= req->max_bytes;
+        int result = 0;
+        if (full)
             c->cut = true;
-        int bad = c->cut ? 0 : take_row(req->filter, r, a, c, err);
+        else
+            result = take_row(req->filter, r, a, c, err);
         PQclear(r);
-        if (!bad && !c->cut)
-            continue;
-        pg_stop(st, link);
-        return bad;
+        if (full || result != 0) {
+            pg_stop(st, link);
+            return result;
+        }
     }
-    if (more == 0 && c->n)
-        st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
+    if (more == 0)
+        note_size(st, c);
     return more;
 }
 
@@ -145,11 +169,12 @@ int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t
 
 /* ---- ahead ---- */
 
-/* rows_for: how many events to ask for, so that they fit into max_bytes if they are like those
- * before. */
+/* rows_for is how many events to ask for, so that they fit into max_bytes if they are like those
+ * before them. */
 static size_t rows_for(const struct pg_store *st, const struct claim_request *req)
 {
-    size_t each = st->row_bytes ? st->row_bytes : ROW_GUESS, fit = req->max_bytes / each + 1;
+    size_t each = st->row_bytes ? st->row_bytes : ROW_GUESS;
+    size_t fit = req->max_bytes / each + 1;
     return fit < req->max_events ? fit : req->max_events;
 }
 
@@ -157,7 +182,8 @@ void pg_ahead_forget(struct pg_store *st)
 {
     if (st->ahead.sent)
         pg_stop(st, PG_READER);
-    st->ahead.sent = st->ahead.ready = false;
+    st->ahead.sent = false;
+    st->ahead.ready = false;
 }
 
 static bool keep_text(char **to, const char *text)
@@ -169,17 +195,22 @@ static bool keep_text(char **to, const char *text)
     return *to != NULL;
 }
 
-/* send_next asks for the events behind `from`. That it fails is no failure: they are read later,
- * then. */
+/* send_next asks for the events behind `from`. It may fail: then they are read later. */
 static void send_next(struct pg_store *st, const struct claim_request *req, int64_t from)
 {
     struct pg_ahead *h = &st->ahead;
     size_t rows = rows_for(st, req);
-    struct pg_window w = {
-        .seen = h->seen, .target = h->target, .floor = h->floor, .from = from, .end = h->end};
     if (h->end - from < AHEAD_MIN)
         return;
-    w.to = h->end - from > 4 * (int64_t)rows ? from + 4 * (int64_t)rows : h->end;
+
+    /* Of four numbers one may belong to an event of ours: enough to look at. */
+    int64_t span = 4 * (int64_t)rows;
+    struct pg_window w = {.seen = h->seen,
+                          .target = h->target,
+                          .floor = h->floor,
+                          .from = from,
+                          .to = h->end - from > span ? from + span : h->end,
+                          .end = h->end};
     if (send_window(st, PG_READER, req, h->lane, &w, rows, NULL) != 0)
         return;
     h->sent = true;
@@ -215,12 +246,28 @@ void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
         pg_reader_close(st);
         return;
     }
+    bool there_is_more = h->c.scanned == h->asked || h->c.cut;
     h->ready = h->c.scanned > 0;
     h->c_from = h->from;
-    h->c_to = h->c.scanned == h->asked || h->c.cut ? h->c.last : h->to;
+    h->c_to = there_is_more ? h->c.last : h->to;
     h->c_asked = h->asked;
     if (h->ready)
         send_next(st, req, h->c_to);
+}
+
+/* is_for says whether what is read ahead is what the request may want. */
+static bool is_for(const struct pg_ahead *h, const struct claim_request *req)
+{
+    bool same_lane = h->lane == req->lane_hint % req->lanes;
+    return same_lane && h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
+}
+
+/* fits says whether what was read ahead is neither more than the request allows nor much less than
+ * it could have. */
+static bool fits(const struct pg_store *st, const struct claim_request *req)
+{
+    size_t asked = st->ahead.c_asked;
+    return asked <= req->max_events && 2 * asked >= rows_for(st, req);
 }
 
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
@@ -229,14 +276,14 @@ bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct 
     struct pg_ahead *h = &st->ahead;
     if (!h->sent && !h->ready)
         return false;
-    bool same = strcmp(h->consumer, req->consumer) == 0 && h->filter == req->filter &&
-                h->lane == req->lane_hint % req->lanes && a->used == 0;
-    if (same)
+    bool ours = is_for(h, req) && a->used == 0;
+    if (ours)
         pg_ahead_fill(st, req);
-    if (!same || !h->ready || h->c_asked > req->max_events || 2 * h->c_asked < rows_for(st, req)) {
+    if (!ours || !h->ready || !fits(st, req)) {
         pg_ahead_forget(st);
         return false;
     }
+
     struct arena mine = h->a; /* the events change hands, and an empty arena comes back */
     h->a = *a;
     *a = mine;

@@ -11,7 +11,7 @@ static int dry_run(struct pg_store *st, const struct trim_request *req, struct t
     st->patient = true; /* it counts them all */
     PGresult *r = pg_query(st, err,
                            "SELECT events, keys, inbox_rows, receipts, kept, pin FROM "
-                           "@schema@.trim_dry_run($1::bigint * interval '1 millisecond', "
+                           "@schema@._trim_dry_run($1::bigint * interval '1 millisecond', "
                            "nullif($2::bigint, 0) * interval '1 millisecond')",
                            "ii", req->older_than_ms, req->inbox_ms);
     st->patient = false;

@@ -1,5 +1,6 @@
-/* turn.c: handing out work. What happens is in sql/postgres/functions/turn.sql; here are its
- * parameters, its answer, and the events that belong to it, read ahead where possible. */
+/* turn.c: settling and claiming. What happens is decided in sql/postgres/internal/turn.sql; this file
+ * has the call's parameters, its answer, and the events that belong to it, read ahead where
+ * possible. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -8,18 +9,19 @@
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
-/* ms; another owner has the lane, and nobody tells when it leaves */
-#define STANDBY_WAIT 1000
+#define STANDBY_WAIT 1000 /* ms; another owner has the lane, and nobody tells when it leaves */
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
+#define KNOWN_BYTES (1 << 12)
 
-/* What one turn has to do with. */
+/* Everything that belongs to one turn. */
 struct turning {
     struct pg_store *st;
     const struct claim_request *req;
     struct arena *a;
     struct batch *b;
     struct claim_hint *hint;
-    bool have; /* c was read ahead, and is in the window `in` */
+
+    bool have; /* the events in c were read ahead, in the window `in` */
     struct pg_chunk c;
     struct pg_window in;
     int64_t passed_over; /* seq of a parked event that the filter does not want; 0: none */
@@ -27,8 +29,8 @@ struct turning {
 
 /* ---- the settlement as JSON ---- */
 
-/* add_text: what a sink said need not be UTF-8, nor short, but what goes into the database must
- * be. */
+/* add_text adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be
+ * both. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
     char kept[TEXT_KEPT_MAX];
@@ -38,93 +40,223 @@ static void add_text(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text_kept(text, kept)));
 }
 
-static int outcomes_json(const struct turning *t, const struct settlement *s, struct buf *b,
-                         struct error *err)
+static void add_outcome(struct buf *b, const struct outcome *o)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
+    buf_addf(b, "{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld",
+             (long long)o->ev->seq, kinds[o->kind], o->attempts, (long long)o->delay_ms);
+    if (o->proven)
+        buf_adds(b, ",\"proven\":true");
+    add_text(b, "error", o->error);
+    if (o->kind == OUTCOME_DELIVERED) {
+        add_text(b, "receipt", o->receipt);
+        add_text(b, "id", o->ev->id.p);
+    }
+    buf_addc(b, '}');
+}
+
+static void add_outcomes(struct buf *b, const struct turning *t, const struct settlement *s)
+{
     buf_addc(b, '[');
     if (t->passed_over)
         buf_addf(b, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
     for (size_t i = 0; s && i < s->n; i++) {
-        const struct outcome *o = &s->out[i];
-        buf_addf(b, "%s{\"seq\":%lld,\"kind\":\"%s\",\"attempts\":%d,\"delay_ms\":%lld",
-                 i ? "," : "", (long long)o->ev->seq, kinds[o->kind], o->attempts,
-                 (long long)o->delay_ms);
-        if (o->proven)
-            buf_adds(b, ",\"proven\":true");
-        add_text(b, "error", o->error);
-        if (o->kind == OUTCOME_DELIVERED) {
-            add_text(b, "receipt", o->receipt);
-            add_text(b, "id", o->ev->id.p);
-        }
-        buf_addc(b, '}');
+        if (i > 0)
+            buf_addc(b, ',');
+        add_outcome(b, &s->out[i]);
     }
     buf_addc(b, ']');
-    return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-static int marks_json(const struct settlement *s, struct buf *b, struct error *err)
+static void add_marks(struct buf *b, const struct settlement *s)
 {
     buf_addc(b, '[');
     for (size_t i = 0; s && i < s->n_marks; i++) {
         const struct hwm *m = &s->marks[i];
-        buf_adds(b, i ? ",{\"stream\":" : "{\"stream\":");
+        if (i > 0)
+            buf_addc(b, ',');
+        buf_adds(b, "{\"stream\":");
         json_quote(b, m->stream);
         buf_addf(b, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
     }
     buf_addc(b, ']');
-    return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-static void known_array(const struct claim_request *req, struct buf *b)
+static void add_known(struct buf *b, const struct claim_request *req)
 {
     buf_addc(b, '{');
-    for (size_t i = 0; req && i < req->n_known; i++)
-        buf_addf(b, "%s%lld", i ? "," : "", (long long)req->known[i]);
+    for (size_t i = 0; i < req->n_known; i++) {
+        if (i > 0)
+            buf_addc(b, ',');
+        buf_addf(b, "%lld", (long long)req->known[i]);
+    }
     buf_addc(b, '}');
+}
+
+/* tried counts the events that were not given back. The server cannot count them: it does not know
+ * what the predicate excludes. */
+static int64_t tried(const struct settlement *s)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < s->b->n; i++) {
+        bool given_back = s->release_from && s->b->ev[i].seq >= s->release_from;
+        if (!given_back)
+            n++;
+    }
+    return n;
 }
 
 /* ---- the call ---- */
 
-/* The columns of its answer. */
-enum {
-    C_LOST,
-    C_PAUSED,
-    C_CHANGED,
-    C_BUSY,
-    C_THROUGH,
-    C_SKIPPED,
-    C_CAREFUL_DUE,
-    C_CRASHED,
-    C_BURIED,
-    C_WAIT,
-    C_NOW,
-    C_EPOCH,
-    C_LANE,
-    C_N,
-    C_CAREFUL,
-    C_HELD,
-    C_SEEN,
-    C_FLOOR,
-    C_TARGET,
-    C_FROM,
-    C_TO,
-    C_END
-};
-#define TURN_SQL \
-    "SELECT lost, paused, changed, busy, through, skipped, careful_due, crashed, buried, " \
-    "wait_ms, now_ms, epoch, lane, n, " \
-    "careful, held, seen, floor, target, from_seq, to_seq, window_end FROM @schema@.turn($1, $2, " \
-    "$3, $4, $5::pg_catalog.jsonb, " \
-    "$6, $7, $8, $9, $10, $11, $12, $13, $14::pg_catalog.int8[], $15, $16, $17, $18, $19, $20, " \
-    "$21, $22, $23, " \
-    "@version@, $24::pg_catalog.jsonb)"
-#define TURN_TYPES "ssiisiiiiibbississisiiis"
-/* Effects of the application's are settled in their own transaction: every name has its schema. */
-static const char turn_sql[] = PG_NAMED TURN_SQL;
+/* The answer's columns: the attributes of the type _answer. */
+#define ANSWER(COLUMN) \
+    COLUMN(lost) \
+    COLUMN(paused) \
+    COLUMN(changed) \
+    COLUMN(busy) \
+    COLUMN(through) \
+    COLUMN(skipped) \
+    COLUMN(careful_due) \
+    COLUMN(crashed) \
+    COLUMN(buried) \
+    COLUMN(wait_ms) \
+    COLUMN(now_ms) \
+    COLUMN(epoch) \
+    COLUMN(lane) \
+    COLUMN(n) \
+    COLUMN(careful) \
+    COLUMN(held) \
+    COLUMN(seen) \
+    COLUMN(floor) \
+    COLUMN(target) \
+    COLUMN(from_seq) \
+    COLUMN(to_seq) \
+    COLUMN(window_end)
 
-/* pull_next: the turn has pulled in what a wrong clock parked, if that was due. Else whoever waits
- * comes back when it is. */
+#define ANSWER_NUMBER(name) A_##name,
+enum { ANSWER(ANSWER_NUMBER) A_end };
+
+/* A parameter for each attribute of the types _settlement, _request and _ahead, in their order.
+ * Where effects of the application are settled, its search_path is in force, so every name has its
+ * schema. */
+#define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
+#define SETTLEMENT_TYPES "iisis"
+#define REQUEST_TYPES "iiiibbississ"
+#define AHEAD_TYPES "isiii"
+
+#define ANSWER_NAME(name) "t." #name ", "
+static const char turn_sql[] = PG_NAMED
+    "SELECT " ANSWER(ANSWER_NAME) "NULL FROM @schema@._turn($1, $2, @version@, "
+                                  "ROW($3, $4, $5, $6, $7), "
+                                  "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
+                                  "ROW($20, $21, $22, $23, $24)) t";
+
+/* What a turn sends: an attribute of the three types each. */
+struct call {
+    struct {
+        int64_t epoch, tried;
+        struct buf outcomes;
+        int64_t release_from;
+        struct buf marks;
+    } settlement;
+    struct {
+        struct buf known;
+        const char *events, *where;
+        bool pull_in;
+    } request;
+    struct {
+        int64_t lane, from, to, n;
+        const char *target;
+    } ahead;
+};
+
+/* prepare_call fills in what the turn says. release_call releases it, also after a failure. */
+static int prepare_call(struct turning *t, const struct settlement *s,
+                        const struct claim_request *req, struct call *c, struct error *err)
+{
+    const struct pg_store *st = t->st;
+    *c = (struct call){.ahead.lane = -1};
+    buf_init(&c->settlement.outcomes, SETTLE_BYTES);
+    buf_init(&c->settlement.marks, SETTLE_BYTES);
+    buf_init(&c->request.known, KNOWN_BYTES);
+    add_outcomes(&c->settlement.outcomes, t, s);
+    add_marks(&c->settlement.marks, s);
+    if (s) {
+        c->settlement.epoch = s->b->epoch;
+        c->settlement.tried = tried(s);
+        c->settlement.release_from = s->release_from;
+    }
+
+    add_known(&c->request.known, req);
+    c->request.events = req->events ? req->events : "";
+    c->request.where = req->where ? req->where : "";
+    c->request.pull_in = pull_due(&st->pull, clock_mono(st->opt.clock));
+
+    if (t->have) {
+        c->ahead.lane = st->ahead.lane;
+        c->ahead.target = t->in.target;
+        c->ahead.from = t->in.from;
+        c->ahead.to = t->in.to;
+        c->ahead.n = (int64_t)t->c.n;
+    }
+
+    bool whole = buf_cstr(&c->settlement.outcomes) && buf_cstr(&c->settlement.marks) &&
+                 buf_cstr(&c->request.known);
+    return whole ? 0 : err_nomem(err);
+}
+
+static void release_call(struct call *c)
+{
+    buf_release(&c->request.known);
+    buf_release(&c->settlement.marks);
+    buf_release(&c->settlement.outcomes);
+}
+
+static int send_call(struct turning *t, const struct settlement *s, const struct claim_request *req,
+                     struct error *err)
+{
+    /* A settlement alone asks for nothing: max_events 0, and max_attempts 0 takes over nothing. */
+    static const struct claim_request nothing;
+    const struct claim_request *q = req ? req : &nothing;
+    bool marked = s && s->n_marks > 0;
+    struct call c;
+
+    int result = prepare_call(t, s, q, &c, err);
+    if (result == 0) {
+        result = pg_start(t->st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
+                          req ? req->owner : s->owner,
+                          /* settlement */
+                          c.settlement.epoch, c.settlement.tried, c.settlement.outcomes.p,
+                          c.settlement.release_from, marked ? c.settlement.marks.p : NULL,
+                          /* request */
+                          (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
+                          (int64_t)q->careful, q->parked_first, c.request.pull_in,
+                          (int64_t)q->lane_hint, c.request.known.p,
+                          req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
+                          c.request.events, c.request.where,
+                          /* read ahead */
+                          c.ahead.lane, c.ahead.target, c.ahead.from, c.ahead.to, c.ahead.n);
+    }
+    release_call(&c);
+    return result;
+}
+
+/* call makes the turn. While the server works on it, this side reads what comes after the events
+ * that were read ahead. */
+static PGresult *call(struct turning *t, const struct settlement *s,
+                      const struct claim_request *req, struct error *err)
+{
+    if (send_call(t, s, req, err) != 0)
+        return NULL;
+    if (t->have)
+        pg_ahead_fill(t->st, req);
+    return pg_finish(t->st, err);
+}
+
+/* ---- the answer ---- */
+
+/* pull_next notes when parked events are pulled in again that a wrong clock made wait too long. If
+ * that was due, the turn has just done it. Otherwise whoever waits comes back when it is. */
 static void pull_next(struct pg_store *st, int64_t *wait_ms)
 {
     int64_t mono = clock_mono(st->opt.clock);
@@ -139,169 +271,178 @@ static void pull_next(struct pg_store *st, int64_t *wait_ms)
         *wait_ms = left;
 }
 
-/* tried counts the events that were not given back. The server cannot: what the predicate excludes
- * it does not know. */
-static int64_t tried(const struct settlement *s)
+static void take_hint(const PGresult *r, struct claim_hint *h)
 {
-    int64_t n = 0;
-    for (size_t i = 0; s && i < s->b->n; i++)
-        n += !s->release_from || s->b->ev[i].seq < s->release_from;
-    return n;
+    h->paused = pg_true(r, 0, A_paused);
+    h->changed = pg_true(r, 0, A_changed);
+    h->busy = pg_true(r, 0, A_busy);
+    h->through = pg_true(r, 0, A_through);
+    h->careful = pg_true(r, 0, A_careful_due);
+    h->crashed += (size_t)pg_int(r, 0, A_crashed);
+    h->buried += (size_t)pg_int(r, 0, A_buried);
+    h->skipped += pg_true(r, 0, A_skipped);
+    h->wait_ms = pg_int(r, 0, A_wait_ms);
 }
 
-/* call makes the turn. While the server is at it, what comes after what was read ahead is read. */
-static PGresult *call(struct turning *t, const struct settlement *s,
-                      const struct claim_request *req, struct error *err)
+/* find_event finds an event by its seq, in which a batch is ordered; NULL: the filter did not want
+ * it. */
+static struct event *find_event(const struct batch *b, int64_t seq)
 {
-    static const struct claim_request nothing; /* max_attempts 0: nothing is taken over */
-    struct pg_store *st = t->st;
-    const char *consumer = req ? req->consumer : s->consumer, *owner = req ? req->owner : s->owner;
-    const struct claim_request *q = req ? req : &nothing;
-    struct buf out, known, marks;
-    bool use = req && t->have, marked = s && s->n_marks > 0;
-    int bad = -1;
-    buf_init(&out, SETTLE_BYTES);
-    buf_init(&known, 1 << 12);
-    buf_init(&marks, SETTLE_BYTES);
-    known_array(req, &known);
-    if (outcomes_json(t, s, &out, err) == 0 && marks_json(s, &marks, err) == 0 && buf_cstr(&known))
-        bad = pg_start(st, err, turn_sql, TURN_TYPES, consumer, owner, s ? s->b->epoch : 0,
-                       tried(s), out.p, s ? s->release_from : 0, (int64_t)q->max_events,
-                       q->lease_ms, (int64_t)q->max_attempts, (int64_t)q->careful, q->parked_first,
-                       pull_due(&st->pull, clock_mono(st->opt.clock)), (int64_t)q->lane_hint,
-                       known.p, req ? store_order_names[q->order] : NULL, (int64_t)q->lanes,
-                       q->events ? q->events : "", q->where ? q->where : "",
-                       use ? (int64_t)st->ahead.lane : INT64_C(-1), use ? t->in.target : NULL,
-                       use ? t->in.from : INT64_C(0), use ? t->in.to : INT64_C(0),
-                       use ? (int64_t)t->c.n : INT64_C(0), marked ? marks.p : NULL);
-    buf_release(&marks);
-    buf_release(&out);
-    buf_release(&known);
-    if (bad)
-        return NULL;
-    if (use)
-        pg_ahead_fill(st, req);
-    return pg_finish(st, err);
+    size_t low = 0;
+    size_t high = b->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (b->ev[mid].seq < seq)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool found = low < b->n && b->ev[low].seq == seq;
+    return found ? &b->ev[low] : NULL;
+}
+
+/* mark_waiting flags the events that may not be delivered now: those whose time has not come, and
+ * those that wait behind others of their key. held lists the latter as {seq,seq,...}, in any
+ * order. */
+static void mark_waiting(struct batch *b, const char *held, int64_t now)
+{
+    for (size_t i = 0; i < b->n; i++)
+        b->ev[i].delayed = b->ev[i].not_before > now;
+
+    const char *p = held ? held : "";
+    while (*p && *p != '}') {
+        char *end;
+        struct event *ev = find_event(b, strtoll(p + 1, &end, 10));
+        if (ev)
+            ev->behind = true;
+        p = end;
+    }
+}
+
+/* ---- events that could not be kept ---- */
+
+/* shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
+static int shrink(struct turning *t, int64_t last, struct error *err)
+{
+    return pg_exec(t->st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii",
+                   t->req->consumer, t->req->owner, t->b->epoch, last);
+}
+
+/* settlement_of is a settlement of the turn's own claim. */
+static struct settlement settlement_of(const struct turning *t)
+{
+    return (struct settlement){
+        .consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
+}
+
+/* settle_again makes a second call, which settles what the first one claimed. */
+static int settle_again(struct turning *t, const struct settlement *s, struct error *err)
+{
+    bool have = t->have;
+    t->have = false;
+    PGresult *r = call(t, s, NULL, err);
+    t->have = have;
+    if (!r)
+        return -1;
+    PQclear(r);
+    return 0;
+}
+
+/* forget settles a claim of which the filter wanted nothing. A parked event comes alone then, and is
+ * recorded as skipped: it may have been claimed under another filter. */
+static int forget(struct turning *t, struct error *err)
+{
+    struct settlement s = settlement_of(t);
+    if (t->b->parked)
+        t->passed_over = t->c.last;
+    int result = settle_again(t, &s, err);
+    t->passed_over = 0;
+    if (result == 0)
+        *t->b = (struct batch){0};
+    return result;
+}
+
+/* put_back gives a claim back whose events could not be read, for want of memory for instance:
+ * nobody has tried them, and a lease that runs out would count as an attempt. It does so only a few
+ * times in a row: an event there is never memory for would hold up all the others. After that the
+ * lease runs out, the event comes alone, and ends as a dead letter. */
+static void put_back(struct turning *t)
+{
+    struct error ignored;
+    struct settlement s = settlement_of(t);
+    s.release_from = t->b->parked ? 1 : t->b->from + 1;
+    if (PQstatus(t->st->db) != CONNECTION_OK)
+        return;
+    t->st->unread++;
+    if (t->st->unread > UNREAD_MAX)
+        return;
+    t->b->n = 0;
+    settle_again(t, &s, &ignored);
 }
 
 /* ---- from the answer to a batch ---- */
 
-static void take_hint(const PGresult *r, struct claim_hint *h)
+static int read_events(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
 {
-    h->paused = pg_true(r, 0, C_PAUSED);
-    h->changed = pg_true(r, 0, C_CHANGED);
-    h->busy = pg_true(r, 0, C_BUSY);
-    h->through = pg_true(r, 0, C_THROUGH);
-    h->careful = pg_true(r, 0, C_CAREFUL_DUE);
-    h->crashed += (size_t)pg_int(r, 0, C_CRASHED);
-    h->buried += (size_t)pg_int(r, 0, C_BURIED);
-    h->skipped += pg_true(r, 0, C_SKIPPED);
-    h->wait_ms = pg_int(r, 0, C_WAIT);
-}
-
-/* mark flags the events that may not be delivered now: held is {seq,seq,...} in any order. */
-static void mark(struct batch *b, const char *held, int64_t now)
-{
-    for (size_t i = 0; i < b->n; i++)
-        b->ev[i].delayed = b->ev[i].not_before > now;
-    for (const char *p = held; p && *p && *p != '}';) {
-        char *end;
-        int64_t seq = strtoll(p + 1, &end, 10);
-        p = end;
-        size_t low = 0, high = b->n;
-        while (low < high) {
-            size_t mid = (low + high) / 2;
-            if (b->ev[mid].seq < seq)
-                low = mid + 1;
-            else
-                high = mid;
-        }
-        if (low < b->n && b->ev[low].seq == seq)
-            b->ev[low].behind = true;
-    }
-}
-
-static int shrink(struct turning *t, int64_t last, struct error *err)
-{
-    return pg_exec(t->st, err, NULL, "SELECT @schema@.shrink($1, $2, $3, $4)", "ssii",
-                   t->req->consumer, t->req->owner, t->b->epoch, last);
-}
-
-/* forget settles a claim of which the filter wanted nothing. Of a parked event, which comes alone
- * then, that is told: the filter it was handed out under may have been another. */
-static int forget(struct turning *t, struct error *err)
-{
-    struct settlement s = {
-        .consumer = t->req->consumer, .owner = t->req->owner, .order = t->req->order, .b = t->b};
     if (t->b->parked)
-        t->passed_over = t->c.last;
-    PGresult *r = call(t, &s, NULL, err);
-    t->passed_over = 0;
-    if (!r)
-        return -1;
-    PQclear(r);
-    *t->b = (struct batch){0};
-    return 0;
-}
-
-/* put_back gives a claim back whose events could not be read, for want of memory, say: nobody has
- * tried them, and one whose lease runs out counts as an attempt. Not for ever: an event there is
- * never memory for would hold up all the others, so after a while it is left to run out, comes
- * alone, and ends as a dead letter. */
-static void put_back(struct turning *t)
-{
-    struct error ignored;
-    struct settlement s = {.consumer = t->req->consumer,
-                           .owner = t->req->owner,
-                           .order = t->req->order,
-                           .b = t->b,
-                           .release_from = t->b->parked ? 1 : t->b->from + 1};
-    if (PQstatus(t->st->db) != CONNECTION_OK || ++t->st->unread > UNREAD_MAX)
-        return;
-    t->b->n = 0;
-    PQclear(call(t, &s, NULL, &ignored));
+        return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
+    return pg_read_window(t->st, t->req, t->b->lane, w, n, t->a, &t->c, err);
 }
 
 /* fetch reads the events of a claim that was not read ahead. */
 static int fetch(struct turning *t, const struct pg_window *w, size_t n, struct error *err)
 {
-    struct batch *b = t->b;
-    if ((b->parked ? pg_read_parked(t->st, t->req, b->epoch, t->a, &t->c, err)
-                   : pg_read_window(t->st, t->req, b->lane, w, n, t->a, &t->c, err)) != 0)
+    if (read_events(t, w, n, err) != 0)
         return -1;
     if (!t->c.cut)
         return 0;
-    b->to = t->c.last;
+    t->b->to = t->c.last;
     return shrink(t, t->c.last, err);
 }
 
-/* as_read: the claim is what was read ahead. */
-static bool as_read(const struct turning *t, const struct pg_window *w)
+/* was_read_ahead says whether the claim is what was read ahead. */
+static bool was_read_ahead(const struct turning *t, const struct pg_window *w)
 {
-    return t->have && !t->b->parked && t->b->lane == t->st->ahead.lane && w->from == t->in.from &&
-           w->to == t->in.to && strcmp(w->target, t->in.target) == 0;
+    if (!t->have || t->b->parked)
+        return false;
+    bool same_lane = t->b->lane == t->st->ahead.lane;
+    bool same_range = w->from == t->in.from && w->to == t->in.to;
+    return same_lane && same_range && strcmp(w->target, t->in.target) == 0;
 }
 
+static struct pg_window window_of(const PGresult *r)
+{
+    return (struct pg_window){.seen = pg_str(r, 0, A_seen),
+                              .target = pg_str(r, 0, A_target),
+                              .floor = pg_int(r, 0, A_floor),
+                              .from = pg_int(r, 0, A_from_seq),
+                              .to = pg_int(r, 0, A_to_seq),
+                              .end = pg_int(r, 0, A_window_end)};
+}
+
+static struct batch batch_of(const PGresult *r)
+{
+    int64_t lane = pg_int(r, 0, A_lane);
+    bool parked = lane < 0;
+    return (struct batch){.parked = parked,
+                          .careful = pg_true(r, 0, A_careful),
+                          .lane = parked ? 0 : (int)lane,
+                          .epoch = pg_int(r, 0, A_epoch),
+                          .from = pg_int(r, 0, A_from_seq),
+                          .to = pg_int(r, 0, A_to_seq)};
+}
+
+/* take_batch makes a batch of an answer that has one. */
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
-    struct pg_window w = {.seen = pg_str(r, 0, C_SEEN),
-                          .target = pg_str(r, 0, C_TARGET),
-                          .floor = pg_int(r, 0, C_FLOOR),
-                          .from = pg_int(r, 0, C_FROM),
-                          .to = pg_int(r, 0, C_TO),
-                          .end = pg_int(r, 0, C_END)};
-    int lane = (int)pg_int(r, 0, C_LANE);
-    *b = (struct batch){.parked = lane < 0,
-                        .careful = pg_true(r, 0, C_CAREFUL),
-                        .lane = lane < 0 ? 0 : lane,
-                        .epoch = pg_int(r, 0, C_EPOCH),
-                        .from = w.from,
-                        .to = w.to};
-    bool read = as_read(t, &w);
+    struct pg_window w = window_of(r);
+    *b = batch_of(r);
+
+    bool read = was_read_ahead(t, &w);
     if (!read) {
         pg_ahead_forget(t->st);
-        if (fetch(t, &w, (size_t)pg_int(r, 0, C_N), err) != 0) {
+        if (fetch(t, &w, (size_t)pg_int(r, 0, A_n), err) != 0) {
             put_back(t);
             return -1;
         }
@@ -313,27 +454,66 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     t->hint->skipped += t->c.scanned - t->c.n;
     if (b->n == 0)
         return forget(t, err);
-    mark(b, pg_str(r, 0, C_HELD), pg_int(r, 0, C_NOW));
+
+    mark_waiting(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
     if (pg_bell_wake(t->st, err) != 0)
         return -1;
-    if (!read && !b->parked && !t->req->once)
-        pg_ahead_start(t->st, t->req, lane, &w);
+    bool more_may_come = !b->parked && !t->req->once;
+    if (!read && more_may_come)
+        pg_ahead_start(t->st, t->req, b->lane, &w);
     return 0;
 }
 
-/* rest: nothing was found. *ret_again: look once more, now that producers will ring. */
-static int rest(struct turning *t, bool *ret_again, struct error *err)
+/* go_to_rest is what happens when nothing was found. *ret_again: look once more, now that producers
+ * will ring. */
+static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 {
     struct claim_hint *h = t->hint;
     *ret_again = false;
     h->nap_ms = h->busy ? STANDBY_WAIT : 0;
-    if (h->skipped || h->busy || h->changed || t->req->once)
+    bool stays_up = h->skipped || h->busy || h->changed || t->req->once;
+    if (stays_up)
         return 0;
+
     pg_reader_close(t->st); /* there is no backlog any more */
-    int r = pg_bell_sleep(t->st, &h->nap_ms, err);
-    *ret_again = r == 1;
-    h->in_the_way = *t->st->squatter ? t->st->squatter : NULL;
-    return r < 0 ? -1 : 0;
+    int slept = pg_bell_sleep(t->st, &h->nap_ms, err);
+    if (slept < 0)
+        return -1;
+    *ret_again = slept == 1;
+    if (*t->st->squatter)
+        h->in_the_way = t->st->squatter;
+    else
+        h->in_the_way = NULL;
+    return 0;
+}
+
+/* ---- turns ---- */
+
+/* check_open refuses a turn inside a transaction, ours or one that somebody began by hand: its claim
+ * would not be durable. */
+static int check_open(struct pg_store *st, struct error *err)
+{
+    PGTransactionStatusType open = PQtransactionStatus(st->db);
+    bool by_hand = open == PQTRANS_INTRANS || open == PQTRANS_INERROR;
+    if (!st->in_tx && !by_hand)
+        return pg_ready(st, err);
+    return err_set(err, ERR_MISUSE,
+                   "a claim inside an open transaction would not be durable: refused");
+}
+
+/* take_answer takes what a call answered. *ret_again: it has to be made once more. */
+static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool *ret_again,
+                       struct error *err)
+{
+    *ret_again = false;
+    take_hint(r, t->hint);
+    if (claiming)
+        pull_next(t->st, &t->hint->wait_ms);
+    if (pg_int(r, 0, A_n) > 0 && take_batch(t, r, err) != 0)
+        return -1;
+
+    bool found_nothing = claiming && t->b->n == 0;
+    return found_nothing ? go_to_rest(t, ret_again, err) : 0;
 }
 
 int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
@@ -344,36 +524,28 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     struct batch b = {0};
     struct claim_hint hint = {.wait_ms = -1};
     struct turning t = {.st = st, .req = req, .a = a, .b = &b, .hint = &hint};
-    bool claiming = req && req->max_events > 0, lost = false, again = false;
-    PGTransactionStatusType open = PQtransactionStatus(st->db);
-    bool by_hand = open == PQTRANS_INTRANS || open == PQTRANS_INERROR;
-    if (st->in_tx || by_hand)
-        return err_set(err, ERR_MISUSE,
-                       "a claim inside an open transaction would not be durable: refused");
-    if (pg_ready(st, err) != 0)
+    bool claiming = req && req->max_events > 0;
+    bool lost = false;
+    bool again = false;
+    if (check_open(st, err) != 0)
         return -1;
-    t.have = claiming && !req->once && pg_ahead_take(st, req, a, &t.c, &t.in);
+
+    if (claiming && !req->once)
+        t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     do {
         PGresult *r = call(&t, s, req, err);
         if (!r)
             return -1;
         if (s)
-            lost = pg_true(r, 0, C_LOST);
-        s = NULL;
-        take_hint(r, &hint);
-        if (claiming)
-            pull_next(st, &hint.wait_ms);
-        int bad = 0;
-        if (pg_int(r, 0, C_N) > 0)
-            bad = take_batch(&t, r, err);
-        again = false;
-        if (!bad && claiming && b.n == 0)
-            bad = rest(&t, &again, err);
+            lost = pg_true(r, 0, A_lost);
+        s = NULL; /* it is settled, should the call be made again */
+        int result = take_answer(&t, r, claiming, &again, err);
         PQclear(r);
-        if (bad)
+        if (result != 0)
             return -1;
         t.have = false;
     } while (again);
+
     if (ret_lost)
         *ret_lost = lost;
     if (req) {
@@ -393,7 +565,7 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     PGresult *r = call(&t, s, NULL, err);
     if (!r)
         return -1;
-    *ret_lost = pg_true(r, 0, C_LOST);
+    *ret_lost = pg_true(r, 0, A_lost);
     PQclear(r);
     return 0;
 }

@@ -1,0 +1,89 @@
+-- The outbox in a PostgreSQL database, version 5: names, and types for what a turn takes and gives.
+--
+-- ---- names ----
+--
+-- The functions that are ours alone begin with an underscore now; those that users call do not.
+-- `\df outbox.[a-z]*` lists the public ones. Functions are installed anew by every init, and those
+-- of former names are dropped then. Here are the ones that must keep their identity, because
+-- something is bound to them: a default, a constraint, a policy, a trigger, a right that tells
+-- which part a role has.
+
+DO $outbox$
+DECLARE
+    f record;
+BEGIN
+    FOR f IN SELECT p.oid::regprocedure AS which, p.proname AS name
+             FROM pg_catalog.pg_proc p
+             WHERE p.pronamespace = '@schema@'::regnamespace
+               AND p.proname IN ('clock', 'tenant_fits', 'headers_fit', 'payload_fits',
+                                 'not_before_fits', 'inherits', 'acting_for', 'sees', 'note_drop',
+                                 'operator_pause', 'worker_report') LOOP
+        EXECUTE format('ALTER ROUTINE %s RENAME TO %I', f.which, '_' || f.name);
+    END LOOP;
+END
+$outbox$;
+
+-- ---- what a turn takes and gives, see internal/turn.sql ----
+
+-- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that were
+-- not given back. For outcomes and release_from see settle, for marks internal/put_marks.sql.
+CREATE TYPE @schema@._settlement AS (
+    epoch        bigint,
+    tried        bigint,
+    outcomes     jsonb,
+    release_from bigint,
+    marks        jsonb
+);
+
+-- What a worker asks for.
+CREATE TYPE @schema@._request AS (
+    max_events   int,      -- 0: claim nothing
+    lease_ms     bigint,
+    max_attempts int,      -- an event that was in flight this often when its worker vanished is buried;
+                           -- 0: take over nothing
+    careful_mode int,      -- see internal/claim_parked.sql
+    parked_first boolean,  -- try parked events before new ones
+    pull_in      boolean,  -- see internal/claim_parked.sql
+    lane_hint    int,      -- the lane to try first
+    known        bigint[], -- epochs of the claims that the worker has in hand
+    ordering     text,     -- the settings it works with; NULL: it does not say
+    lanes        int,
+    events       text,
+    predicate    text
+);
+
+-- Events that the worker has read already, and would like to claim. to_seq 0: none.
+CREATE TYPE @schema@._ahead AS (
+    lane     int,
+    target   text,         -- the window they were read in
+    from_seq bigint,       -- they are in (from_seq, to_seq]
+    to_seq   bigint,
+    n        int
+);
+
+CREATE TYPE @schema@._answer AS (
+    lost        boolean,   -- the claim to be settled is not the worker's any more
+    paused      boolean,
+    changed     boolean,   -- the consumer has other settings now: nothing was claimed
+    busy        boolean,   -- somebody else has a lane
+    through     boolean,   -- there is nothing left to do
+    skipped     boolean,   -- it got further without finding anything: ask again at once
+    careful_due boolean,   -- a careful event is due that careful_mode left alone
+    crashed     bigint,    -- events taken over from workers that vanished
+    buried      bigint,    -- those of them that became dead letters
+    wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is known to come
+    now_ms      bigint,    -- the database's clock
+    epoch       bigint,    -- the claim, if n > 0:
+    lane        int,       -- -1: parked events
+    n           int,
+    careful     boolean,
+    held        bigint[],  -- events of it that have to wait behind others of their key
+    seen        text,      -- its window
+    floor       bigint,
+    target      text,
+    from_seq    bigint,
+    to_seq      bigint,
+    window_end  bigint
+);
+
+UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -1,5 +1,0 @@
--- as_uuid: the id of an adopted table's row if it is a UUID, else NULL.
-CREATE OR REPLACE FUNCTION @schema@.as_uuid(value text) RETURNS uuid
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN $1 ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' THEN $1::uuid END;
-COMMENT ON FUNCTION @schema@.as_uuid(text) IS 'text as an event id, if it can be one';

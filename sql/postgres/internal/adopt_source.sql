@@ -1,0 +1,43 @@
+-- _adopt_source: the table somebody means: as SQL writes it (shop."Outbox"), or just as it is called. Without a schema there must
+-- be only one of that name: which of several a search_path finds first is up to whoever may create tables in it.
+CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
+LANGUAGE plpgsql STABLE AS $outbox$
+DECLARE
+    parts text[];
+    all_found regclass[];
+    found regclass;
+BEGIN
+    BEGIN
+        parts := parse_ident(source);
+    EXCEPTION WHEN data_exception THEN
+        NULL;
+    END;
+    IF cardinality(parts) > 1 THEN
+        found := to_regclass(source);
+    END IF;
+    IF found IS NULL THEN
+        SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = CASE WHEN cardinality(parts) = 1 AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x WHERE x.relname = parts[1])
+                               THEN parts[1] ELSE source END
+          AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+          AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND n.oid <> '@schema@'::regnamespace
+          AND has_schema_privilege(n.oid, 'USAGE');
+        found := all_found[1];
+    END IF;
+    IF found IS NULL THEN
+        RAISE EXCEPTION 'there is no table %', source
+            USING ERRCODE = 'OB003', HINT = 'write it as SQL does, with its schema: shop."Outbox"';
+    END IF;
+    IF cardinality(all_found) > 1 THEN
+        RAISE EXCEPTION 'there are several tables %: %', source, array_to_string(all_found, ', ')
+            USING ERRCODE = 'OB004', HINT = 'say which, with its schema';
+    END IF;
+    IF found = '@schema@.event'::regclass
+       OR (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = found) THEN
+        RAISE EXCEPTION '% is no table that can be adopted', found USING ERRCODE = 'OB004';
+    END IF;
+    RETURN found;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._adopt_source(text) IS 'the table to adopt';

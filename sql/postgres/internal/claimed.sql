@@ -1,0 +1,27 @@
+-- _claimed: the events of a claim.
+CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
+RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint, payload json,
+               headers json, tenant text, created_at timestamptz, not_before timestamptz, attempts int, careful boolean,
+               failing_ms bigint, proven boolean, idempotency_key text)
+LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
+           e.not_before, 0, false, 0, false, e.idempotency_key
+    FROM @schema@.claim k, @schema@.consumer c,
+         LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) e
+    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
+      AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
+      AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane
+    UNION ALL
+    SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
+           e.not_before, p.attempts - p.careful::int, p.careful,
+           greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint, 0), p.proven, e.idempotency_key
+    FROM @schema@.parked p, LATERAL (
+         SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers, i.tenant,
+                i.created_at, i.not_before, i.idempotency_key FROM @schema@.event i WHERE i.seq = p.seq
+         UNION ALL
+         SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant,
+                d.created_at, d.not_before, d.idempotency_key FROM @schema@.dead d WHERE d.consumer = $1 AND d.seq = p.seq
+         LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
+    WHERE p.consumer = $1 AND p.claim = $2
+$outbox$;
+COMMENT ON FUNCTION @schema@._claimed(text, bigint) IS 'the events of a claim';

@@ -1,0 +1,162 @@
+-- _long_turn is a turn in which anything may have to be considered. _turn describes the parameters
+-- and the answer, and takes a shorter way where it can. head: see _claim_fresh.
+--
+-- The steps, each under the consumer's lock: is this still the outbox that the consumer knows
+-- (_turn_home)? Which claims have run out? Settle. Claim (_turn_claim). Write down where the lanes
+-- are.
+CREATE OR REPLACE FUNCTION @schema@._long_turn(
+    consumer text, owner text,
+    s @schema@._settlement, q @schema@._request, a @schema@._ahead, head bigint)
+RETURNS @schema@._answer
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $outbox$
+DECLARE
+    r @schema@._answer;
+    c @schema@.consumer;
+    k @schema@.claim;
+    ls @schema@.lane[];    -- the lanes as they are; [1] is that of the parked events, [i + 2] lane i
+    dirty boolean[];       -- which of them have to be written
+    home record;
+    claimed record;
+    astray text;
+    i int;
+    idle record;
+    surely_idle boolean := false;
+    claims_from bigint;
+    last_epoch bigint;
+    expired boolean;
+    too_long boolean;
+    due timestamptz;
+    now timestamptz;
+    waited interval := '0';
+    slack interval := '1 s'; -- of two turns, the one that began first may come second
+BEGIN
+    r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
+             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+
+    -- Usually nobody has anything to do, and that can be told without a lock.
+    IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
+        PERFORM @schema@._check_transaction();
+        now := @schema@._clock();
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
+        IF FOUND AND NOT (c.marks AND EXISTS (
+                          SELECT 1 FROM @schema@.marking m
+                          JOIN @schema@.adopted_row w ON w.marking = m.id
+                          WHERE m.consumer = c.name)) THEN
+            SELECT * INTO idle FROM @schema@._idle(c, q.pull_in, now);
+            surely_idle := coalesce(idle.idle, false);
+        END IF;
+    END IF;
+    IF NOT surely_idle THEN
+        waited := @schema@._lock_consumer(consumer);
+        now := @schema@._clock() + waited; -- one time for all: a claim is alive in every step, or in none
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
+    END IF;
+    r.now_ms := floor(extract(epoch FROM now) * 1000);
+    IF c.name IS NULL THEN
+        PERFORM @schema@._check_whole();
+        RAISE EXCEPTION 'consumer "%" is not registered (any more)', _long_turn.consumer
+            USING ERRCODE = 'OB003';
+    END IF;
+    PERFORM @schema@._check_tenant(c);
+    r.paused := c.paused;
+    r.changed := coalesce(c.ordering <> q.ordering OR c.lanes <> q.lanes
+                          OR c.events <> q.events OR c.predicate <> q.predicate, false);
+    IF surely_idle THEN
+        IF NOT r.paused AND NOT r.changed THEN
+            due := idle.due;
+            r.through := idle.through;
+        END IF;
+        r.wait_ms := @schema@._ms_until(due, now);
+        RETURN r;
+    END IF;
+
+    SELECT array_agg(x ORDER BY x.lane), max(x.claims_from) INTO ls, claims_from
+    FROM @schema@._lanes(c.name, c.lanes) x;
+    IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
+        PERFORM @schema@._lost_place(c);
+    END IF;
+    dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
+
+    IF q.max_events > 0 THEN
+        home := @schema@._turn_home(ls);
+        IF home.repaired THEN
+            r.skipped := true;
+            r.wait_ms := -1;
+            RETURN r;
+        END IF;
+        IF home.here IS NOT NULL THEN
+            FOR i IN 1 .. array_length(ls, 1) LOOP
+                ls[i].home := home.here;
+                dirty[i] := true;
+            END LOOP;
+        END IF;
+        IF home.moved THEN
+            head := NULL;
+        END IF;
+    END IF;
+
+    SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack),
+           max(x.epoch)
+    INTO expired, too_long, last_epoch
+    FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
+    IF too_long THEN -- a clock that was ahead when the lease was taken must not make it last for ever
+        UPDATE @schema@.claim x SET locked_until = now + x.lease
+        WHERE x.consumer = c.name AND x.epoch >= claims_from
+          AND x.locked_until > now + x.lease + slack;
+    END IF;
+    IF expired AND NOT r.changed AND q.max_attempts > 0 THEN
+        SELECT t.crashed, t.buried INTO r.crashed, r.buried
+        FROM @schema@._take_over(c, claims_from, q.max_attempts, now, q.known) t;
+    END IF;
+
+    IF s.epoch <> 0 THEN -- however late: if the claim is still there, nobody has taken it over
+        SELECT * INTO k FROM @schema@.claim x
+        WHERE x.consumer = c.name AND x.epoch = s.epoch AND x.owner = _long_turn.owner;
+        r.lost := NOT FOUND;
+        IF NOT r.lost THEN
+            i := k.lane + 2;
+            ls[i].claims_from := claims_from;
+            ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
+            dirty[i] := true;
+        END IF;
+    END IF;
+
+    IF q.max_events > 0 AND NOT r.changed AND NOT r.paused THEN
+        SELECT * INTO claimed
+        FROM @schema@._turn_claim(c, owner, q, a, head, now, claims_from, last_epoch, r, ls, dirty);
+        r := claimed.r;
+        ls := claimed.ls;
+        dirty := claimed.dirty;
+        due := claimed.due;
+        astray := claimed.astray;
+    END IF;
+
+    FOR i IN 1 .. array_length(ls, 1) LOOP
+        IF dirty[i] THEN
+            PERFORM @schema@._put_lane(ls[i]);
+        END IF;
+    END LOOP;
+    IF astray IS NOT NULL THEN
+        PERFORM @schema@._make_right(astray);
+        r.skipped := true;
+        r.wait_ms := -1;
+        RETURN r;
+    END IF;
+    r.wait_ms := @schema@._ms_until(due, now);
+    IF c.marks THEN
+        PERFORM @schema@._mark_adopted(c);
+    END IF;
+    RETURN r;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._long_turn(text, text, @schema@._settlement, @schema@._request,
+    @schema@._ahead, bigint) IS 'a turn in which anything may have to be considered';
+
+-- _ms_until gives the milliseconds from now to a time, rounded up; -1: there is no such time.
+CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN $1 IS NULL THEN -1
+            ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
+COMMENT ON FUNCTION @schema@._ms_until(timestamptz, timestamptz) IS 'milliseconds until a time';

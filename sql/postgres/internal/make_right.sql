@@ -1,0 +1,18 @@
+-- _make_right: rebaseline, for one who holds the lock of a consumer.
+CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    -- Not to wait: who has it may be waiting for the consumer that is locked here.
+    BEGIN
+        LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- as in rebaseline
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION 'the outbox in schema % is being made right: %', '@schema@', why
+            USING ERRCODE = 'lock_not_available', HINT = 'try again';
+    END;
+    IF NOT @schema@.rebaseline() THEN
+        RAISE EXCEPTION 'the outbox in schema % has to be made right, and nothing is found to do: %', '@schema@', why
+            USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._make_right(text) IS 'rebaseline, under the lock of a consumer';

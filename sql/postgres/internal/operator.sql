@@ -1,0 +1,59 @@
+-- The doors of operators, see admit.
+CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.pause(consumer, paused);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_pause(text, boolean) IS 'pause, for operators';
+
+CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, event_id uuid) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    IF NOT @schema@._admit('operator', consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
+    END IF;
+    RETURN @schema@.redrive(consumer, event_id);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_redrive(text, uuid) IS 'redrive, for operators';
+
+CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.retry_now(consumer, seq);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_retry(text, bigint) IS 'retry_now, for operators';
+
+CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit('operator', consumer) AND @schema@.drop_dead(consumer, seq);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_drop(text, bigint) IS 'drop_dead, for operators';
+
+CREATE OR REPLACE FUNCTION @schema@._operator_remove(consumer text, force boolean, OUT known boolean, OUT dead bigint, OUT parked bigint,
+                                                    OUT live bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    known := @schema@._admit('operator', consumer);
+    IF known THEN
+        SELECT r.* INTO known, dead, parked, live FROM @schema@.remove(consumer, force) r;
+    END IF;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_remove(text, boolean) IS 'remove, for operators';
+
+CREATE OR REPLACE FUNCTION @schema@._operator_trim(older_than interval, max_rows int, inbox interval,
+                                                  OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
+                                                  OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    PERFORM @schema@._admit('operator', '');
+    SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more
+    FROM @schema@.trim(older_than, max_rows, inbox) t;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._operator_trim(interval, int, interval) IS 'trim, for operators';

@@ -1,0 +1,35 @@
+-- _release: gives back the events of claim k from release_from on, which were never tried: by moving the lane back, if
+-- nothing was handed out behind them, else by parking them.
+CREATE OR REPLACE FUNCTION @schema@._release(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
+                                            release_from bigint, now timestamptz)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    e record;
+    last boolean := l.pos = k.to_seq AND l.target::text = k.target::text;
+BEGIN
+    IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
+        -- The lane may be further on, over events that were only passed over.
+        last := NOT EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane = k.lane);
+    END IF;
+    IF last THEN
+        l.seen := k.seen;
+        l.floor := k.floor;
+        l.target := k.target;
+        l.next_floor := k.next_floor;
+        l.window_end := k.window_end;
+        l.pos := greatest(k.from_seq, release_from - 1);
+        RETURN;
+    END IF;
+    FOR e IN SELECT w.seq, w.aggregate_type, w.aggregate_id
+             FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1), k.to_seq,
+                                         c.tenant) w
+             WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+               AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane
+             ORDER BY w.seq LOOP
+        PERFORM @schema@._park(c.name, e.seq, @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id), 0, now, '0', false,
+                              false, NULL, false);
+    END LOOP;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._release(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, timestamptz) IS
+    'gives events of a claim back';

@@ -1,0 +1,16 @@
+-- _report: what a consumer's worker has to say, for people to read. How long a sink has been down is counted from the first time it
+-- was said.
+CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        PERFORM @schema@._worker_report(consumer, said);
+        RETURN;
+    END IF;
+    said := left(said, 4000);
+    UPDATE @schema@.consumer c SET report = said, report_at = CASE
+        WHEN c.report LIKE 'sink is down%' AND said LIKE 'sink is down%' THEN c.report_at ELSE @schema@._clock() END
+    WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._report(text, text) IS 'what a consumer''s worker has to say';

@@ -1,0 +1,36 @@
+-- _settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be kept with put_lane. For
+-- the meaning of outcomes and release_from see settle. Under lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_claim(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
+                                                 tried bigint, outcomes jsonb, release_from bigint, now timestamptz)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    failed bigint := 0;
+    keys bigint[];
+BEGIN
+    IF k.lane = -1 THEN
+        SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
+    END IF;
+    IF outcomes <> '[]' THEN
+        failed := @schema@._settle_outcomes(c, k, outcomes, now);
+    END IF;
+    IF release_from > 0 AND k.lane = -1 THEN
+        UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
+        WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq >= release_from;
+    ELSIF release_from > 0 THEN
+        l := @schema@._release(c, l, k, release_from, now);
+    END IF;
+    IF k.lane = -1 THEN
+        DELETE FROM @schema@.dead d USING @schema@.parked p
+        WHERE d.consumer = c.name AND d.retrying AND p.consumer = c.name AND p.claim = k.epoch AND d.seq = p.seq;
+        DELETE FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
+        PERFORM @schema@._promote(c.name, y) FROM unnest(keys) AS y;
+    END IF;
+    DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    l.delivered := l.delivered + greatest(tried - failed, 0);
+    -- Of all lanes: one that is never used would hold it back, and every look would step over the dead claims of the others.
+    l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
+                               AND x.epoch >= l.claims_from), k.epoch + 1);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._settle_claim(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, jsonb, bigint,
+    timestamptz) IS 'records how a claim ended';

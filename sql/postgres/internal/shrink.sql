@@ -1,0 +1,32 @@
+-- _shrink: a claim turned out to be more than the worker can hold: what is past `last` goes back.
+CREATE OR REPLACE FUNCTION @schema@._shrink(consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+    k @schema@.claim;
+    l @schema@.lane;
+    now timestamptz;
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
+    END IF;
+    PERFORM @schema@._lock_consumer(consumer);
+    now := @schema@._clock();
+    SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
+    SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch
+       AND x.owner = _shrink.worker;
+    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
+        RETURN false;
+    END IF;
+    IF k.lane = -1 THEN
+        UPDATE @schema@.parked p SET claim = NULL WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
+        RETURN true;
+    END IF;
+    SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
+    l := @schema@._release(c, l, k, last + 1, now);
+    PERFORM @schema@._put_lane(l);
+    UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._shrink(text, text, bigint, bigint) IS 'gives back the end of a claim';

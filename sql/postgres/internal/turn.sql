@@ -1,0 +1,131 @@
+-- _turn does all that a worker does in one transaction, and one round trip: it takes over what has
+-- expired, settles a claim (s), and claims the next one (q). The order matters: what an expired claim
+-- held must be parked before anything that waits behind it is handed out. The relay calls this;
+-- claim and settle are its simple faces. 0005_names.sql describes s, q, a and the answer.
+--
+-- The worker says with which settings it works (q.ordering, lanes, events, predicate). If those are
+-- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
+-- would be lost.
+--
+-- The worker also says which claims it has in hand (q.known). A fresh claim of its own that it does
+-- not know, because the answer got lost, keeps its lane busy until the lease has run out.
+--
+-- knows is the version of the outbox that the worker was written for. A worker of another version may
+-- settle what it has, so that nothing it delivered is delivered again; it is refused when it asks for
+-- more, and stops. So the functions of the next version must understand a settlement of this one.
+-- NULL: the caller claims nothing.
+--
+-- The owner of the tables does all this directly. Other roles have no right to write to them, and go
+-- through _worker_turn, which comes back here if they may.
+--
+-- Usually there is nothing to consider: the claim was delivered whole, what comes next was read
+-- ahead, no row of an adopted table is to be marked, and nobody else is at work. Then the claim
+-- becomes the next claim and the lane moves on: three statements. _long_turn does the rest.
+CREATE OR REPLACE FUNCTION @schema@._turn(
+    consumer text, owner text, knows int,
+    s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    r @schema@._answer;
+    l @schema@.lane;
+    now timestamptz;
+    there text;
+    head bigint;
+    last bigint;
+    locked boolean := false;
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+        RETURN @schema@._worker_turn(consumer, owner, knows, s, q, a);
+    END IF;
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        -- For _claim_fresh, which needs it from before anything is written.
+        head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        -- What is handed out must be on disk first: this commit takes along everything that was
+        -- committed before it. The effects of a handler, which share its transaction, must be, too.
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    -- May the claim simply become the next one?
+    IF a.n BETWEEN 1 AND q.max_events AND a.lane = 0 AND q.lanes = 1
+       AND s.outcomes = '[]' AND s.release_from = 0
+       AND current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM 1 FROM @schema@.consumer c WHERE c.name = _turn.consumer
+        FOR NO KEY UPDATE SKIP LOCKED; -- as in _lock_consumer
+        locked := FOUND;
+    END IF;
+    IF locked THEN
+        now := @schema@._clock();
+        SELECT x.* INTO l
+        FROM @schema@.meta m, @schema@.consumer c,
+             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
+                      ORDER BY y.version DESC LIMIT 1) AS x
+        WHERE m.name = 'schema_version' AND m.value = knows::text
+          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = 1
+          AND c.events = q.events AND c.predicate = q.predicate
+          AND NOT c.paused AND NOT c.marks
+          -- as in _check_tenant
+          AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
+          AND (c.tenant = '' OR row_security_active('@schema@.event')
+               OR current_user <> @schema@._caller())
+          -- the lane stands where the worker read on
+          AND x.pos = a.from_seq AND x.target::text = a.target
+          AND a.to_seq BETWEEN a.from_seq + 1 AND x.window_end
+          AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);
+
+        -- The claim is still the worker's, and every other claim is alive and known to it.
+        UPDATE @schema@.claim k
+        SET epoch = @schema@._next_epoch(), seen = l.seen, floor = l.floor, target = l.target,
+            next_floor = l.next_floor, window_end = l.window_end,
+            from_seq = a.from_seq, to_seq = a.to_seq,
+            locked_until = now + q.lease_ms * interval '1 millisecond',
+            lease = q.lease_ms * interval '1 millisecond'
+        WHERE k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
+          AND k.locked_until > now AND k.lane = 0
+          AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
+                          WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                            AND o.epoch <> s.epoch
+                            AND (o.epoch = ANY (q.known) AND o.locked_until > now
+                                 AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
+        RETURNING k.epoch INTO r.epoch;
+        IF FOUND THEN
+            IF r.epoch <= s.epoch OR r.epoch <= ANY (q.known) THEN
+                -- q.known is what the worker says: only claims that exist count.
+                last := (SELECT max(k.epoch) FROM @schema@.claim k
+                         WHERE k.consumer = l.consumer AND k.epoch <> r.epoch);
+                IF r.epoch <= greatest(s.epoch, last) THEN
+                    r.epoch := @schema@._refence(l.consumer, r.epoch, greatest(s.epoch, last));
+                END IF;
+            END IF;
+            UPDATE @schema@.lane x
+            SET version = l.version + 1, pos = a.to_seq, delivered = l.delivered + s.tried,
+                claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
+                               WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
+            WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
+            IF s.marks IS NOT NULL THEN
+                PERFORM @schema@._put_marks(l.consumer, s.marks);
+            END IF;
+            r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
+                     floor(extract(epoch FROM now) * 1000), r.epoch, 0, a.n, false, NULL,
+                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end);
+            RETURN r;
+        END IF;
+    END IF;
+
+    SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
+    IF there <> knows::text THEN
+        IF s.epoch = 0 THEN
+            PERFORM @schema@._refuse_version(knows);
+        END IF;
+        q.max_events := 0;
+    END IF;
+    r := @schema@._long_turn(consumer, owner, s, q, a, head);
+    IF s.marks IS NOT NULL THEN
+        PERFORM @schema@._put_marks(consumer, s.marks);
+    END IF;
+    RETURN r;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._turn(text, text, int, @schema@._settlement, @schema@._request,
+    @schema@._ahead) IS 'one transaction of a worker: take over, settle, claim';

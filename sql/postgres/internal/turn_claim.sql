@@ -1,0 +1,114 @@
+-- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
+-- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when something
+-- that it left alone is due. astray: event numbers began again, and nothing was claimed; the lanes
+-- that changed have to be written before that is put right. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._turn_claim(
+    c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
+    now timestamptz, claims_from bigint, last_epoch bigint,
+    INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
+    OUT due timestamptz, OUT astray text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    lease interval := q.lease_ms * interval '1 millisecond';
+    p record;
+    f record;
+    i int;
+    parked boolean := EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name);
+    try_fresh boolean := NOT (parked AND c.ordering = 'global');
+    free boolean;
+    until timestamptz;
+    live bigint;
+BEGIN
+    FOR step IN 1 .. 2 LOOP
+        IF parked AND q.parked_first = (step = 1) THEN
+            SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
+                                                        q.careful_mode, q.pull_in, now);
+            r.careful_due := p.careful_due;
+            due := p.due;
+            IF p.n > 0 THEN
+                r.epoch := p.epoch;
+                r.lane := -1;
+                r.n := p.n;
+                r.careful := p.careful;
+                r.from_seq := 0;
+                r.to_seq := 0;
+                EXIT;
+            END IF;
+            EXIT WHEN r.careful_due AND q.careful_mode = 1;
+        END IF;
+        IF try_fresh AND q.parked_first = (step = 2) THEN
+            FOR j IN 0 .. c.lanes - 1 LOOP
+                i := (q.lane_hint + j) % c.lanes + 2;
+                IF c.ordering <> 'none' THEN
+                    SELECT count(*) = 0, min(x.locked_until) INTO free, until
+                    FROM @schema@.claim x
+                    WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
+                      AND (x.epoch = ANY (q.known)) IS NOT TRUE;
+                    IF NOT free THEN
+                        r.busy := true;
+                        due := least(due, until);
+                        CONTINUE;
+                    END IF;
+                END IF;
+                f := @schema@._claim_fresh(c, ls[i], owner, q.max_events, lease, now, head,
+                         CASE WHEN i - 2 = a.lane THEN a.n ELSE 0 END, a.target, a.from_seq,
+                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END);
+                IF f.astray IS NOT NULL THEN
+                    astray := f.astray;
+                    RETURN;
+                END IF;
+                r.skipped := r.skipped OR f.skipped;
+                IF f.changed THEN
+                    ls[i] := f.l;
+                    dirty[i] := true;
+                END IF;
+                IF f.n > 0 THEN
+                    r.epoch := f.epoch;
+                    r.lane := i - 2;
+                    r.n := f.n;
+                    r.from_seq := f.from_seq;
+                    r.to_seq := ls[i].pos;
+                    r.seen := ls[i].seen;
+                    r.floor := ls[i].floor;
+                    r.target := ls[i].target;
+                    r.window_end := ls[i].window_end;
+                    EXIT;
+                END IF;
+            END LOOP;
+            EXIT WHEN r.n > 0;
+        END IF;
+    END LOOP;
+
+    IF r.n > 0 AND r.epoch <= greatest(last_epoch, claims_from - 1) THEN
+        r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
+    END IF;
+    IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
+        SELECT array_agg(w.seq) INTO r.held
+        FROM @schema@._window_events(ls[r.lane + 2].seen, r.floor, ls[r.lane + 2].target,
+                                     r.from_seq, r.to_seq, c.tenant) w
+        WHERE w.aggregate_id IS NOT NULL
+          AND EXISTS (SELECT 1 FROM @schema@.parked b
+                      WHERE b.consumer = c.name
+                        AND b.key = @schema@._key('key', w.aggregate_type, w.aggregate_id));
+    END IF;
+    IF r.n > 0 THEN
+        RETURN;
+    END IF;
+
+    -- A claim of its own that the worker does not know, because the answer got lost, is waited for
+    -- like a claim of somebody else.
+    SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
+                        AND (x.owner <> _turn_claim.owner OR x.epoch <> ALL (q.known))), due),
+           count(*)
+    INTO until, live
+    FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
+    due := least(due, until);
+    r.through := live = 0 AND NOT r.skipped AND NOT (parked AND EXISTS (
+        SELECT 1 FROM @schema@.parked x
+        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
+          AND (NOT x.delayed OR x.due_at <= now)));
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._request,
+    @schema@._ahead, bigint, timestamptz, bigint, bigint, @schema@._answer, @schema@.lane[],
+    boolean[]) IS 'claims parked events that are due, or the next ones of a lane';

@@ -1,0 +1,13 @@
+/* small_file.h: reading a file with secrets or headers whole, into memory that the caller can
+ * wipe. */
+#ifndef BASE_SMALL_FILE_H
+#define BASE_SMALL_FILE_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* small_file_read reads up to `size` bytes of a file. It returns how many; `size` means that there
+ * may be more. -1 with errno. */
+ssize_t small_file_read(const char *path, char *to, size_t size);
+
+#endif

@@ -1,0 +1,87 @@
+#include "redis/greeting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "redis/reply.h"
+
+/* greet appends one command of the greeting. A failure shows in c->greet.failed. */
+static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
+{
+    c->asked[c->n_asked++] = what;
+    if (redis_conn_format(&c->greet, argc, argv, NULL) != 0)
+        c->greet.failed = true;
+}
+
+static void greet_auth(struct redis_conn *c)
+{
+    const char *user = c->url->user;
+    if (!c->secret)
+        return;
+    if (user)
+        greet(c, GREET_AUTH, 3, (const char *[]){"AUTH", user, c->secret});
+    else
+        greet(c, GREET_AUTH, 2, (const char *[]){"AUTH", c->secret});
+}
+
+static void greet_select(struct redis_conn *c)
+{
+    char db[24];
+    if (!c->url->db)
+        return;
+    snprintf(db, sizeof db, "%lld", (long long)c->url->db);
+    greet(c, GREET_SELECT, 2, (const char *[]){"SELECT", db});
+}
+
+int redis_greeting_make(struct redis_conn *c, struct error *err)
+{
+    c->secret = redis_url_password(c->url, err);
+    bool unreadable = !c->secret && err->code;
+    if (unreadable)
+        return -1;
+
+    greet_auth(c);
+    greet_select(c);
+    greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
+    if (c->greet.failed)
+        return err_nomem(err);
+    return 0;
+}
+
+/* is_harmless says whether we can work although the server refused a command of the greeting: a
+ * connection without a name is as good, unless the server would refuse everything in the same way.
+ * NOPERM is about CLIENT alone, which no delivery needs. */
+static bool is_harmless(enum redis_greeting what, const char *said)
+{
+    if (what != GREET_NAME)
+        return false;
+    if (strncmp(said, "NOPERM", 6) == 0)
+        return true;
+    enum redis_fault fault = redis_fault_of(said);
+    return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
+}
+
+static int refused(const struct redis_conn *c, enum redis_greeting what, const redisReply *r,
+                   struct error *err)
+{
+    static const char *const names[] = {
+        [GREET_AUTH] = "AUTH", [GREET_SELECT] = "SELECT", [GREET_NAME] = "CLIENT SETNAME"};
+    char text[REDIS_TEXT];
+    redis_conn_text(c, r, text);
+
+    /* No waiting helps against a database that the server does not have. */
+    bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
+    enum fate fate = no_such_db ? FATE_FATAL : FATE_DOWN;
+    return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],
+                    text);
+}
+
+int redis_greeting_answered(struct redis_conn *c, const redisReply *r, struct error *err)
+{
+    enum redis_greeting what = c->asked[c->greeted++];
+    if (r->type != REDIS_REPLY_ERROR)
+        return 0;
+    if (is_harmless(what, r->str))
+        return 0;
+    return refused(c, what, r, err);
+}

@@ -1,0 +1,159 @@
+/* http_request.c: making a request of an event: header lines, signature and body. */
+#include <string.h>
+
+#include "base/json.h"
+#include "event/cloudevents.h"
+#include "sink/http_impl.h"
+
+#define ID_MAX 255 /* bytes; a UUID has 36 */
+
+static void add_signature(struct buf *b, struct http *h, const struct signature_message *m)
+{
+    if (!h->keys)
+        return;
+    buf_adds(b, "webhook-signature: ");
+    signature_add(b, h->keys, m);
+    buf_addc(b, '\0');
+}
+
+/* add_lines writes the header lines of a request, each with a NUL at its end. */
+static void add_lines(struct http *h, struct request *r, const struct cloudevents_headers *more,
+                      struct str body)
+{
+    const struct event *ev = r->d->ev;
+    struct buf *b = &r->head;
+    struct signature_message m = {ev->id, clock_wall(h->base.cfg.clock) / 1000, body};
+    bool structured = h->o->mode == HTTP_STRUCTURED;
+    const char *type = structured ? "application/cloudevents+json" : "application/json";
+
+    buf_clear(b);
+    buf_addf(b, "content-type: %s%c", type, 0);
+    buf_adds(b, "webhook-id: ");
+    buf_addstr(b, ev->id); /* check_id has looked at it */
+    buf_addc(b, '\0');
+    buf_addf(b, "webhook-timestamp: %lld%c", (long long)m.timestamp, 0);
+    add_signature(b, h, &m);
+    buf_addf(b, "outbox-attempt: %d%c", r->d->attempt, 0);
+    buf_addf(b, "Expect:%c", 0); /* large bodies go out without asking first */
+    if (!structured)
+        cloudevents_binary(b, ev, h->source, more);
+    cloudevents_trace(b, more);
+    buf_add(b, h->extra.p, h->extra.n);
+}
+
+/* link_lines makes the list that curl wants; false if there are too many lines. */
+static bool link_lines(struct request *r)
+{
+    const struct buf *b = &r->head;
+    size_t n = 0, at = 0;
+    while (at < b->n) {
+        if (n == HTTP_LINES_MAX)
+            return false;
+        char *line = b->p + at;
+        r->lines[n] = (struct curl_slist){line, NULL};
+        if (n > 0)
+            r->lines[n - 1].next = &r->lines[n];
+        n++;
+        at += strlen(line) + 1;
+    }
+    return true;
+}
+
+/* check_id allows only what can stand in a header line as it is. */
+static int check_id(struct str id, struct error *err)
+{
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
+    bool sound = id.n > 0 && id.n <= ID_MAX;
+    for (size_t i = 0; sound && i < id.n; i++)
+        sound = memchr(plain, id.p[i], sizeof plain - 1);
+    if (!sound)
+        return err_set(err, ERR_INVALID, "its id cannot stand in a header line");
+    return 0;
+}
+
+/* check_text limits what goes into a header line to what an event may have. In JSON it has to be
+ * text instead. */
+static int check_text(const struct http *h, const char *name, struct str s, size_t max,
+                      struct error *err)
+{
+    if (h->o->mode == HTTP_BINARY) {
+        if (s.n > max)
+            return err_set(err, ERR_INVALID,
+                           "its %s has %zu bytes; in a header line it may have %zu", name, s.n,
+                           max);
+        return 0;
+    }
+    if (s.n && !utf8_valid(s, NULL))
+        return err_set(err, ERR_INVALID, "its %s is not UTF-8", name);
+    return 0;
+}
+
+/* check_event refuses, with ERR_INVALID, what no request can express. */
+static int check_event(const struct http *h, const struct event *ev, struct error *err)
+{
+    const struct {
+        const char *name;
+        struct str text;
+        size_t max;
+    } texts[] = {
+        {"type", ev->type, EVENT_TYPE_MAX},
+        {"aggregate_type", ev->aggregate_type, EVENT_KEY_MAX},
+        {"aggregate_id", ev->aggregate_id, EVENT_KEY_MAX},
+        {"tenant", ev->tenant, EVENT_KEY_MAX},
+    };
+    if (check_id(ev->id, err) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (check_text(h, texts[i].name, texts[i].text, texts[i].max, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* make_body gives the body of a request: the event as JSON, or its payload alone. */
+static struct str make_body(struct http *h, struct request *r,
+                            const struct cloudevents_headers *more)
+{
+    const struct event *ev = r->d->ev;
+    if (h->o->mode == HTTP_STRUCTURED) {
+        buf_clear(&r->body);
+        cloudevents_structured(&r->body, ev, h->source, more);
+        return (struct str){r->body.p, r->body.n};
+    }
+    if (!ev->payload.p)
+        return STR("null");
+    return ev->payload;
+}
+
+static int check_size(const struct request *r, struct error *err)
+{
+    if (r->head.full)
+        return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HTTP_HEAD_MAX);
+    if (r->body.full)
+        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", HTTP_BODY_MAX);
+    if (r->head.failed || r->body.failed)
+        return err_nomem(err);
+    return 0;
+}
+
+int http_request_make(struct request *r, struct error *err)
+{
+    struct http *h = r->h;
+    struct cloudevents_headers more;
+    if (check_event(h, r->d->ev, err) != 0)
+        return -1;
+    if (cloudevents_headers(r->d->ev, &more, err) != 0)
+        return -1;
+
+    struct str body = make_body(h, r, &more);
+    add_lines(h, r, &more, body);
+    if (check_size(r, err) != 0)
+        return -1;
+    if (!link_lines(r))
+        return err_set(err, ERR_INVALID, "the event has too many headers for a request");
+
+    curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->lines);
+    curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, body.p);
+    curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.n);
+    return 0;
+}

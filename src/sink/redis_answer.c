@@ -1,0 +1,239 @@
+/* redis_answer.c: what the replies of a Redis server, or their absence, mean for the events. */
+#include <stdio.h>
+
+#include "base/text.h"
+#include "redis/reply.h"
+#include "sink/redis_impl.h"
+
+/* connections an event may cost before it is held against it */
+#define CUTS_MAX 3
+#define LATER_MIN_MS 1000 /* how long an event waits whose stream takes nothing */
+#define LATER_MAX_MS 60000
+
+/* What an error reply means for the event. docs/redis.md has the same table for people. */
+static const enum sink_status statuses[] = {
+    [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_LATER,
+    [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
+    [REDIS_FAULT_SIZE] = SINK_REJECT,   [REDIS_FAULT_SETUP] = SINK_DOWN,
+    [REDIS_FAULT_SCRIPT] = SINK_RETRY,
+};
+
+/* status_of looks up what an error means. What is wrong with a stream is wrong for every event, if
+ * they all go there; if not, the events of that stream wait while others go on. */
+static enum sink_status status_of(const struct redis_sink *r, enum redis_fault fault)
+{
+    if (fault == REDIS_FAULT_STREAM && r->fixed)
+        return SINK_DOWN;
+    return statuses[fault];
+}
+
+static void answer(struct redis_sink *r, struct request *q, const struct sink_result *res)
+{
+    struct delivery *d = q->d;
+    q->d = NULL;
+    q->stream->flying--;
+    r->events--;
+    if (d->ev->seq == r->suspect.seq)
+        r->suspect = (struct redis_suspect){0};
+    sink_done(&r->base, d, res);
+}
+
+/* answer_added notes the high-water mark. An id beyond all clocks, which somebody has set by hand,
+ * is a receipt but not a mark that a store could keep. */
+static void answer_added(struct redis_sink *r, struct request *q, const char *id)
+{
+    int64_t hi, lo;
+    if (redis_id(id, &hi, &lo))
+        streams_note(&r->streams, q->stream, hi, lo);
+    q->stream->refused_since = 0;
+    answer(r, q, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
+}
+
+/* wait_for_stream is how long an event of a stream that takes nothing should wait: as long as the
+ * stream has been like that, within bounds. */
+static int64_t wait_for_stream(struct redis_sink *r, struct stream *st)
+{
+    int64_t now = redis_now(r);
+    if (!st->refused_since)
+        st->refused_since = now;
+
+    int64_t ms = (now - st->refused_since) / MS_NS;
+    if (ms < LATER_MIN_MS)
+        return LATER_MIN_MS;
+    if (ms > LATER_MAX_MS)
+        return LATER_MAX_MS;
+    return ms;
+}
+
+static void answer_error(struct redis_sink *r, struct request *q, const redisReply *reply)
+{
+    char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
+    const char *advice = redis_advice_of(reply->str);
+    redis_conn_text(&r->conn, reply, said);
+    text_clean(name, sizeof name, q->stream->name, q->stream->n);
+    if (advice)
+        snprintf(text, sizeof text, "%s, stream %s: %s (%s)", r->url.label, name, said, advice);
+    else
+        snprintf(text, sizeof text, "%s, stream %s: %s", r->url.label, name, said);
+
+    struct sink_result res = {.status = status_of(r, redis_fault_of(reply->str)), .text = text};
+    if (res.status == SINK_LATER)
+        res.retry_after_ms = wait_for_stream(r, q->stream);
+    if (redis_reconnects(reply->str))
+        r->stale = true;
+    answer(r, q, &res);
+}
+
+/* answer_odd answers for an event whose XADD was replied to with neither an id nor an error. */
+static void answer_odd(struct redis_sink *r, struct request *q)
+{
+    char name[61], text[400];
+    text_clean(name, sizeof name, q->stream->name, q->stream->n);
+    snprintf(text, sizeof text, "%s gave no id for an entry of stream %s", r->url.label, name);
+    answer(r, q, &(struct sink_result){.status = SINK_RETRY, .text = text});
+}
+
+static void xadd_replied(struct redis_sink *r, struct request *q, const redisReply *reply)
+{
+    bool id = reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
+    if (reply->type == REDIS_REPLY_ERROR) {
+        answer_error(r, q, reply);
+    } else if (!id) {
+        answer_odd(r, q);
+    } else if (r->set.replicas) {
+        snprintf(q->id, sizeof q->id, "%s", reply->str);
+        q->added = true;
+    } else {
+        answer_added(r, q, reply->str);
+    }
+}
+
+/* too_few says why a WAIT does not confirm the entries before it. */
+static void too_few(const struct redis_sink *r, const redisReply *reply, char out[2 * REDIS_TEXT])
+{
+    char said[REDIS_TEXT];
+    if (reply->type == REDIS_REPLY_ERROR)
+        redis_conn_text(&r->conn, reply, said);
+    else
+        snprintf(said, sizeof said, "%lld of %lld replicas have it", reply->integer,
+                 (long long)r->set.replicas);
+    snprintf(out, 2 * REDIS_TEXT, "%s: %s", r->url.label, said);
+}
+
+/* wait_replied answers for the entries before a WAIT, which was replied to with how many replicas
+ * have them. */
+static void wait_replied(struct redis_sink *r, const redisReply *reply)
+{
+    char text[2 * REDIS_TEXT];
+    bool enough = reply->type == REDIS_REPLY_INTEGER && reply->integer >= r->set.replicas;
+    too_few(r, reply, text);
+    for (size_t i = r->first; i < r->heard; i++) {
+        struct request *q = redis_at(r, i);
+        bool waits = q->d && q->added;
+        if (!waits)
+            continue;
+        if (enough)
+            answer_added(r, q, q->id);
+        else
+            answer(r, q, &(struct sink_result){.status = SINK_DOWN, .text = text});
+    }
+}
+
+/* forget_first drops answered requests from the front of the ring, as far as replies have come. */
+static void forget_first(struct redis_sink *r)
+{
+    while (r->first < r->heard && !redis_at(r, r->first)->d)
+        r->first++;
+}
+
+static void take_reply(struct redis_sink *r, const redisReply *reply)
+{
+    /* Without a question it is an error that announces the end, or the peer is no Redis. */
+    bool unasked = r->heard == r->next;
+    if (unasked) {
+        r->stale = true;
+        return;
+    }
+
+    struct request *q = redis_at(r, r->heard++);
+    switch (q->kind) {
+    case REQUEST_XADD: xadd_replied(r, q, reply); break;
+    case REQUEST_WAIT: wait_replied(r, reply); break;
+    case REQUEST_EXTEND:
+    case REQUEST_TAKE: redis_lease_answer(r, q->kind, reply); break;
+    }
+    forget_first(r);
+}
+
+void redis_answer_reply(void *sink, redisReply *reply)
+{
+    take_reply(sink, reply);
+    freeReplyObject(reply);
+}
+
+/* Failures */
+
+/* first_unanswered is the first event in flight that the server has not replied to; NULL if it has
+ * replied to all. */
+static const struct event *first_unanswered(const struct redis_sink *r)
+{
+    for (size_t i = r->heard; i < r->next; i++) {
+        const struct request *q = redis_at(r, i);
+        if (q->d)
+            return q->d->ev;
+    }
+    return NULL;
+}
+
+/* is_suspect says whether an event is the likely reason that connections end. Some limits of a
+ * server end a connection without a word. So an event is to blame if it was alone in flight, again
+ * and again, when a server that had just greeted us hung up or fell silent. It does get to be
+ * alone: after a failure the circuit lets single events through, and large ones always go alone. */
+static bool is_suspect(struct redis_sink *r)
+{
+    bool alone = r->conn.state == REDIS_READY && r->events == 1;
+    if (!alone)
+        return false;
+    const struct event *ev = first_unanswered(r);
+    if (!ev)
+        return false;
+
+    if (r->suspect.seq != ev->seq)
+        r->suspect = (struct redis_suspect){.seq = ev->seq};
+    r->suspect.cuts++;
+    return r->suspect.cuts >= CUTS_MAX;
+}
+
+/* fail_all ends everything in flight, and the connection. What was sent may have been added; it
+ * will be sent again, with the same event id. */
+static void fail_all(struct redis_sink *r, enum sink_status status, const char *why)
+{
+    struct redis_suspect suspect = r->suspect;
+    size_t first = r->first, next = r->next;
+    redis_conn_close(&r->conn);
+    r->unwaited = r->stale = false;
+    r->first = r->heard = r->next; /* before the answers: done may look at it */
+
+    for (size_t i = first; i < next; i++) {
+        struct request *q = redis_at(r, i);
+        bool about_lease = q->kind == REQUEST_EXTEND || q->kind == REQUEST_TAKE;
+        if (about_lease)
+            redis_lease_answer(r, q->kind, NULL);
+        else if (q->d)
+            answer(r, q, &(struct sink_result){.status = status, .text = why});
+    }
+    /* Nothing was held against the event, so the count goes on. */
+    if (status == SINK_DOWN)
+        r->suspect = suspect;
+}
+
+void redis_answer_lost(struct redis_sink *r, const struct error *err)
+{
+    enum sink_status status = is_suspect(r) ? SINK_RETRY : SINK_DOWN;
+    fail_all(r, status, err->text);
+}
+
+void redis_answer_cancelled(struct redis_sink *r, const char *why)
+{
+    fail_all(r, SINK_CANCELLED, why);
+}

@@ -1,0 +1,273 @@
+/* stdout.c: the sink that writes one line of JSON per event to standard output, and never waits for
+ * whoever reads it. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/text.h"
+#include "sink/kinds.h"
+#include "sink/line_queue.h"
+
+#define REST_MAX ((size_t)2 << 30) /* ceiling of one line */
+
+/* (1) off bytes of lines.text are written. (2) rest is what is still to be written of a line whose
+ * event has been answered for; it goes out before anything else. */
+struct stdout_sink {
+    struct sink base;
+    struct line_queue lines;
+    size_t off;
+    struct buf rest;
+    bool regular;     /* a file, as opposed to a pipe or a terminal */
+    bool blocked;     /* nothing can be written until somebody reads */
+    int64_t moved_at; /* when standard output last took something, or should have begun to */
+};
+
+/* must_wait says whether standard output has no room. If poll fails, the write will say why. */
+static bool must_wait(void)
+{
+    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
+    int ready;
+    do
+        ready = poll(&out, 1, 0);
+    while (ready < 0 && errno == EINTR);
+    return ready == 0;
+}
+
+/* write_piece writes no more than a pipe that polls as writable takes without waiting, PIPE_BUF
+ * bytes. So a reader that stands still holds up the deliveries, but not the relay's shutdown. */
+static ssize_t write_piece(const struct stdout_sink *s, struct str rest)
+{
+    size_t n = rest.n;
+    if (!s->regular && n > PIPE_BUF)
+        n = PIPE_BUF;
+    return fd_write(STDOUT_FILENO, rest.p, n);
+}
+
+/* write_some writes what it can of b from *off on. It returns -1 with errno if writing failed;
+ * blocked says whether it stopped because nobody reads. */
+static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
+{
+    while (*off < b->n) {
+        s->blocked = must_wait();
+        if (s->blocked)
+            return 0;
+
+        ssize_t k = write_piece(s, (struct str){b->p + *off, b->n - *off});
+        if (k > 0) {
+            *off += (size_t)k;
+            s->moved_at = clock_mono(s->base.cfg.clock);
+        }
+        if (k >= 0 || errno == EINTR)
+            continue;
+        s->blocked = errno == EAGAIN;
+        if (!s->blocked)
+            return -1;
+        return 0;
+    }
+    return 0;
+}
+
+/* write_rest ends a line that was left half-way. */
+static int write_rest(struct stdout_sink *s)
+{
+    size_t off = 0;
+    int rc = write_some(s, &s->rest, &off);
+    int saved = errno;
+    memmove(s->rest.p, s->rest.p + off, s->rest.n - off);
+    buf_truncate(&s->rest, s->rest.n - off);
+    errno = saved;
+    return rc;
+}
+
+static int write_on(struct stdout_sink *s)
+{
+    if (s->rest.n > 0 && write_rest(s) != 0)
+        return -1;
+    if (s->rest.n > 0)
+        return 0;
+    return write_some(s, &s->lines.text, &s->off);
+}
+
+static void forget(struct stdout_sink *s)
+{
+    line_queue_clear(&s->lines);
+    s->off = 0;
+    s->blocked = false;
+}
+
+static void answer_all(struct stdout_sink *s, enum sink_status status, const struct error *err)
+{
+    line_queue_answer(&s->lines, 0, s->lines.count, status, err);
+    forget(s);
+}
+
+/* whole_lines counts the lines that are out, and says how many bytes of the next one are. */
+static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
+{
+    const struct line_queue *q = &s->lines;
+    size_t i = 0, at = 0;
+    while (i < q->count && at + q->line[i].n <= s->off) {
+        at += q->line[i].n;
+        i++;
+    }
+    *ret_half = s->off - at;
+    return i;
+}
+
+/* stop_here ends everything: what went out whole is delivered, the rest is not. The other half of a
+ * line that is half out is kept, and written before anything else. Its event comes again, so a
+ * reader sees it twice, but never a torn line. Without memory to keep it in, the sink is at its
+ * end. */
+static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
+{
+    const struct line_queue *q = &s->lines;
+    size_t half, whole = whole_lines(s, &half);
+    if (half > 0) {
+        buf_add(&s->rest, q->text.p + s->off, q->line[whole].n - half);
+        if (s->rest.failed)
+            status = SINK_FATAL;
+    }
+    line_queue_answer(q, 0, whole, SINK_DELIVERED, NULL);
+    line_queue_answer(q, whole, q->count, status, err);
+    forget(s);
+}
+
+static void write_failed(struct stdout_sink *s)
+{
+    struct error err;
+    bool gone = errno == EPIPE || errno == EBADF || errno == ECONNRESET;
+    if (gone) {
+        /* What stood in the pipe went with its reader, so nothing counts as delivered. */
+        err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, errno, "standard output was closed");
+        answer_all(s, SINK_FATAL, &err);
+        return;
+    }
+    err_errno(&err, ERR_UNAVAILABLE, errno, "could not write to standard output");
+    stop_here(s, SINK_DOWN, &err);
+}
+
+/* reader_due is when somebody must have read. */
+static int64_t reader_due(const struct stdout_sink *s)
+{
+    int64_t limit = s->base.cfg.timeout_ms;
+    if (limit <= 0)
+        return CLOCK_NEVER;
+    return s->moved_at + limit * MS_NS;
+}
+
+/* check_reader gives up if nobody has read for as long as a delivery may take. */
+static void check_reader(struct stdout_sink *s)
+{
+    struct error err;
+    char limit[32];
+    bool late = s->blocked && clock_mono(s->base.cfg.clock) >= reader_due(s);
+    if (!late)
+        return;
+    text_duration_show(s->base.cfg.timeout_ms, limit);
+    err_set(&err, ERR_UNAVAILABLE, "nobody has read standard output for %s", limit);
+    stop_here(s, SINK_DOWN, &err);
+}
+
+static size_t stdout_submit(struct sink *sk, struct delivery *const *d, size_t n)
+{
+    return line_queue_submit(&((struct stdout_sink *)sk)->lines, d, n);
+}
+
+static void stdout_drive(struct sink *sk)
+{
+    struct stdout_sink *s = (struct stdout_sink *)sk;
+    if (!s->lines.count)
+        return;
+    bool untouched = s->off == 0 && !s->blocked;
+    if (untouched) {
+        s->moved_at = clock_mono(sk->cfg.clock);
+        if (s->regular)
+            line_queue_leave_out_too_long(&s->lines);
+    }
+
+    if (write_on(s) != 0) {
+        write_failed(s);
+        return;
+    }
+    bool written = s->rest.n == 0 && s->off == s->lines.text.n;
+    if (written)
+        answer_all(s, SINK_DELIVERED, NULL);
+    else
+        check_reader(s);
+}
+
+static size_t stdout_fds(struct sink *sk, struct pollfd *out, size_t max)
+{
+    const struct stdout_sink *s = (const struct stdout_sink *)sk;
+    if (!s->blocked || !max)
+        return 0;
+    out[0] = (struct pollfd){STDOUT_FILENO, POLLOUT, 0};
+    return 1;
+}
+
+static int64_t stdout_deadline(struct sink *sk)
+{
+    const struct stdout_sink *s = (const struct stdout_sink *)sk;
+    if (!s->lines.count)
+        return CLOCK_NEVER;
+    if (s->blocked)
+        return reader_due(s);
+    return 0;
+}
+
+static void stdout_cancel(struct sink *sk)
+{
+    struct error err;
+    err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output took it");
+    stop_here((struct stdout_sink *)sk, SINK_CANCELLED, &err);
+}
+
+/* stdout_close does what it can for a line that is half out. */
+static void stdout_close(struct sink *sk)
+{
+    struct stdout_sink *s = (struct stdout_sink *)sk;
+    if (s->rest.n > 0)
+        (void)write_rest(s);
+    buf_release(&s->rest);
+    line_queue_release(&s->lines);
+    free(s);
+}
+
+static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
+{
+    struct stat st;
+    if (strcmp(cfg->url, "stdout:") != 0)
+        return err_set(err, ERR_CONFIG,
+                       "stdout: takes nothing after the colon; file:PATH writes to a file");
+    struct stdout_sink *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_nomem(err);
+    s->base = (struct sink){&stdout_ops, *cfg};
+    s->regular = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    buf_init(&s->rest, REST_MAX);
+    if (line_queue_init(&s->lines, &s->base) != 0) {
+        stdout_close(&s->base);
+        return err_nomem(err);
+    }
+    *ret = &s->base;
+    return 0;
+}
+
+const struct sink_ops stdout_ops = {
+    .scheme = "stdout",
+    .synopsis = "stdout:",
+    .help = "writes one line of JSON per event to standard output",
+    .caps = SINK_FAILSTOP,
+    .open = stdout_open,
+    .close = stdout_close,
+    .submit = stdout_submit,
+    .drive = stdout_drive,
+    .fds = stdout_fds,
+    .deadline = stdout_deadline,
+    .cancel = stdout_cancel,
+};
