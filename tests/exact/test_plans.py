@@ -108,7 +108,21 @@ class Plans(Exact):
 
 
 class Costs(Exact):
-    """Pages looked at, counted by the server."""
+    """Pages looked at, counted by the server. It is one of its own: a claim has to look at all that came since the oldest transaction
+    of the whole cluster began, whosever that is."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = servers.Postgres()
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.init()
+        self.reader = self.session()
 
     def claim(self, name, n=100):
         """claim gives how many pages a claim looks at, and settles it."""
