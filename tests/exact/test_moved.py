@@ -139,7 +139,7 @@ class Changed(Exact):
         writer.emit("b/1")
         pid = writer.do("SELECT pg_backend_pid()")[0][0]
         self.emit(1)
-        # Another may be named beside it: autovacuum, which is about to give way.
+        # Others may be named beside it, such as autovacuum: the test is not alone in its cluster.
         with self.assertRaisesRegex(psycopg2.Error, rf"is in use by (process \d+, )*process {pid}\b"): self.reader.claim("c")
         writer.do("COMMIT")
         self.assertEqual(len(self.taken()), 2)
