@@ -7,7 +7,7 @@ import sys
 import types
 
 import psycopg2
-from support import BIN, Case, PgCase, read_ndjson, wait_until
+from support import BIN, Case, PgCase, read_ndjson, thorough, wait_until
 
 FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
@@ -173,6 +173,7 @@ class Validate(PgCase):
         db.close()
         return []
 
+    @thorough("the case after it has two kinds")
     def test_every_kind_of_change_is_found(self):
         self.outbox("init")
         for change, undo, text in (
