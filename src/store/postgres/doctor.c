@@ -490,7 +490,7 @@ static int adopted(const struct look *l, struct error *err)
  * the outbox's owner. */
 static int strangers(const struct look *l, struct error *err)
 {
-    PGresult *r = pg_query(l->st, err, PG_STRANGERS_SQL, "s", l->st->schema);
+    PGresult *r = pg_strangers(l->st, err);
     if (!r)
         return -1;
     if (PQntuples(r) && pg_str(r, 0, 0))
