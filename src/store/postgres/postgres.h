@@ -8,7 +8,7 @@
  *   migrate.c    the tables, in numbered steps
  *   install.c    the functions and views (its header, as that of migrate.c, is migrate.h)
  *   validate.c   whether the outbox is what this program would make
- *   doctor.c     what can be wrong with the server or the outbox
+ *   doctor.c     what can be wrong with the outbox, and doctor_server.c with the server
  *   emit.c       inserting events and inbox rows
  *   turn.c       settling and claiming
  *   read.c       reading the events of a claim, and reading ahead
