@@ -126,6 +126,7 @@ static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req,
     return pg_query(st, err, sql, "s", req->table);
 }
 
+/* carry_out does what the request asks for, or says what it would do. */
 static PGresult *carry_out(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
     if (req->undo)

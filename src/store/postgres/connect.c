@@ -14,8 +14,8 @@ static void ignore_notice(void *ctx, const PGresult *r)
     (void)r;
 }
 
-/* Settings for our own statements, whatever those of the database or the role are. The plans must
- * not depend on statistics, which lag behind the tables of an outbox. */
+/* Settings for our own statements, whatever the database or the role has. Plans go by indexes,
+ * whatever the statistics say. */
 /* clang-format off */
 static const char settings_sql[] =
     "SET search_path = " PG_PATH ";"
@@ -47,6 +47,7 @@ static void watch_us(struct pg_store *st, PGconn *db)
     pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
 }
 
+/* set_tenant tells the database whom the session works for. */
 static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
 {
     const char *tenant = st->tenant;
@@ -145,8 +146,8 @@ static void disconnect(struct pg_store *st)
     st->told = false;
 }
 
-/* look_around finds out who answers. If it is another process than the one that greeted us, a pooler
- * stands between. */
+/* look_around finds out who answers. If it is another process than the one that greeted us, a
+ * pooler stands between. */
 static int look_around(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
@@ -160,6 +161,7 @@ static int look_around(struct pg_store *st, struct error *err)
     return st->pooled ? 0 : set_up(st, st->db, err);
 }
 
+/* reconnect makes the main connection and looks at what is there. */
 static int reconnect(struct pg_store *st, struct error *err)
 {
     st->db = dial(st, NULL, err);
@@ -202,8 +204,8 @@ void pg_reader_close(struct pg_store *st)
     st->silent = false;
 }
 
-/* same_server makes sure that what is read ahead comes from where the claims are made. A standby, or
- * a server that took over from another, may lack events, and they would be lost. */
+/* same_server makes sure that what is read ahead comes from where the claims are made. A standby,
+ * or a server that took over from another, may lack events, and they would be lost. */
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] =
@@ -257,9 +259,9 @@ static const char trouble_sql[] =
     "WHERE c.oid = '@schema@.event'::regclass";
 /* clang-format on */
 
-/* check_tenant checks that the role can be held to the tenant that the URL names: row-level security
- * applies to it, and it acts for no other tenant. It also notes whether this role may choose the ids
- * of its events. */
+/* check_tenant checks that the role can be held to the tenant that the URL names: row-level
+ * security applies to it, and it acts for no other tenant. It also notes whether this role may
+ * choose the ids of its events. */
 static int check_tenant(struct pg_store *st, struct error *err)
 {
     if (st->tenant && st->pooled)
@@ -328,6 +330,7 @@ static int check_home(struct pg_store *st, struct error *err)
         err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
+/* check is pg_check for somebody who has not seen the outbox before. */
 static int check(struct pg_store *st, struct error *err)
 {
     int64_t version;

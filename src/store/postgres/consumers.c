@@ -230,6 +230,7 @@ static int64_t extrapolate(const struct asked *n, int64_t head)
     return (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
+/* ask_behind counts what waits: exactly, if a look at STORE_PROBE_EVENTS of them is enough. */
 static int ask_behind(struct pg_store *st, const struct filter *f, struct consumer_info *c,
                       int64_t head, struct error *err)
 {
@@ -246,6 +247,7 @@ static int ask_behind(struct pg_store *st, const struct filter *f, struct consum
     return 0;
 }
 
+/* ask_inflight counts what claims have in hand, unless they are too many to look at. */
 static int ask_inflight(struct pg_store *st, const struct filter *f, struct consumer_info *c,
                         struct error *err)
 {

@@ -319,8 +319,8 @@ static int positions(const struct look *l, struct error *err)
     return 0;
 }
 
-/* consumer_locks looks for transactions that have had a consumer locked for long. Those who work for
- * a consumer lock it only for a moment. */
+/* consumer_locks looks for transactions that have had a consumer locked for long. Those who work
+ * for a consumer lock it only for a moment. */
 static int consumer_locks(const struct look *l, bool *fine, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, locks_sql, "");
@@ -439,8 +439,8 @@ static const char adopted_sql[] =
               "AND t.tgparentid = 0)";
 /* clang-format on */
 
-/* marked reports what keeps rows of adopted tables from being marked. That keeps no event from being
- * delivered, so only the doctor tells. */
+/* marked reports what keeps rows of adopted tables from being marked. That keeps no event from
+ * being delivered, so only the doctor tells. */
 static int marked(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, marked_sql, "");

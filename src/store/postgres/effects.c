@@ -58,6 +58,8 @@ enum tx_state pg_tx_state(struct store *base)
     }
 }
 
+/* pg_savepoint recognises by its SQLSTATE that a handler ended the transaction: the message may be
+ * in any language. */
 int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",

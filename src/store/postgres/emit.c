@@ -1,7 +1,7 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction.
  *
- * On our own connection ids are made here, and only grow: having the database make one and return it
- * costs half as much again as the event. On a connection of the application's the database makes
+ * On our own connection ids are made here, and only grow: having the database make one and return
+ * it costs half as much again as the event. On a connection of the application's the database makes
  * them. */
 #include <stdio.h>
 
@@ -87,8 +87,8 @@ static bool is_ascii(struct str s)
 }
 
 /* check_encoding refuses texts that the caller's connection would garble. The server takes what
- * comes through a connection to be in that connection's encoding. Ours is UTF-8; through another one
- * it would be stored as something else, without a word. */
+ * comes through a connection to be in that connection's encoding. Ours is UTF-8; through another
+ * one it would be stored as something else, without a word. */
 static int check_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
 {
     const char *name = "";
@@ -185,8 +185,8 @@ static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID
                     id);
 }
 
-/* allow_large has this transaction take a payload of more than EVENT_PAYLOAD_MAX, which the database
- * refuses otherwise. */
+/* allow_large has this transaction take a payload of more than EVENT_PAYLOAD_MAX, which the
+ * database refuses otherwise. */
 static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
 {
     char bytes[NUMBER_TEXT];

@@ -1,4 +1,5 @@
-/* event_row.c: events out of binary result rows. A drain spends most of its time on our side here. */
+/* event_row.c: events out of binary result rows. Of the time that a drain spends on our side, most
+ * is spent here. */
 #include "store/postgres/postgres.h"
 
 #define TEXTS 7                        /* columns of an event that are text of any length */
@@ -22,8 +23,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col)
     return be64(PQgetvalue(r, row, col));
 }
 
-/* time_ms returns a timestamp in milliseconds since 1970; 0 for NULL. The infinities become the ends
- * of the range. */
+/* time_ms returns a timestamp in milliseconds since 1970; 0 for NULL. The infinities become the
+ * ends of the range. */
 static int64_t time_ms(const PGresult *r, int row, int col)
 {
     if (PQgetlength(r, row, col) != 8)

@@ -141,6 +141,7 @@ static int excluded(const struct viewer *v, size_t i, const char *predicate, str
     return 0;
 }
 
+/* consumer_index finds a consumer by its name; v->n: it is not in the listing. */
 static size_t consumer_index(const struct viewer *v, const char *name)
 {
     size_t i = 0;
@@ -260,7 +261,7 @@ static int send_page(struct pg_store *st, const struct event_query *q, int64_t a
                    q->aggregate_id, (int64_t)PAGE);
 }
 
-/* read_page reads a whole page before the caller goes on, because the states need the connection. */
+/* read_page reads a whole page at once, because the states of its events need the connection. */
 static int read_page(struct pg_store *st, struct arena *a, struct event *page, size_t *ret_n,
                      struct error *err)
 {
@@ -307,6 +308,7 @@ static int show_event(struct listing *l, const struct event *ev, struct error *e
     return 0;
 }
 
+/* list_page shows the wanted events of the next page. */
 static int list_page(struct listing *l, struct error *err)
 {
     struct pg_store *st = l->v->st;

@@ -1,6 +1,6 @@
-/* install.c: functions and views. They are not migrations. What this program carries is put in place
- * whenever something else is there, which a fingerprint in table meta tells. What an earlier version
- * had and this one has not is dropped, so that no call has two functions to choose from. */
+/* install.c: functions and views. They are not migrations. What this program carries is put in
+ * place whenever something else is there, which a fingerprint in table meta tells. What an earlier
+ * version had and this one has not is dropped, so that no call has two functions to choose from. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.";
 static const char view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
 
-/* each_name appends the names behind every `mark` of a text to a list a,b,c, each with the prefix. */
+/* each_name appends the name behind every `mark` of a text, with the prefix, to a list a,b,c. */
 static void each_name(const char *text, const char *mark, const char *prefix, struct buf *to)
 {
     for (const char *p = text; (p = strstr(p, mark));) {
@@ -127,8 +127,8 @@ static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
 
 /* ---- one text ---- */
 
-/* add_make_way appends what drops the functions and views that a text makes. Views may depend on any
- * function, so for a function all views go; they are made last. */
+/* add_make_way appends what drops the functions and views that a text makes. Views may depend on
+ * any function, so for a function all views go; they are made last. */
 static void add_make_way(struct buf *sql, const char *text)
 {
     struct buf views, functions;
@@ -151,7 +151,7 @@ static void add_make_way(struct buf *sql, const char *text)
     buf_release(&views);
 }
 
-/* make_way drops what a text makes and cannot replace in place, because it has other columns now. */
+/* make_way drops what a text makes but cannot replace, because its columns are others now. */
 static int make_way(struct pg_store *st, const char *text, struct error *err)
 {
     struct buf sql;
@@ -196,8 +196,8 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
 /* ---- all of them ---- */
 
 /* add_finish appends what follows the functions: their search_paths and grants, and the record of
- * what is in place. With drop_strays, functions of earlier versions are dropped first, while nothing
- * has touched them. */
+ * what is in place. With drop_strays, functions of earlier versions are dropped first, while
+ * nothing has touched them. */
 static void add_finish(struct buf *b, bool drop_strays)
 {
     char ours[FINGERPRINT];

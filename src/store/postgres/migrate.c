@@ -3,7 +3,8 @@
  * Producers and workers may be at work while an outbox is brought up to date. ALTER TABLE needs a
  * lock that nobody else may share, and whoever comes while it waits for that lock waits behind it:
  * one long transaction would stop everybody. So each lock is waited for no longer than LOCK_WAIT,
- * that of the events last. If the locks cannot be had, everything is undone and tried again later. */
+ * that of the events last. If the locks cannot be had, everything is undone, and tried again
+ * later. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -140,8 +141,8 @@ static const char path_back_sql[] =
 
 /* clang-format on */
 
-/* step runs one migration. What stands before its mark `-- @locked@` takes time, and runs before the
- * tables are locked. at_work: there may be others at work, so lock them out. */
+/* step runs one migration. What stands before its mark `-- @locked@` takes time, and runs before
+ * the tables are locked. at_work: there may be others at work, so lock them out. */
 static int step(struct pg_store *st, const char *sql, bool at_work, struct error *err)
 {
     static const char mark[] = "-- @locked@\n";
@@ -219,7 +220,8 @@ static int become_owner(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* wanted says whether there is anything to do. */
+/* wanted says whether there is anything to do. Functions of a newer program are replaced only on
+ * request. */
 static bool wanted(const struct migrating *m)
 {
     if (m->from < PG_SCHEMA_VERSION)
@@ -229,6 +231,7 @@ static bool wanted(const struct migrating *m)
     return m->functions == FUNCTIONS_OLDER;
 }
 
+/* bring_up makes an outbox, or changes one step by step to the version that we know. */
 static int bring_up(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -344,13 +347,14 @@ static bool made_by_another(const struct migrating *m)
     return read_version(m->st, &there, NULL) == 0 && there > 0;
 }
 
+/* now_ms goes by the machine's own clock: this waits for real transactions. */
 static int64_t now_ms(void)
 {
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* persist tries until it is done, or cannot be done, or has taken too long. Producers get on between
- * the attempts. */
+/* persist tries until it is done, or cannot be done, or has taken too long. Producers get on
+ * between the attempts. */
 static int persist(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;
@@ -415,8 +419,8 @@ static int validate_constraint(struct pg_store *st, const char *text, struct err
 }
 
 /* check_old_rows validates constraints that were added as NOT VALID. Those hold for new rows from
- * the start; whether they hold for older ones is checked now, which keeps nobody waiting. If they do
- * not, they stay as they are: nothing is wrong with the outbox. */
+ * the start; whether they hold for older ones is checked now, which keeps nobody waiting. If they
+ * do not, they stay as they are: nothing is wrong with the outbox. */
 static int check_old_rows(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -445,6 +449,7 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- for other tools ---- */
 
+/* add_text appends an expanded text. */
 static void add_text(const struct pg_store *st, const char *sql, struct buf *to)
 {
     char *text = pg_expand(st, sql);

@@ -8,7 +8,7 @@
 struct pg_store;
 struct buf;
 
-/* pg_install makes everything from version `from` on in st's schema, inside the open transaction. */
+/* pg_install makes everything after version `from` in st's schema, inside the open transaction. */
 int pg_install(struct pg_store *st, int64_t from, struct error *err);
 
 /* pg_functions_install puts functions and views in place, inside the open transaction.

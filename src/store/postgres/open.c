@@ -36,6 +36,7 @@ void pg_close(struct store *base)
     free(st);
 }
 
+/* store_new allocates a handle with its defaults; NULL: out of memory. */
 static struct pg_store *store_new(const struct store_options *opt)
 {
     struct pg_store *st = calloc(1, sizeof *st);
@@ -118,6 +119,7 @@ static int copy_settings(struct pg_store *st, const struct pg_store *from)
     return 0;
 }
 
+/* pg_dup opens another handle on the same outbox, with a connection of its own. */
 static int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
@@ -135,6 +137,7 @@ static int pg_dup(struct store *base, struct store **ret, struct error *err)
 
 #define BEGIN "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
+/* begin opens a transaction with the commands in text. */
 static int begin(struct pg_store *st, const char *text, struct error *err)
 {
     if (st->in_tx)

@@ -42,8 +42,8 @@
 /* PG_PATH is the search_path of our own statements: names without a schema are the server's own. */
 #define PG_PATH "pg_catalog, pg_temp"
 
-/* PG_NAMED opens a statement that writes every name with its schema, so that it needs no search_path
- * (statement.c). A function whose body has the mark is given none (install.c). */
+/* PG_NAMED opens a statement that writes every name with its schema, so that it needs no
+ * search_path (statement.c). A function whose body has the mark is given none (install.c). */
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
@@ -51,8 +51,8 @@
  * while the first one settles and claims. */
 enum pg_link { PG_MAIN, PG_READER, PG_LINKS };
 
-/* Whether the main connection sleeps: holding the lock that makes producers ring, or beside somebody
- * who holds it. */
+/* Whether the main connection sleeps: holding the lock that makes producers ring, or beside
+ * somebody who holds it. */
 enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
 /* A window is where events are: committed between two snapshots (as text), with a seq in
@@ -72,9 +72,9 @@ struct pg_chunk {
 };
 
 /* What is being read ahead: events that the next claims are likely to take. The server reads them
- * while this side delivers and makes its turn. Reading claims nothing. Events do not change, and the
- * claim checks that the lane still stands where it did. One chunk may be ready and the next one on
- * its way. */
+ * while this side delivers and makes its turn. Reading claims nothing. Events do not change, and
+ * the claim checks that the lane still stands where it did. One chunk may be ready and the next one
+ * on its way. */
 struct pg_ahead {
     bool ready, sent;
     char consumer[STORE_NAME_MAX + 1];
@@ -172,9 +172,9 @@ static inline struct pg_store *pg_of(struct store *st)
 
 /* ---- url.c ---- */
 
-/* pg_url_read fills in what a URL says: conninfo, shown, schema, quoted, literal, tenant, answer_ms.
- * st->schema must be set, and counts if the URL names none. ERR_CONFIG: the URL is wrong, which
- * libpq has checked as well; the message never quotes a password. Does not connect. */
+/* pg_url_read fills in what a URL says: conninfo, shown, schema, quoted, literal, tenant,
+ * answer_ms. st->schema must be set, and counts if the URL names none. ERR_CONFIG: the URL is
+ * wrong, which libpq has checked as well; the message never quotes a password. Does not connect. */
 int pg_url_read(struct pg_store *st, const char *url, struct error *err);
 
 /* ---- connect.c ---- */
@@ -187,8 +187,8 @@ int pg_ready(struct pg_store *st, struct error *err);
 int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
 /* pg_check looks whether the outbox there is one to work with, and puts right what a restore left
- * wrong. ERR_NOTOURS: there is none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not fit
- * the role. */
+ * wrong. ERR_NOTOURS: there is none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not
+ * fit the role. */
 int pg_check(struct pg_store *st, struct error *err);
 
 /* ---- open.c ---- */
@@ -257,8 +257,8 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
 void pg_stop(struct pg_store *st, enum pg_link link);
 
-/* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL, and
- * also if there is no room, and then clears *ok. */
+/* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL,
+ * and also if there is no room, and then clears *ok. */
 int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
@@ -309,8 +309,8 @@ int pg_read_window(struct pg_store *st, const struct claim_request *req, int lan
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
-/* pg_ahead_start asks for what follows w. pg_ahead_fill reads what was asked for, and asks for more.
- * pg_ahead_take hands it over, by exchanging the arenas, if it is what the request may want.
+/* pg_ahead_start asks for what follows w. pg_ahead_fill reads what was asked for, and asks for
+ * more. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request may want.
  * pg_ahead_forget drops all of it. */
 void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
                     const struct pg_window *w);

@@ -85,6 +85,7 @@ static int fail_without_outbox(const struct pg_store *st, enum fate fate, const 
                     st->shown, st->quoted, said);
 }
 
+/* fail_as is what an error of the server with a SQLSTATE becomes. */
 static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
 {
     struct meaning m = meaning_of(state);
@@ -193,6 +194,7 @@ static bool wait_for(const struct pg_store *st, PGconn *db)
     return true;
 }
 
+/* next_result is PQgetResult with the limit. */
 static PGresult *next_result(struct pg_store *st, PGconn *db)
 {
     if (!wait_for(st, db)) {
@@ -295,8 +297,8 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
 }
 
 /* pg_expand doubles the single quotes of the schema's name inside a literal. A literal begins and
- * ends with a single quote, so the two that stand for one inside it make no difference. In a comment
- * quotes mean nothing. */
+ * ends with a single quote, so the two that stand for one inside it make no difference. In a
+ * comment quotes mean nothing. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
@@ -382,9 +384,9 @@ static void collect(struct params *p, const char *fmt, va_list ap)
 /* Our statements write most names without a schema, and mean the server's own. If the search_path
  * were somebody else's, whoever may create things there could have them run in place of the
  * server's, with our rights. On a connection of our own, set_up in connect.c sees to that. In a
- * transaction that we share with the application the path is changed for the statement and put back.
- * Behind a pooler each statement brings its path along. A statement that begins with PG_NAMED needs
- * none of this. */
+ * transaction that we share with the application the path is changed for the statement and put
+ * back. Behind a pooler each statement brings its path along. A statement that begins with PG_NAMED
+ * needs none of this. */
 enum path { PATH_IS_OURS, PATH_CHANGED, PATH_SENT_ALONG };
 
 #define SET_PATH "pg_catalog.set_config('search_path', '" PG_PATH "', true)"
@@ -401,6 +403,7 @@ static enum path path_for(const struct pg_store *st, enum pg_link link, const ch
     return PATH_IS_OURS;
 }
 
+/* change_path sets our search_path for a statement, and notes the application's. */
 static int change_path(struct pg_store *st, struct error *err)
 {
     pg_clear_results(st->db);
@@ -438,6 +441,7 @@ static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
     return link == PG_MAIN ? st->db : st->reader;
 }
 
+/* link_ready connects one of our connections if need be. */
 static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
 {
     if (link == PG_READER)
@@ -447,8 +451,8 @@ static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
     return pg_speak_utf8(st, err);
 }
 
-/* prepare prepares a statement on the connection, once, and writes its name there. The name is "" if
- * prepared statements cannot be relied on. */
+/* prepare prepares a statement on the connection, once, and writes its name there. The name is ""
+ * if prepared statements cannot be relied on. */
 static int prepare(struct pg_store *st, enum pg_link link, struct pg_cached *c,
                    char name[STATEMENT_NAME], struct error *err)
 {
@@ -530,6 +534,7 @@ static PGresult *take(struct pg_store *st, PGconn *db, PGresult *r, struct error
     return NULL;
 }
 
+/* run sends a statement and waits for its rows. */
 static PGresult *run(struct pg_store *st, const char *sql, const struct params *p,
                      struct error *err)
 {
@@ -654,6 +659,7 @@ int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct e
     return result;
 }
 
+/* row_size counts the bytes of a row; 0 if the result has none. */
 static size_t row_size(const PGresult *r)
 {
     size_t bytes = 0;
@@ -664,6 +670,7 @@ static size_t row_size(const PGresult *r)
     return bytes;
 }
 
+/* cancel has the server stop, and discards what it has sent. */
 static void cancel(struct pg_store *st, PGconn *db)
 {
     char why[256];

@@ -109,6 +109,7 @@ static int find_query(const char *url, const char **ret, struct error *err)
     return 0;
 }
 
+/* copy_of copies the content of b; NULL if anything was lost. */
 static char *copy_of(struct buf *b)
 {
     const char *text = buf_cstr(b);
@@ -246,6 +247,7 @@ static char *name_store(const PQconninfoOption *opts)
     return strdup(text);
 }
 
+/* read_conninfo has libpq parse its part, and names the store. */
 static int read_conninfo(struct pg_store *st, struct error *err)
 {
     char *why = NULL;
@@ -288,6 +290,7 @@ static void add_doubled(struct buf *b, const char *text, char quote)
     }
 }
 
+/* quote_schema makes the two forms of the schema's name that statements are written with. */
 static int quote_schema(struct pg_store *st, struct error *err)
 {
     if (!usable_name(st->schema))

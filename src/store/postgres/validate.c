@@ -27,6 +27,7 @@ static bool is_kind(const PGresult *r, int row, const char *kind)
     return strcmp(kind_of(r, row), kind) == 0;
 }
 
+/* describe describes the outbox of a handle. */
 static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct error *err)
 {
     PGresult *r = pg_query(st, err, "SELECT set_config('search_path', $1 || ', pg_temp', true)",
@@ -61,6 +62,7 @@ static bool harmless(const char *kind)
     return false;
 }
 
+/* report reports a difference. */
 static void report(const PGresult *r, int row, enum difference d, finding_visit *visit, void *ctx)
 {
     char text[300];
@@ -150,6 +152,7 @@ static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
     return strcmp(name_of(a, i), name_of(b, j));
 }
 
+/* compare goes through both descriptions, which are in the same order, side by side. */
 static void compare(const PGresult *there, const PGresult *ours, finding_visit *visit, void *ctx)
 {
     int i = 0;
