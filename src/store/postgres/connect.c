@@ -238,7 +238,7 @@ int pg_reader_ready(struct pg_store *st, struct error *err)
     if (set_up(st, st->reader, err) == 0 && same_server(st))
         return 0;
     pg_reader_close(st);
-    return err_set(err, ERR_UNAVAILABLE, "%s: the second connection came to another server",
+    return err_set(err, ERR_UNAVAILABLE, "%s: the second connection reached another server",
                    st->shown);
 }
 
@@ -284,8 +284,8 @@ static int check_tenant(struct pg_store *st, struct error *err)
                           st->shown, st->tenant, role);
     else if (st->tenant && (!acts_for || strcmp(acts_for, st->tenant) != 0))
         result = err_fate(err, ERR_CONFIG, FATE_FATAL, 0,
-                          "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another; "
-                          "connect as another role",
+                          "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another "
+                          "tenant; connect as another role",
                           st->shown, st->tenant, role);
     PQclear(r);
     return result;

@@ -53,7 +53,7 @@ static const struct part {
     const char *name, *advice;
     enum finding_level level;
 } parts[] = {{"consumer", "`outbox grant consumer ROLE`", FINDING_PROBLEM},
-             {"operator", "`outbox grant operator ROLE`, if it shall trim", FINDING_NOTE}};
+             {"operator", "`outbox grant operator ROLE`, if it is to trim", FINDING_NOTE}};
 
 /* check_usage finds out whether the role may use the schema at all, and reports if not. */
 static int check_usage(const struct look *l, bool *ret, struct error *err)
@@ -151,7 +151,7 @@ static int say_doorbell(const struct look *l, const PGresult *r)
     int64_t used = pg_int(r, 0, 4);
     if (standby)
         return pg_say(l, FINDING_WARNING, "doorbell", "connect to the primary",
-                      "nobody can be woken on a standby");
+                      "relays cannot be woken on a standby");
     if (!works && off)
         return pg_say(l, FINDING_NOTE, "doorbell", "reset the setting outbox.doorbell",
                       "switched off by the setting outbox.doorbell: relays poll");
@@ -305,8 +305,8 @@ static int positions(const struct look *l, struct error *err)
         char advice[200];
         const char *name = PQgetvalue(r, i, 0);
         snprintf(advice, sizeof advice,
-                 "restore the table, or run `outbox consumers remove %.63s` and start it anew, "
-                 "where you want it to",
+                 "restore the table, or run `outbox consumers remove %.63s` and start it anew "
+                 "where you want it",
                  name);
         pg_say(l, FINDING_PROBLEM, "position", advice,
                "consumer \"%s\" has lost its place, and gets nothing: %s of its %s rows in table "
@@ -351,8 +351,8 @@ static int bell_locks(const struct look *l, bool *fine, struct error *err)
     if (who) {
         *fine = false;
         pg_say(l, FINDING_WARNING, "lock", "end that session, and ask its role why",
-               "a lock of the doorbell is held by one who has no business with it, and relays look "
-               "every second instead of being woken: %s",
+               "a lock of the doorbell is held by somebody who has no business with it, so relays "
+               "look every second instead of being woken: %s",
                who);
     }
     PQclear(r);
@@ -402,7 +402,7 @@ static int restored(const struct look *l, struct error *err)
     if (sequence)
         pg_say(l, FINDING_WARNING, "restore",
                "run `outbox status` as the outbox's owner: it puts the sequence right",
-               "%s: consumers go on, and read more than they would have to", sequence);
+               "%s: consumers go on, but read more than they need to", sequence);
     if (*trouble)
         pg_say(l, FINDING_PROBLEM, "restore",
                "run `outbox status` as the outbox's owner: it makes it right; some events may be "
@@ -448,8 +448,8 @@ static int marked(const struct look *l, struct error *err)
         return -1;
     for (int i = 0; i < PQntuples(r); i++)
         pg_say(l, FINDING_PROBLEM, "marked",
-               "put that right; or `outbox adopt TABLE --drop-mark`, and stop what delivered them "
-               "before",
+               "put that right; or run `outbox adopt TABLE --drop-mark`, and stop what delivered "
+               "these rows before",
                "rows of table %s are not marked, though consumer %s has had them, since %s: %s",
                PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), PQgetvalue(r, i, 3), PQgetvalue(r, i, 2));
     PQclear(r);
@@ -500,7 +500,7 @@ static int run(const struct look *l, const struct check *c, struct error *err)
                 *err = why;
             return -1;
         }
-        pg_say(l, FINDING_WARNING, c->name, NULL, "cannot be looked at: %s", why.text);
+        pg_say(l, FINDING_WARNING, c->name, NULL, "could not be checked: %s", why.text);
     }
     return 0;
 }

@@ -376,10 +376,11 @@ static int persist(struct migrating *m, struct error *err)
             return -1;
         }
         if (spent + pause > patience)
-            return err_fate(err, ERR_BUSY, FATE_RETRY, 0,
-                            "%s: the outbox was in use by a long transaction all the time; nothing "
-                            "was changed: end that (see `outbox doctor`), and try again",
-                            m->st->shown);
+            return err_fate(
+                err, ERR_BUSY, FATE_RETRY, 0,
+                "%s: a long transaction had the outbox in use all the time; nothing was "
+                "changed: end it (see `outbox doctor`), and try again",
+                m->st->shown);
         if (spent - told >= TELL_EVERY_MS) {
             tell(m, patience - spent);
             told = spent;

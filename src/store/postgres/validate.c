@@ -46,7 +46,7 @@ enum difference { EXTRA, MISSING, CHANGED };
 static const struct {
     const char *name, *text, *advice;
 } differences[] = {
-    [EXTRA] = {"extra", "is not of this program's making", "drop it, unless you know better"},
+    [EXTRA] = {"extra", "was not made by this program", "drop it, unless you know better"},
     [MISSING] = {"missing", "is missing", "put in place what `outbox migrate gen` has for it"},
     [CHANGED] = {"changed", "is not as this program makes it",
                  "put in place what `outbox migrate gen` has for it"},
@@ -88,7 +88,7 @@ static void report_shadow(const PGresult *r, int row, finding_visit *visit, void
         .level = FINDING_PROBLEM,
         .name = differences[EXTRA].name,
         .text = text,
-        .advice = "drop it: it is of an earlier version, or belongs into a schema of your own"};
+        .advice = "drop it: it is of an earlier version, or belongs in a schema of your own"};
     visit(ctx, &f);
 }
 
