@@ -1,8 +1,8 @@
-/* bare_drain DB OUT CONSUMER [--no-position]: the ceiling for a relay that drains to a file. Reads
- * outbox_event in batches of 1,000, writes the lines a relay would write, syncs them, and records
- * the position in a transaction; with none of our code, no leases, no retries and no second reader
- * in mind. Without the position it could not be started again: that variant says what the commit
- * costs. */
+/* bare_drain DB OUT CONSUMER [--no-position]: the ceiling for a relay that drains to a file. It
+ * reads outbox_event in batches of 1,000, writes the lines that a relay would write, syncs them,
+ * and records the position in a transaction; with none of our code, no leases, no retries, and no
+ * other reader in mind. Without the position it could not resume: that variant shows what the
+ * commit costs. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -81,16 +81,21 @@ static void add_string(struct out *o, sqlite3_stmt *q, int col)
     o->n += (size_t)(to - start);
 }
 
-/* add_json copies JSON text onto one line: outside of strings, where line ends cannot be, they are
- * only white space. */
+/* add_json copies JSON text onto one line: line ends cannot be in strings, and elsewhere they are
+ * white space. */
 static void add_json(struct out *o, sqlite3_stmt *q, int col, const char *absent)
 {
     const char *p = (const char *)sqlite3_column_text(q, col);
-    size_t n = p ? (size_t)sqlite3_column_bytes(q, col) : strlen(absent), at = o->n;
-    add(o, p ? p : absent, n);
-    for (char *e; (e = memchr(o->p + at, '\n', o->n - at)) != NULL;)
+    if (!p) {
+        add(o, absent, strlen(absent));
+        return;
+    }
+    size_t at = o->n;
+    add(o, p, (size_t)sqlite3_column_bytes(q, col));
+    char *e;
+    while ((e = memchr(o->p + at, '\n', o->n - at)))
         *e = ' ';
-    for (char *e; (e = memchr(o->p + at, '\r', o->n - at)) != NULL;)
+    while ((e = memchr(o->p + at, '\r', o->n - at)))
         *e = ' ';
 }
 
@@ -197,8 +202,8 @@ int main(int argc, char **argv)
     sqlite3_finalize(insert);
     sqlite3_stmt *q = bench_prepare(
         db, "SELECT seq, id, type, aggregate_type, aggregate_id, version, payload, headers, "
-            "tenant, created_at, "
-            "not_before FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
+            "tenant, created_at, not_before "
+            "FROM outbox_event WHERE seq > ? ORDER BY seq LIMIT 1000");
     sqlite3_stmt *update = bench_prepare(
         db, "UPDATE bench_position SET position = ? WHERE consumer = ?");
     sqlite3_bind_text(update, 2, consumer, -1, SQLITE_STATIC);

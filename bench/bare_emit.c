@@ -55,10 +55,12 @@ int main(int argc, char **argv)
     sqlite3 *db = bench_open(o.db);
     if (!same)
         bench_sql(db, plain_table);
-    sqlite3_stmt *q = bench_prepare(db, same ? "INSERT INTO outbox_event " COLUMNS VALUES
-                                             : "INSERT INTO bench_event " COLUMNS VALUES);
-    sqlite3_stmt *begin = bench_prepare(db, "BEGIN IMMEDIATE"),
-                 *commit = bench_prepare(db, "COMMIT");
+    const char *insert = "INSERT INTO bench_event " COLUMNS VALUES;
+    if (same)
+        insert = "INSERT INTO outbox_event " COLUMNS VALUES;
+    sqlite3_stmt *q = bench_prepare(db, insert);
+    sqlite3_stmt *begin = bench_prepare(db, "BEGIN IMMEDIATE");
+    sqlite3_stmt *commit = bench_prepare(db, "COMMIT");
     char *payload = malloc(o.payload + 64);
     if (!payload)
         bench_die("out of memory");
@@ -67,7 +69,8 @@ int main(int argc, char **argv)
         int64_t from = bench_now();
         if (o.per_tx)
             bench_step(db, begin);
-        for (size_t k = 0; i < o.n && k < (o.per_tx ? o.per_tx : 1); k++, i++) {
+        size_t end = i + (o.per_tx ? o.per_tx : 1);
+        for (; i < o.n && i < end; i++) {
             bench_payload(&o, i, payload);
             insert_event(db, q, &o, i, payload);
         }

@@ -4,6 +4,7 @@
  *
  *   bare_post URL N IN_FLIGHT PAYLOAD */
 #include <curl/curl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,12 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *loop, void *
 {
     struct loop *l = loop;
     struct epoll_event ev = {.data.fd = fd};
-    (void)easy, (void)unused;
-    if (what == CURL_POLL_REMOVE)
-        return epoll_ctl(l->epfd, EPOLL_CTL_DEL, fd, NULL), 0;
+    (void)easy;
+    (void)unused;
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(l->epfd, EPOLL_CTL_DEL, fd, NULL);
+        return 0;
+    }
     if (what & CURL_POLL_IN)
         ev.events |= EPOLLIN;
     if (what & CURL_POLL_OUT)
@@ -43,7 +47,9 @@ static int set_timer(CURLM *multi, long ms, void *loop)
 
 static size_t ignore(char *p, size_t size, size_t n, void *ctx)
 {
-    (void)p, (void)size, (void)ctx;
+    (void)p;
+    (void)size;
+    (void)ctx;
     return n;
 }
 
@@ -94,21 +100,37 @@ static void collect(struct loop *l)
     }
 }
 
+/* wanted returns how long to wait at most, in milliseconds. */
+static int wanted(const struct loop *l)
+{
+    bool soon = l->timer >= 0 && l->timer <= 1000;
+    return soon ? (int)l->timer : 1000;
+}
+
+/* select_of translates what epoll saw into curl's words. */
+static int select_of(uint32_t events)
+{
+    int what = 0;
+    if (events & EPOLLIN)
+        what |= CURL_CSELECT_IN;
+    if (events & EPOLLOUT)
+        what |= CURL_CSELECT_OUT;
+    if (events & (EPOLLERR | EPOLLHUP))
+        what |= CURL_CSELECT_ERR;
+    return what;
+}
+
 static void turn(struct loop *l)
 {
     struct epoll_event evs[256];
-    int running,
-        n = epoll_wait(l->epfd, evs, 256, l->timer < 0 || l->timer > 1000 ? 1000 : (int)l->timer);
+    int running;
+    int n = epoll_wait(l->epfd, evs, 256, wanted(l));
     if (n == 0 || l->timer == 0) {
         l->timer = -1;
         curl_multi_socket_action(l->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
-    for (int i = 0; i < n; i++) {
-        int what = (evs[i].events & EPOLLIN ? CURL_CSELECT_IN : 0) |
-                   (evs[i].events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                   (evs[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
-        curl_multi_socket_action(l->multi, evs[i].data.fd, what, &running);
-    }
+    for (int i = 0; i < n; i++)
+        curl_multi_socket_action(l->multi, evs[i].data.fd, select_of(evs[i].events), &running);
     collect(l);
 }
 

@@ -1,6 +1,7 @@
 #include "bench.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,9 @@ void bench_options(struct bench_options *o, int argc, char **argv)
         default: exit(64);
         }
     }
-    if (!o->db || optind != argc || o->keys == 0 || o->n == 0 || o->producers == 0)
+    bool complete = o->db && optind == argc;
+    bool sensible = o->keys > 0 && o->n > 0 && o->producers > 0;
+    if (!complete || !sensible)
         bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE] "
                   "[-j PRODUCERS]",
                   argv[0]);
@@ -60,7 +63,8 @@ void bench_payload(const struct bench_options *o, size_t i, char *p)
 
 const char *bench_type(const struct bench_options *o, size_t i)
 {
-    return o->rare && i % o->rare == 0 ? "order.rare" : "order.changed";
+    bool rare = o->rare && i % o->rare == 0;
+    return rare ? "order.rare" : "order.changed";
 }
 
 sqlite3 *bench_open(const char *path)
@@ -131,8 +135,8 @@ void bench_report(struct bench_timing *t, size_t events)
     double seconds = (double)(bench_now() - t->started) / 1e9;
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
-    printf("{\"events\":%zu,\"seconds\":%.6f,\"cpu\":%.6f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_"
-           "us\":%.1f}\n",
+    printf("{\"events\":%zu,\"seconds\":%.6f,\"cpu\":%.6f,"
+           "\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}\n",
            events, seconds, seconds_of(use.ru_utime) + seconds_of(use.ru_stime),
            (double)bench_quantile(t->ns, t->n, 0.5) / 1e3,
            (double)bench_quantile(t->ns, t->n, 0.99) / 1e3,

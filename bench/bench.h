@@ -1,5 +1,5 @@
-/* bench.h: what the programs in this folder share. They print one line of JSON; bench/run makes
- * sense of it. */
+/* bench.h: what the programs in this folder share. Each prints one line of JSON, which bench/run
+ * reads. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the emitting programs do, from their command line. */
+/* The command line of the emitting programs. */
 struct bench_options {
     const char *db;
     const char *mode;
@@ -15,7 +15,7 @@ struct bench_options {
     size_t per_tx;  /* events in a transaction; 0: each commits by itself, without BEGIN */
     size_t payload; /* bytes */
     size_t keys;
-    size_t rare; /* every so many events one is of the type order.rare; 0: none */
+    size_t rare; /* one in so many events has the type order.rare; 0: none */
     size_t producers;
 };
 
@@ -26,28 +26,43 @@ struct bench_timing {
     size_t n;
 };
 
+/* bench_die prints a message and ends the program. */
 _Noreturn void bench_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-int64_t bench_now(void); /* monotonic ns, the same clock in every process */
 
-/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`; ends
- * the program if it cannot. */
+/* bench_now returns monotonic nanoseconds, of the same clock in every process. */
+int64_t bench_now(void);
+
+/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`, and
+ * ends the program if it cannot. */
 void bench_options(struct bench_options *o, int argc, char **argv);
-/* bench_payload makes the JSON text of event i, o->payload bytes and a NUL, at p; it takes 64 at
- * least. */
+
+/* bench_payload writes the JSON text of event i at p: o->payload bytes, but 64 at least, and a
+ * NUL. */
 void bench_payload(const struct bench_options *o, size_t i, char *p);
+
+/* bench_type returns the type of event i. */
 const char *bench_type(const struct bench_options *o, size_t i);
 
 /* bench_open connects as the library does: synchronous = FULL, the journal as it is in the file. */
 sqlite3 *bench_open(const char *path);
+
+/* bench_sql, bench_prepare and bench_step end the program if they fail. */
 void bench_sql(sqlite3 *db, const char *sql);
 sqlite3_stmt *bench_prepare(sqlite3 *db, const char *sql);
-void bench_step(sqlite3 *db, sqlite3_stmt *q); /* to the end, and resets */
 
+/* bench_step runs a statement without rows, and resets it. */
+void bench_step(sqlite3 *db, sqlite3_stmt *q);
+
+/* bench_start starts the time, with room for max transactions. */
 void bench_start(struct bench_timing *t, size_t max);
+
+/* bench_lap notes how long a transaction that began at `from` took. */
 void bench_lap(struct bench_timing *t, int64_t from);
-/* bench_report prints `events` and the timings, and frees them. */
+
+/* bench_report prints the number of events and the timings, and frees them. */
 void bench_report(struct bench_timing *t, size_t events);
-/* bench_quantile sorts ns; q of 0 to 1. */
+
+/* bench_quantile returns the quantile q (0 to 1) of n times, which it sorts. */
 int64_t bench_quantile(int64_t *ns, size_t n, double q);
 
 #endif

@@ -114,7 +114,7 @@ static void add_row(struct out *o, const struct row *r)
     add(o, "\r\n", 2);
 }
 
-/* send_all: Redis takes commands whether or not we read its answers, so this cannot get stuck. */
+/* send_all cannot get stuck: Redis takes commands whether or not we read its answers. */
 static void send_all(struct out *o)
 {
     for (size_t at = 0; at < o->n;) {
@@ -126,7 +126,7 @@ static void send_all(struct out *o)
     o->n = 0;
 }
 
-/* take_answers waits for n ids: two lines each. What comes beyond them is of the next batch. */
+/* take_answers waits for n ids, two lines each. Lines beyond those belong to the next batch. */
 static void take_answers(struct out *o, int n)
 {
     char chunk[65536];
@@ -242,13 +242,13 @@ static size_t drain_queue(const char *url, struct out *o, struct bench_timing *t
     if (!list)
         bench_die("out of memory");
     pg_prepare(db, "claim",
-               "WITH next AS MATERIALIZED (SELECT q.seq FROM bench_queue q WHERE q.status = "
-               "'pending' ORDER BY q.seq LIMIT "
-               "1000 FOR UPDATE SKIP LOCKED) UPDATE bench_queue SET status = 'processing', "
-               "locked_until = now() + interval "
-               "'30 s' FROM next WHERE bench_queue.seq = next.seq RETURNING bench_queue.seq, id, "
-               "type, aggregate_type, "
-               "aggregate_id, version, payload, created_at");
+               "WITH next AS MATERIALIZED ("
+               "SELECT q.seq FROM bench_queue q WHERE q.status = 'pending' ORDER BY q.seq "
+               "LIMIT 1000 FOR UPDATE SKIP LOCKED) "
+               "UPDATE bench_queue SET status = 'processing', "
+               "locked_until = now() + interval '30 s' FROM next WHERE bench_queue.seq = next.seq "
+               "RETURNING bench_queue.seq, id, type, aggregate_type, aggregate_id, version, "
+               "payload, created_at");
     pg_prepare(db, "done",
                "UPDATE bench_queue SET status = 'done', locked_until = NULL WHERE seq = ANY "
                "($1::bigint[])");
@@ -338,9 +338,13 @@ int main(int argc, char **argv)
     if (argc != 5)
         bench_die("usage: %s postgres|sqlite|skip-locked SOURCE SOCKET STREAM", argv[0]);
     out_open(&o, argv[3], argv[4]);
-    size_t events = strcmp(argv[1], "sqlite") == 0     ? drain_sqlite(argv[2], &o, &t)
-                    : strcmp(argv[1], "postgres") == 0 ? drain_postgres(argv[2], &o, &t)
-                                                       : drain_queue(argv[2], &o, &t);
+    size_t events;
+    if (strcmp(argv[1], "sqlite") == 0)
+        events = drain_sqlite(argv[2], &o, &t);
+    else if (strcmp(argv[1], "postgres") == 0)
+        events = drain_postgres(argv[2], &o, &t);
+    else
+        events = drain_queue(argv[2], &o, &t);
     bench_report(&t, events);
     return 0;
 }

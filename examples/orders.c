@@ -3,9 +3,9 @@
  *     orders DATABASE [COUNT [RATE]]
  *
  * It places and pays COUNT orders (0: until SIGINT or SIGTERM), RATE per second (0: as fast as it
- * can). Each change of the orders table and the event about it are one transaction, so either both
- * are there or neither. Every seventh order is rolled back on purpose: nobody will ever hear of it.
- * At the end it prints what it did, as one line of JSON. */
+ * can). Each change of the orders table and the event about it are one transaction, so both exist
+ * or neither does. Every seventh order is rolled back on purpose: nobody will ever hear of it. At
+ * the end it prints what it did as one line of JSON. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,8 +48,7 @@ static void sql(struct shop *shop, const char *text)
         die(text, sqlite3_errmsg(shop->db));
 }
 
-/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents, as
- * far as used. */
+/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents. */
 static void change(struct shop *shop, const char *text, const struct order *o)
 {
     sqlite3_stmt *stmt;
@@ -63,7 +62,7 @@ static void change(struct shop *shop, const char *text, const struct order *o)
     sqlite3_finalize(stmt);
 }
 
-/* tell emits an event about an order, as part of the transaction that is open. */
+/* tell emits an event about an order, in the transaction that is open. */
 static void tell(struct shop *shop, const char *type, const struct order *o)
 {
     char id[24], payload[160];
@@ -82,15 +81,19 @@ static void tell(struct shop *shop, const char *type, const struct order *o)
         die("emit", err.text);
 }
 
-/* place writes the order and its event together, or, if the customer changes their mind,
- * neither. */
+/* place writes the order and its event together, or neither if the customer has second thoughts. */
 static void place(struct shop *shop, const struct order *o, int keep)
 {
     sql(shop, "BEGIN IMMEDIATE");
     change(shop, "INSERT INTO orders VALUES (?1, ?2, ?3, 'created')", o);
     tell(shop, "order.created", o);
-    sql(shop, keep ? "COMMIT" : "ROLLBACK");
-    *(keep ? &shop->committed : &shop->rolled_back) += 1;
+    if (keep) {
+        sql(shop, "COMMIT");
+        shop->committed++;
+    } else {
+        sql(shop, "ROLLBACK");
+        shop->rolled_back++;
+    }
 }
 
 static void pay(struct shop *shop, const struct order *o)
@@ -121,14 +124,16 @@ static void shop_open(struct shop *shop, const char *path)
               " total INTEGER NOT NULL, state TEXT NOT NULL)");
 }
 
-/* last_order is where an earlier run stopped. */
+/* last_order returns the number at which an earlier run stopped; 0 if there was none. */
 static int64_t last_order(struct shop *shop)
 {
     sqlite3_stmt *stmt;
     const char *text = "SELECT max(id) FROM orders";
     if (sqlite3_prepare_v2(shop->db, text, -1, &stmt, NULL) != SQLITE_OK)
         die(text, sqlite3_errmsg(shop->db));
-    int64_t id = sqlite3_step(stmt) == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : 0;
+    int64_t id = 0;
+    if (sqlite3_step(stmt) == SQLITE_ROW)
+        id = sqlite3_column_int64(stmt, 0);
     sqlite3_finalize(stmt);
     return id;
 }
@@ -138,15 +143,20 @@ int main(int argc, char **argv)
     static const char *const customers[] = {"Ada", "Grace", "Linus", "Barbara", "Dennis"};
     if (argc < 2 || argc > 4)
         die("usage", "orders DATABASE [COUNT [RATE]]");
-    int64_t count = argc > 2 ? strtoll(argv[2], NULL, 10) : 0;
-    double rate = argc > 3 ? strtod(argv[3], NULL) : 0;
+    int64_t count = 0;
+    double rate = 0;
+    if (argc > 2)
+        count = strtoll(argv[2], NULL, 10);
+    if (argc > 3)
+        rate = strtod(argv[3], NULL);
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
 
     struct shop shop = {0};
     shop_open(&shop, argv[1]);
     int64_t first = last_order(&shop) + 1;
-    for (int64_t id = first; !stopping && (count == 0 || id < first + count); id++) {
+    int64_t end = count > 0 ? first + count : INT64_MAX;
+    for (int64_t id = first; !stopping && id < end; id++) {
         struct order o = {.id = id, .customer = customers[id % 5], .cents = 500 + id * 37 % 9500};
         int keep = id % 7 != 0;
         place(&shop, &o, keep);
@@ -155,6 +165,7 @@ int main(int argc, char **argv)
         if (rate > 0)
             usleep((useconds_t)(1e6 / rate));
     }
+
     printf("{\"committed\":%" PRId64 ",\"rolled_back\":%" PRId64 ",\"paid\":%" PRId64 "}\n",
            shop.committed, shop.rolled_back, shop.paid);
     sqlite3_close(shop.db);

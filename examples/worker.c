@@ -1,10 +1,10 @@
-/* worker.c: a delivery of one's own, by claim, extend and settle.
+/* worker.c: a program with its own delivery, by claim, extend and settle.
  *
  *     worker STORE [CONSUMER]
  *
- * It makes the consumers "mail" and "audit", unless they are there, and delivers what there is for
- * CONSUMER, or for all of them: here a line on standard output. Payments are refused the first
- * time. It ends when nothing is left that is due. */
+ * It registers the consumers "mail" and "audit" and delivers the events of CONSUMER, or of all
+ * consumers: here, as lines on standard output. It refuses payments the first time. It ends when
+ * nothing is due any more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +33,14 @@ static void add_consumer(outbox *ob, const char *name, const char *events)
 
 static outbox_verdict deliver(const char *consumer, const outbox_event *ev)
 {
-    if (strcmp(outbox_event_type(ev), "order.paid") == 0 && outbox_event_attempt(ev) == 1)
+    int is_payment = strcmp(outbox_event_type(ev), "order.paid") == 0;
+    if (is_payment && outbox_event_attempt(ev) == 1)
         return OUTBOX_RETRY;
     printf("%s %s %s\n", consumer, outbox_event_type(ev), outbox_event_payload(ev, NULL));
     return OUTBOX_DONE;
 }
 
-/* work claims a batch, delivers it and settles it; returns how many events it had. */
+/* work claims a batch, delivers it and settles it. Returns how many events it had. */
 static size_t work(outbox *ob, const outbox_claim *claim, int64_t *ret_wait_ms)
 {
     outbox_batch *batch;

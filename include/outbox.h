@@ -20,10 +20,10 @@
 **
 ** CONVENTIONS
 **
-** Functions return 0 on success and -1 on failure, and then fill in *err (which may be NULL) and
-** leave every other output as it was. Strings are UTF-8 and end with a NUL; they are borrowed for
-** the call unless a function says otherwise. The library prints nothing, exits never and touches no
-** signal.
+** Functions return 0 on success and -1 on failure. On failure they fill in *err (which may be NULL)
+** and leave every other output as it was. Strings are UTF-8 and end with a NUL; they are borrowed
+** for the call unless a function says otherwise. The library never prints, never exits and leaves
+** signals alone.
 **
 ** THREADS
 **
@@ -64,8 +64,9 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong; fate what may be done about it; native is what the other side said (an
-** errno, a SQLite result code, an exit status), or 0; text is one line for people, without secrets.
+** code says what went wrong, and fate what may be done about it. native is what the other side said
+** (an errno, a SQLite result code, an exit status), or 0. text is one line for people, without
+** secrets.
 */
 enum outbox_code {
     OUTBOX_OK = 0,
@@ -75,12 +76,12 @@ enum outbox_code {
     OUTBOX_CONFIG = 4,   /* a bad setting */
     OUTBOX_NOTFOUND = 5, /* no such thing */
     OUTBOX_CONFLICT = 6, /* exists already and differs */
-    /* the database holds no outbox: outbox_options.create, or `outbox init` */
+    /* the database has no outbox: use outbox_options.create or `outbox init` */
     OUTBOX_NOTOURS = 7,
-    OUTBOX_NEWER = 8,        /* the outbox in there was made by a newer version */
-    OUTBOX_READONLY = 9,     /* no right to write */
+    OUTBOX_NEWER = 8,        /* the outbox was made by a newer version */
+    OUTBOX_READONLY = 9,     /* no permission to write */
     OUTBOX_FULL = 10,        /* no space left */
-    OUTBOX_BUSY = 11,        /* locked by someone else for longer than we wait: try again */
+    OUTBOX_BUSY = 11,        /* locked by somebody else for longer than busy_ms: try again */
     OUTBOX_UNAVAILABLE = 12, /* store or sink cannot be reached */
     OUTBOX_LOST = 13,        /* the claim is no longer ours */
     OUTBOX_INTERNAL = 14,    /* a bug in the library */
@@ -91,7 +92,7 @@ enum outbox_fate {
     OUTBOX_FATE_NONE = 0,   /* not about a delivery */
     OUTBOX_FATE_RETRY = 1,  /* may pass later */
     OUTBOX_FATE_REJECT = 2, /* will never pass */
-    OUTBOX_FATE_DOWN = 3,   /* the other side is away */
+    OUTBOX_FATE_DOWN = 3,   /* the other side is down */
     OUTBOX_FATE_FATAL = 4   /* configuration */
 };
 
@@ -110,16 +111,18 @@ typedef struct outbox_error {
 **
 **     sqlite:PATH                    a SQLite file; your own tables may live in it too
 **     sqlite::memory:                in this process only, created at once; for tests
-**     postgres://USER@HOST/DATABASE  as libpq takes it, and ?schema=NAME for another schema than outbox
+**     postgres://USER@HOST/DATABASE  as libpq takes it; ?schema=NAME if the schema is not "outbox"
 **
-** With options->create the tables are made if they are not there, and brought up to this version if
-** they are older. On success the caller owns *ret and releases it with outbox_close. Thread-safe.
+** With options->create the tables are created if they do not exist, and upgraded if an older
+** version made them. On success the caller owns *ret and releases it with outbox_close.
+** Thread-safe.
 **
-** outbox_close must be the last call on the handle; nothing may be running on it. NULL is fine.
+** outbox_close must be the last call on the handle, and nothing may be running on it. It does
+** nothing if ob is NULL.
 */
 typedef struct outbox outbox;
 
-/* Which event a line of the log is about; everything is borrowed for the call. */
+/* The event that a line of the log is about. Everything is borrowed for the call. */
 typedef struct outbox_log_about {
     const char *event_id, *type;
     const char *key; /* aggregate type and id, TYPE/ID; "" if it has none */
@@ -128,15 +131,15 @@ typedef struct outbox_log_about {
 
 typedef struct outbox_options {
     size_t size;         /* sizeof(outbox_options): set by OUTBOX_OPTIONS_INIT */
-    int create;          /* make the tables */
+    int create;          /* create or upgrade the tables */
     int64_t busy_ms;     /* how long to wait for a locked database; 0: 5000 */
     int64_t payload_max; /* largest payload in bytes; 0: 1 MiB */
-    /* Called with what the engine decides, from the threads that run consumers, maybe by several at once; level 0 debug,
-    ** 1 info, 2 warning, 3 error; consumer may be NULL. NULL: silent. */
+    /* Called with each line of the log by the threads that run consumers, possibly by several at
+    ** once. level is 0 debug, 1 info, 2 warning or 3 error; consumer may be NULL. NULL: no log. */
     void (*log)(void *ctx, int level, const char *consumer, const char *text);
     void *log_ctx;
-    int log_level; /* the least level that is passed on */
-    /* If set, this is called instead of log for what happened to one event. */
+    int log_level; /* lines below this level are not passed on */
+    /* If set, called instead of log for lines about one event. */
     void (*log_about)(void *ctx, int level, const char *consumer, const char *text,
                       const outbox_log_about *about);
 } outbox_options;
@@ -153,22 +156,25 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required. docs/limits.md says what each field may be; what
-** breaks a limit is refused with OUTBOX_INVALID and a text that names the field and the limit.
+** What a producer emits. Only type is required. docs/limits.md says what each field may be. A
+** message that breaks a limit is refused with OUTBOX_INVALID and a text that names the field and
+** the limit.
 **
-**   type             what happened: "order.paid". 1 to 255 bytes, no white space, no control characters
+**   type             what happened: "order.paid". 1 to 255 bytes, without white space or control
+**                    characters
 **   aggregate_type,
-**   aggregate_id     what it happened to: "order", "42". Both or neither. Together they are the key by which
-**                    order = key keeps order
+**   aggregate_id     what it happened to: "order", "42". Both or neither. Together they are the
+**                    key; with order = key, events of one key stay in order
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  emitting the same key again gives no second event, and says so (outbox_emitted.duplicate); or NULL.
-**                    A key is remembered for "retention" at least, and as long as its event is kept. Rolled back, it is free again
+**   idempotency_key  or NULL. Emitting the same key again makes no second event, and says so
+**                    (outbox_receipt.duplicate). A key is remembered for "retention" at least, and
+**                    as long as its event is kept. After a rollback it is free again
 **   tenant           or NULL
 **   version          of the aggregate, if has_version is not 0
-**   not_before       milliseconds since 1970 before which nobody gets it, ten years ahead at most, or 0. It holds back its
-**                    key, too
+**   not_before       milliseconds since 1970 before which the event is not delivered, at most ten
+**                    years ahead; or 0. It holds back later events of its key, too
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
@@ -190,8 +196,8 @@ typedef struct outbox_message {
         sizeof(outbox_message), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* What emitting gave: the event's id (UUIDv7), and whether the idempotency key was known already, in which case the id
-** is that of the event emitted first and no new one exists. */
+/* The result of emitting: the event's id (UUIDv7), and whether the idempotency key was known. If it
+** was, there is no new event, and the id is that of the event emitted first. */
 typedef struct outbox_receipt {
     char id[37];
     char duplicate;
@@ -200,9 +206,9 @@ typedef struct outbox_receipt {
 /*
 ** CAPI: Emitting
 **
-** outbox_emit inserts one event on the handle's own connection and commits it, unless outbox_begin
-** has opened a transaction there; then it becomes part of that. Any thread; calls take turns. ret
-** may be NULL.
+** outbox_emit inserts one event through the handle's own connection and commits it, unless
+** outbox_begin has opened a transaction there: then it becomes part of that. Any thread may call
+** it; calls take turns. ret may be NULL.
 **
 ** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
 ** that is open there. It fails with OUTBOX_MISUSE if none is open, since the event would then
@@ -213,9 +219,9 @@ typedef struct outbox_receipt {
 ** so at once, each on a connection of its own. A failure that the server reports ends the caller's
 ** transaction, as any failed statement does in PostgreSQL.
 **
-** All refuse bad data with OUTBOX_INVALID and a text that says which part and why; and with
-** OUTBOX_CONFLICT an idempotency key that was used with another type, aggregate or payload. After a
-** failure nothing of the event is there.
+** All of them refuse bad data with OUTBOX_INVALID and a text that says which part and why, and an
+** idempotency key that was used with another type, aggregate or payload with OUTBOX_CONFLICT. After
+** a failure nothing of the event is stored.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
                            outbox_error *err);
@@ -225,15 +231,15 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
                               outbox_receipt *ret, outbox_error *err);
 
 /*
-** CAPI: Transactions on the own connection
+** CAPI: Transactions on the handle's own connection
 **
 ** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or
 ** outbox_rollback. Other threads that emit through the same handle wait meanwhile. After a failed
 ** outbox_commit the transaction is gone: nothing of it was stored.
 **
-** outbox_sqlite gives the own connection, to be used between outbox_begin and outbox_commit by the
-** same thread, so that an application can change its tables through it; NULL if the store is not
-** SQLite. outbox_pg likewise for PostgreSQL.
+** outbox_sqlite returns that connection, for the same thread to use between outbox_begin and
+** outbox_commit, so that an application can change its tables in the same transaction; NULL if the
+** store is not SQLite. outbox_pg does the same for PostgreSQL.
 */
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
@@ -242,7 +248,7 @@ OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob);
 OUTBOX_API struct pg_conn *outbox_pg(outbox *ob);
 
 /*
-** CAPI: Events, as a handler gets them
+** CAPI: Events, as a handler sees them
 **
 ** Everything returned lives until the handler returns. Absent strings are NULL.
 */
@@ -309,22 +315,23 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** handlers or ones with names. It asks for the union of their patterns, unless `events` was set;
 ** handlers with names and a fate of their own take their patterns only, and no `events`.
 **
-** A call may take longer than the consumer's lease: the claim is extended while it lasts, up to the
-** option `timeout`. After that the event goes to another worker, and what the handler still does
-** through its transaction comes to nothing. Nothing ends the call: its thread, and outbox_run, wait
-** for it. In SQLite nobody else can write while a handler works in its transaction, nor can its
-** event go to another worker; so it should not take long there.
+** A call may take longer than the consumer's lease: the claim is extended while the call lasts, up
+** to the option `timeout`. After that the event goes to another worker, and whatever the handler
+** still does through its transaction is not committed. Nothing ends the call: its thread, and
+** outbox_run, wait for it. In SQLite nobody else can write while a handler works in its
+** transaction, nor can its event go to another worker, so handlers should be quick there.
 **
 ** docs/handlers.md says what happens when the process dies at each step.
 **
-** What a consumer is registered with counts for all processes: one that runs it with another order,
-** number of lanes or filter (older patterns, in a rolling deploy) stands by there: nothing is
-** claimed, the log says why, and it goes on once its settings count. Settings nobody has had before
-** count from when they are registered; such as were replaced come back only by `outbox consumers
-** revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing
-** by.
+** The settings that a consumer was last registered with hold for all processes. A process that runs
+** it with another order, number of lanes or filter (older patterns, in a rolling deploy) stands by:
+** it claims nothing, says why in the log, and goes on once its settings are in force again. New
+** settings are in force as soon as they are registered. Settings that were replaced come back only
+** by `outbox consumers revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return
+** OUTBOX_CONFLICT instead of standing by.
 **
-** None of these while outbox_run or outbox_step is at work on the handle; one thread at a time.
+** Call none of these while outbox_run or outbox_step is running on the handle, and only from one
+** thread at a time.
 */
 typedef struct outbox_consumer outbox_consumer;
 typedef struct outbox_tx outbox_tx;
@@ -334,7 +341,8 @@ typedef enum outbox_verdict {
     OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
     OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
     OUTBOX_DOWN = 3,   /* not the event's fault: wait and try again without counting an attempt */
-    /* of a kind this version does not know: leave it to a worker that does, without counting one */
+    /* a kind of event that this version does not know: leave it to a worker that does, without
+    ** counting an attempt */
     OUTBOX_NOT_MINE = 4
 } outbox_verdict;
 
@@ -356,18 +364,19 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 /*
 ** CAPI: In a handler
 **
-** outbox_fail says why, for the dead letter and the operator; returns verdict, so that a handler
-** can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. The text is
-** copied, at most 255 bytes. outbox_retry_in is that with OUTBOX_RETRY, and asks for at least so
-** many milliseconds until the next attempt, a year at most.
+** outbox_fail notes why the handler failed, for the dead letter and the operator, and returns
+** verdict. So a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
+** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with
+** OUTBOX_RETRY, and asks for at least that many milliseconds until the next attempt, at most a
+** year.
 **
-** outbox_tx_sqlite and outbox_tx_pg give the connection with the handler's transaction; NULL where
-** there is none, or the store is of another kind. The handler must not commit or roll back
-** (savepoints are its own): if it does, the event becomes a dead letter that says so. In SQLite its
-** COMMIT is refused; in PostgreSQL what it committed stays, with what the calls before it in the
+** outbox_tx_sqlite and outbox_tx_pg return the connection with the handler's transaction; NULL if
+** there is none, or the store is of another kind. The handler must not commit or roll back, though
+** it may use savepoints. If it does, the event becomes a dead letter that says so. In SQLite its
+** COMMIT is refused; in PostgreSQL what it committed stays, together with what earlier calls in the
 ** same transaction did, and those are made again. A handler whose statements failed returns
-** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and not emit by outbox_emit: in
-** SQLite that waits for the lock which the handler's own transaction holds.
+** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit:
+** in SQLite that would wait for the lock that the handler's own transaction holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
 ** effect.
@@ -407,11 +416,11 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 /*
 ** CAPI: Running
 **
-** outbox_set changes how the handle runs its consumers: "drain-deadline" (30s), how long
-** outbox_stop waits for what is in flight; "sweep" (30s), how often to look even if nothing rang;
-** "retention" (168h), how long an event is kept after the last consumer has got it, looked at every
-** hour while outbox_run is at work, "0s" for ever; "inbox-retention" (720h), the age at which the
-** inbox forgets. Before outbox_run.
+** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
+** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
+** often to look for work even if nothing signals any; "retention" (168h), how long an event is kept
+** after the last consumer has got it, checked every hour while outbox_run is running ("0s": for
+** ever); "inbox-retention" (720h), how long the inbox remembers.
 **
 ** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own,
 ** and per worker), each with connections of its own; the calling thread waits. A consumer that
@@ -421,16 +430,17 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** everything that is there; events whose not_before lies ahead, and paused consumers, are not
 ** waited for.
 **
-** outbox_stop makes outbox_run return after what is in flight has ended, at most the drain
-** deadline; what did not end is delivered again later. Only the call of a handler is waited for
-** however long it takes. Any thread, and a signal handler. A stop before outbox_run counts for it.
+** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
+** deadline; what did not end by then is delivered again later. Only the call of a handler is waited
+** for however long it takes. Any thread may call outbox_stop, and so may a signal handler. A stop
+** before outbox_run ends that run at once.
 **
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
-** handle delivers what is due now, including what handlers emit meanwhile; nothing is slept for,
-** except that sinks outside the process are waited for. *ret_delivered (may be NULL) counts
-** successes and is set in any case. A failed delivery is recorded as in outbox_run and makes
-** outbox_step return -1 with its text, after the other events have been delivered. Not while
-** outbox_run is at work, nor from a handler.
+** handle delivers what is due now, including what handlers emit meanwhile. It does not wait for
+** anything to become due, but it does wait for sinks outside the process. *ret_delivered (may be
+** NULL) counts successes and is always set. A failed delivery is recorded as in outbox_run and
+** makes outbox_step return -1 with its text, after the other events have been delivered. Do not
+** call it while outbox_run is running, nor from a handler.
 **
 ** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step by
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
@@ -439,8 +449,9 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** delivered by one outbox_step after the caller's COMMIT: no database lets anybody run statements
 ** at that moment.
 **
-** outbox_wake makes running consumers look now. Only needed after commits that the store cannot
-** notice by itself: those to sqlite::memory: through a connection other than the handle's own.
+** outbox_wake makes running consumers look for work now. It is needed only after commits that the
+** store cannot notice by itself: those to sqlite::memory: through a connection other than the
+** handle's own.
 */
 #define OUTBOX_UNTIL_THROUGH 1
 
@@ -453,10 +464,10 @@ OUTBOX_API void outbox_wake(outbox *ob);
 /*
 ** CAPI: Counting
 **
-** outbox_consumer_stats says what a consumer of this handle, its handlers and workers taken
-** together, has done since outbox_run or outbox_step first had it at work: deliveries, failures
-** that will be tried again, dead letters made, claims lost to another worker, and calls that were
-** given up at their time limit. While it runs they are at most a moment old. Any thread.
+** outbox_consumer_stats counts what a consumer of this handle, with all its handlers and workers,
+** has done since outbox_run or outbox_step first ran it: deliveries, failures that will be tried
+** again, new dead letters, claims lost to another worker, and calls that were given up at their
+** time limit. While the consumer runs, the numbers are at most a moment old. Any thread.
 */
 typedef struct outbox_stats {
     size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
@@ -477,11 +488,11 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
 /*
 ** CAPI: High-water marks
 **
-** outbox_hwm gives the last id that was written to a stream and recorded, "1748100000000-0", by any
-** consumer of this outbox. What the stream has up to it was committed before: rows read afterwards
-** hold it. OUTBOX_NOTFOUND: nothing was written. To have it exact, read it in one transaction with
-** your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, table outbox_mark in SQLite. From any
-** thread.
+** outbox_hwm returns the last id that any consumer of this outbox has written to a stream and
+** recorded, such as "1748100000000-0". Everything in the stream up to that id was committed before,
+** so rows that are read afterwards include it. OUTBOX_NOTFOUND: nothing was written. For an exact
+** mark, read it in one transaction with your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, the
+** table outbox_mark in SQLite. Any thread.
 */
 #define OUTBOX_HWM_SIZE 48
 
@@ -489,10 +500,11 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
                           outbox_error *err);
 
 /*
-** CAPI: Claiming events, for a delivery of your own
+** CAPI: Claiming events, to deliver them yourself
 **
 ** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver
-** them in whatever way, and settle the claim. On every store; docs/claiming.md has a program.
+** them in whatever way, and settle the claim. This works on every store; docs/claiming.md has an
+** example.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
 **     c.worker = "host-a/7f3c"; c.limit = 100; c.target = "mail";
@@ -527,16 +539,18 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** delivers several at once may take them all first; keeping order is his business then. An event
 ** whose worker vanished before comes in a batch of its own.
 **
-** outbox_batch_verdict says how a delivery ended; nothing is written until the batch is settled,
-** and the last word counts.
+** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled,
+** and the last verdict counts.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
-**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, in delay_ms at the earliest (a year at most), or
-**                    becomes a dead letter when its attempts are used up
-**   OUTBOX_REJECT    a dead letter now
+**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, but not before
+**                    delay_ms (at most a year), or becomes a dead letter when its attempts are used
+**                    up
+**   OUTBOX_REJECT    becomes a dead letter now
 **   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
-**   OUTBOX_NOT_MINE  for a worker that knows this kind: comes again after a while, no attempt is counted
-** why is copied, 255 bytes of it. An event without a verdict was not tried: it is given back, due
-** at once.
+**   OUTBOX_NOT_MINE  left to a worker that knows this kind: comes again after a while, without
+**                    counting an attempt
+** At most 255 bytes of why are copied. An event without a verdict was not tried: it is given back,
+** due at once.
 **
 ** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the
 ** claim up. Between outbox_begin and outbox_commit, by the same thread, it is part of that
@@ -550,19 +564,19 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** takes long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
 ** outbox_commit.
 **
-** outbox_batch_free forgets the batch in memory, whatever became of it; NULL is fine. A claim that
-** was not settled runs out, and its events come again, one at a time, the attempt counted. It must
-** come before outbox_close.
+** outbox_batch_free frees the batch in memory, settled or not; it does nothing if b is NULL. A
+** claim that was not settled expires, and its events come again, one at a time, with the attempt
+** counted. Free all batches before outbox_close.
 **
-** One thread at a time works with a batch; several threads may claim through one handle, and take
-** turns: while one is between outbox_begin and outbox_commit the others wait. Each needs a worker's
-** name of its own.
+** Only one thread at a time may use a batch. Several threads may claim through one handle; they
+** take turns, and wait while one of them is between outbox_begin and outbox_commit. Each needs a
+** worker name of its own.
 */
 typedef struct outbox_batch outbox_batch;
 
 typedef struct outbox_claim {
     size_t size; /* sizeof(outbox_claim): set by OUTBOX_CLAIM_INIT */
-    /* who claims: another name for each thread and each start, 1 to 255 bytes */
+    /* who claims, 1 to 255 bytes: a different name for each thread and each start */
     const char *worker;
     size_t limit;       /* events at most, 1 to 100000; 0: 100 */
     const char *target; /* a consumer; NULL: all */
@@ -604,10 +618,10 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** call. So what the handler writes through that connection takes effect exactly once, whatever is
 ** killed. The handler may also emit, with outbox_emit.
 **
-** Entries that another member of the group has left lying for claim_ms are taken over. Several
-** members share the work of a group, and then keep no order. A Redis that is away is waited for.
-** Returns -1 when it cannot go on: a wrong URL, or no Redis built in (OUTBOX_CONFIG). One call at a
-** time per handle, and not beside outbox_run.
+** Entries that another member of the group has not acknowledged for claim_ms are taken over.
+** Several members share the work of a group, but then the order is not kept. While Redis is down,
+** it waits. Returns -1 if it cannot go on: the URL is wrong, or the library was built without Redis
+** (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run is running.
 */
 typedef struct outbox_stream {
     size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */

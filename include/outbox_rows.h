@@ -1,6 +1,6 @@
 /*
-** outbox_rows.h: claim rows of any table, each by one caller only. A library of its own beside the
-** outbox: it needs none in the database.
+** outbox_rows.h: claim rows of any table, each for one caller only. It is independent of the
+** outbox, and needs none in the database.
 */
 #ifndef OUTBOX_ROWS_H
 #define OUTBOX_ROWS_H
@@ -33,7 +33,8 @@ extern "C" {
 **     c.criteria = criteria; c.n_criteria = 3;
 **     ... and so on
 **     if (outbox_claim_rows_pg(conn, &c, &rows, &err) != 0) die(err.text);
-**     for (size_t i = 0; i < outbox_rows_count(rows); i++) work(outbox_rows_text(rows, i, 1, NULL));
+**     for (size_t i = 0; i < outbox_rows_count(rows); i++)
+**         work(outbox_rows_text(rows, i, 1, NULL));
 **     outbox_rows_free(rows);
 **
 ** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease),
@@ -42,11 +43,11 @@ extern "C" {
 ** (attempts, an owner).
 */
 
-/* A value. NOW is the database's time plus `number` milliseconds: a timestamptz in PostgreSQL, the text
-** 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same as milliseconds since 1970, an
-** integer. PLUS, for a claim field only, is what the column has (0 if NULL) plus `number`. The rest
-** is sent as a parameter and takes the type of its column, so that a text can be a uuid or an enum,
-** too. outbox_value_null(), outbox_value_text(text), outbox_value_int(number),
+/* A value. NOW is the database's time plus `number` milliseconds: a timestamptz in PostgreSQL, the
+** text 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same in milliseconds since 1970, an
+** integer. PLUS, for a claim field only, is what the column holds (0 if NULL) plus `number`. The
+** others are sent as parameters and take the type of their column, so a text can also be a uuid or
+** an enum. outbox_value_null(), outbox_value_text(text), outbox_value_int(number),
 ** outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
 ** outbox_value_plus(number) make them. */
 enum outbox_value_kind {
@@ -81,7 +82,7 @@ OUTBOX_VALUE_OF(now_ms, int64_t plus_ms, OUTBOX_VALUE_NOW_MS, plus_ms, 0, 0)
 OUTBOX_VALUE_OF(plus, int64_t number, OUTBOX_VALUE_PLUS, number, 0, 0)
 #undef OUTBOX_VALUE_OF
 
-/* A NULL in a column matches OUTBOX_IS_NULL only, and a NULL value is refused with every operator. */
+/* A NULL in a column matches only OUTBOX_IS_NULL. A NULL value is refused with every operator. */
 enum outbox_op {
     OUTBOX_EQ = 0,         /* = */
     OUTBOX_NE = 1,         /* <> */
@@ -94,7 +95,7 @@ enum outbox_op {
     OUTBOX_IS_NOT_NULL = 8 /* takes no value */
 };
 
-/* Criteria with the same number as alternative must all hold; of the alternatives one is enough. */
+/* Criteria with the same alternative must all hold. Of several alternatives, one is enough. */
 typedef struct outbox_criterion {
     const char *column;
     int op; /* enum outbox_op */
@@ -115,17 +116,20 @@ typedef struct outbox_claim_order {
 } outbox_claim_order;
 
 /*
-** The claim. Names are 1 to 63 bytes, taken literally (quoted for you). Needed are table, key (but
-** see below), criteria, fields and limit.
+** The claim. Names are 1 to 63 bytes and are taken literally (quoted for you). table, key (but see
+** below), criteria, fields and limit are required.
 **
 **   schema, table    schema may be NULL
-**   key              a column that is unique and not null; NULL means rowid, in SQLite only. It must not be a claim field
+**   key              a column that is unique and not null; NULL means rowid, in SQLite only. It
+**                    must not be a claim field
 **   criteria         which rows
 **   fields           what to set in them
-**   order_by         which first; among equals, and without it, in any order. NULLs stand where the database puts them
-**   columns          what to return of each row; none means the key alone
-**   limit            1 to 100000: never are more rows claimed
-**   flags            OUTBOX_CLAIM_PORTABLE: do without what only this database can do. Slower; for tests
+**   order_by         which rows first; without it, and among equals, any. NULLs are sorted as the
+**                    database does
+**   columns          what to return of each row; none means only the key
+**   limit            the most rows to claim, 1 to 100000
+**   flags            OUTBOX_CLAIM_PORTABLE: do without features that only this database has.
+**                    Slower; for tests
 */
 typedef struct outbox_row_claim {
     size_t size; /* sizeof(outbox_row_claim): set by OUTBOX_ROW_CLAIM_INIT */
@@ -155,29 +159,30 @@ typedef struct outbox_rows outbox_rows;
 
 /*
 ** outbox_claim_rows_sqlite and outbox_claim_rows_pg claim through the caller's connection and
-** commit: when they return 0, the claim is as durable as a commit on that connection is. So they
-** fail with OUTBOX_MISUSE inside an open transaction. The connection is used from one thread at a
-** time; nothing is kept on it. On success the caller owns *ret and releases it with
+** commit. When they return 0, the claim is as durable as any commit on that connection. So they
+** fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time may use the
+** connection; nothing is kept on it. On success the caller owns *ret and releases it with
 ** outbox_rows_free.
 **
-** The rows are as the claim left them, in the order of order_by as it was before the claim. No rows
-** is success: nothing matches, apart from what others are claiming just now. After a failure
-** nothing was claimed, with two exceptions: when connection or memory are lost, the claim may have
-** committed; and the portable way commits row by row: if a row fails after others were claimed, it
-** returns those (the next call meets the failure again). OUTBOX_BUSY means try again.
+** The rows are as the claim left them, in the order that order_by gave before the claim. No rows is
+** success: nothing matches, except what others are claiming at this moment. After a failure nothing
+** was claimed, with two exceptions. If the connection is lost or memory runs out, the claim may
+** have committed. And the portable way commits row by row: if a row fails after others were
+** claimed, it returns those, and the next call meets the failure again. OUTBOX_BUSY means: try
+** again.
 **
-** PostgreSQL claims in one statement and one round trip, and steps over rows that are locked;
-** SQLite inside one transaction. The portable way looks for candidates, then updates one after the
-** other as long as it still matches.
+** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. SQLite
+** claims in one transaction. The portable way looks for candidates, then updates them one by one if
+** they still match.
 */
 OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
                                         outbox_rows **ret, outbox_error *err);
 OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim *claim,
                                     outbox_rows **ret, outbox_error *err);
 
-/* Rows and columns count from 0. outbox_rows_text gives a value as the database writes it, with a NUL behind it, until
-** outbox_rows_free; NULL for a NULL, and where there is no such row or column. ret_size may be
-** NULL. outbox_rows_int gives it as a number, 0 if it is none. */
+/* Rows and columns count from 0. outbox_rows_text returns a value as the database writes it, ending
+** with a NUL, valid until outbox_rows_free; NULL for a NULL, and if there is no such row or column.
+** ret_size may be NULL. outbox_rows_int returns it as a number; 0 if it is not one. */
 OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows);
 OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
                                         size_t *ret_size);

@@ -2,13 +2,13 @@
 ** outbox_test.h: for the tests of applications that use liboutbox.
 **
 **     outbox *ob;
-**     outbox_test_open(&ob, &err);                        an outbox in memory, with a clock that can be moved
+**     outbox_test_open(&ob, &err);           an outbox in memory, with a clock that can be moved
 **     ... register consumers and handlers, call the code under test, which emits ...
-**     outbox_test_deliver(ob, NULL, &err);                deliver everything now, retries and delays included
+**     outbox_test_deliver(ob, NULL, &err);   deliver everything now, with all retries and delays
 **     assert(outbox_test_count(ob, "order.*", "42", NULL, &err) == 1);
 **     outbox_close(ob);
 **
-** Not for production: deliveries take as long as they take, but the time between them is skipped.
+** Not for production: deliveries take their time, but the time between them is skipped.
 */
 #ifndef OUTBOX_TEST_H
 #define OUTBOX_TEST_H
@@ -22,9 +22,9 @@ extern "C" {
 /*
 ** CAPI: An outbox for tests
 **
-** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward:
-** leases, retries, delays and retention go by it. Everything else of outbox.h works on it as on any
-** other.
+** outbox_test_open opens sqlite::memory: with a clock that outbox_test_advance moves forward.
+** Leases, retries, delays and retention follow that clock. Everything in outbox.h works as on any
+** other outbox.
 */
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err);
 OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
@@ -33,17 +33,17 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
 ** CAPI: Deliver everything now
 **
 ** outbox_test_deliver delivers as outbox_step does, then moves the clock on to the next retry or
-** delay and delivers again, until nothing is left that could be: what has not been delivered then
-** is a dead letter, or its consumer is paused. Returns 0 if nothing failed on the way; -1 with the
-** last failure otherwise. *ret_delivered (may be NULL) is set in any case.
+** delay and delivers again, until nothing is left to deliver. An event that has not been delivered
+** then is a dead letter, or its consumer is paused. Returns 0 if nothing failed on the way, and -1
+** with the last failure otherwise. *ret_delivered (may be NULL) is always set.
 */
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *err);
 
 /*
 ** CAPI: What was emitted
 **
-** outbox_test_count counts the events that are there: of a type ("order.*"), with an aggregate_id,
-** and with a payload that contains a text; NULL for any. Returns -1 if it could not be found out.
+** outbox_test_count counts the events of a type ("order.*"), with an aggregate_id, and with a
+** payload that contains a text; NULL matches any. Returns -1 if that fails.
 **
 ** outbox_test_each calls back for each event, oldest first, until that returns non-zero.
 */

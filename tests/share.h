@@ -1,6 +1,6 @@
-/* share.h: how much is run of a test that does the same again and again: a share in ./test, less of
- * it with --quick or under a sanitizer, everything in a soak. Which share is always the same, for
- * whoever has to repeat it. */
+/* share.h: how many rounds a test runs that does the same again and again: a share of them in
+ * ./test, fewer with --quick or under a sanitizer, all of them in a soak. The share is always the
+ * same one, so that a run can be repeated. */
 #ifndef TESTS_SHARE_H
 #define TESTS_SHARE_H
 
@@ -12,7 +12,7 @@
 #define SHARE_SANITIZED 0
 #endif
 
-/* share_step: every n-th, in a soak every soak-th. */
+/* share_step: every n-th round is run, in a soak every soak-th. */
 static inline long share_step(long n, long soak)
 {
     if (getenv("OUTBOX_SOAK"))
@@ -22,7 +22,7 @@ static inline long share_step(long n, long soak)
     return n;
 }
 
-/* share_count: so many rounds, in a soak `soak` of them. */
+/* share_count: n rounds are run, in a soak `soak` of them. */
 static inline long share_count(long n, long soak)
 {
     if (getenv("OUTBOX_SOAK"))

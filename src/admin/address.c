@@ -1,3 +1,4 @@
+/* address.c: the address of --listen. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,11 +9,12 @@
 static int refuse(const char *text, struct error *err)
 {
     return err_set(err, ERR_CONFIG,
-                   "\"%s\" is no address to listen at; write 127.0.0.1:8025, [::1]:8025, "
+                   "\"%s\" is not an address to listen at; use 127.0.0.1:8025, [::1]:8025, "
                    "localhost:8025 or unix:PATH",
                    text);
 }
 
+/* parse_path reads the path of a unix socket. text is the whole address, for the message. */
 static int parse_path(const char *text, const char *path, struct admin_address *ret,
                       struct error *err)
 {
@@ -23,36 +25,57 @@ static int parse_path(const char *text, const char *path, struct admin_address *
     if (n >= sizeof ret->at.un.sun_path)
         return err_set(err, ERR_CONFIG, "the path of a unix socket has at most %zu bytes, not %zu",
                        sizeof ret->at.un.sun_path - 1, n);
+
     memcpy(ret->at.un.sun_path, path, n);
     return 0;
+}
+
+static bool parse_v4(const char *host, uint16_t port, struct admin_address *ret)
+{
+    *ret = (struct admin_address){.at.v4 = {.sin_family = AF_INET, .sin_port = htons(port)},
+                                  .size = sizeof ret->at.v4};
+    return inet_pton(AF_INET, host, &ret->at.v4.sin_addr) == 1;
+}
+
+static bool parse_v6(const char *host, uint16_t port, struct admin_address *ret)
+{
+    *ret = (struct admin_address){.at.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)},
+                                  .size = sizeof ret->at.v6};
+    return inet_pton(AF_INET6, host, &ret->at.v6.sin6_addr) == 1;
+}
+
+/* parse_host reads 127.0.0.1, localhost or [::1], of n bytes. */
+static bool parse_host(const char *text, size_t n, uint16_t port, struct admin_address *ret)
+{
+    char host[ADMIN_ADDRESS];
+    if (n == 0 || n >= sizeof host)
+        return false;
+    memcpy(host, text, n);
+    host[n] = '\0';
+
+    if (strcmp(host, "localhost") == 0)
+        return parse_v4("127.0.0.1", port, ret);
+    if (host[0] == '[' && host[n - 1] == ']') {
+        host[n - 1] = '\0';
+        return parse_v6(host + 1, port, ret);
+    }
+    return parse_v4(host, port, ret);
 }
 
 int admin_address_parse(const char *text, struct admin_address *ret, struct error *err)
 {
     static const char unix_scheme[] = "unix:";
-    char host[ADMIN_ADDRESS];
+    size_t scheme = sizeof unix_scheme - 1;
+    if (strncmp(text, unix_scheme, scheme) == 0)
+        return parse_path(text, text + scheme, ret, err);
+
     int64_t port;
-    if (strncmp(text, unix_scheme, sizeof unix_scheme - 1) == 0)
-        return parse_path(text, text + sizeof unix_scheme - 1, ret, err);
     const char *colon = strrchr(text, ':');
-    size_t n = colon ? (size_t)(colon - text) : 0;
-    if (n == 0 || n >= sizeof host || text_int(colon + 1, 0, 65535, &port, NULL) != 0)
+    if (!colon || text_int(colon + 1, 0, 65535, &port, NULL) != 0)
         return refuse(text, err);
-    snprintf(host, sizeof host, "%.*s", (int)n, text);
-    bool v6 = host[0] == '[' && host[n - 1] == ']';
-    if (strcmp(host, "localhost") == 0)
-        snprintf(host, sizeof host, "127.0.0.1");
-    *ret = (struct admin_address){0};
-    if (v6) {
-        host[n - 1] = 0;
-        ret->at.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6,
-                                           .sin6_port = htons((uint16_t)port)};
-        ret->size = sizeof ret->at.v6;
-        return inet_pton(AF_INET6, host + 1, &ret->at.v6.sin6_addr) == 1 ? 0 : refuse(text, err);
-    }
-    ret->at.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    ret->size = sizeof ret->at.v4;
-    return inet_pton(AF_INET, host, &ret->at.v4.sin_addr) == 1 ? 0 : refuse(text, err);
+    if (!parse_host(text, (size_t)(colon - text), (uint16_t)port, ret))
+        return refuse(text, err);
+    return 0;
 }
 
 bool admin_loopback(const struct admin_address *a)

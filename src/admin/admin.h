@@ -1,4 +1,4 @@
-/* admin.h: a relay seen from outside: /metrics, /livez and /readyz over HTTP. */
+/* admin.h: the view of a relay from outside: /metrics, /livez and /readyz over HTTP. */
 #ifndef ADMIN_ADMIN_H
 #define ADMIN_ADMIN_H
 
@@ -27,64 +27,62 @@ struct admin_address {
     socklen_t size;
 };
 
-/* admin_address_parse: ERR_CONFIG for anything else; port 0 is any that is free. */
+/* admin_address_parse reads an address; ERR_CONFIG if it is none. Port 0 is any free one. */
 int admin_address_parse(const char *text, struct admin_address *ret, struct error *err);
-/* admin_loopback: only this machine reaches it. */
+/* admin_loopback reports whether only this machine can reach an address. */
 bool admin_loopback(const struct admin_address *a);
 
-/* What a relay waits for before its consumers can be at work. (1) text is used under lock; "":
- * nothing. */
+/* What a relay waits for before its consumers can run. (1) lock protects text. (2) text is "" if it
+ * waits for nothing. */
 struct admin_wait {
     pthread_mutex_t lock;
     char text[HEALTH_TEXT];
 };
 
-/* What an admin looks at. It must outlive it. */
+/* What an admin reports on. Everything it points to must outlive the admin. */
 struct admin_config {
-    _Atomic(outbox *) ob;    /* NULL: the store is not open yet */
-    struct admin_wait *wait; /* NULL: for nothing */
-    const char *store;       /* kind: "sqlite" */
-    int64_t patience_ms;
+    _Atomic(outbox *) ob;        /* NULL: the store is not open yet */
+    struct admin_wait *wait;     /* may be NULL */
+    const char *store;           /* kind: "sqlite" */
+    int64_t patience_ms;         /* how long a consumer may make no progress */
     const atomic_llong *reloads; /* two: ok, failed */
-    /* eventfd, written when admin_tick has become necessary; -1: none */
-    int wake_fd;
-    /* names and addresses beside our own that Host may say (gate.h); NULL: none */
-    const char *hosts;
-    mode_t socket_mode; /* of a unix socket */
+    int wake_fd;                 /* eventfd, written when admin_tick has to be called; -1: none */
+    const char *hosts;           /* further hosts to accept (gate.h); NULL: none */
+    mode_t socket_mode;          /* of a unix socket */
 };
 
 struct admin;
 struct tokens;
 
-/* Where to listen, and whom to answer. */
+/* Where to listen, and which tokens to require. (1) admin_start takes over the tokens, even if it
+ * fails; NULL: none are required. See token.h. */
 struct admin_door {
     struct admin_address address;
-    /* to ask for, see token.h; NULL: none. admin_start takes them over, also if it fails */
     struct tokens *tokens;
 };
 
-/* admin_built: whether there is an HTTP server in this program. */
+/* admin_built reports whether this program contains an HTTP server. */
 bool admin_built(void);
-/* admin_start listens and serves, from threads of its own, until admin_stop. Clients can take up a
- * fixed number of connections for a fixed time each, and nothing else. ret_url: where it listens,
- * with the port. It sets the process's umask for a moment when it makes a unix socket, so no other
- * thread may be making files then. */
+/* admin_start listens and serves from threads of its own until admin_stop. Clients can use a fixed
+ * number of connections for a fixed time each, and nothing else. ret_url receives the address with
+ * the port in use. For a unix socket it changes the umask of the process for a moment: no other
+ * thread may create files then. */
 int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
-/* admin_attach: the store is open now. NULL for s is fine. */
+/* admin_attach tells the admin that the store is open. s may be NULL. */
 void admin_attach(struct admin *s, outbox *ob);
-/* admin_set_tokens takes over the tokens to ask for from now on. */
+/* admin_set_tokens replaces the tokens to require. It takes over t. */
 void admin_set_tokens(struct admin *s, struct tokens *t);
-/* admin_stop ends it. False: a thread of it is caught in a store that does not answer, so that
- * nothing it looks at may be freed. NULL is fine. */
+/* admin_stop ends the server and frees it. It returns false if a thread is still waiting for a
+ * store that does not answer: then nothing the admin reports on may be freed. s may be NULL. */
 bool admin_stop(struct admin *s);
-/* admin_tick ends connections that have lasted too long; returns when to call it again,
- * CLOCK_NEVER: no need to. */
+/* admin_tick ends connections that have lasted too long. It returns when to call it again, or
+ * CLOCK_NEVER. s may be NULL. */
 int64_t admin_tick(struct admin *s, int64_t now);
 
-/* admin_health judges all consumers at work, without asking the store unless one seems to be stuck.
- * The text, for people, is about the first that is not well; "" if all are. Any thread; st may be
- * NULL. */
+/* admin_health judges all running consumers. It asks the store, unless st is NULL, only about one
+ * that seems to be stuck. The text is about the first that is not ready, "" if all are. With
+ * `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose);
 
 #endif

@@ -1,3 +1,4 @@
+/* gate.c: decides which requests are answered. */
 #include "admin/gate.h"
 
 #include <ctype.h>
@@ -11,13 +12,17 @@ static const struct gate_refusal welcome = {0, ""};
 
 /* ---- Host ---- */
 
-/* is_port: what follows a host: nothing, or a colon and digits. */
+#define PORT_MAX 6 /* a colon and five digits */
+
+/* is_port reports whether [p, end) may follow a host: it is empty, or a colon and digits. */
 static bool is_port(const char *p, const char *end)
 {
     if (p == end)
         return true;
-    if (*p != ':' || end - p > 6)
+    bool plausible = *p == ':' && end - p <= PORT_MAX;
+    if (!plausible)
         return false;
+
     for (p++; p < end; p++)
         if (!isdigit((unsigned char)*p))
             return false;
@@ -29,23 +34,30 @@ static bool in_a_name(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '.' || c == '_';
 }
 
-static void set_name(struct gate_host *h, const char *p, size_t n)
+/* set_name takes the n bytes at p for the name, in lower case, and sees whether they are an
+ * address. It returns false if there are none, or too many. */
+static bool set_name(struct gate_host *h, const char *p, size_t n)
 {
+    if (n == 0 || n >= sizeof h->name)
+        return false;
     for (size_t i = 0; i < n; i++)
         h->name[i] = (char)tolower((unsigned char)p[i]);
     h->name[n] = '\0';
+    h->is_address = ipnet_of_text(h->name, &h->address);
+    return true;
 }
 
+/* parse_brackets reads [::1] or [::1]:PORT. */
 static bool parse_brackets(struct str text, struct gate_host *ret)
 {
-    const char *close = memchr(text.p, ']', text.n), *end = text.p + text.n;
-    if (!close || !is_port(close + 1, end))
+    const char *close = memchr(text.p, ']', text.n);
+    bool has_nul = memchr(text.p, '\0', text.n);
+    if (!close || has_nul)
         return false;
-    size_t n = (size_t)(close - text.p) - 1;
-    if (n == 0 || n >= sizeof ret->name || memchr(text.p, '\0', text.n))
+    if (!is_port(close + 1, text.p + text.n))
         return false;
-    set_name(ret, text.p + 1, n);
-    ret->is_address = ipnet_of_text(ret->name, &ret->address);
+    if (!set_name(ret, text.p + 1, (size_t)(close - text.p) - 1))
+        return false;
     return ret->is_address && ret->address.ss_family == AF_INET6;
 }
 
@@ -60,13 +72,11 @@ bool gate_host_parse(struct str text, struct gate_host *ret)
         n++;
     if (!is_port(text.p + n, text.p + text.n))
         return false;
-    if (n > 1 && text.p[n - 1] == '.')
+
+    bool trailing_dot = n > 1 && text.p[n - 1] == '.';
+    if (trailing_dot)
         n--;
-    if (n == 0 || n >= sizeof ret->name)
-        return false;
-    set_name(ret, text.p, n);
-    ret->is_address = ipnet_of_text(ret->name, &ret->address);
-    return true;
+    return set_name(ret, text.p, n);
 }
 
 static bool is_loopback(const struct sockaddr *sa)
@@ -75,23 +85,25 @@ static bool is_loopback(const struct sockaddr *sa)
     return what && strcmp(what, IPNET_LOOPBACK) == 0;
 }
 
-/* same_address: an IPv4 address in IPv6 clothes is the IPv4 address. */
+/* same_address compares two addresses. An IPv4 address mapped into IPv6 is the IPv4 address. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
-    struct ipnet net = {.family = a->sa_family, .bits = a->sa_family == AF_INET ? 32 : 128};
+    struct ipnet net = {.family = a->sa_family};
     if (a->sa_family == AF_INET) {
         struct sockaddr_in in;
         memcpy(&in, a, sizeof in);
         memcpy(net.addr, &in.sin_addr, 4);
+        net.bits = 32;
     } else {
         struct sockaddr_in6 in6;
         memcpy(&in6, a, sizeof in6);
         memcpy(net.addr, &in6.sin6_addr, 16);
+        net.bits = 128;
     }
     return ipnet_holds(&net, b);
 }
 
-/* next_host cuts the next word off a list; false: there is none. */
+/* next_host cuts the next word off a list. It returns false at the end. */
 static bool next_host(const char **list, struct str *ret)
 {
     *list += strspn(*list, ", \t");
@@ -100,18 +112,17 @@ static bool next_host(const char **list, struct str *ret)
     return ret->n > 0;
 }
 
-/* read_listed reads one of listen-hosts: as in Host, but without a port, and an IPv6 address needs
- * no brackets. */
+/* read_listed reads a word of listen-hosts. It is like Host, but has no port, and an IPv6 address
+ * needs no brackets. */
 static bool read_listed(struct str word, struct gate_host *ret)
 {
-    if (word.n < sizeof ret->name) {
-        *ret = (struct gate_host){.is_address = true};
-        memcpy(ret->name, word.p, word.n);
-        if (ipnet_of_text(ret->name, &ret->address))
-            return true;
-    }
+    *ret = (struct gate_host){.is_address = false};
+    if (set_name(ret, word.p, word.n) && ret->is_address)
+        return true;
+
     bool brackets = word.p[0] == '[' && word.p[word.n - 1] == ']';
-    if (!brackets && memchr(word.p, ':', word.n))
+    bool has_port = !brackets && memchr(word.p, ':', word.n);
+    if (has_port)
         return false;
     return gate_host_parse(word, ret);
 }
@@ -125,7 +136,7 @@ int gate_hosts_check(const char *list, struct error *err)
             continue;
         return err_set(
             err, ERR_CONFIG,
-            "\"%.*s\" is no name or address; write them without a port: relay.example, 10.0.0.7",
+            "\"%.*s\" is not a name or address; write them without a port: relay.example, 10.0.0.7",
             (int)(word.n < 100 ? word.n : 100), word.p);
     }
     return 0;
@@ -140,21 +151,23 @@ static bool same_host(const struct gate_host *a, const struct gate_host *b)
     return same_address((const struct sockaddr *)&a->address, (const struct sockaddr *)&b->address);
 }
 
+/* is_listed reports whether a host is in the list of listen-hosts, which may be NULL. */
 static bool is_listed(const char *list, const struct gate_host *h)
 {
     struct gate_host one;
     struct str word;
-    while (list && next_host(&list, &word)) {
-        if (str_is(word, "*"))
-            return true;
-        if (read_listed(word, &one) && same_host(&one, h))
+    if (!list)
+        return false;
+    while (next_host(&list, &word)) {
+        bool matches = str_is(word, "*") || (read_listed(word, &one) && same_host(&one, h));
+        if (matches)
             return true;
     }
     return false;
 }
 
-/* is_ours: nobody else can own the name localhost, a loopback address, or the address we were
- * reached at. */
+/* is_ours reports whether a host is one that nobody else can own: localhost, a loopback address, or
+ * the address we were reached at. */
 static bool is_ours(const struct gate_host *h, const struct sockaddr *here)
 {
     const struct sockaddr *address = (const struct sockaddr *)&h->address;
@@ -166,65 +179,81 @@ static bool is_ours(const struct gate_host *h, const struct sockaddr *here)
     return reached_by_address && same_address(address, here);
 }
 
+/* check_host refuses a request under a name that is not ours: see gate.h. */
 static struct gate_refusal check_host(const struct gate *g, const struct gate_request *r,
                                       const struct sockaddr *here)
 {
     struct gate_host h;
     if (!r->host.p && r->old)
-        return welcome; /* no browser */
+        return welcome; /* browsers do not use HTTP/1.0 */
     if (!r->host.p)
         return (struct gate_refusal){400, "no Host header\n"};
     if (!gate_host_parse(r->host, &h))
-        return (struct gate_refusal){400, "Host is no name or address\n"};
+        return (struct gate_refusal){400, "Host is not a name or address\n"};
     if (is_ours(&h, here) || is_listed(g->hosts, &h))
         return welcome;
-    return (struct gate_refusal){
-        403, "this name is not served here; listen-hosts names those that are\n"};
+    return (struct gate_refusal){403,
+                                 "this host name is not accepted here; listen-hosts adds names\n"};
 }
 
 /* ---- Origin ---- */
 
-/* is_own_origin: http://HOST or https://HOST, with exactly what Host says. */
-static bool is_own_origin(struct str origin, struct str host)
+/* without_scheme returns what follows http:// or https:// in an origin; p == NULL: neither does. */
+static struct str without_scheme(struct str origin)
 {
     static const char *const schemes[] = {"http://", "https://"};
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
         size_t n = strlen(schemes[i]);
-        bool has_scheme = origin.n > n && strncasecmp(origin.p, schemes[i], n) == 0;
-        if (!has_scheme)
-            continue;
-        return host.n > 0 && origin.n - n == host.n &&
-               strncasecmp(origin.p + n, host.p, host.n) == 0;
+        if (origin.n > n && strncasecmp(origin.p, schemes[i], n) == 0)
+            return (struct str){origin.p + n, origin.n - n};
     }
-    return false;
+    return (struct str){NULL, 0};
+}
+
+/* is_own_origin reports whether an origin is exactly the host of the request. */
+static bool is_own_origin(struct str origin, struct str host)
+{
+    struct str from = without_scheme(origin);
+    if (!from.p || from.n != host.n)
+        return false;
+    return strncasecmp(from.p, host.p, host.n) == 0;
 }
 
 struct gate_refusal gate_check(const struct gate *g, const struct gate_request *r,
                                const struct sockaddr *here)
 {
     if (r->more > 0)
-        return (struct gate_refusal){400, "Host, Origin and Authorization may stand there once\n"};
+        return (struct gate_refusal){400, "Host, Origin and Authorization may occur only once\n"};
+
     struct gate_refusal host = check_host(g, r, here);
     if (host.status)
         return host;
-    if (r->origin.p && !is_own_origin(r->origin, r->host))
-        return (struct gate_refusal){403, "pages of other origins are not answered\n"};
+    bool foreign = r->origin.p && !is_own_origin(r->origin, r->host);
+    if (foreign)
+        return (struct gate_refusal){403, "requests from other origins are refused\n"};
+
     bool get = str_is(r->method, "GET") || str_is(r->method, "HEAD");
     if (!get)
-        return (struct gate_refusal){405, "only GET and HEAD\n"};
+        return (struct gate_refusal){405, "only GET and HEAD are allowed\n"};
     if (r->has_body)
-        return (struct gate_refusal){413, "a request has no body here\n"};
+        return (struct gate_refusal){413, "a request must have no body\n"};
     return welcome;
 }
 
-/* ---- who asks ---- */
+/* ---- Authorization ---- */
 
-/* bearer gives what stands behind "Bearer"; p == NULL: it is no such credentials. */
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+/* bearer returns the token after "Bearer"; p == NULL: the header has another scheme. */
 static struct str bearer(struct str authorization)
 {
     static const char scheme[] = "Bearer ";
     size_t n = sizeof scheme - 1;
-    if (authorization.n <= n || strncasecmp(authorization.p, scheme, n) != 0)
+    bool is_bearer = authorization.n > n && strncasecmp(authorization.p, scheme, n) == 0;
+    if (!is_bearer)
         return (struct str){NULL, 0};
 
     struct str token = {authorization.p + n, authorization.n - n};
@@ -232,7 +261,7 @@ static struct str bearer(struct str authorization)
         token.p++;
         token.n--;
     }
-    while (token.n && (token.p[token.n - 1] == ' ' || token.p[token.n - 1] == '\t'))
+    while (token.n && is_blank(token.p[token.n - 1]))
         token.n--;
     return token;
 }
@@ -242,10 +271,11 @@ struct gate_refusal gate_knows(const struct gate *g, const struct gate_request *
     if (!g->tokens && g->local)
         return welcome;
     if (!g->tokens)
-        return (struct gate_refusal){403, "other machines get /livez and /readyz only, as long as "
-                                          "listen-token-file is not set\n"};
+        return (struct gate_refusal){403, "other machines can only read /livez and /readyz, "
+                                          "unless listen-token-file is set\n"};
+
     struct str token = bearer(r->authorization);
     if (token.p && token_matches(g->tokens, token))
         return welcome;
-    return (struct gate_refusal){401, "this wants Authorization: Bearer and the token\n"};
+    return (struct gate_refusal){401, "this needs Authorization: Bearer and the token\n"};
 }

@@ -1,12 +1,13 @@
+/* guests.c: the open connections. All functions may be called from any thread. */
 #include "admin/guests.h"
 
 #include <sys/socket.h>
 
 #include "base/clock.h"
 
-#define ASK_NS (10 * 1000 * MS_NS)    /* for sending a request, however busily */
-#define ANSWER_NS (30 * 1000 * MS_NS) /* for making the answer, and for reading it */
-#define AGAIN_NS (1000 * MS_NS)       /* after one was shown the door */
+#define ASK_NS (10 * 1000 * MS_NS)    /* to send a request, however slowly the bytes come */
+#define ANSWER_NS (30 * 1000 * MS_NS) /* to make the answer and to read it */
+#define AGAIN_NS (1000 * MS_NS)       /* until a connection that was ended is looked at again */
 #define CROWDED (GUESTS_MAX - GUESTS_PER_ADDRESS)
 
 void guests_init(struct guests *g)
@@ -28,27 +29,43 @@ static struct guest *find(struct guests *g, int fd)
     return NULL;
 }
 
-/* show_out: the thread that serves him sees that, and closes the connection. */
+/* show_out ends a connection. The thread that serves it notices, and closes it. */
 static void show_out(const struct guest *one)
 {
     shutdown(one->fd, SHUT_RDWR);
 }
 
-static void make_room(struct guests *g)
+static size_t count(const struct guests *g)
 {
-    struct guest *oldest = NULL;
     size_t n = 0;
+    for (size_t i = 0; i < GUESTS_MAX; i++)
+        if (g->guest[i].since)
+            n++;
+    return n;
+}
+
+/* oldest_asking returns the oldest connection whose request is not complete, or NULL. */
+static const struct guest *oldest_asking(const struct guests *g)
+{
+    const struct guest *oldest = NULL;
     for (size_t i = 0; i < GUESTS_MAX; i++) {
-        struct guest *one = &g->guest[i];
-        if (!one->since)
+        const struct guest *one = &g->guest[i];
+        bool asking = one->since && !one->asked;
+        if (!asking)
             continue;
-        n++;
-        if (!one->asked && (!oldest || one->since < oldest->since))
+        if (!oldest || one->since < oldest->since)
             oldest = one;
     }
-    if (n < CROWDED || !oldest)
+    return oldest;
+}
+
+static void make_room(const struct guests *g)
+{
+    if (count(g) < CROWDED)
         return;
-    show_out(oldest);
+    const struct guest *oldest = oldest_asking(g);
+    if (oldest)
+        show_out(oldest);
 }
 
 void guests_arrive(struct guests *g, int fd, int64_t now)
@@ -84,6 +101,11 @@ void guests_leave(struct guests *g, int fd)
     pthread_mutex_unlock(&g->lock);
 }
 
+static int64_t deadline_of(const struct guest *one)
+{
+    return one->since + (one->asked ? ANSWER_NS : ASK_NS);
+}
+
 int64_t guests_tick(struct guests *g, int64_t now)
 {
     int64_t next = CLOCK_NEVER;
@@ -92,7 +114,7 @@ int64_t guests_tick(struct guests *g, int64_t now)
         const struct guest *one = &g->guest[i];
         if (!one->since)
             continue;
-        int64_t end = one->since + (one->asked ? ANSWER_NS : ASK_NS);
+        int64_t end = deadline_of(one);
         if (now >= end) {
             show_out(one);
             end = now + AGAIN_NS;

@@ -1,5 +1,5 @@
-/* guests.h: the connections that are open, and how long they may last. There are so many places and
- * no more: whoever does not say what he wants gives his to one who may. */
+/* guests.h: the open connections, and how long each may last. Their number is limited: when it gets
+ * crowded, a client that has not sent its request yet has to make room. */
 #ifndef ADMIN_GUESTS_H
 #define ADMIN_GUESTS_H
 
@@ -11,30 +11,31 @@
 #define GUESTS_MAX 32
 #define GUESTS_PER_ADDRESS 8
 
-/* (1) since == 0: the place is free. */
+/* A connection. (1) since == 0: the place is free. */
 struct guest {
     int fd;
-    int64_t since; /* when he came, or asked */
-    bool asked;    /* his request is whole */
+    int64_t since; /* when the connection was opened or, if asked, its request was complete */
+    bool asked;
 };
 
-/* (1) guest is used under lock. */
+/* (1) lock protects guest. */
 struct guests {
     pthread_mutex_t lock;
     struct guest guest[GUESTS_MAX];
 };
 
+/* All functions may be called from any thread; `now` is monotonic, in ns. */
 void guests_init(struct guests *g);
 void guests_release(struct guests *g);
-/* guests_arrive takes note of a connection. When most places are taken, the one who has been asking
- * for the longest has to go. */
+/* guests_arrive adds a connection. If most places are taken, it ends the oldest connection whose
+ * request is not complete. */
 void guests_arrive(struct guests *g, int fd, int64_t now);
-/* guests_ask: a request is whole, and about to be answered. */
+/* guests_ask notes that a request is complete and about to be answered. */
 void guests_ask(struct guests *g, int fd, int64_t now);
-/* guests_leave must be called before the descriptor is closed. */
+/* guests_leave removes a connection. Call it before the descriptor is closed. */
 void guests_leave(struct guests *g, int fd);
-/* guests_tick ends connections that have lasted too long; returns when to call it again,
- * CLOCK_NEVER: no need to. */
+/* guests_tick ends connections that have lasted too long. It returns when to call it again, or
+ * CLOCK_NEVER. */
 int64_t guests_tick(struct guests *g, int64_t now);
 
 #endif

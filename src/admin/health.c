@@ -1,3 +1,4 @@
+/* health.c: judges a consumer by the figures of its pipeline. */
 #include "admin/health.h"
 
 #include <stdarg.h>
@@ -21,44 +22,50 @@ static struct health say(bool ready, bool alive, const char *fmt, ...)
 int64_t health_stalled(const struct runner_view *v, int64_t now_ns)
 {
     int64_t since = v->stats.stalled_since;
-    return v->state == PIPELINE_RUNNING && since && since < now_ns ? now_ns - since : 0;
+    bool stalled = v->state == PIPELINE_RUNNING && since && since < now_ns;
+    if (!stalled)
+        return 0;
+    return now_ns - since;
 }
 
-/* stuck: it has had work for longer than it may without getting any done. If the sink says nothing
- * at all, not even that a delivery took too long, then it is the loop that has gone wrong. */
-static struct health stuck(const struct runner_view *v, int64_t now, int64_t patience,
-                           int64_t stalled)
+/* stuck says why a consumer has made no progress for longer than it may. If the sink reports
+ * nothing at all, not even that a delivery timed out, the loop itself has gone wrong. */
+static struct health stuck(const struct runner_view *v, int64_t now, int64_t patience)
 {
-    long long s = (long long)(stalled / S_NS),
-              silent = (long long)((now - v->stats.ended_at) / S_NS);
+    int64_t silent = now - v->stats.ended_at;
+    long long s = (long long)(health_stalled(v, now) / S_NS);
     if (v->stats.why[0])
         return say(false, true, "no progress for %lld s: %s", s, v->stats.why);
-    if (now - v->stats.ended_at <= patience)
+    if (silent <= patience)
         return say(false, true, "no progress for %lld s: every delivery fails", s);
-    return say(false, now - v->stats.ended_at <= patience + v->timeout_ms * MS_NS,
-               "no progress for %lld s: no answer from the sink for %lld s", s, silent);
+
+    bool alive = silent <= patience + v->timeout_ms * MS_NS;
+    return say(false, alive, "no progress for %lld s: no answer from the sink for %lld s", s,
+               (long long)(silent / S_NS));
 }
 
 struct health health_of(const struct runner_view *v, int64_t now_ns, int64_t patience_ns,
                         bool paused)
 {
-    int64_t stalled = health_stalled(v, now_ns);
+    int64_t in_step = v->step_since ? now_ns - v->step_since : 0;
     if (v->state == PIPELINE_FAILED)
         return say(false, true, "stopped: %s", v->error);
-    if (v->step_since && now_ns - v->step_since > patience_ns)
-        return say(
-            false, false,
-            "stands still since %lld s: the store does not answer, or a handler does not return",
-            (long long)((now_ns - v->step_since) / S_NS));
+    if (in_step > patience_ns)
+        return say(false, false,
+                   "stuck for %lld s: the store does not answer, or a handler does not return",
+                   (long long)(in_step / S_NS));
     if (v->state != PIPELINE_RUNNING)
         return say(false, true, "stopping");
     if (v->stats.standby)
         return say(false, true, "standing by: %s", v->error);
     if (paused || v->stats.paused)
         return say(true, true, "paused");
-    if (stalled > patience_ns)
-        return stuck(v, now_ns, patience_ns, stalled);
+
+    if (health_stalled(v, now_ns) > patience_ns)
+        return stuck(v, now_ns, patience_ns);
     if (v->stats.why[0])
         return say(true, true, "waiting: %s", v->stats.why);
-    return say(true, true, "%s", v->stats.stalled_since ? "working" : "idle");
+    if (v->stats.stalled_since)
+        return say(true, true, "working");
+    return say(true, true, "idle");
 }

@@ -1,4 +1,4 @@
-/* health.h: whether a relay gets on with its work. */
+/* health.h: whether a consumer makes progress. */
 #ifndef ADMIN_HEALTH_H
 #define ADMIN_HEALTH_H
 
@@ -6,21 +6,21 @@
 
 #define HEALTH_TEXT 320
 
-/* What is to be said of a consumer. (1) ready implies alive. ready: it gets on with its work, has
- * none, or was told to pause. alive: its loop turns. A sink or a store that is away makes a
- * consumer not ready, but it stays alive: it waits and asks again, and starting it anew would help
- * nobody. */
+/* The health of a consumer. (1) ready implies alive. A consumer is ready if it makes progress, has
+ * no work, or is paused. It is alive if its loop turns. If the sink or the store is away it is not
+ * ready, but still alive: it waits and tries again, and a restart would not help. */
 struct health {
     bool ready, alive;
     char text[HEALTH_TEXT]; /* why, in a few words */
 };
 
-/* health_of judges by what is seen at the monotonic time now_ns. Without progress for longer than
- * patience_ns is stuck. paused: the store says so (what is in view may be older). */
+/* health_of judges a consumer at the monotonic time now_ns. One that has made no progress for
+ * longer than patience_ns is stuck. paused is what the store says, which may be newer than the
+ * view. */
 struct health health_of(const struct runner_view *v, int64_t now_ns, int64_t patience_ns,
                         bool paused);
 
-/* health_stalled is for how long it has had work and got none of it done, in ns. */
+/* health_stalled returns for how long a consumer has had work and made no progress, in ns. */
 int64_t health_stalled(const struct runner_view *v, int64_t now_ns);
 
 #endif

@@ -1,4 +1,4 @@
-/* look.h: one look at everything, for a page of metrics. */
+/* look.h: the state of everything at one moment, for a page of metrics. */
 #ifndef ADMIN_LOOK_H
 #define ADMIN_LOOK_H
 
@@ -11,7 +11,8 @@ struct look {
     struct arena arena;
 };
 
-/* look_take asks the relay and, unless st is NULL, the store. The caller releases it. */
+/* look_take asks the relay and, unless st is NULL, the store. The caller releases *l after
+ * success. */
 int look_take(struct look *l, const struct admin_config *cfg, struct store *st, struct error *err);
 void look_release(struct look *l);
 

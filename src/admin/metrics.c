@@ -1,3 +1,4 @@
+/* metrics.c: one function per metric, and a table of them. */
 #include "admin/metrics.h"
 
 #include <stdio.h>
@@ -11,32 +12,47 @@ struct label {
     const char *name, *value;
 };
 
-static void add_value(struct buf *b, const char *value)
+/* add_escaped appends the value of a label. Types come from strangers: where one is not UTF-8, its
+ * bytes beyond ASCII become question marks. */
+static void add_escaped(struct buf *b, const char *value)
 {
-    bool valid = utf8_valid(str_of(value), NULL); /* types come from strangers */
+    bool valid = utf8_valid(str_of(value), NULL);
     for (; *value; value++) {
-        if (*value == '\\' || *value == '"')
-            buf_addc(b, '\\');
-        if (*value == '\n')
+        bool invalid = !valid && (unsigned char)*value > 127;
+        if (invalid)
+            buf_addc(b, '?');
+        else if (*value == '\n')
             buf_adds(b, "\\n");
+        else if (*value == '\\' || *value == '"')
+            buf_addf(b, "\\%c", *value);
         else
-            buf_addc(b, !valid && (unsigned char)*value > 127 ? '?' : *value);
+            buf_addc(b, *value);
     }
 }
 
-/* add_series appends `name{label="value",...} `, whose number is to follow; labels end with name ==
- * NULL. */
+static void add_labels(struct buf *b, const struct label *labels)
+{
+    buf_addc(b, '{');
+    for (size_t i = 0; labels[i].name; i++) {
+        if (i > 0)
+            buf_addc(b, ',');
+        buf_addf(b, "%s=\"", labels[i].name);
+        add_escaped(b, labels[i].value);
+        buf_addc(b, '"');
+    }
+    buf_addc(b, '}');
+}
+
+/* add_series appends `name{label="value",...} `; the number follows. labels end with name == NULL,
+ * and may be NULL. */
 static void add_series(struct buf *b, const char *name, const char *suffix,
                        const struct label *labels)
 {
     buf_adds(b, name);
     buf_adds(b, suffix);
-    for (size_t i = 0; labels && labels[i].name; i++) {
-        buf_addf(b, "%s%s=\"", i ? "," : "{", labels[i].name);
-        add_value(b, labels[i].value);
-        buf_addc(b, '"');
-    }
-    buf_adds(b, labels && labels[0].name ? "} " : " ");
+    if (labels)
+        add_labels(b, labels);
+    buf_addc(b, ' ');
 }
 
 static void add_int(struct buf *b, const char *name, const struct label *labels, int64_t value)
@@ -52,6 +68,8 @@ static void add_seconds(struct buf *b, const char *name, const struct label *lab
     buf_addf(b, "%.15g\n", seconds);
 }
 
+/* add_histogram appends the buckets, which are cumulative in the text format, then sum and
+ * count. */
 static void add_histogram(struct buf *b, const char *name, const char *consumer,
                           const struct histogram *h, const int64_t *bounds)
 {
@@ -61,8 +79,9 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     struct label plain[] = {{"consumer", consumer}, {NULL, NULL}};
     for (size_t i = 0; i <= METER_BUCKETS; i++) {
         n += h->bucket[i];
-        snprintf(bound, sizeof bound, "%.15g", i < METER_BUCKETS ? (double)bounds[i] / 1e9 : 0);
-        if (i == METER_BUCKETS)
+        if (i < METER_BUCKETS)
+            snprintf(bound, sizeof bound, "%.15g", (double)bounds[i] / 1e9);
+        else
             snprintf(bound, sizeof bound, "+Inf");
         add_series(b, name, "_bucket", le);
         buf_addf(b, "%lld\n", (long long)n);
@@ -73,25 +92,30 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
     buf_addf(b, "%lld\n", (long long)n);
 }
 
-/* ---- types of a consumer: those that were delivered, then those that wait, METER_TYPES of them by
- * name ---- */
+/* ---- event types ---- */
 
+/* The events of a type that wait. (1) oldest_at == 0: none does. */
 struct by_type {
     const char *name;
-    int64_t depth, oldest_at; /* oldest_at == 0: none waits */
+    int64_t depth, oldest_at;
 };
 
+/* The types of a consumer: those that it has delivered, then those that wait. (1) The first n have
+ * names of their own; the last one of the array is for all others. */
 struct by_types {
-    struct by_type type[METER_TYPES + 1]; /* the last one is for the rest */
+    struct by_type type[METER_TYPES + 1];
     size_t n;
 };
 
+/* type_of returns the entry of a type, adding it if there is room, else the one for all others. */
 static struct by_type *type_of(struct by_types *t, const char *name)
 {
     for (size_t i = 0; i < t->n; i++)
         if (strcmp(t->type[i].name, name) == 0)
             return &t->type[i];
-    if (t->n == METER_TYPES || !*name || strlen(name) >= METER_NAME)
+
+    bool nameable = *name && strlen(name) < METER_NAME;
+    if (t->n == METER_TYPES || !nameable)
         return &t->type[METER_TYPES];
     t->type[t->n].name = name;
     return &t->type[t->n++];
@@ -103,29 +127,43 @@ static void older(struct by_type *t, int64_t at)
         t->oldest_at = at;
 }
 
-/* add_waiting: where there are more events behind than were looked at, their shares stand for all
- * of them. */
+static int64_t sum_of_types(const struct consumer_gauge *g)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < g->n_types; i++)
+        sum += g->type[i].n;
+    return sum;
+}
+
+/* depth_of estimates how many events of a type wait. If the store counted only the first of many
+ * events, the share of the type among those stands for its share among all. */
+static int64_t depth_of(const struct consumer_gauge *g, int64_t n, int64_t sum)
+{
+    bool counted_all = g->probed < STORE_PROBE_EVENTS;
+    if (counted_all)
+        return n;
+    return (int64_t)((double)n * (double)g->behind / (double)sum + 0.5);
+}
+
+/* add_waiting adds the events that wait, as far as the filter of the consumer lets them pass. */
 static void add_waiting(struct by_types *t, const struct consumer_gauge *g)
 {
     struct filter *filter = NULL;
-    bool all = g->probed < STORE_PROBE_EVENTS;
-    int64_t found = 0;
+    int64_t sum = sum_of_types(g);
     if (filter_new(g->events, NULL, &filter, NULL) != 0)
         filter = NULL;
-    for (size_t i = 0; i < g->n_types; i++)
-        found += g->type[i].n;
     for (size_t i = 0; i < g->n_types; i++) {
         if (!filter_type(filter, str_of(g->type[i].type)))
             continue;
         struct by_type *to = type_of(t, g->type[i].type);
-        to->depth += all ? g->type[i].n
-                         : (int64_t)((double)g->type[i].n * (double)g->behind / (double)found +
-                                     0.5);
+        to->depth += depth_of(g, g->type[i].n, sum);
         older(to, g->type[i].oldest_at);
     }
     filter_free(filter);
 }
 
+/* collect_types lists the delivered types first, so that a series that exists does not lose its
+ * name to a type that begins to wait. */
 static void collect_types(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
@@ -137,11 +175,12 @@ static void collect_types(const struct metrics_consumer *c, struct by_types *t)
         older(type_of(t, c->view.held_type), c->view.held_oldest_at);
 }
 
-/* ---- what is measured ---- */
+/* ---- the metrics ---- */
 
+/* An add_fn appends the series of one metric. */
 typedef void add_fn(struct buf *b, const char *name, const struct metrics *m);
 
-/* each goes through the consumers; its labels are those of the one in turn. */
+/* EACH loops over the consumers; LABELS are those of a consumer, LABELS2 with one more. */
 #define EACH(m, c) \
     for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
          c++)
@@ -171,6 +210,7 @@ static void reloads(struct buf *b, const char *name, const struct metrics *m)
     add_int(b, name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
 }
 
+/* Every status has a series from the start, so that a rate is right from the first refusal on. */
 const unsigned metrics_refusals[METRICS_REFUSALS] = {400, 401, 403, 405, 413};
 
 static void refused(struct buf *b, const char *name, const struct metrics *m)
@@ -182,14 +222,22 @@ static void refused(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
+/* up is 0 for a consumer that stopped by itself: it failed, or the relay is stopping. */
 static void up(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.state == PIPELINE_RUNNING);
 }
 
+/* paused is what the store says, if it answers: the consumer may not have noticed yet. */
 static void paused(struct buf *b, const char *name, const struct metrics *m)
 {
-    EACH(m, c) add_int(b, name, LABELS(c), c->has_gauge ? c->gauge.paused : c->view.stats.paused);
+    EACH(m, c)
+    {
+        bool is_paused = c->view.stats.paused;
+        if (c->has_gauge)
+            is_paused = c->gauge.paused;
+        add_int(b, name, LABELS(c), is_paused);
+    }
 }
 
 static void stalled(struct buf *b, const char *name, const struct metrics *m)
@@ -197,6 +245,7 @@ static void stalled(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) add_seconds(b, name, LABELS(c), (double)health_stalled(&c->view, m->now_ns) / 1e9);
 }
 
+/* depth is read from the store, so it is left out while the store does not answer. */
 static void depth(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -211,6 +260,18 @@ static void depth(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
+/* seconds_since returns the age of a wall time by the clock of the store; 0 for none. */
+static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
+{
+    if (!wall_ms)
+        return 0;
+    int64_t ms = clock_since(c->gauge.now_ms, wall_ms);
+    if (ms < 0)
+        return 0;
+    return (double)ms / 1e3;
+}
+
+/* lag is the age of the oldest event that waits or is in flight here, by type. */
 static void lag(struct buf *b, const char *name, const struct metrics *m)
 {
     struct by_types t;
@@ -219,13 +280,10 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
         if (!c->has_gauge)
             continue;
         collect_types(c, &t);
-        for (size_t i = 0; i <= METER_TYPES; i++) {
-            int64_t ms = t.type[i].oldest_at ? clock_since(c->gauge.now_ms, t.type[i].oldest_at)
-                                             : 0;
+        for (size_t i = 0; i <= METER_TYPES; i++)
             if (t.type[i].name)
                 add_seconds(b, name, LABELS2(c, "topic", t.type[i].name),
-                            ms > 0 ? (double)ms / 1e3 : 0);
-        }
+                            seconds_since(c, t.type[i].oldest_at));
     }
 }
 
@@ -239,15 +297,13 @@ static void dead(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.dead);
 }
 
-/* down: for how long its relay, or another one's, has said so. */
+/* down is for how long this relay, or another, has reported the sink down. */
 static void down(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c)
     {
-        if (!c->has_gauge)
-            continue;
-        int64_t ms = c->gauge.down_since ? clock_since(c->gauge.now_ms, c->gauge.down_since) : 0;
-        add_seconds(b, name, LABELS(c), ms > 0 ? (double)ms / 1e3 : 0);
+        if (c->has_gauge)
+            add_seconds(b, name, LABELS(c), seconds_since(c, c->gauge.down_since));
     }
 }
 
@@ -256,9 +312,15 @@ static void in_flight(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) add_int(b, name, LABELS(c), c->view.held);
 }
 
+/* counted_name returns the name of the i-th counter of a meter, or NULL if it is not in use. The
+ * last one counts all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
 {
-    return i == METER_TYPES ? "other" : i < t->n_types ? t->type[i].name : NULL;
+    if (i == METER_TYPES)
+        return "other";
+    if (i < t->n_types)
+        return t->type[i].name;
+    return NULL;
 }
 
 static void dispatched(struct buf *b, const char *name, const struct metrics *m)
@@ -266,11 +328,21 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c)
     {
         const struct meter *t = &c->view.stats.meter;
-        for (size_t i = 0; i <= METER_TYPES; i++)
-            if (counted_name(t, i))
-                add_int(b, name, LABELS2(c, "topic", counted_name(t, i)),
-                        t->type[i].ends[SINK_DELIVERED]);
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            const char *topic = counted_name(t, i);
+            if (topic)
+                add_int(b, name, LABELS2(c, "topic", topic), t->type[i].ends[SINK_DELIVERED]);
+        }
     }
+}
+
+/* add_reason appends a count of one topic, by reason. */
+static void add_reason(struct buf *b, const char *name, const struct metrics_consumer *c,
+                       const char *topic, const char *reason, int64_t n)
+{
+    struct label labels[] = {
+        {"consumer", c->view.consumer}, {"topic", topic}, {"reason", reason}, {NULL, NULL}};
+    add_int(b, name, labels, n);
 }
 
 static void failures(struct buf *b, const char *name, const struct metrics *m)
@@ -281,14 +353,11 @@ static void failures(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c)
     {
         const struct meter *t = &c->view.stats.meter;
-        for (size_t i = 0; i <= METER_TYPES; i++)
-            for (size_t k = SINK_RETRY; counted_name(t, i) && k <= SINK_FATAL; k++)
-                add_int(b, name,
-                        (struct label[]){{"consumer", c->view.consumer},
-                                         {"topic", counted_name(t, i)},
-                                         {"reason", reasons[k]},
-                                         {NULL, NULL}},
-                        t->type[i].ends[k]);
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            const char *topic = counted_name(t, i);
+            for (size_t k = SINK_RETRY; topic && k <= SINK_FATAL; k++)
+                add_reason(b, name, c, topic, reasons[k], t->type[i].ends[k]);
+        }
     }
 }
 
@@ -304,7 +373,8 @@ static void call_seconds(struct buf *b, const char *name, const struct metrics *
     add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
 }
 
-/* add_renewal: of the lease on a claim, in the database, or of the one on a key in Redis. */
+/* add_renewal appends a count of one kind of lease: on a claim in the database, or on a key in
+ * Redis. */
 static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c,
                         const char *kind, const char *result, int64_t n)
 {
@@ -362,17 +432,13 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
         const struct meter *t = &c->view.stats.meter;
         for (size_t i = 0; i <= METER_TYPES; i++) {
             const char *topic = counted_name(t, i);
-            for (size_t k = 0; topic && k < BURIALS; k++) {
-                struct label labels[] = {{"consumer", c->view.consumer},
-                                         {"topic", topic},
-                                         {"reason", reasons[k]},
-                                         {NULL, NULL}};
-                add_int(b, name, labels, t->type[i].buried[k]);
-            }
+            for (size_t k = 0; topic && k < BURIALS; k++)
+                add_reason(b, name, c, topic, reasons[k], t->type[i].buried[k]);
         }
     }
 }
 
+/* circuit is this relay's own view; down is what any relay has reported. */
 static void circuit(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c) add_int(b, name, LABELS(c), c->view.stats.down);
@@ -391,53 +457,52 @@ COUNTER(retried, retried)
 COUNTER(store_errors, meter.store_errors)
 #undef COUNTER
 
-/* A new measure is a line here, a function above, and a line in docs/metrics.md. */
+/* A new metric needs a row here, a function above, and a row in docs/metrics.md. */
 static const struct {
     const char *name, *type, *help;
     add_fn *add;
 } families[] = {
-    {"outbox_build_info", "gauge", "1; which version this is, and the kind of its store.",
+    {"outbox_build_info", "gauge", "Always 1; labelled with the version and the kind of the store.",
      build_info},
-    {"outbox_ready", "gauge", "Whether /readyz says yes.", is_ready},
+    {"outbox_ready", "gauge", "Whether /readyz returns 200.", is_ready},
     {"outbox_store_up", "gauge", "Whether the store answered this scrape.", store_up},
-    {"outbox_config_reloads_total", "counter", "Times the configuration was read again, by result.",
-     reloads},
-    {"outbox_http_refused_total", "counter",
-     "Requests to this server that were refused, by status.", refused},
-    {"outbox_consumer_up", "gauge", "Whether the consumer is at work in this relay.", up},
-    {"outbox_consumer_paused", "gauge", "Whether an operator has paused it.", paused},
+    {"outbox_config_reloads_total", "counter", "Reloads of the config, by result.", reloads},
+    {"outbox_http_refused_total", "counter", "Requests to this server that it refused, by status.",
+     refused},
+    {"outbox_consumer_up", "gauge", "Whether the consumer is running in this relay.", up},
+    {"outbox_consumer_paused", "gauge", "Whether an operator has paused the consumer.", paused},
     {"outbox_consumer_stalled_seconds", "gauge",
-     "For how long it has had work and got none of it done.", stalled},
-    {"outbox_depth", "gauge", "Events that nobody has claimed yet.", depth},
+     "How long the consumer has had work without completing any.", stalled},
+    {"outbox_depth", "gauge", "Events not claimed yet.", depth},
     {"outbox_lag_seconds", "gauge",
-     "Age of the oldest event that is not delivered, parked ones left out.", lag},
-    {"outbox_in_flight", "gauge", "Events this relay has claimed and not finished.", in_flight},
-    {"outbox_parked", "gauge", "Events that failed and wait, or wait behind one of their key.",
+     "Age of the oldest undelivered event, not counting parked ones.", lag},
+    {"outbox_in_flight", "gauge", "Events that this relay has claimed and not completed.",
+     in_flight},
+    {"outbox_parked", "gauge", "Events that wait for a retry, or behind another of their key.",
      parked},
-    {"outbox_dead_letters", "gauge", "Dead letters there are.", dead},
+    {"outbox_dead_letters", "gauge", "Current dead letters.", dead},
     {"outbox_dispatched_total", "counter", "Events delivered.", dispatched},
     {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.", failures},
-    {"outbox_retries_total", "counter", "Failed deliveries that are tried again later.", retried},
+    {"outbox_retries_total", "counter", "Failed deliveries that were parked for a retry.", retried},
     {"outbox_buried_total", "counter", "Events that became dead letters, by reason.", buried},
     {"outbox_delivery_seconds", "histogram", "From the event's created_at until it was delivered.",
      delivery_seconds},
     {"outbox_sink_call_seconds", "histogram", "From handing an event to the sink until its answer.",
      call_seconds},
     {"outbox_claims_total", "counter", "Batches of events claimed.", claims},
-    {"outbox_claims_lost_total", "counter", "Claims that ran out, and went to another worker.",
+    {"outbox_claims_lost_total", "counter", "Claims that expired and went to another worker.",
      lost},
-    {"outbox_taken_over_total", "counter", "Events taken over from workers that vanished.",
-     crashed},
+    {"outbox_taken_over_total", "counter", "Events taken over from vanished workers.", crashed},
     {"outbox_lease_renewals_total", "counter",
-     "Leases renewed, in the database and in Redis, by result.", renewals},
-    {"outbox_sink_lease_held", "gauge", "Whether this relay's turn it is, where relays take turns.",
-     sink_lease_held},
+     "Lease renewals, in the database and in Redis, by result.", renewals},
+    {"outbox_sink_lease_held", "gauge",
+     "Whether this relay holds the lease by which relays take turns.", sink_lease_held},
     {"outbox_hwm", "gauge",
-     "High-water mark: id of the last entry sent to a stream, before the dash.", mark_times},
-    {"outbox_hwm_sequence", "gauge", "What stands behind the dash of that id.", mark_sequences},
-    {"outbox_circuit_open", "gauge", "Whether the sink is taken to be down.", circuit},
+     "High-water mark: the id of the last entry sent to a stream, up to the dash.", mark_times},
+    {"outbox_hwm_sequence", "gauge", "The part of that id after the dash.", mark_sequences},
+    {"outbox_circuit_open", "gauge", "Whether the sink is considered down.", circuit},
     {"outbox_sink_down_seconds", "gauge",
-     "For how long the sink has been down, as the store has it.", down},
+     "How long the sink has been down, as reported to the store.", down},
     {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
     {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},
 };
@@ -447,6 +512,7 @@ static void add_family(struct buf *b, const char *name, const char *type, const 
     buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+/* add_process appends the metrics of the process, each of which is a single series. */
 static void add_process(struct buf *b)
 {
     struct process_sample list[PROCESS_SAMPLES];

@@ -1,37 +1,37 @@
-/* metrics.h: what is measured, in Prometheus' text format. docs/metrics.md lists it all; a test
- * compares. */
+/* metrics.h: the metrics of a relay in the text format of Prometheus. docs/metrics.md lists them; a
+ * test compares the two. */
 #ifndef ADMIN_METRICS_H
 #define ADMIN_METRICS_H
 
 #include "admin/health.h"
 #include "base/buf.h"
 
-/* One consumer, as a scrape sees it. */
+/* A consumer at the time of a scrape. */
 struct metrics_consumer {
     struct runner_view view;
     struct health health;
-    bool has_gauge; /* the store answered about it */
+    bool has_gauge; /* the store has answered: gauge is valid */
     struct consumer_gauge gauge;
 };
 
-/* Why a request was not answered, by its status. */
+/* The statuses of refused requests, which are counted. */
 #define METRICS_REFUSALS 5
 extern const unsigned metrics_refusals[METRICS_REFUSALS];
 
-#define METRICS_MARKS 100 /* streams whose high-water mark is shown */
+#define METRICS_MARKS 100 /* high-water marks shown at most */
 
-/* One consumer's high-water mark of a stream. Strings live as long as the look. */
+/* The high-water mark of a consumer in a stream. Strings live as long as the look. */
 struct metrics_mark {
     const char *consumer, *stream;
     int64_t ms, sequence; /* the two halves of the entry's id, 1700000000000-3 */
 };
 
-/* Everything a scrape is made of. */
+/* Everything that a scrape shows. */
 struct metrics {
-    const char *store; /* its kind: "sqlite" */
+    const char *store; /* kind: "sqlite" */
     bool ready, store_up;
     int64_t now_ns;     /* monotonic */
-    int64_t reloads[2]; /* of the configuration: ok, failed */
+    int64_t reloads[2]; /* of the config: ok, failed */
     int64_t refused[METRICS_REFUSALS];
     const struct metrics_consumer *consumer;
     size_t n_consumers;

@@ -1,4 +1,4 @@
-/* none.c: instead of server.c, where libmicrohttpd was not there when this was built. */
+/* none.c: stands in for server.c in a build without libmicrohttpd. */
 #include "admin/admin.h"
 #include "admin/token.h"
 
@@ -15,7 +15,7 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
     (void)ret;
     (void)ret_url;
     return err_set(err, ERR_CONFIG,
-                   "this outbox was built without an HTTP server; build it again with "
+                   "this outbox was built without an HTTP server; rebuild it with "
                    "libmicrohttpd-dev installed");
 }
 

@@ -1,14 +1,24 @@
+/* pages.c: the pages of the HTTP server. */
 #include "admin/look.h"
 #include "admin/server.h"
 
 #include <time.h>
 
-#define STORE_WAIT_S 3 /* for another scrape to be done with the store; then without it */
+#define STORE_WAIT_S 3 /* how long to wait for another scrape to release the store */
 #define OK 200
 #define UNAVAILABLE 503
 
-/* lock_store gives the store for scrapes; NULL if it cannot be had, and then there is nothing to
- * unlock. */
+/* open_store opens the store for scrapes, once. It needs the lock. */
+static bool open_store(struct admin *s)
+{
+    outbox *ob = atomic_load(&s->cfg.ob);
+    if (s->st)
+        return true;
+    return ob && manage_store(ob, &s->st, NULL) == 0;
+}
+
+/* lock_store returns the store for scrapes, locked. It returns NULL, with nothing locked, if
+ * another scrape keeps it busy or it cannot be opened; the page is then made without it. */
 static struct store *lock_store(struct admin *s)
 {
     struct timespec until;
@@ -16,8 +26,7 @@ static struct store *lock_store(struct admin *s)
     until.tv_sec += STORE_WAIT_S;
     if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
         return NULL;
-    outbox *ob = atomic_load(&s->cfg.ob);
-    if (s->st || (ob && manage_store(ob, &s->st, NULL) == 0))
+    if (open_store(s))
         return s->st;
     pthread_mutex_unlock(&s->store_lock);
     return NULL;
@@ -29,6 +38,7 @@ static void unlock_store(struct admin *s, const struct store *st)
         pthread_mutex_unlock(&s->store_lock);
 }
 
+/* page_metrics looks at everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct look l;
@@ -38,6 +48,7 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     unlock_store(s, st);
     if (r != 0)
         return UNAVAILABLE;
+
     for (size_t i = 0; i < METRICS_REFUSALS; i++)
         l.m.refused[i] = atomic_load(&s->refused[i]);
     metrics_add(b, &l.m);
@@ -45,30 +56,43 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     return OK;
 }
 
-static void withhold(enum page_detail detail, struct buf *b)
+/* details_for returns where the details of a page go, or NULL if there are to be none. If they are
+ * withheld, the page says so. */
+static struct buf *details_for(enum page_detail detail, struct buf *b)
 {
+    if (detail == PAGE_VERBOSE)
+        return b;
     if (detail == PAGE_WITHHELD)
-        buf_adds(b, "details are for those who send the token\n");
+        buf_adds(b, "details need the token\n");
+    return NULL;
 }
 
 static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf *b)
 {
-    withhold(detail, b);
-    bool alive = admin_health(&s->cfg, NULL, detail == PAGE_VERBOSE ? b : NULL).alive;
-    buf_adds(b, alive ? "ok\n" : "a consumer stands still\n");
+    struct buf *details = details_for(detail, b);
+    bool alive = admin_health(&s->cfg, NULL, details).alive;
+    buf_adds(b, alive ? "ok\n" : "a consumer is stuck\n");
     return alive ? OK : UNAVAILABLE;
+}
+
+/* is_ready asks the store only if we do not seem ready: a paused consumer may look stuck. */
+static bool is_ready(struct admin *s, struct buf *details)
+{
+    if (admin_health(&s->cfg, NULL, NULL).ready) {
+        if (!details)
+            return true;
+        return admin_health(&s->cfg, NULL, details).ready;
+    }
+    struct store *st = lock_store(s);
+    bool ready = admin_health(&s->cfg, st, details).ready;
+    unlock_store(s, st);
+    return ready;
 }
 
 static unsigned page_readyz(struct admin *s, enum page_detail detail, struct buf *b)
 {
-    withhold(detail, b);
-    bool ready = admin_health(&s->cfg, NULL, NULL).ready;
-    if (!ready || detail == PAGE_VERBOSE) {
-        /* one that is paused may look as if it were stuck */
-        struct store *st = ready ? NULL : lock_store(s);
-        ready = admin_health(&s->cfg, st, detail == PAGE_VERBOSE ? b : NULL).ready;
-        unlock_store(s, st);
-    }
+    struct buf *details = details_for(detail, b);
+    bool ready = is_ready(s, details);
     buf_adds(b, ready ? "ready\n" : "not ready\n");
     return ready ? OK : UNAVAILABLE;
 }
@@ -79,8 +103,8 @@ static unsigned page_index(struct admin *s, enum page_detail detail, struct buf 
     (void)detail;
     buf_adds(b, "outbox " OUTBOX_VERSION "\n\n"
                 "/metrics           for Prometheus\n"
-                "/livez[?verbose]   does it turn?\n"
-                "/readyz[?verbose]  does it get on with its work?\n");
+                "/livez[?verbose]   is it alive?\n"
+                "/readyz[?verbose]  is it making progress?\n");
     return OK;
 }
 

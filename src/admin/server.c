@@ -1,5 +1,5 @@
-/* server.c: the HTTP server. Each connection has a thread of its own, so that a slow client, or a
- * store that does not answer, keeps nobody else waiting. */
+/* server.c: the HTTP server. Each connection has its own thread, so that neither a slow client nor
+ * a store that does not answer keeps others waiting. */
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -10,7 +10,7 @@
 #include "admin/gate.h"
 #include "admin/server.h"
 
-#define IDLE_S 5                       /* without a byte, then it is closed */
+#define IDLE_S 5                       /* a connection is closed after that time without a byte */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
 #define PAGE_MAX ((size_t)16 << 20)
 #define STACK ((size_t)512 * 1024)
@@ -27,17 +27,22 @@ static int descriptor_of(struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(
         c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
+    if (!info)
+        return -1;
+    return info->connect_fd;
 }
 
 static void wake(struct admin *s)
 {
     uint64_t one = 1;
-    /* awake already */
-    if (s->cfg.wake_fd >= 0 && write(s->cfg.wake_fd, &one, sizeof one) < 0)
+    if (s->cfg.wake_fd < 0)
         return;
+    ssize_t written = write(s->cfg.wake_fd, &one, sizeof one);
+    (void)written; /* it only fails if the thread is awake already */
 }
 
+/* on_connection keeps the list of guests. It wakes the watching thread, which has a new deadline to
+ * wait for. */
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -56,23 +61,20 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
 
 int64_t admin_tick(struct admin *s, int64_t now)
 {
-    return s ? guests_tick(&s->guests, now) : CLOCK_NEVER;
+    if (!s)
+        return CLOCK_NEVER;
+    return guests_tick(&s->guests, now);
 }
 
 /* ---- requests ---- */
 
-/* note keeps what the gate looks at. libmicrohttpd 0.9.75 appends what a folded line says to the
- * header's name ("Origin: x", then " y", is a header "Originy"), which hides it: a name that only
- * begins like one of ours counts as one too many. */
-static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *name,
-                            const char *value)
+/* note_once takes a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to
+ * the name of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed.
+ * So a name that only begins like one of ours counts as a repeated header. */
+static void note_once(struct gate_request *r, const char *name, const char *value)
 {
-    struct gate_request *r = request;
     struct str *const fields[] = {&r->host, &r->origin, &r->authorization};
     static const char *const names[] = {"Host", "Origin", "Authorization"};
-    (void)kind;
-    if (!value)
-        value = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t n = strlen(names[i]);
         if (strncasecmp(name, names[i], n) != 0)
@@ -83,6 +85,17 @@ static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *
         if (whole)
             *fields[i] = str_of(value);
     }
+}
+
+/* note keeps what the gate looks at. */
+static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *name,
+                            const char *value)
+{
+    struct gate_request *r = request;
+    (void)kind;
+    if (!value)
+        value = "";
+    note_once(r, name, value);
     if (strcasecmp(name, "Transfer-Encoding") == 0)
         r->has_body = true;
     if (strcasecmp(name, "Content-Length") == 0 && strcmp(value, "0") != 0)
@@ -90,8 +103,15 @@ static enum MHD_Result note(void *request, enum MHD_ValueKind kind, const char *
     return MHD_YES;
 }
 
-static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
-                              const struct buf *b)
+/* The answer to a request. */
+struct reply {
+    unsigned status;
+    const char *type;
+    struct buf text;
+};
+
+/* answer sends the reply with headers that keep browsers from caching, sniffing or framing it. */
+static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *reply)
 {
     static const char *const headers[][2] = {
         {"Cache-Control", "no-store"},
@@ -100,24 +120,25 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const c
         {"X-Frame-Options", "DENY"},
         {"Referrer-Policy", "no-referrer"},
         {"Cross-Origin-Resource-Policy", "same-origin"},
-        {"Connection", "close"}, /* nobody keeps a place for later */
+        {"Connection", "close"}, /* the place is free for the next client */
     };
-    struct MHD_Response *r = MHD_create_response_from_buffer(b->n, b->p, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r = MHD_create_response_from_buffer(reply->text.n, reply->text.p,
+                                                             MHD_RESPMEM_MUST_COPY);
     if (!r)
         return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", type);
+    MHD_add_response_header(r, "Content-Type", reply->type);
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
         MHD_add_response_header(r, headers[i][0], headers[i][1]);
-    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+    if (reply->status == MHD_HTTP_METHOD_NOT_ALLOWED)
         MHD_add_response_header(r, "Allow", "GET, HEAD");
-    if (status == MHD_HTTP_UNAUTHORIZED)
+    if (reply->status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer realm=\"outbox\"");
-    enum MHD_Result queued = MHD_queue_response(c, status, r);
+    enum MHD_Result queued = MHD_queue_response(c, reply->status, r);
     MHD_destroy_response(r);
     return queued;
 }
 
-/* refusal_of says whether this request is answered at all, and whether one who sent it may see
+/* refusal_of passes a request through the gate. *ret_knows is set to why its sender may not see
  * everything. */
 static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
                                       const struct gate_request *r, struct gate_refusal *ret_knows)
@@ -125,6 +146,7 @@ static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
     struct sockaddr_storage here = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof here;
     getsockname(descriptor_of(c), (struct sockaddr *)&here, &size);
+    /* Tokens are only compared under the lock: a reload may replace them at any moment. */
     pthread_mutex_lock(&s->token_lock);
     struct gate g = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
     *ret_knows = gate_knows(&g, r);
@@ -139,16 +161,48 @@ static void count_refusal(struct admin *s, unsigned status)
             atomic_fetch_add(&s->refused[i], 1);
 }
 
+/* detail_of reads the parameter `verbose`; details are for clients that know the token. */
 static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
 {
     bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL,
                                                 NULL) == MHD_YES;
     if (!wanted)
         return PAGE_SHORT;
-    return knows ? PAGE_VERBOSE : PAGE_WITHHELD;
+    if (!knows)
+        return PAGE_WITHHELD;
+    return PAGE_VERBOSE;
 }
 
-/* on_request answers at once, when the headers are there: no request that is let in has a body. */
+/* respond makes the reply to a request: a refusal, a page, or 404. */
+static void respond(struct admin *s, struct MHD_Connection *c, const char *url,
+                    const struct gate_request *r, struct reply *ret)
+{
+    struct gate_refusal knows;
+    struct gate_refusal refused = refusal_of(s, c, r, &knows);
+    const struct page *page = pages_find(url);
+    bool open = page && page->open;
+    if (!refused.status && !open)
+        refused = knows;
+
+    if (refused.status) {
+        count_refusal(s, refused.status);
+        ret->status = refused.status;
+        buf_adds(&ret->text, refused.text);
+        return;
+    }
+    if (!page) {
+        ret->status = MHD_HTTP_NOT_FOUND;
+        buf_adds(&ret->text, "not found; there are /metrics, /livez and /readyz\n");
+        return;
+    }
+
+    ret->type = page->type;
+    ret->status = page->make(s, detail_of(c, !knows.status), &ret->text);
+    if (ret->text.failed)
+        ret->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+/* on_request answers as soon as the headers are there: no request that is let in has a body. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *data_size, void **state)
@@ -156,86 +210,92 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     struct admin *s = cls;
     struct gate_request r = {.method = str_of(method),
                              .old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0};
-    struct gate_refusal knows;
-    struct buf b;
+    struct reply reply = {.type = PAGES_TEXT};
     (void)data;
     if (*state || *data_size > 0)
         return MHD_NO;
-    *state = s; /* anything else than NULL: it was answered */
+    *state = s; /* any value but NULL says that it was answered */
     guests_ask(&s->guests, descriptor_of(c), clock_mono(&clock_system));
     MHD_get_connection_values(c, MHD_HEADER_KIND, note, &r);
 
-    const struct page *page = pages_find(url);
-    bool open = page && page->open;
-    struct gate_refusal refused = refusal_of(s, c, &r, &knows);
-    if (!refused.status && !open)
-        refused = knows;
-
-    const char *type = PAGES_TEXT;
-    unsigned status = refused.status;
-    buf_init(&b, PAGE_MAX);
-    if (status) {
-        count_refusal(s, status);
-        buf_adds(&b, refused.text);
-    } else if (!page) {
-        status = MHD_HTTP_NOT_FOUND;
-        buf_adds(&b, "there is /metrics, /livez and /readyz\n");
-    } else {
-        type = page->type;
-        status = page->make(s, detail_of(c, !knows.status), &b);
-        if (b.failed)
-            status = MHD_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    enum MHD_Result done = answer(c, status, type, &b);
-    buf_release(&b);
+    buf_init(&reply.text, PAGE_MAX);
+    respond(s, c, url, &r, &reply);
+    enum MHD_Result done = answer(c, &reply);
+    buf_release(&reply.text);
     return done;
 }
 
 /* ---- start and stop ---- */
 
+/* start_daemon starts the HTTP server on a listening socket. The limits are the only resources a
+ * client can use up. */
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
-    /* On this machine all clients have the same address. */
-    unsigned per_address = s->local ? GUESTS_MAX : GUESTS_PER_ADDRESS;
-    return MHD_start_daemon(
-        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, 0, NULL,
-        NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)GUESTS_MAX, MHD_OPTION_PER_IP_CONNECTION_LIMIT, per_address,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        REQUEST_MAX, MHD_OPTION_THREAD_STACK_SIZE, STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_END);
+    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
+    int per_address = GUESTS_PER_ADDRESS;
+    if (s->local)
+        per_address = GUESTS_MAX; /* on this machine all clients have the same address */
+
+    struct MHD_OptionItem options[] = {
+        {MHD_OPTION_LISTEN_SOCKET, fd, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, GUESTS_MAX, NULL},
+        {MHD_OPTION_PER_IP_CONNECTION_LIMIT, per_address, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, REQUEST_MAX, NULL},
+        {MHD_OPTION_THREAD_STACK_SIZE, STACK, NULL},
+        {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, s},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_ARRAY, options,
+                            MHD_OPTION_END);
 }
 
-int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
-                char ret_url[ADMIN_ADDRESS], struct error *err)
+static struct admin *new_admin(const struct admin_config *cfg, const struct admin_door *door)
 {
-    int fd = -1;
     struct admin *s = calloc(1, sizeof *s);
-    if (!s) {
-        token_free(door->tokens);
-        return err_nomem(err);
-    }
+    if (!s)
+        return NULL;
     s->cfg = *cfg;
     s->tokens = door->tokens;
     s->local = admin_loopback(&door->address);
     pthread_mutex_init(&s->store_lock, NULL);
     pthread_mutex_init(&s->token_lock, NULL);
     guests_init(&s->guests);
+    return s;
+}
+
+/* serve listens at an address and starts the HTTP server. On success the server owns the socket. */
+static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
+                 struct error *err)
+{
+    int fd = -1;
     struct socket_wish wish = {
-        .address = &door->address, .backlog = GUESTS_MAX, .mode = cfg->socket_mode};
+        .address = address, .backlog = GUESTS_MAX, .mode = s->cfg.socket_mode};
     if (socket_listen(&wish, &s->file, &fd, err) != 0)
-        goto fail;
+        return -1;
     socket_say(fd, ret_url);
     s->http = start_daemon(s, fd);
-    if (s->http) {
-        *ret = s;
+    if (s->http)
         return 0;
-    }
     close(fd);
-    err_set(err, ERR_UNAVAILABLE, "could not start the HTTP server");
-fail:
-    admin_stop(s);
-    return -1;
+    return err_set(err, ERR_UNAVAILABLE, "could not start the HTTP server");
+}
+
+int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
+                char ret_url[ADMIN_ADDRESS], struct error *err)
+{
+    struct admin *s = new_admin(cfg, door);
+    if (!s) {
+        token_free(door->tokens);
+        return err_nomem(err);
+    }
+    if (serve(s, &door->address, ret_url, err) != 0) {
+        admin_stop(s);
+        return -1;
+    }
+    *ret = s;
+    return 0;
 }
 
 void admin_attach(struct admin *s, outbox *ob)
@@ -253,8 +313,8 @@ void admin_set_tokens(struct admin *s, struct tokens *t)
     token_free(former);
 }
 
-/* idle_soon: a scrape that waits for a store which does not answer would keep us from stopping for
- * as long. */
+/* idle_soon waits a moment for scrapes to end. One that waits for a store which does not answer
+ * must not keep us from stopping. */
 static bool idle_soon(struct admin *s)
 {
     struct timespec until;
@@ -270,6 +330,7 @@ bool admin_stop(struct admin *s)
 {
     if (!s)
         return true;
+    /* The file goes first, so that the next relay can listen there at once. */
     socket_remove(&s->file);
     if (s->http && !idle_soon(s))
         return false;

@@ -1,5 +1,5 @@
-/* server.h: what the files of the HTTP server share: server.c (connections, requests, start and
- * stop), pages.c (what there is to read). Nobody else includes it. */
+/* server.h: declarations shared by server.c (connections, requests, start and stop) and pages.c
+ * (the pages). Nobody else includes it. */
 #ifndef ADMIN_SERVER_H
 #define ADMIN_SERVER_H
 
@@ -13,36 +13,36 @@
 
 struct MHD_Daemon;
 
-/* (1) st is used under store_lock, tokens under token_lock. */
+/* (1) store_lock protects st, token_lock protects tokens. */
 struct admin {
     struct admin_config cfg;
     struct MHD_Daemon *http;
     struct guests guests;
     struct socket_file file;
-    bool local; /* only this machine reaches us */
+    bool local; /* only this machine can reach us */
     atomic_llong refused[METRICS_REFUSALS];
     pthread_mutex_t store_lock, token_lock;
-    struct store *st;      /* for scrapes; opened by the first */
+    struct store *st;      /* for scrapes; the first one opens it */
     struct tokens *tokens; /* NULL: none */
 };
 
 #define PAGES_TEXT "text/plain; charset=utf-8"
 
-/* How much one who asks may see, and wants to. */
+/* How much detail a page shows. */
 enum page_detail {
     PAGE_SHORT,
     PAGE_VERBOSE,  /* a line per consumer */
-    PAGE_WITHHELD, /* he wants it, but may not */
+    PAGE_WITHHELD, /* the client asked for it, but may not see it */
 };
 
-/* A page. (1) make appends it and returns the status. */
+/* A page. (1) make appends its text and returns the status. */
 struct page {
     const char *path, *type;
-    bool open; /* everybody may see it, but for its details */
+    bool open; /* anybody may see it, except for its details */
     unsigned (*make)(struct admin *s, enum page_detail detail, struct buf *b);
 };
 
-/* pages_find gives the page of a path, or NULL. */
+/* pages_find returns the page of a path, or NULL. */
 const struct page *pages_find(const char *path);
 
 #endif

@@ -1,3 +1,5 @@
+/* socket.c: makes the listening socket, and for a unix socket sees to it that nobody else can take
+ * its place. */
 #include "admin/socket.h"
 
 #include <arpa/inet.h>
@@ -14,13 +16,14 @@
 #define LOCK_TRIES 40
 #define LOCK_PAUSE_US 50000
 
-/* ---- what is there already ---- */
+/* ---- the place in the file system ---- */
 
-/* check_folder: whoever can put another socket in place of ours is sent what is meant for us,
- * tokens with it. */
+/* check_folder refuses a folder where somebody else could put a socket in place of ours. Clients
+ * would send that one their tokens. */
 static int check_folder(const struct stat *folder, struct error *err)
 {
-    if ((folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX))
+    bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
+    if (open_to_all)
         return err_set(err, ERR_CONFIG,
                        "everybody can put another socket in its place; chmod o-w its folder");
     if (folder->st_uid != 0 && folder->st_uid != geteuid())
@@ -30,6 +33,7 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
+/* lock waits up to two seconds: another relay holds the lock only while it starts. */
 static int lock(int fd, struct error *err)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
@@ -40,30 +44,35 @@ static int lock(int fd, struct error *err)
     return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
-/* lock_folder keeps others that start at the same time from taking our new socket for one that was
- * left behind. The lock goes with the descriptor. */
+/* open_locked returns a descriptor of the folder that holds its lock. */
+static int open_locked(const struct place *p, int *ret, struct error *err)
+{
+    if (check_folder(&p->folder, err) != 0)
+        return -1;
+    int fd = fd_above_stdio(openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+    if (lock(fd, err) != 0) {
+        close(fd);
+        return -1;
+    }
+    *ret = fd;
+    return 0;
+}
+
+/* lock_folder keeps a process that starts at the same time from taking our new socket for one that
+ * was left behind. The lock lasts until the descriptor is closed. */
 static int lock_folder(const char *path, int *ret, struct error *err)
 {
     struct place p;
     if (place_find(path, &p, err) != 0)
         return -1;
-    int r = check_folder(&p.folder, err), fd = -1;
-    if (r == 0) {
-        fd = fd_above_stdio(openat(p.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        if (fd < 0)
-            r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
-    }
-    if (r == 0)
-        r = lock(fd, err);
+    int r = open_locked(&p, ret, err);
     place_release(&p);
-    if (r == 0)
-        *ret = fd;
-    else if (fd >= 0)
-        close(fd);
     return r;
 }
 
-/* is_alive: somebody listens at a socket. When in doubt, he does. */
+/* is_alive reports whether somebody listens at a socket; when in doubt, yes. */
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -75,7 +84,7 @@ static bool is_alive(const struct sockaddr_un *un)
     return !refused;
 }
 
-/* clear_way removes what a process that ended without cleaning up has left. */
+/* clear_way removes the socket of a process that ended without removing it. */
 static int clear_way(const struct sockaddr_un *un, struct error *err)
 {
     struct stat st;
@@ -86,13 +95,14 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
     }
     if (!S_ISSOCK(st.st_mode))
         return err_set(err, ERR_CONFIG,
-                       "it is there already, and is no socket; remove it, or name another");
-    if (st.st_uid != geteuid() && geteuid() != 0)
-        return err_set(
-            err, ERR_CONFIG,
-            "the socket that is there belongs to another user; remove it, or name another");
+                       "it already exists and is not a socket; remove it, or name another");
+    bool ours = st.st_uid == geteuid() || geteuid() == 0;
+    if (!ours)
+        return err_set(err, ERR_CONFIG,
+                       "the socket there belongs to another user; remove it, or name another");
     if (is_alive(un))
         return err_set(err, ERR_UNAVAILABLE, "another process listens there");
+
     if (unlink(un->sun_path) == 0 || errno == ENOENT)
         return 0;
     return err_errno(err, ERR_UNAVAILABLE, errno,
@@ -101,7 +111,7 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
 
 /* ---- listening ---- */
 
-/* bind_file binds with exactly this mode: there is no moment at which others could connect. */
+/* bind_file binds the socket with exactly this mode from the first moment on. */
 static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct socket_file *ret,
                      struct error *err)
 {
@@ -118,6 +128,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
+/* listen_path listens at a unix socket. The folder stays locked until it does. */
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
                        struct error *err)
 {
@@ -129,17 +140,21 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
         r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
     if (r == 0 && listen(fd, w->backlog) != 0)
         r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
-    close(folder); /* not before we listen: until then we look like one that was left behind */
+    close(folder); /* not before we listen: until then the socket looks left behind */
     return r;
 }
 
+/* listen_address listens at a TCP port, even if connections of a former relay linger there. */
 static int listen_address(int fd, const struct socket_wish *w, struct error *err)
 {
     int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, &w->address->at.any, w->address->size) == 0 && listen(fd, w->backlog) == 0)
-        return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+    int r = bind(fd, &w->address->at.any, w->address->size);
+    if (r == 0)
+        r = listen(fd, w->backlog);
+    if (r != 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+    return 0;
 }
 
 int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
@@ -154,14 +169,15 @@ int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int
         r = listen_path(fd, w, &file, err);
     else
         r = listen_address(fd, w, err);
-    if (r == 0) {
-        *ret_file = file;
-        *ret = fd;
-        return 0;
+
+    if (r != 0) {
+        socket_remove(&file);
+        close(fd);
+        return -1;
     }
-    socket_remove(&file);
-    close(fd);
-    return -1;
+    *ret_file = file;
+    *ret = fd;
+    return 0;
 }
 
 void socket_remove(struct socket_file *file)
@@ -185,9 +201,11 @@ void socket_say(int fd, char out[ADMIN_ADDRESS])
         snprintf(out, ADMIN_ADDRESS, "unix:%s", a.at.un.sun_path);
         return;
     }
-    bool v6 = a.at.any.sa_family == AF_INET6;
-    const void *from = v6 ? (const void *)&a.at.v6.sin6_addr : (const void *)&a.at.v4.sin_addr;
-    inet_ntop(a.at.any.sa_family, from, host, sizeof host);
-    snprintf(out, ADMIN_ADDRESS, v6 ? "http://[%s]:%d" : "http://%s:%d", host,
-             ntohs(v6 ? a.at.v6.sin6_port : a.at.v4.sin_port));
+    if (a.at.any.sa_family == AF_INET6) {
+        inet_ntop(AF_INET6, &a.at.v6.sin6_addr, host, sizeof host);
+        snprintf(out, ADMIN_ADDRESS, "http://[%s]:%d", host, ntohs(a.at.v6.sin6_port));
+        return;
+    }
+    inet_ntop(AF_INET, &a.at.v4.sin_addr, host, sizeof host);
+    snprintf(out, ADMIN_ADDRESS, "http://%s:%d", host, ntohs(a.at.v4.sin_port));
 }

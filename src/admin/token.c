@@ -1,3 +1,4 @@
+/* token.c: reads and compares tokens. They are wiped from memory after use. */
 #include "admin/token.h"
 
 #include <ctype.h>
@@ -11,8 +12,8 @@
 
 #define FILE_MAX 16384
 
-/* (1) text is filled up with NULs, which no token contains: equal to the last byte means equal in
- *   length, too. */
+/* (1) text is padded with NULs, which no token contains: two that are equal in every byte are equal
+ * in length. */
 struct token {
     unsigned char text[TOKEN_MAX];
 };
@@ -38,7 +39,7 @@ static bool printable(struct str word)
     return true;
 }
 
-/* add takes one word; its errors name the number of the token and nothing of what it says. */
+/* add adds one token. Its errors give the number of the token and quote nothing of it. */
 static int add(struct tokens *t, struct str word, struct error *err)
 {
     if (t->n == TOKENS_MAX)
@@ -54,72 +55,104 @@ static int add(struct tokens *t, struct str word, struct error *err)
     return 0;
 }
 
-static int add_words(struct tokens *t, struct str text, struct error *err)
+static bool is_blank(char c)
 {
-    const char *p = text.p, *end = text.p + text.n;
-    bool line_begins = true;
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* add_line adds the tokens of a line, unless it is a comment. */
+static int add_line(struct tokens *t, struct str line, struct error *err)
+{
+    const char *p = line.p, *end = line.p + line.n;
+    if (line.n > 0 && *p == '#')
+        return 0;
+
     while (p < end) {
         const char *from = p;
-        if (line_begins && *p == '#') {
-            const char *eol = memchr(p, '\n', (size_t)(end - p));
-            p = eol ? eol : end;
-            continue;
-        }
-        while (p < end && !strchr(" \t\r\n", *p))
+        while (p < end && !is_blank(*p))
             p++;
-        if (p < end && !*p)
-            return err_set(err, ERR_CONFIG, "there is a NUL in it");
-        if (p > from && add(t, (struct str){from, (size_t)(p - from)}, err) != 0)
+        struct str word = {from, (size_t)(p - from)};
+        if (word.n > 0 && add(t, word, err) != 0)
             return -1;
-        line_begins = p < end && *p == '\n';
         if (p < end)
             p++;
     }
     return 0;
 }
 
-/* slurp gives how many bytes there are in the file, up to `size`; -1, with errno, if it cannot be
- * read. */
+/* add_lines adds the tokens of a text line by line, since comments go to the end of a line. */
+static int add_lines(struct tokens *t, struct str text, struct error *err)
+{
+    const char *p = text.p, *end = text.p + text.n;
+    while (p < end) {
+        const char *eol = memchr(p, '\n', (size_t)(end - p));
+        if (!eol)
+            eol = end;
+        if (add_line(t, (struct str){p, (size_t)(eol - p)}, err) != 0)
+            return -1;
+        p = eol + 1;
+    }
+    return 0;
+}
+
+/* read_all reads up to `size` bytes and returns their number; -1, with errno, on failure. */
+static ssize_t read_all(int fd, char *text, size_t size)
+{
+    size_t n = 0;
+    while (n < size) {
+        ssize_t k = read(fd, text + n, size - n);
+        if (k < 0)
+            return -1;
+        if (k == 0)
+            break;
+        n += (size_t)k;
+    }
+    return (ssize_t)n;
+}
+
+/* slurp reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
+ * refuses a pipe, which could keep us waiting and would be empty the next time. */
 static ssize_t slurp(const char *path, char *text, size_t size)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return -1;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (!regular) {
         close(fd);
-        errno = EINVAL; /* a pipe would keep us waiting, and is empty the next time */
+        errno = EINVAL;
         return -1;
     }
-    size_t n = 0;
-    ssize_t k = 1;
-    while (k > 0 && n < size) {
-        k = read(fd, text + n, size - n);
-        if (k > 0)
-            n += (size_t)k;
-    }
+
+    ssize_t n = read_all(fd, text, size);
     int e = errno;
     close(fd);
     errno = e;
-    return k < 0 ? -1 : (ssize_t)n;
+    return n;
 }
 
+/* add_file adds the tokens of a file, and wipes the copy in memory. */
 static int add_file(struct tokens *t, const char *path, struct error *err)
 {
     char text[FILE_MAX];
     ssize_t n = slurp(path, text, sizeof text);
     if (n < 0)
         return err_errno(err, ERR_CONFIG, errno, "%s: could not read the token", path);
+
     size_t before = t->n;
-    int r = 0;
+    int r;
     if (n == sizeof text)
-        r = err_set(err, ERR_CONFIG, "it is over 16 KiB");
+        r = err_set(err, ERR_CONFIG, "larger than 16 KiB");
     else
-        r = add_words(t, (struct str){text, (size_t)n}, err);
+        r = add_lines(t, (struct str){text, (size_t)n}, err);
     explicit_bzero(text, sizeof text);
+
     if (r == 0 && t->n == before)
         r = err_set(err, ERR_CONFIG, "no token in it; openssl rand -hex 32 makes one");
-    return r == 0 ? 0 : err_prefix(err, "%s", path);
+    if (r != 0)
+        return err_prefix(err, "%s", path);
+    return 0;
 }
 
 static int add_variable(struct tokens *t, const char *name, struct error *err)
@@ -128,7 +161,7 @@ static int add_variable(struct tokens *t, const char *name, struct error *err)
     size_t before = t->n;
     if (!value || !*value)
         return err_set(err, ERR_CONFIG, "the environment variable %s is not set", name);
-    if (add_words(t, str_of(value), err) != 0)
+    if (add_lines(t, str_of(value), err) != 0)
         return err_prefix(err, "%s", name);
     if (t->n == before)
         return err_set(err, ERR_CONFIG, "%s: no token in it", name);
@@ -145,15 +178,16 @@ int token_load(const char *file, const char *variable, struct tokens **ret, stru
         r = add_file(t, file, err);
     if (r == 0 && variable)
         r = add_variable(t, variable, err);
-    if (r == 0)
-        *ret = t;
-    else
+    if (r != 0) {
         token_free(t);
-    return r;
+        return -1;
+    }
+    *ret = t;
+    return 0;
 }
 
-/* differ ors together every difference, so that no byte is looked at sooner or later than
- * another. */
+/* differ looks at every byte, whatever it has found before: its time says nothing about the
+ * tokens. */
 static unsigned differ(const struct token *a, const struct token *b)
 {
     volatile unsigned found = 0;
@@ -166,9 +200,11 @@ bool token_matches(const struct tokens *t, struct str given)
 {
     struct token g = {{0}};
     unsigned matching = 0;
-    bool possible = given.n >= TOKEN_MIN && given.n <= TOKEN_MAX && !memchr(given.p, '\0', given.n);
+    bool possible = given.n >= TOKEN_MIN && given.n <= TOKEN_MAX;
+    possible = possible && !memchr(given.p, '\0', given.n);
     if (possible)
         memcpy(g.text, given.p, given.n);
+    /* The unused ones are compared as well, so that the time does not tell their number. */
     for (size_t i = 0; i < TOKENS_MAX; i++) {
         unsigned same = differ(&t->token[i], &g) == 0;
         matching |= same & (i < t->n);
@@ -185,5 +221,6 @@ int token_variable(const char *name, struct error *err)
     bool good = n > 0 && !name[n] && !isdigit((unsigned char)name[0]);
     if (good)
         return 0;
-    return err_set(err, ERR_CONFIG, "this wants the name of an environment variable, not a token");
+    return err_set(err, ERR_CONFIG,
+                   "this must be the name of an environment variable, not a token");
 }

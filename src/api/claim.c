@@ -1,5 +1,5 @@
-/* claim.c: claiming events for a delivery of the application's own: outbox_claim_batch and what is
- * done with a batch. */
+/* claim.c: outbox_claim_batch, which claims events that the application delivers itself, and what
+ * the application does with a batch. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,17 +12,17 @@
 #define LIMIT 100
 #define LEASE_MAX_MS ((int64_t)24 * 3600 * 1000)
 #define LEASE_MS 30000
-#define BATCH_BYTES (8 * 1024 * 1024) /* of events in a claim; what bounds memory */
-/* turns of one call that find nothing but events to pass over */
-#define LOOKS_MAX 1000
-#define NOT_MINE_MS 1000 /* and up to as much again: as handlers have it */
+#define BATCH_BYTES (8 * 1024 * 1024) /* ceiling on the events of one claim; bounds memory */
+#define LOOKS_MAX 1000                /* turns in one call that may find only events to skip */
+#define NOT_MINE_MS 1000              /* up to twice as long, at random, as for handlers */
 #define WHY_MAX 255
-/* what no database can add to a time must not fail a settlement */
+/* A longer delay could not be added to a time by every database, and would fail the settlement. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
+/* What the application said about an event. */
 enum said { SAID_NOTHING, SAID_DONE, SAID_RETRY, SAID_REJECT, SAID_DOWN, SAID_NOT_MINE };
 
-/* One event of a batch. (1) d is what the application sees as outbox_event, so it comes first. */
+/* One event of a batch. (1) The delivery comes first: the application sees it as outbox_event. */
 struct item {
     struct delivery d;
     enum said said;
@@ -30,7 +30,8 @@ struct item {
     const char *why;
 };
 
-/* One consumer's claim. Parts are a list: the application has pointers to their items. */
+/* One consumer's claim. The parts of a batch are a list, because the application has pointers to
+ * their items. */
 struct part {
     struct part *next;
     const char *consumer;
@@ -42,21 +43,32 @@ struct part {
     bool settled, lost;
 };
 
-/* (1) Everything lives in the arena. (2) at, i: where outbox_batch_next goes on. */
+/* (1) Parts and items live in the arena. */
 struct outbox_batch {
     struct outbox *ob;
     struct arena a;
     struct rng rng;
     char worker[WORKER_MAX + 1];
     struct part *first, *last;
-    struct part *at;
-    size_t i;
-    size_t n;
-    int64_t wait_ms;
+    struct part *at; /* outbox_batch_next goes on in this part */
+    size_t i;        /* with this item */
+    size_t n;        /* events that may be delivered */
+    int64_t wait_ms; /* when there may be more; -1: not known */
 };
 
 /* ---- claiming ---- */
 
+static bool lease_fits(int64_t ms)
+{
+    return ms >= 1 && ms <= LEASE_MAX_MS;
+}
+
+static int bad_lease(struct error *err)
+{
+    return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+}
+
+/* check_claim copies what the caller knows of an outbox_claim, fills in defaults and checks it. */
 static int check_claim(const outbox_claim *given, outbox_claim *c, struct error *err)
 {
     *c = (outbox_claim)OUTBOX_CLAIM_INIT;
@@ -82,13 +94,12 @@ static int check_claim(const outbox_claim *given, outbox_claim *c, struct error 
                        WORKER_MAX);
     if (c->limit > LIMIT_MAX)
         return err_set(err, ERR_INVALID, "limit: 1 to %d events", LIMIT_MAX);
-    bool lease_fits = c->lease_ms > 0 && c->lease_ms <= LEASE_MAX_MS;
-    if (!lease_fits)
-        return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+    if (!lease_fits(c->lease_ms))
+        return bad_lease(err);
     return 0;
 }
 
-/* own_turn takes the handle's connection for a transaction of ours. */
+/* own_turn locks the handle's connection, for a transaction of our own. */
 static int own_turn(outbox *ob, const char *what, struct error *err)
 {
     pthread_mutex_lock(&ob->lock);
@@ -144,14 +155,22 @@ static void note_wait(outbox_batch *b, const struct claim_hint *h)
 static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
                        struct error *err);
 
-/* look makes one claim for a consumer. What may not be delivered now is settled as such;
- * *ret_again: there was nothing else. */
+/* settle_held settles a part of which nothing may be delivered now, and empties it. */
+static int settle_held(outbox_batch *b, struct part *p, struct error *err)
+{
+    bool lost;
+    int r = settle_part(b, p, false, &lost, err);
+    p->b.n = 0;
+    return r;
+}
+
+/* look makes one claim for a consumer. *ret_again: it found only events that may not be delivered
+ * now, so look again. */
 static int look(outbox_batch *b, struct part *p, const struct claim_request *req, bool *ret_again,
                 struct error *err)
 {
     struct store *st = b->ob->st;
     struct claim_hint hint = {0};
-    bool lost;
     *ret_again = false;
     p->b = (struct batch){0};
     if (st->ops->turn(st, NULL, NULL, req, &b->a, &p->b, &hint, err) != 0)
@@ -160,6 +179,7 @@ static int look(outbox_batch *b, struct part *p, const struct claim_request *req
         return err_set(err, ERR_CONFLICT,
                        "consumer \"%s\" was given other settings just now; claim again",
                        p->consumer);
+
     if (p->b.n == 0) {
         *ret_again = hint.skipped > 0;
         note_wait(b, &hint);
@@ -170,26 +190,37 @@ static int look(outbox_batch *b, struct part *p, const struct claim_request *req
     if (count_deliverable(&p->b) > 0)
         return 0;
     *ret_again = true;
-    int r = settle_part(b, p, false, &lost, err);
-    p->b.n = 0;
-    return r;
+    return settle_held(b, p, err);
 }
 
-static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
-                     struct error *err)
+/* new_part makes an empty part for a consumer. A retry policy that this version cannot read counts
+ * as `fast`. */
+static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, struct error *err)
 {
-    struct filter *filter = NULL;
-    bool again = true;
     struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
-    if (!p)
-        return err_nomem(err);
+    if (!p) {
+        err_nomem(err);
+        return NULL;
+    }
     p->consumer = spec->name;
     p->order = spec->order;
     bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
     if (!known && retry_parse("fast", &p->retry, err) != 0)
+        return NULL;
+    return p;
+}
+
+/* claim_for adds what one consumer has to the batch. A careful event must be alone in it. */
+static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
+                     struct error *err)
+{
+    struct filter *filter = NULL;
+    struct part *p = new_part(b, spec, err);
+    if (!p)
         return -1;
     if (filter_new(spec->events, spec->where, &filter, err) != 0)
         return -1;
+    enum careful careful = b->n == 0 ? CAREFUL_TAKE : CAREFUL_SKIP;
     struct claim_request req = {
         .consumer = spec->name,
         .owner = b->worker,
@@ -197,7 +228,7 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .lanes = spec->lanes,
         .lane_hint = (int)rng_below(&b->rng, (uint64_t)spec->lanes),
         .parked_first = true,
-        .careful = b->n == 0 ? CAREFUL_TAKE : CAREFUL_SKIP,
+        .careful = careful,
         .filter = filter,
         .events = spec->events,
         .where = spec->where,
@@ -207,7 +238,9 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
         .max_attempts = p->retry.attempts,
         .once = true,
     };
+
     int r = 0;
+    bool again = true;
     for (int i = 0; r == 0 && again && i < LOOKS_MAX; i++)
         r = look(b, p, &req, &again, err);
     filter_free(filter);
@@ -216,7 +249,8 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
     return r;
 }
 
-/* shuffle: whoever always has more than the limit would starve those behind it. */
+/* shuffle puts the consumers in random order. Otherwise one that always has more events than the
+ * limit would starve those after it. */
 static void shuffle(struct consumer_spec *list, size_t n, struct rng *rng)
 {
     for (size_t i = n; i > 1; i--) {
@@ -227,28 +261,31 @@ static void shuffle(struct consumer_spec *list, size_t n, struct rng *rng)
     }
 }
 
-static bool is_alone(const outbox_batch *b)
+/* is_full says whether nothing more fits: the limit is reached, or the batch is a careful event. */
+static bool is_full(const outbox_batch *b, const outbox_claim *c)
 {
-    return b->last && b->last->b.careful;
+    bool careful = b->last && b->last->b.careful;
+    return careful || b->n >= c->limit;
 }
 
-/* claim_all goes through the consumers until there is enough. One that fails keeps nobody else from
- * being served. */
+/* claim_all goes through the consumers until the batch is full. If one fails, the others are served
+ * all the same, and its error counts only if there is nothing to deliver. */
 static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 {
     struct consumer_spec *list;
-    struct error why = {0}, first = {0};
+    struct error first = {0};
     size_t n;
     struct store *st = b->ob->st;
     if (st->ops->consumer_specs(st, c->target, &b->a, &list, &n, err) != 0)
         return -1;
     shuffle(list, n, &b->rng);
-    for (size_t i = 0; i < n && b->n < c->limit && !is_alone(b); i++) {
-        if (claim_for(b, c, &list[i], &why) == 0)
-            continue;
-        if (!first.code)
+    for (size_t i = 0; i < n && !is_full(b, c); i++) {
+        struct error why = {0};
+        bool failed = claim_for(b, c, &list[i], &why) != 0;
+        if (failed && !first.code)
             first = why;
     }
+
     if (!first.code || b->n > 0)
         return 0;
     if (err)
@@ -291,7 +328,7 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b)
     free(b);
 }
 
-/* ---- going through it ---- */
+/* ---- going through a batch ---- */
 
 OUTBOX_API size_t outbox_batch_count(const outbox_batch *b)
 {
@@ -303,21 +340,26 @@ OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b)
     return b->wait_ms;
 }
 
+/* makes_wait says whether an item comes again, so that later ones must not overtake it. */
 static bool makes_wait(const struct item *it)
 {
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
 }
 
-/* must_wait: something before it that it must not overtake has not been delivered, and comes
- * again. */
+static bool same_key(const struct part *p, size_t i, size_t k)
+{
+    if (p->order == ORDER_GLOBAL)
+        return true;
+    return p->b.ev[i].key && p->b.ev[i].key == p->b.ev[k].key;
+}
+
+/* must_wait says whether an earlier item comes again that this one must not overtake. */
 static bool must_wait(const struct part *p, size_t at)
 {
     if (p->order == ORDER_NONE || p->held_back == 0)
         return false;
     for (size_t i = 0; i < at; i++) {
-        bool same = p->order == ORDER_GLOBAL ||
-                    (p->b.ev[i].key && p->b.ev[i].key == p->b.ev[at].key);
-        if (same && makes_wait(&p->items[i]))
+        if (same_key(p, i, at) && makes_wait(&p->items[i]))
             return true;
     }
     return false;
@@ -341,16 +383,21 @@ OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
 static struct part *part_of(const outbox_batch *b, const outbox_event *ev)
 {
     uintptr_t at = (uintptr_t)ev;
-    for (struct part *p = b->first; p; p = p->next)
-        if (at >= (uintptr_t)p->items && at < (uintptr_t)(p->items + p->b.n))
+    for (struct part *p = b->first; p; p = p->next) {
+        uintptr_t begin = (uintptr_t)p->items;
+        uintptr_t end = (uintptr_t)(p->items + p->b.n);
+        if (at >= begin && at < end)
             return p;
+    }
     return NULL;
 }
 
 OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b, const outbox_event *ev)
 {
     const struct part *p = part_of(b, ev);
-    return p ? p->consumer : NULL;
+    if (!p)
+        return NULL;
+    return p->consumer;
 }
 
 OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
@@ -375,9 +422,12 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
         if (!text)
             return err_nomem(err);
     }
+
     p->held_back -= makes_wait(it);
     it->said = meaning[verdict];
-    it->delay_ms = delay_ms < DELAY_MAX_MS ? delay_ms : DELAY_MAX_MS;
+    it->delay_ms = delay_ms;
+    if (it->delay_ms > DELAY_MAX_MS)
+        it->delay_ms = DELAY_MAX_MS;
     it->why = text;
     p->held_back += makes_wait(it);
     return 0;
@@ -385,6 +435,12 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
 
 /* ---- settling ---- */
 
+static const char *reason(const struct item *it, const char *usual)
+{
+    return it->why ? it->why : usual;
+}
+
+/* failed is the outcome of a failed attempt: a retry, or a dead letter after the last one. */
 static struct outcome failed(outbox_batch *b, const struct part *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
@@ -392,9 +448,7 @@ static struct outcome failed(outbox_batch *b, const struct part *p, const struct
                         .kind = OUTCOME_RETRY,
                         .attempts = ev->attempts + 1,
                         .proven = true,
-                        .error = it->why};
-    if (!o.error)
-        o.error = "failed";
+                        .error = reason(it, "failed")};
     if (o.attempts >= p->retry.attempts) {
         o.kind = OUTCOME_DEAD;
         return o;
@@ -405,7 +459,7 @@ static struct outcome failed(outbox_batch *b, const struct part *p, const struct
     return o;
 }
 
-/* outcome_of says whether the event is an exception, and which. */
+/* outcome_of says whether the event is an exception, and fills in its outcome if so. */
 static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it,
                        struct outcome *ret)
 {
@@ -419,12 +473,12 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     case SAID_REJECT:
         o.kind = OUTCOME_DEAD;
         o.attempts = ev->attempts + 1;
-        o.error = it->why ? it->why : "rejected";
+        o.error = reason(it, "rejected");
         break;
     case SAID_NOT_MINE:
         o.kind = OUTCOME_RETRY;
         o.delay_ms = NOT_MINE_MS + (int64_t)rng_below(&b->rng, NOT_MINE_MS);
-        o.error = it->why ? it->why : "left to another worker";
+        o.error = reason(it, "left to another worker");
         break;
     case SAID_NOTHING:
     case SAID_DOWN: break; /* not tried */
@@ -433,14 +487,19 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
-/* untried_from: the place from which on nothing was tried, so that it can be given back as it
- * was. */
+static bool untried(const struct part *p, size_t i)
+{
+    return p->items[i].said == SAID_NOTHING && may_be_delivered(&p->b.ev[i]);
+}
+
+/* untried_from returns the index from which on nothing was tried, so that the rest of a fresh range
+ * can be given back as it was. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;
     if (p->b.parked)
         return i;
-    while (i > 0 && p->items[i - 1].said == SAID_NOTHING && may_be_delivered(&p->b.ev[i - 1]))
+    while (i > 0 && untried(p, i - 1))
         i--;
     return i;
 }
@@ -459,8 +518,12 @@ static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lo
         s.n += outcome_of(b, p, &p->items[i], &out[s.n]);
     if (tried < p->b.n)
         s.release_from = p->b.ev[tried].seq;
-    int r = in_tx ? st->ops->settle(st, &s, ret_lost, err)
-                  : st->ops->turn(st, &s, ret_lost, NULL, NULL, NULL, NULL, err);
+
+    int r;
+    if (in_tx)
+        r = st->ops->settle(st, &s, ret_lost, err);
+    else
+        r = st->ops->turn(st, &s, ret_lost, NULL, NULL, NULL, NULL, err);
     free(out);
     return r;
 }
@@ -479,7 +542,7 @@ OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
     const struct part *gone = NULL;
     int r = 0;
     pthread_mutex_lock(&b->ob->lock);
-    /* then it is this thread's: another one's would have kept us waiting */
+    /* An open transaction is this thread's: one of another thread would have kept us waiting. */
     bool in_tx = b->ob->in_tx;
     for (struct part *p = b->first; p && r == 0; p = p->next) {
         if (!p->settled)
@@ -500,8 +563,8 @@ OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_err
     struct store *st = b->ob->st;
     const struct part *gone = NULL;
     int r = 0;
-    if (lease_ms < 1 || lease_ms > LEASE_MAX_MS)
-        return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+    if (!lease_fits(lease_ms))
+        return bad_lease(err);
     if (own_turn(b->ob, "a lease that is extended", err) != 0)
         return -1;
     for (struct part *p = b->first; p && r == 0; p = p->next) {

@@ -1,5 +1,5 @@
-/* consumers.c: consumers and their handlers, as the application describes them, and the runners
- * they become. */
+/* consumers.c: outbox_consumer: consumers and handlers as the application describes them, and the
+ * runners that they become. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -31,7 +31,23 @@ static struct runner *runner_new(outbox *ob, struct error *err)
     return NULL;
 }
 
-/* shrink forgets runners and parts, so that they can be made anew. */
+static void runner_free(struct runner *r)
+{
+    runner_close(r);
+    close(r->wake_fd);
+    free(r);
+}
+
+static void free_parts(outbox_consumer *c)
+{
+    for (size_t i = 0; i < c->n_parts; i++)
+        consumer_release(&c->parts[i]);
+    free(c->parts);
+    c->parts = NULL;
+    c->n_parts = 0;
+}
+
+/* shrink frees runners and parts, so that they can be made anew. */
 static void shrink(outbox_consumer *c)
 {
     pthread_mutex_lock(&c->ob->crew.lock);
@@ -40,20 +56,27 @@ static void shrink(outbox_consumer *c)
     c->runners = NULL;
     c->n_runners = 0;
     pthread_mutex_unlock(&c->ob->crew.lock);
-    for (size_t i = 0; i < n; i++) {
-        runner_close(runners[i]);
-        close(runners[i]->wake_fd);
-        free(runners[i]);
-    }
+
+    for (size_t i = 0; i < n; i++)
+        runner_free(runners[i]);
     free(runners);
-    for (size_t i = 0; i < c->n_parts; i++)
-        consumer_release(&c->parts[i]);
-    free(c->parts);
-    c->parts = NULL;
-    c->n_parts = 0;
+    free_parts(c);
 }
 
-/* add_runners adds one for each worker of `who`, who is c or a part of it. */
+/* append_runner adds a runner to the list, which outbox_wake and others read under the lock. */
+static int append_runner(outbox_consumer *c, struct runner *r)
+{
+    pthread_mutex_lock(&c->ob->crew.lock);
+    struct runner **more = realloc(c->runners, (c->n_runners + 1) * sizeof *more);
+    if (more) {
+        c->runners = more;
+        c->runners[c->n_runners++] = r;
+    }
+    pthread_mutex_unlock(&c->ob->crew.lock);
+    return more ? 0 : -1;
+}
+
+/* add_runners adds a runner for each worker of `who`, which is c or a part of it. */
 static int add_runners(outbox_consumer *c, struct consumer *who, const struct handler *h, size_t n,
                        struct error *err)
 {
@@ -65,23 +88,15 @@ static int add_runners(outbox_consumer *c, struct consumer *who, const struct ha
         r->handlers = h;
         r->n_handlers = n;
         r->named = c->named;
-        pthread_mutex_lock(&c->ob->crew.lock);
-        struct runner **more = realloc(c->runners, (c->n_runners + 1) * sizeof *more);
-        if (more) {
-            c->runners = more;
-            c->runners[c->n_runners++] = r;
+        if (append_runner(c, r) != 0) {
+            runner_free(r);
+            return err_nomem(err);
         }
-        pthread_mutex_unlock(&c->ob->crew.lock);
-        if (more)
-            continue;
-        close(r->wake_fd);
-        free(r);
-        return err_nomem(err);
     }
     return 0;
 }
 
-/* ---- from what was described to what runs ---- */
+/* ---- from descriptions to runners ---- */
 
 /* join_patterns makes the handlers' patterns the consumer's filter, unless one was set. */
 static int join_patterns(outbox_consumer *c, struct error *err)
@@ -91,35 +106,50 @@ static int join_patterns(outbox_consumer *c, struct error *err)
         return 0;
     buf_init(&all, SIZE_MAX);
     for (size_t i = 0; i < c->n_handlers; i++) {
-        if (i)
+        if (i > 0)
             buf_addc(&all, ',');
         buf_adds(&all, c->handlers[i].pattern);
     }
+
+    int r;
     const char *events = buf_cstr(&all);
-    int r = events ? option_set(consumer_options, &c->c, "events", events, err) : err_nomem(err);
+    if (events)
+        r = option_set(consumer_options, &c->c, "events", events, err);
+    else
+        r = err_nomem(err);
     buf_release(&all);
     return r;
 }
 
+/* has_own_fates says whether each handler is to have a consumer of its own. */
+static bool has_own_fates(const outbox_consumer *c)
+{
+    return c->named && !c->shared;
+}
+
+/* check refuses settings that contradict each other. */
 static int check(const outbox_consumer *c, struct error *err)
 {
-    if (c->c.sink && c->n_handlers)
+    bool has_sink = c->c.sink != NULL;
+    bool has_handlers = c->n_handlers > 0;
+    bool too_few_lanes = c->workers > c->c.lanes && c->c.order != ORDER_NONE;
+    if (has_sink && has_handlers)
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\" has a sink and handlers: it can have only one of them",
                        c->c.name);
-    if (!c->c.sink && !c->n_handlers)
+    if (!has_sink && !has_handlers)
         return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
                        c->c.name);
-    if (c->c.sink && c->workers > 1)
+    if (has_sink && c->workers > 1)
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
                        c->c.name);
-    if (c->workers > c->c.lanes && c->c.order != ORDER_NONE)
+    if (too_few_lanes)
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\": %d workers need as many lanes, since a lane is one "
                        "worker's at a time, or order none",
                        c->c.name, c->workers);
-    if (c->named && !c->shared && c->events_set)
+    if (has_own_fates(c) && c->events_set)
         return err_set(
             err, ERR_CONFIG,
             "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
@@ -127,23 +157,33 @@ static int check(const outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* split gives each handler a consumer of its own: position, retries and dead letters. */
+/* split gives each handler a consumer of its own, with its own position, retries and dead
+ * letters. */
 static int split(outbox_consumer *c, struct error *err)
 {
     c->parts = calloc(c->n_handlers, sizeof *c->parts);
     if (!c->parts)
         return err_nomem(err);
     for (size_t i = 0; i < c->n_handlers; i++) {
-        if (consumer_copy(&c->c, c->handlers[i].name, c->handlers[i].pattern, &c->parts[i], err) !=
-            0)
+        const struct handler *h = &c->handlers[i];
+        if (consumer_copy(&c->c, h->name, h->pattern, &c->parts[i], err) != 0)
             return -1;
         c->n_parts++;
-        if (add_runners(c, &c->parts[i], &c->handlers[i], 1, err) != 0)
+        if (add_runners(c, &c->parts[i], h, 1, err) != 0)
             return -1;
     }
     return 0;
 }
 
+/* join lets all handlers, or the sink, work for the consumer itself. */
+static int join(outbox_consumer *c, struct error *err)
+{
+    if (join_patterns(c, err) != 0)
+        return -1;
+    return add_runners(c, &c->c, c->handlers, c->n_handlers, err);
+}
+
+/* expand makes the runners of a consumer, unless nothing was changed since they were made. */
 static int expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
@@ -151,11 +191,14 @@ static int expand(outbox_consumer *c, struct error *err)
     if (check(c, err) != 0)
         return -1;
     shrink(c);
-    bool own = c->named && !c->shared;
     retry_hold(&c->c.retry, c->named && c->shared);
-    if (own ? split(c, err) != 0
-            : join_patterns(c, err) != 0 ||
-                  add_runners(c, &c->c, c->handlers, c->n_handlers, err) != 0) {
+
+    int r;
+    if (has_own_fates(c))
+        r = split(c, err);
+    else
+        r = join(c, err);
+    if (r != 0) {
         shrink(c);
         return -1;
     }
@@ -163,16 +206,22 @@ static int expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
-/* names_differ: a handler of consumer "a" named "b" goes by "a.b", as a consumer of that name
- * would. */
+static bool collide(const struct consumer *a, const struct consumer *b)
+{
+    return a != b && strcmp(a->name, b->name) == 0;
+}
+
+/* names_differ refuses two consumers with one name. A handler "b" of the consumer "a" is called
+ * "a.b", and so may be a consumer. */
 static int names_differ(struct runner *const *list, size_t n, struct error *err)
 {
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = i + 1; k < n; k++)
-            if (list[i]->consumer != list[k]->consumer &&
-                strcmp(list[i]->consumer->name, list[k]->consumer->name) == 0)
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = i + 1; k < n; k++) {
+            if (collide(list[i]->consumer, list[k]->consumer))
                 return err_set(err, ERR_CONFIG, "there are two consumers with the name \"%s\"",
                                list[i]->consumer->name);
+        }
+    }
     return 0;
 }
 
@@ -184,10 +233,12 @@ static bool is_bare(const outbox_consumer *c)
 int api_consumer_describe(outbox_consumer *c, struct error *err)
 {
     c->registered = true;
-    return is_bare(c) ? 0 : expand(c, err);
+    if (is_bare(c))
+        return 0;
+    return expand(c, err);
 }
 
-/* is_claimed_for: it is there for outbox_claim_batch only. */
+/* is_claimed_for says whether the consumer exists for outbox_claim_batch only. */
 static bool is_claimed_for(const outbox_consumer *c)
 {
     return c->registered && is_bare(c);
@@ -195,10 +246,25 @@ static bool is_claimed_for(const outbox_consumer *c)
 
 bool api_runs_any(const outbox *ob)
 {
-    for (const outbox_consumer *c = ob->consumers; c; c = c->next)
+    for (const outbox_consumer *c = ob->consumers; c; c = c->next) {
         if (!is_claimed_for(c))
             return true;
+    }
     return false;
+}
+
+/* add_to appends the runners of a consumer to a list. */
+static int add_to(struct runner ***list, size_t *n, outbox_consumer *c, struct error *err)
+{
+    if (expand(c, err) != 0)
+        return -1;
+    struct runner **more = realloc(*list, (*n + c->n_runners + 1) * sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    *list = more;
+    for (size_t i = 0; i < c->n_runners; i++)
+        more[(*n)++] = c->runners[i];
+    return 0;
 }
 
 struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
@@ -208,28 +274,23 @@ struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
         if (is_claimed_for(c))
             continue;
-        if (expand(c, err) != 0)
+        if (add_to(&list, &n, c, err) != 0)
             goto fail;
-        struct runner **more = realloc(list, (n + c->n_runners + 1) * sizeof *more);
-        if (!more) {
-            err_nomem(err);
-            goto fail;
-        }
-        list = more;
-        for (size_t i = 0; i < c->n_runners; i++)
-            list[n++] = c->runners[i];
     }
-    *ret_n = n;
-    if (n == 0)
+    if (n == 0) {
         err_set(err, ERR_CONFIG, "there is no consumer to run");
-    else if (names_differ(list, n, err) == 0)
-        return list;
+        goto fail;
+    }
+    if (names_differ(list, n, err) != 0)
+        goto fail;
+    *ret_n = n;
+    return list;
 fail:
     free(list);
     return NULL;
 }
 
-/* ---- coming and going while the crew is at work: manage.h ---- */
+/* ---- while the crew is at work: manage.h ---- */
 
 int manage_start(outbox_consumer *c, bool strict, struct error *err)
 {
@@ -277,8 +338,13 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
         sum.given_up += atomic_load(&c->runners[i]->hung);
     }
     pthread_mutex_unlock(&c->ob->crew.lock);
+
+    /* A program compiled against an older header knows fewer members. */
+    size_t known = sizeof sum;
+    if (ret->size < known)
+        known = ret->size;
     sum.size = ret->size;
-    memcpy(ret, &sum, ret->size < sizeof sum ? ret->size : sizeof sum);
+    memcpy(ret, &sum, known);
     return 0;
 }
 
@@ -305,9 +371,11 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
     outbox_consumer **end = &ob->consumers;
     if (store_name_check(name, err) != 0)
         return -1;
-    for (; *end; end = &(*end)->next)
+    for (; *end; end = &(*end)->next) {
         if (strcmp((*end)->c.name, name) == 0)
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is there already", name);
+    }
+
     outbox_consumer *c = calloc(1, sizeof *c);
     if (!c)
         return err_nomem(err);
@@ -355,10 +423,13 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
                                               SINK_NOT_MINE};
     struct api_handler *h = ctx;
     unsigned verdict = (unsigned)h->fn((const outbox_event *)d, (outbox_tx *)call, h->ctx);
-    return verdict < 5 ? status[verdict] : SINK_RETRY;
+    if (verdict >= sizeof status / sizeof *status)
+        return SINK_RETRY;
+    return status[verdict];
 }
 
-/* add takes name and pattern, which it frees when it fails. */
+/* add adds a handler. It owns name and pattern, and frees them if it fails; a pattern that is NULL
+ * counts as out of memory. */
 static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                bool external, struct error *err)
 {
@@ -366,11 +437,12 @@ static int add(outbox_consumer *c, char *name, char *pattern, struct api_handler
     struct handler *h = realloc(c->handlers, (n + 1) * sizeof *h);
     if (h)
         c->handlers = h;
-    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *)),
-                       *api = malloc(sizeof *api);
+    struct api_handler **list = realloc(c->api, (n + 1) * sizeof(struct api_handler *));
     if (list)
         c->api = list;
-    if (!h || !list || !api || !pattern) {
+    struct api_handler *api = malloc(sizeof *api);
+    bool room = h && list && api;
+    if (!room || !pattern) {
         free(api);
         free(name);
         free(pattern);
@@ -389,7 +461,8 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
                          outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
-    if (!*pattern || strchr(pattern, ','))
+    bool single = *pattern && !strchr(pattern, ',');
+    if (!single)
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not a pattern of event types: one name or order.* or *", pattern);
     if (c->named)
@@ -399,31 +472,52 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
     return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
+#define FULL_NAME (2 * STORE_NAME_MAX + 2)
+
+/* full_name makes the name that a handler has in the store, "consumer.handler", and refuses one
+ * that is not valid or taken. */
+static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
+                     struct error *err)
+{
+    if (store_name_check(name, err) != 0)
+        return err_prefix(err, "handler");
+    snprintf(full, FULL_NAME, "%s.%s", c->c.name, name);
+    if (store_name_check(full, err) != 0)
+        return err_prefix(err, "handler \"%s\"", name);
+    for (size_t i = 0; i < c->n_handlers; i++) {
+        if (strcmp(c->handlers[i].name, full) == 0)
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already",
+                           c->c.name, name);
+    }
+    return 0;
+}
+
+static int check_pattern(const char *name, const char *pattern, struct error *err)
+{
+    struct filter *f;
+    if (!*pattern)
+        return err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
+    if (filter_new(pattern, NULL, &f, err) != 0)
+        return -1;
+    filter_free(f);
+    return 0;
+}
+
 OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const char *pattern,
                                   outbox_handler handler, void *ctx, int flags,
                                   outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
-    struct filter *f;
-    char full[2 * STORE_NAME_MAX + 2];
+    char full[FULL_NAME];
     if (c->n_handlers && !c->named)
         return err_set(err, ERR_CONFIG,
                        "consumer \"%s\" has handlers without names: give all of them one",
                        c->c.name);
-    if (store_name_check(name, err) != 0)
-        return err_prefix(err, "handler");
-    snprintf(full, sizeof full, "%s.%s", c->c.name, name);
-    if (store_name_check(full, err) != 0)
-        return err_prefix(err, "handler \"%s\"", name);
-    for (size_t i = 0; i < c->n_handlers; i++)
-        if (strcmp(c->handlers[i].name, full) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already",
-                           c->c.name, name);
-    if (!*pattern || filter_new(pattern, NULL, &f, err) != 0)
-        return *pattern
-                   ? -1
-                   : err_set(err, ERR_CONFIG, "handler \"%s\" has no pattern of event types", name);
-    filter_free(f);
+    if (full_name(c, name, full, err) != 0)
+        return -1;
+    if (check_pattern(name, pattern, err) != 0)
+        return -1;
+
     char *copy = strdup(full);
     if (!copy)
         return err_nomem(err);

@@ -14,19 +14,11 @@
 #define TRIM_EVERY_MS (3600 * INT64_C(1000))
 #define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
 
-const struct option_def crew_options[] = {
-    {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE, "", option_span,
-     .at = offsetof(struct crew, drain_ms)},
-    {"sweep", "DURATION", DEFAULT_SWEEP, "", option_span, .at = offsetof(struct crew, sweep_ms),
-     .min = 1},
-    {"retention", "DURATION", DEFAULT_RETENTION, "", option_span,
-     .at = offsetof(struct crew, retention_ms)},
-    {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION, "", option_span,
-     .at = offsetof(struct crew, inbox_ms), .min = 1},
-    {NULL},
-};
+#define AT(field) .at = offsetof(struct crew, field)
 
-static _Thread_local struct crew_duty *on_duty; /* of the innermost crew */
+const struct option_def crew_options[] = {DEFAULTS_ROWS(AT), {NULL}};
+
+static _Thread_local struct crew_duty *on_duty; /* the innermost one */
 
 void crew_duty_begin(struct crew_duty *d, const struct crew *w)
 {
@@ -47,28 +39,36 @@ bool crew_mine(const struct crew *w)
     return false;
 }
 
-/* ---- watching over it ---- */
+/* ---- the hourly trim ---- */
 
-/* trim_some deletes one small batch of what is old, by a store of its own, opened when it is first
- * needed; returns how long to wait before the next. */
-static int64_t trim_some(struct crew *w, struct store **st)
+/* trim deletes one small batch of what is old. *st is a handle of its own, opened at the first
+ * use. */
+static int trim(const struct crew *w, struct store **st, struct trim_result *ret, struct error *err)
 {
     struct trim_request req = {.older_than_ms = w->retention_ms, .inbox_ms = w->inbox_ms};
+    if (!*st && w->st->ops->dup(w->st, st, err) != 0)
+        return -1;
+    return (*st)->ops->trim(*st, &req, ret, err);
+}
+
+/* trim_some deletes one small batch, and returns how many ms to wait before the next. */
+static int64_t trim_some(const struct crew *w, struct store **st)
+{
     struct trim_result res;
     struct error err;
-    bool trimmed = *st || w->st->ops->dup(w->st, st, &err) == 0;
-    if (trimmed)
-        trimmed = (*st)->ops->trim(*st, &req, &res, &err) == 0;
-    if (!trimmed) {
+    if (trim(w, st, &res, &err) != 0) {
         log_at(w->log, LOG_WARN_, NULL, "could not trim: %s; trying again in an hour", err.text);
         return TRIM_EVERY_MS;
     }
+
     if (res.more)
         return TRIM_PAUSE_MS;
     if (res.kept_for_pin)
         log_at(w->log, LOG_WARN_, NULL, "old events are kept because of %s", res.pin);
     return TRIM_EVERY_MS;
 }
+
+/* ---- supervising ---- */
 
 static void wait_changed(struct crew *w, int64_t until)
 {
@@ -79,36 +79,67 @@ static void wait_changed(struct crew *w, int64_t until)
         pthread_cond_timedwait(&w->changed, &w->lock, &ts);
 }
 
-/* all_through: every consumer found nothing left in this round, in which nobody took anything. One
- * look each is not enough, because the last one's handlers may have emitted for the first; so a
- * round is asked for when all seem to be through, and counts only if no claim was made in it. */
-static bool all_through(struct crew *w, int64_t *claims_before)
+static bool each_through(const struct crew *w)
 {
-    int64_t claims = 0;
-    bool seen = w->round > 0;
     for (const struct runner *r = w->first; r; r = r->next) {
         if (!r->through)
             return false;
+    }
+    return true;
+}
+
+/* round_over says whether each runner has looked for work since the round began. */
+static bool round_over(const struct crew *w)
+{
+    for (const struct runner *r = w->first; r; r = r->next) {
+        bool looked = r->ended || r->round_seen == w->round;
+        if (!looked)
+            return false;
+    }
+    return true;
+}
+
+static int64_t claims_of(const struct crew *w)
+{
+    int64_t claims = 0;
+    for (const struct runner *r = w->first; r; r = r->next)
         claims += r->claims;
-        if (!r->ended && r->round_seen != w->round)
-            seen = false;
-    }
-    if (seen && claims == *claims_before)
+    return claims;
+}
+
+static void begin_round(struct crew *w)
+{
+    w->round++;
+    for (struct runner *r = w->first; r; r = r->next)
+        runner_wake(r);
+}
+
+/* all_through says whether nothing is left to do for any consumer. It is not enough that each found
+ * nothing when it last looked: a handler may have emitted something since for one that looked
+ * earlier. So when all seem to be through, a round begins in which each looks once more. They are
+ * through if none made a claim in it; otherwise there is another round. */
+static bool all_through(struct crew *w, int64_t *claims_before)
+{
+    if (!each_through(w))
+        return false;
+    bool in_round = w->round > 0;
+    if (in_round && !round_over(w))
+        return false;
+
+    int64_t claims = claims_of(w);
+    if (in_round && claims == *claims_before)
         return true;
-    if (w->round == 0 || seen) {
-        w->round++;
-        *claims_before = claims;
-        for (struct runner *r = w->first; r; r = r->next)
-            runner_wake(r);
-    }
+    *claims_before = claims;
+    begin_round(w);
     return false;
 }
 
 static bool all_ended(const struct crew *w)
 {
-    for (const struct runner *r = w->first; r; r = r->next)
+    for (const struct runner *r = w->first; r; r = r->next) {
         if (!r->ended)
             return false;
+    }
     return true;
 }
 
@@ -116,34 +147,41 @@ static void stop_crew(struct crew *w)
 {
     uint64_t one = 1;
     atomic_store(&w->stop, true);
+    /* A write fails only where the counter is full, and then the descriptor is readable anyway. */
     if (write(w->stop_fd, &one, sizeof one) < 0)
         return;
 }
 
-/* reload lets the host change the crew. Asked for again meanwhile, it is done again. */
+/* reload lets the host change the crew. If it is wanted again meanwhile, it will run again. */
 static void reload(struct crew *w)
 {
     w->reload_wanted = false;
     pthread_mutex_unlock(&w->lock);
-    if (w->reload && !atomic_load(&w->stop))
+    bool stopping = atomic_load(&w->stop);
+    if (w->reload && !stopping)
         w->reload(w->hook_ctx);
     pthread_mutex_lock(&w->lock);
 }
 
+/* supervise waits until all runners have ended. Meanwhile it reloads and trims. With until_through
+ * it stops them once nothing is left to do; then it does not trim. */
 static void supervise(struct crew *w, bool until_through)
 {
     struct store *st = NULL;
     int64_t claims = -1;
     int64_t trim_at = CLOCK_NEVER;
-    if (w->retention_ms > 0 && !until_through)
+    bool trims = w->retention_ms > 0 && !until_through;
+    if (trims)
         trim_at = clock_mono(w->clock);
+
     pthread_mutex_lock(&w->lock);
     while (!all_ended(w)) {
         if (w->reload_wanted) {
             reload(w);
             continue;
         }
-        if (until_through && !atomic_load(&w->stop) && all_through(w, &claims))
+        bool running = !atomic_load(&w->stop);
+        if (until_through && running && all_through(w, &claims))
             stop_crew(w);
         if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
@@ -157,7 +195,9 @@ static void supervise(struct crew *w, bool until_through)
     store_close(st);
 }
 
-/* warn_of_inbox: what is delivered again after the inbox has forgotten it takes effect again. */
+/* ---- runners come and go ---- */
+
+/* warn_of_inbox warns if the inbox forgets an event while that may still be delivered again. */
 static void warn_of_inbox(const struct crew *w, const struct runner *r)
 {
     char inbox[32], need[32];
@@ -168,12 +208,11 @@ static void warn_of_inbox(const struct crew *w, const struct runner *r)
     text_duration_show(horizon, need);
     log_at(w->log, LOG_WARN_, r->consumer->name,
            "inbox-retention is %s, but an event may be delivered again for %s (retention and "
-           "retries): make it longer, or a "
-           "handler may take effect twice",
+           "retries): make it longer, or a handler may take effect twice",
            inbox, need);
 }
 
-/* set_to_work starts the thread of a runner that is open, and appends it to the list. */
+/* set_to_work starts the thread of an open runner and appends the runner to the list. */
 static int set_to_work(struct crew *w, struct runner *r, struct error *err)
 {
     struct runner **end = &w->first;
@@ -195,15 +234,16 @@ void crew_reload(struct crew *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* admit registers the consumer of a runner that is open: once nothing else can go wrong, or the
- * store would keep events for one that nobody runs. One that may stand by later is still refused
- * now if `strict`. */
+/* admit registers the consumer of an open runner. This comes last, when nothing else can go wrong:
+ * the store keeps events for every registered consumer, and nobody would run this one. With
+ * `strict`, a consumer that would have to stand by is refused. */
 static int admit(struct runner *r, bool strict, struct error *err)
 {
     if (pipeline_register(r->p, err) != 0)
         return -1;
     const struct error *why = pipeline_standby(r->p);
-    if (!strict || !why->code)
+    bool stands_by = why->code != 0;
+    if (!strict || !stands_by)
         return 0;
     if (err)
         *err = *why;
@@ -214,10 +254,12 @@ int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err)
 {
     if (runner_begin(r, true, err) != 0)
         return -1;
-    if (admit(r, strict, err) == 0 && set_to_work(w, r, err) == 0)
-        return 0;
-    runner_close(r);
-    return -1;
+    int result = admit(r, strict, err);
+    if (result == 0)
+        result = set_to_work(w, r, err);
+    if (result != 0)
+        runner_close(r);
+    return result;
 }
 
 void crew_remove(struct crew *w, struct runner *r)
@@ -227,27 +269,43 @@ void crew_remove(struct crew *w, struct runner *r)
         at = &(*at)->next;
     if (!*at)
         return;
+
     atomic_store(&r->stop, true);
     runner_wake(r);
     pthread_join(r->thread, NULL);
+
     pthread_mutex_lock(&w->lock);
     *at = r->next;
     pthread_mutex_unlock(&w->lock);
     runner_close(r);
 }
 
-int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err)
+static size_t count_runners(const struct crew *w)
 {
-    size_t n = 0, i = 0;
-    pthread_mutex_lock(&w->lock);
+    size_t n = 0;
     for (const struct runner *r = w->first; r; r = r->next)
         n++;
-    struct runner_view *list = calloc(n + 1, sizeof *list);
-    for (const struct runner *r = w->first; list && r; r = r->next, i++) {
-        list[i] = r->view;
-        list[i].step_since = atomic_load_explicit(&r->step_since, memory_order_relaxed);
+    return n;
+}
+
+static void copy_views(const struct crew *w, struct runner_view *list)
+{
+    for (const struct runner *r = w->first; r; r = r->next) {
+        *list = r->view;
+        list->step_since = atomic_load_explicit(&r->step_since, memory_order_relaxed);
+        list++;
     }
+}
+
+int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err)
+{
+    pthread_mutex_lock(&w->lock);
+    size_t n = count_runners(w);
+    struct runner_view *list = calloc(n + 1, sizeof *list);
+    if (list)
+        copy_views(w, list);
     pthread_mutex_unlock(&w->lock);
+
     if (!list)
         return err_nomem(err);
     *ret = list;
@@ -255,65 +313,113 @@ int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct e
     return 0;
 }
 
-/* end_all waits for all threads; the first error among them is the crew's. */
+/* ---- running ---- */
+
+/* take_all empties the list of runners and returns it. */
+static struct runner *take_all(struct crew *w)
+{
+    pthread_mutex_lock(&w->lock);
+    struct runner *first = w->first;
+    w->first = NULL;
+    pthread_mutex_unlock(&w->lock);
+    return first;
+}
+
+static int runner_result(const struct runner *r, struct error *err)
+{
+    if (!r->error.code)
+        return 0;
+    if (err)
+        *err = r->error;
+    err_prefix(err, "consumer \"%s\"", r->consumer->name);
+    return -1;
+}
+
+/* end_all waits for all threads. Their first error becomes the crew's, if `result` is 0. */
 static int end_all(struct crew *w, int result, struct error *err)
 {
     struct runner *next;
-    pthread_mutex_lock(&w->lock);
-    struct runner *r = w->first;
-    w->first = NULL;
-    pthread_mutex_unlock(&w->lock);
-    for (; r; r = next) {
+    for (struct runner *r = take_all(w); r; r = next) {
         next = r->next;
         pthread_join(r->thread, NULL);
-        if (result == 0 && r->error.code) {
-            result = -1;
-            if (err)
-                *err = r->error;
-            err_prefix(err, "consumer \"%s\"", r->consumer->name);
-        }
+        if (result == 0)
+            result = runner_result(r, err);
         runner_close(r);
     }
     return result;
+}
+
+/* begin_all opens all runners before it registers the first consumer, so that nothing is registered
+ * if one of them cannot be opened. */
+static int begin_all(struct runner *const *r, size_t n, bool until_through, struct error *err)
+{
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = runner_begin(r[i], !until_through, err);
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = admit(r[i], until_through, err);
+    return result;
+}
+
+static int start_all(struct crew *w, struct runner *const *r, size_t n, struct error *err)
+{
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = set_to_work(w, r[i], err);
+    return result;
+}
+
+/* abandon stops what start_all has started and closes everything that begin_all has opened. */
+static void abandon(struct crew *w, struct runner *const *r, size_t n)
+{
+    stop_crew(w);
+    end_all(w, -1, NULL);
+    for (size_t i = 0; i < n; i++)
+        runner_close(r[i]);
+}
+
+static void announce(const struct crew *w, struct runner *const *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        warn_of_inbox(w, r[i]);
+    log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
+    if (w->started)
+        w->started(w->hook_ctx);
+}
+
+/* reset_stop makes the crew ready to run again. */
+static void reset_stop(struct crew *w)
+{
+    uint64_t count;
+    atomic_store(&w->stop, false);
+    if (read(w->stop_fd, &count, sizeof count) < 0)
+        return; /* nobody stopped it */
 }
 
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
              struct error *err)
 {
     struct heart heart = {0};
-    int result = 0;
-    uint64_t count;
     w->round = 0;
-    for (size_t i = 0; result == 0 && i < n; i++)
-        result = runner_begin(r[i], !until_through, err);
-    for (size_t i = 0; result == 0 && i < n; i++)
-        result = admit(r[i], until_through, err);
+    int result = begin_all(r, n, until_through, err);
     if (result == 0)
         result = heart_start(&heart, w, r, n, err);
-    for (size_t i = 0; result == 0 && i < n; i++)
-        result = set_to_work(w, r[i], err);
+    if (result == 0)
+        result = start_all(w, r, n, err);
+
     if (result == 0) {
-        for (size_t i = 0; i < n; i++)
-            warn_of_inbox(w, r[i]);
-        log_at(w->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
-        if (w->started)
-            w->started(w->hook_ctx);
+        announce(w, r, n);
         supervise(w, until_through);
         result = end_all(w, 0, err);
     } else {
-        stop_crew(w);
-        end_all(w, result, NULL);
-        for (size_t i = 0; i < n; i++)
-            runner_close(r[i]);
+        abandon(w, r, n);
     }
     heart_stop(&heart);
-    atomic_store(&w->stop, false);
-    if (read(w->stop_fd, &count, sizeof count) < 0)
-        return result; /* nobody stopped it */
+    reset_stop(w);
     return result;
 }
 
-/* ---- one turn ---- */
+/* ---- one turn in the caller's thread ---- */
 
 static int64_t delivered_by(struct runner *const *r, size_t n)
 {
@@ -328,8 +434,8 @@ static int64_t failures_of(const struct runner *r)
     return pipeline_stats(r->p)->retried + pipeline_stats(r->p)->buried;
 }
 
-/* step_all goes round until a whole round delivers nothing: handlers may emit for consumers that
- * had their turn. */
+/* step_all goes round until a whole round delivers nothing, because a handler may emit events for a
+ * consumer that has already had its turn. */
 static int step_all(struct runner *const *r, size_t n, struct error *err)
 {
     int64_t before;
@@ -354,20 +460,21 @@ static int open_to_step(struct runner *r, struct error *err)
     return -1;
 }
 
-/* ready_to_step opens those that no step before has left open. */
+/* ready_to_step opens the runners that no earlier step has left open. */
 static int ready_to_step(struct runner *const *r, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
-        if (!r[i]->p && open_to_step(r[i], err) != 0)
+        bool is_open = r[i]->p != NULL;
+        if (!is_open && open_to_step(r[i], err) != 0)
             return -1;
         r[i]->failures = failures_of(r[i]);
     }
     return 0;
 }
 
-/* told_failure is the error of a runner whose events failed in this step, if *result is none
- * yet. */
-static void told_failure(const struct runner *r, int *result, struct error *err)
+/* tell_failure makes an event that failed in this step the caller's error, unless *result says that
+ * there is one already. */
+static void tell_failure(const struct runner *r, int *result, struct error *err)
 {
     bool failed = failures_of(r) > r->failures;
     if (*result != 0 || !failed)
@@ -384,7 +491,7 @@ static void show_all(struct crew *w, struct runner *const *r, size_t n)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* step is crew_step on runners that are ready. */
+/* step is crew_step on runners that are open. */
 static int step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered,
                 struct error *err)
 {
@@ -399,7 +506,7 @@ static int step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_d
     if (ret_delivered)
         *ret_delivered = (size_t)(delivered_by(r, n) - before);
     for (size_t i = 0; i < n; i++) {
-        told_failure(r[i], &result, err);
+        tell_failure(r[i], &result, err);
         runner_leave(r[i], err, &result);
     }
     return result;

@@ -1,5 +1,5 @@
-/* crew.h: the runners of one outbox, and who watches over them: threads, rounds, reloading, the
- * hourly trim. */
+/* crew.h: the runners of one outbox and the thread that supervises them: it starts and stops them,
+ * reloads, trims once an hour, and knows when all are through. */
 #ifndef API_CREW_H
 #define API_CREW_H
 
@@ -16,7 +16,7 @@ struct runner_view;
 
 /* What the runners of one outbox share. (1) Everything below `lock` is protected by it. */
 struct crew {
-    struct store *st; /* the outbox; each runner dups it */
+    struct store *st; /* the outbox; each runner opens handles of its own on it */
     const struct log *log;
     const struct clock *clock;
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
@@ -25,48 +25,52 @@ struct crew {
     int stop_fd; /* eventfd: readable once stop is set */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint64_t round; /* see crew_run */
-    /* at work; only the thread of crew_run changes the list, so it may read it without the lock */
+    pthread_cond_t changed; /* a runner has published something, or a reload is wanted */
+    uint64_t round;         /* see all_through in crew.c; 0: no round has begun */
+    /* The runners at work. Only the thread of crew_run changes the list, so that thread may read it
+     * without the lock. */
     struct runner *first;
     bool reload_wanted; /* see crew_reload */
 
-    /* Called in the thread of crew_run, without the lock; may be NULL. Set before crew_run.
-     * started: all are at work. */
+    /* Called by the thread of crew_run without the lock: `started` once all runners are at work,
+     * `reload` after crew_reload. Set them before crew_run; NULL: none. */
     void (*started)(void *ctx), (*reload)(void *ctx);
     void *hook_ctx;
 };
 
 extern const struct option_def crew_options[]; /* their target is a struct crew */
 
-/* crew_run runs all until stop, or until all are through; see outbox_run. */
+/* crew_run runs r[0..n) until `stop` is set or, with until_through, until none has anything left to
+ * do; see outbox_run. All runners are closed when it returns. */
 int crew_run(struct crew *w, struct runner *const *r, size_t n, bool until_through,
              struct error *err);
 
-/* For whoever runs a crew and wants to change it meanwhile. crew_reload, from any thread, has
- * crew.reload called soon in the thread of crew_run, where crew_add and crew_remove may be called:
- * the one opens a runner and sets it to work, the other lets it drain, waits for its end and closes
- * it. The others go on undisturbed. With `strict` crew_add fails where the consumer would stand by
- * (ERR_CONFLICT). */
+/* crew_reload has crew.reload called soon, by the thread of crew_run. Any thread may call it. */
 void crew_reload(struct crew *w);
+/* crew_add opens a runner and sets it to work. crew_remove drains a runner, waits for its end and
+ * closes it. Only crew.reload may call these; the other runners are not disturbed. With `strict`,
+ * crew_add fails with ERR_CONFLICT where the consumer would stand by. */
 int crew_add(struct crew *w, struct runner *r, bool strict, struct error *err);
 void crew_remove(struct crew *w, struct runner *r);
 
-/* crew_views copies what there is to see of all; the caller frees *ret. Any thread. */
+/* crew_views copies the views of all runners at work; the caller frees *ret. Any thread. */
 int crew_views(struct crew *w, struct runner_view **ret, size_t *ret_n, struct error *err);
 
-/* crew_step is one synchronous turn of all; see outbox_step. */
+/* crew_step lets r[0..n) deliver everything that is due, in the caller's thread; see outbox_step.
+ * Healthy runners stay open for the next step. */
 int crew_step(struct crew *w, struct runner *const *r, size_t n, size_t *ret_delivered,
               struct error *err);
 
-/* crew_mine: the calling thread is at work for w, so it is a handler that calls. */
+/* crew_mine says whether the calling thread works for w, so that the caller is a handler of w. */
 bool crew_mine(const struct crew *w);
 
-/* Which crews a thread is at work for: a handler of one may step another. */
+/* The crews a thread works for. There can be several, because a handler of one may step another. */
 struct crew_duty {
     const struct crew *crew;
     struct crew_duty *outer;
 };
+/* crew_duty_begin notes that the calling thread works for w until crew_duty_end. The caller owns
+ * *d, and must keep it that long. */
 void crew_duty_begin(struct crew_duty *d, const struct crew *w);
 void crew_duty_end(const struct crew_duty *d);
 

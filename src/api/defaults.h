@@ -1,11 +1,26 @@
-/* defaults.h: what a relay does unless told otherwise. The library and the command line have
- * options for each; this is their one home. */
+/* defaults.h: the options of a relay that the library and the command line share, with their
+ * defaults and bounds. */
 #ifndef API_DEFAULTS_H
 #define API_DEFAULTS_H
 
-#define DEFAULT_DRAIN_DEADLINE "30s"
-#define DEFAULT_SWEEP "30s"
-#define DEFAULT_RETENTION "168h"
-#define DEFAULT_INBOX_RETENTION "720h"
+#include "base/option.h"
+
+/* DEFAULTS_ROWS are rows of an option table. AT(field) is the place of a field in the table's
+ * target, which has drain_ms, sweep_ms, retention_ms and inbox_ms. */
+/* clang-format off */
+#define DEFAULTS_ROWS(AT) \
+    {"drain-deadline", "DURATION", "30s", \
+     "how long a stopping relay waits for deliveries that are in flight", \
+     option_span, AT(drain_ms)}, \
+    {"sweep", "DURATION", "30s", \
+     "how often to look for work even if nothing signals any", \
+     option_span, AT(sweep_ms), .min = 1}, \
+    {"retention", "DURATION", "168h", \
+     "how long to keep an event after its last consumer received it; 0s keeps events forever", \
+     option_span, AT(retention_ms)}, \
+    {"inbox-retention", "DURATION", "720h", \
+     "how long to remember which events a handler has processed", \
+     option_span, AT(inbox_ms), .min = 1}
+/* clang-format on */
 
 #endif

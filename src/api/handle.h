@@ -1,38 +1,42 @@
-/* handle.h: what the files of the public interface share: outbox.c (opening, emitting, running),
- * consumers.c, claim.c, tx.c (what a handler sees), test.c. */
+/* handle.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
+ * consumers.c (describes consumers and handlers), claim.c (claims batches), stream.c (reads Redis
+ * streams), tx.c (what a handler sees) and test.c. */
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
 
 #include "api/runner.h"
 #include "outbox.h"
 
+/* A handler as the application gave it. */
 struct api_handler {
     outbox_handler fn;
     void *ctx;
 };
 
-/* (1) `named` handlers work under a guard; with `shared` fate all of them for one consumer,
- *   otherwise each is a consumer of
- * its own. (2) parts and runners are made by consumer_expand and stay until `changed`. */
+/* (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
+ *     fate they share one consumer; otherwise each has a consumer of its own, a part.
+ * (2) expand makes the parts and runners, and they stay until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
     struct outbox_consumer *next;
     struct consumer c;
-    bool events_set, named, shared, changed;
+    bool events_set; /* the option `events` was given */
+    bool named, shared;
+    bool changed;    /* since the last expand */
     bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
     int workers;
     struct handler *handlers; /* names and patterns are owned */
     struct api_handler **api; /* ctx of handlers[i] */
     size_t n_handlers;
-    struct consumer *parts; /* of consumers that go by other names than c */
+    struct consumer *parts; /* one for each handler with a fate of its own */
     size_t n_parts;
     struct runner **runners;
     size_t n_runners;
 };
 
-/* (1) The own connection `st` is used under `lock`, which outbox_begin keeps until commit or
- *   rollback. (2) Consumers and
- * their runners are changed under crew.lock. */
+/* (1) The handle's own connection `st` is used under `lock`, which outbox_begin keeps until commit
+ *     or rollback.
+ * (2) Consumers and their runners are changed under crew.lock. */
 struct outbox {
     struct store *st;
     pthread_mutex_t lock;
@@ -57,20 +61,24 @@ static inline struct error *err_of(outbox_error *err)
     return (struct error *)err;
 }
 
-/* api_open is outbox_open; with `movable` the clock can be moved. */
+/* api_open is outbox_open. With `movable`, outbox_test_advance can move the clock. */
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err);
-/* api_message turns what a producer gives into an event to be checked. */
+/* api_message turns a producer's message into an event, which borrows from it and is not checked
+ * yet. Fails with ERR_MISUSE if the message was not initialised. */
 int api_message(const outbox_message *given, struct new_event *ev, struct error *err);
+/* api_receipt fills *ret, unless ret is NULL. */
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
+/* api_consumer_free frees a consumer that is in no list any more. */
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_describe checks what was set, and gives handlers with a fate of their own their
- * parts. */
+/* api_consumer_describe notes that the consumer is registered, checks its settings, and makes a
+ * part for each handler with a fate of its own. */
 int api_consumer_describe(outbox_consumer *c, struct error *err);
-/* api_runs_any: whether there is a consumer to run, or one that is described wrongly. */
+/* api_runs_any says whether any consumer is to be run, even if its settings are wrong. */
 bool api_runs_any(const outbox *ob);
-/* api_crew lists the runners of all consumers, ready to be run; the caller frees the list. */
+/* api_crew lists the runners of all consumers, ready to be run. The caller frees the list. NULL: it
+ * failed, or there is none. */
 struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err);
 
 #endif

@@ -1,53 +1,73 @@
-/* heart.c: extends the claims of handlers that take long. A thread of its own, since they have the
- * consumer's; and a connection, which is made when it is needed first. */
+/* heart.c: extends the claims of handlers that take long. Handlers occupy the threads of their
+ * consumers, so it has a thread and a store handle of its own. */
 #include <time.h>
 
 #include "api/heart.h"
 #include "api/runner.h"
 
-/* given_up says, once, that a call is past its time limit: its claim runs out, and once another
- * worker has taken over, what it still does comes to nothing. */
-static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t now)
+/* give_up notes that a call is past its time limit. Its claim will expire, and once another worker
+ * has taken over, nothing that the call still does will be committed. But while the claim cannot
+ * change hands, what it does will count, however late. */
+static void give_up(struct heart *h, struct runner *r, int64_t took)
 {
-    if (now - started < r->consumer->timeout_ms * MS_NS)
-        return false;
-    if (r->hung_since == started)
-        return true;
-    r->hung_since = started;
-    /* its claim cannot change hands: what it does will count, however late */
+    long long ms = (long long)(took / MS_NS);
     if (atomic_load(&r->pulse.frozen)) {
         log_at(h->crew->log, LOG_ERROR_, r->consumer->name,
                "a handler is at work for %lld ms, which is its time limit, and nobody else can "
-               "write to the database "
-               "meanwhile",
-               (long long)((now - started) / MS_NS));
-        return true;
+               "write to the database meanwhile",
+               ms);
+        return;
     }
     atomic_fetch_add(&r->hung, 1);
     log_at(h->crew->log, LOG_ERROR_, r->consumer->name,
            "a handler is at work for %lld ms, which is its time limit: its claim is not extended "
-           "any more, and its event "
-           "will be delivered again",
-           (long long)((now - started) / MS_NS));
+           "any more, and its event will be delivered again",
+           ms);
+}
+
+/* given_up says whether a call is past its time limit. Each call is given up once. */
+static bool given_up(struct heart *h, struct runner *r, int64_t started, int64_t now)
+{
+    int64_t took = now - started;
+    if (took < r->consumer->timeout_ms * MS_NS)
+        return false;
+    if (r->hung_since != started) {
+        r->hung_since = started;
+        give_up(h, r, took);
+    }
     return true;
 }
 
-/* beat extends the claim of r if it is in a call and half of the lease is gone. What is extended
- * too late, or after the call, does no harm: the store knows the epoch. */
+static int extend(struct heart *h, const struct runner *r, int64_t epoch, bool *ret_lost,
+                  struct error *err)
+{
+    struct store *st = h->crew->st;
+    struct batch b = {.epoch = epoch};
+    if (!h->st && st->ops->dup(st, &h->st, err) != 0)
+        return -1;
+    return h->st->ops->extend(h->st, r->consumer->name, r->owner, &b, r->consumer->lease_ms,
+                              ret_lost, err);
+}
+
+/* beat extends the claim of a runner that is in a call, once half of the lease is over. It does no
+ * harm if that comes too late or after the call, because the epoch identifies the claim. */
 static void beat(struct heart *h, struct runner *r, int64_t now)
 {
-    int64_t started = atomic_load(&r->pulse.started), lease = r->consumer->lease_ms * MS_NS;
+    int64_t lease = r->consumer->lease_ms * MS_NS;
+    int64_t started = atomic_load(&r->pulse.started);
     int64_t deadline = atomic_load(&r->pulse.deadline);
-    struct batch b = {.epoch = atomic_load(&r->pulse.epoch)};
+    int64_t epoch = atomic_load(&r->pulse.epoch);
+    if (started == 0)
+        return;
+    if (given_up(h, r, started, now))
+        return;
+    bool too_early = now < deadline - lease / 2;
+    if (too_early || atomic_load(&r->pulse.frozen))
+        return;
+
     struct error err;
     bool lost;
-    if (started == 0 || given_up(h, r, started, now))
-        return;
-    if (atomic_load(&r->pulse.frozen) || now < deadline - lease / 2)
-        return;
-    if ((!h->st && h->crew->st->ops->dup(h->crew->st, &h->st, &err) != 0) ||
-        h->st->ops->extend(h->st, r->consumer->name, r->owner, &b, r->consumer->lease_ms, &lost,
-                           &err) != 0) {
+    if (extend(h, r, epoch, &lost, &err) != 0) {
         log_at(h->crew->log, LOG_WARN_, r->consumer->name, "could not extend a claim: %s",
                err.text);
         return;
@@ -56,15 +76,20 @@ static void beat(struct heart *h, struct runner *r, int64_t now)
         atomic_compare_exchange_strong(&r->pulse.deadline, &deadline, now + lease);
 }
 
+/* period_of returns the pause between two beats: an eighth of the shortest lease. */
 static int64_t period_of(const struct heart *h)
 {
     int64_t least = INT64_C(30000);
-    for (size_t i = 0; i < h->n; i++)
-        if (h->r[i]->n_handlers && h->r[i]->consumer->lease_ms < least)
-            least = h->r[i]->consumer->lease_ms;
+    for (size_t i = 0; i < h->n; i++) {
+        const struct runner *r = h->r[i];
+        bool shorter = r->consumer->lease_ms < least;
+        if (r->n_handlers > 0 && shorter)
+            least = r->consumer->lease_ms;
+    }
     return least * MS_NS / 8;
 }
 
+/* rest waits for the next beat. Returns false if the heart is to stop. */
 static bool rest(struct heart *h, int64_t period)
 {
     struct timespec ts;
@@ -83,9 +108,10 @@ static void *heart_main(void *arg)
 {
     struct heart *h = arg;
     int64_t period = period_of(h);
-    while (rest(h, period))
+    while (rest(h, period)) {
         for (size_t i = 0; i < h->n; i++)
             beat(h, h->r[i], clock_mono(h->crew->clock));
+    }
     return NULL;
 }
 
@@ -99,15 +125,17 @@ int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t
         any = any || r[i]->n_handlers > 0;
     if (!any)
         return 0;
+
     pthread_mutex_init(&h->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&h->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     int e = pthread_create(&h->thread, NULL, heart_main, h);
-    h->beats = e == 0;
-    if (e == 0)
+    if (e == 0) {
+        h->beats = true;
         return 0;
+    }
     pthread_cond_destroy(&h->wake);
     pthread_mutex_destroy(&h->lock);
     return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");

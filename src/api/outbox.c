@@ -40,17 +40,21 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
     ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
 }
 
-/* Fields that a caller compiled against an older header does not have are left at their
- * defaults. */
+/* smaller returns how much of a struct to copy. A program compiled against an older header has
+ * fewer members, and the others keep their defaults. */
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 static void take_options(const outbox_options *given, outbox_options *o)
 {
     *o = (outbox_options)OUTBOX_OPTIONS_INIT;
-    if (!given)
-        return;
-    memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    if (given)
+        memcpy(o, given, smaller(given->size, sizeof *o));
 }
 
-static int outbox_setup(outbox *ob, struct error *err)
+static void init_locks(outbox *ob)
 {
     pthread_mutexattr_t recursive;
     pthread_condattr_t monotonic;
@@ -64,14 +68,34 @@ static int outbox_setup(outbox *ob, struct error *err)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&ob->crew.lock, NULL);
     pthread_mutex_init(&ob->turns, NULL);
-    ob->crew.clock = &ob->clock;
-    ob->crew.log = &ob->log;
-    if (option_defaults(crew_options, &ob->crew, err) != 0)
+}
+
+static int init_crew(outbox *ob, struct error *err)
+{
+    struct crew *w = &ob->crew;
+    w->clock = &ob->clock;
+    w->log = &ob->log;
+    w->stop_fd = -1;
+    if (option_defaults(crew_options, w, err) != 0)
         return -1;
-    atomic_init(&ob->crew.stop, false);
-    atomic_flag_clear(&ob->crew.careful);
-    ob->crew.stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    return ob->crew.stop_fd < 0 ? err_set(err, ERR_UNAVAILABLE, "could not make an eventfd") : 0;
+    atomic_init(&w->stop, false);
+    atomic_flag_clear(&w->careful);
+    w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (w->stop_fd < 0)
+        return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+    return 0;
+}
+
+static void init_log(outbox *ob, const outbox_options *o)
+{
+    ob->log_fn = o->log;
+    ob->log_ctx = o->log_ctx;
+    ob->log_about_fn = o->log_about;
+    ob->log = (struct log){.ctx = ob, .least = (enum log_level)o->log_level};
+    if (o->log)
+        ob->log.write = pass_log;
+    if (o->log_about)
+        ob->log.write_about = pass_about;
 }
 
 static int64_t moved_mono(void *ctx)
@@ -84,41 +108,52 @@ static int64_t moved_wall(void *ctx)
     return clock_wall(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset) / MS_NS;
 }
 
+/* env_says_eager reads OUTBOX_EAGER. Anything but a clear yes is a no. */
 static bool env_says_eager(void)
 {
     const char *value = getenv("OUTBOX_EAGER");
     bool yes;
-    return value && *value && text_bool(value, &yes, NULL) == 0 && yes;
+    if (!value || !*value)
+        return false;
+    if (text_bool(value, &yes, NULL) != 0)
+        return false;
+    return yes;
+}
+
+static int open_store(outbox *ob, const char *url, const outbox_options *o, struct error *err)
+{
+    bool created;
+    struct store_options so = {.create = o->create != 0,
+                               .busy_ms = o->busy_ms,
+                               .payload_max = o->payload_max,
+                               .clock = &ob->clock};
+    if (store_open(url, &so, &ob->st, err) != 0)
+        return -1;
+    ob->crew.st = ob->st;
+    if (!o->create)
+        return 0;
+    return ob->st->ops->init(ob->st, &created, err);
 }
 
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err)
 {
     outbox_options o;
-    bool created;
     take_options(options, &o);
     outbox *ob = calloc(1, sizeof *ob);
     if (!ob)
         return err_nomem(err);
-    ob->log_fn = o.log;
-    ob->log_ctx = o.log_ctx;
-    ob->log_about_fn = o.log_about;
-    ob->log = (struct log){.write = o.log ? pass_log : NULL,
-                           .write_about = o.log_about ? pass_about : NULL,
-                           .ctx = ob,
-                           .least = (enum log_level)o.log_level};
-    ob->clock = movable ? (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob}
-                        : clock_system;
+    init_locks(ob);
+    init_log(ob, &o);
     ob->eager = env_says_eager();
-    struct store_options so = {.create = o.create != 0,
-                               .busy_ms = o.busy_ms,
-                               .payload_max = o.payload_max,
-                               .clock = &ob->clock};
-    if (outbox_setup(ob, err) != 0 || store_open(url, &so, &ob->st, err) != 0)
+    ob->clock = clock_system;
+    if (movable)
+        ob->clock = (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob};
+
+    if (init_crew(ob, err) != 0)
         goto fail;
-    if (o.create && ob->st->ops->init(ob->st, &created, err) != 0)
+    if (open_store(ob, url, &o, err) != 0)
         goto fail;
-    ob->crew.st = ob->st;
     *ret = ob;
     return 0;
 fail:
@@ -158,7 +193,7 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
     outbox_message m = OUTBOX_MESSAGE_INIT;
     if (given->size == 0)
         return err_set(err, ERR_MISUSE, "message was not initialised with OUTBOX_MESSAGE_INIT");
-    memcpy(&m, given, given->size < sizeof m ? given->size : sizeof m);
+    memcpy(&m, given, smaller(given->size, sizeof m));
     *ev = (struct new_event){
         .type = str_of(m.type),
         .aggregate_type = str_of(m.aggregate_type),
@@ -184,6 +219,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
+/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL): in a
+ * transaction of outbox_begin. */
 static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                 bool *ret_in_tx, struct error *err)
 {
@@ -192,15 +229,16 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     bool duplicate;
     if (api_message(m, &ev, err) != 0)
         return -1;
-    bool own = !foreign || !(ob->st->caps & STORE_FREE);
-    if (own)
-        /* SQLite also for a foreign connection: ids come from the handle's generator */
+
+    /* SQLite needs the lock for a foreign connection, too: ids come from the handle's generator. */
+    bool needs_lock = !foreign || !(ob->st->caps & STORE_FREE);
+    if (needs_lock)
         pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->emit(ob->st, foreign, &ev, id, &duplicate, err);
-    /* under the lock: afterwards it may be another thread's */
+    /* Read it under the lock: afterwards it may be another thread's. */
     if (ret_in_tx)
         *ret_in_tx = ob->in_tx;
-    if (own)
+    if (needs_lock)
         pthread_mutex_unlock(&ob->lock);
     if (r != 0)
         return -1;
@@ -208,14 +246,23 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* committed wakes our own consumers where the store has no bell to do it. In eager mode they
- * deliver here and now, unless they are at it already, or this is one of their handlers: then its
- * step will get to it. */
+/* steps_at_once says whether a commit is to be followed by outbox_step: in eager mode, unless
+ * outbox_run is running or a handler is calling, whose own step will get to the event. */
+static bool steps_at_once(const outbox *ob)
+{
+    if (!ob->eager || ob->running)
+        return false;
+    return api_runs_any(ob) && !crew_mine(&ob->crew);
+}
+
+/* committed follows a commit: it wakes the consumers of this handle where the store has no bell to
+ * do so, and in eager mode delivers at once. */
 static int committed(outbox *ob, struct error *err)
 {
-    if (!(ob->st->caps & STORE_DOORBELL))
+    bool has_bell = (ob->st->caps & STORE_DOORBELL) != 0;
+    if (!has_bell)
         outbox_wake(ob);
-    if (!ob->eager || !api_runs_any(ob) || crew_mine(&ob->crew) || ob->running)
+    if (!steps_at_once(ob))
         return 0;
     if (outbox_step(ob, NULL, (outbox_error *)err) == 0)
         return 0;
@@ -230,7 +277,9 @@ OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *
     bool in_tx;
     if (emit(ob, NULL, m, ret, &in_tx, err_of(err)) != 0)
         return -1;
-    return in_tx ? 0 : committed(ob, err_of(err));
+    if (in_tx)
+        return 0;
+    return committed(ob, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m,
@@ -264,8 +313,8 @@ OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
     return -1;
 }
 
-/* end_tx lets go of the lock of outbox_begin besides our own; false when there was no
- * outbox_begin. */
+/* end_tx releases the lock that outbox_begin took, besides the caller's own. Returns false if there
+ * was no outbox_begin. */
 static bool end_tx(outbox *ob)
 {
     bool was = ob->in_tx;
@@ -277,12 +326,18 @@ static bool end_tx(outbox *ob)
 
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 {
+    int r;
     pthread_mutex_lock(&ob->lock);
-    int r = ob->in_tx ? ob->st->ops->commit(ob->st, err_of(err))
-                      : err_set(err_of(err), ERR_MISUSE, "outbox_commit without outbox_begin");
+    if (ob->in_tx)
+        r = ob->st->ops->commit(ob->st, err_of(err));
+    else
+        r = err_set(err_of(err), ERR_MISUSE, "outbox_commit without outbox_begin");
     end_tx(ob);
     pthread_mutex_unlock(&ob->lock);
-    return r == 0 ? committed(ob, err_of(err)) : -1;
+
+    if (r != 0)
+        return -1;
+    return committed(ob, err_of(err));
 }
 
 OUTBOX_API void outbox_rollback(outbox *ob)
@@ -310,6 +365,7 @@ OUTBOX_API int outbox_set(outbox *ob, const char *option, const char *value, out
     return option_set(crew_options, &ob->crew, option, value, err_of(err));
 }
 
+/* work_begin waits until no other thread runs or steps the consumers. */
 static void work_begin(outbox *ob, bool running)
 {
     pthread_mutex_lock(&ob->turns);
@@ -327,10 +383,12 @@ OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
     size_t n;
     if (crew_mine(&ob->crew))
         return err_set(err_of(err), ERR_MISUSE, "outbox_run was called from a handler");
+    bool until_through = (flags & OUTBOX_UNTIL_THROUGH) != 0;
+    int r = -1;
     work_begin(ob, true);
     struct runner **list = api_crew(ob, &n, err_of(err));
-    int r = list ? crew_run(&ob->crew, list, n, (flags & OUTBOX_UNTIL_THROUGH) != 0, err_of(err))
-                 : -1;
+    if (list)
+        r = crew_run(&ob->crew, list, n, until_through, err_of(err));
     work_end(ob);
     free(list);
     return r;
@@ -341,7 +399,7 @@ OUTBOX_API void outbox_stop(outbox *ob)
     uint64_t one = 1;
     int saved = errno; /* this may be a signal handler */
     atomic_store(&ob->crew.stop, true);
-    /* it was stopped so often that it is full */
+    /* A write fails only where the counter is full, and then the descriptor is readable anyway. */
     if (write(ob->crew.stop_fd, &one, sizeof one) < 0)
         errno = saved;
     errno = saved;
@@ -354,9 +412,11 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
         *ret_delivered = 0;
     if (crew_mine(&ob->crew))
         return err_set(err_of(err), ERR_MISUSE, "outbox_step was called from a handler");
+    int r = -1;
     work_begin(ob, false);
     struct runner **list = api_crew(ob, &n, err_of(err));
-    int r = list ? crew_step(&ob->crew, list, n, ret_delivered, err_of(err)) : -1;
+    if (list)
+        r = crew_step(&ob->crew, list, n, ret_delivered, err_of(err));
     work_end(ob);
     free(list);
     return r;
@@ -364,9 +424,10 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
 
 static int furthest(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
-    (void)consumer, (void)at;
+    (void)consumer;
+    (void)at;
     snprintf(ctx, OUTBOX_HWM_SIZE, "%lld-%lld", (long long)m->hi, (long long)m->lo);
-    return 1; /* it comes first */
+    return 1; /* the first mark is the furthest */
 }
 
 OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE],
@@ -390,9 +451,10 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 OUTBOX_API void outbox_wake(outbox *ob)
 {
     pthread_mutex_lock(&ob->crew.lock);
-    for (outbox_consumer *c = ob->consumers; c; c = c->next)
+    for (outbox_consumer *c = ob->consumers; c; c = c->next) {
         for (size_t i = 0; i < c->n_runners; i++)
             runner_wake(c->runners[i]);
+    }
     pthread_mutex_unlock(&ob->crew.lock);
 }
 

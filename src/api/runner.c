@@ -8,15 +8,28 @@
 #include "api/crew.h"
 
 #define FDS_MAX 1024
-/* how often a runner that does not come to rest shows what it does */
-#define SHOW_EVERY (100 * MS_NS)
+#define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
+#define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
 
+/* make_owner makes up a name for this worker that no other one has. */
 static void make_owner(struct runner *r)
 {
     char host[65] = "";
     gethostname(host, sizeof host - 1);
     snprintf(r->owner, sizeof r->owner, "%s:%ld:%08llx", host, (long)getpid(),
              (unsigned long long)(rng_next(&r->rng) >> 32));
+}
+
+/* ---- opening and closing ---- */
+
+static int open_handlers(struct runner *r, const struct sink_config *cfg, struct error *err)
+{
+    struct handler_guard guard = pipeline_guard(r->p);
+    const struct handler_guard *in_tx = NULL;
+    if (r->named) {
+        in_tx = &guard;
+    }
+    return handlers_open(cfg, r->handlers, r->n_handlers, in_tx, &r->sk, err);
 }
 
 static int open_sink(struct runner *r, struct error *err)
@@ -26,28 +39,30 @@ static int open_sink(struct runner *r, struct error *err)
     cfg.clock = r->crew->clock;
     cfg.done = pipeline_done;
     cfg.done_ctx = r->p;
-    if (!cfg.url) {
-        struct handler_guard guard = pipeline_guard(r->p);
-        return handlers_open(&cfg, r->handlers, r->n_handlers, r->named ? &guard : NULL, &r->sk,
-                             err);
-    }
+    if (!cfg.url)
+        return open_handlers(r, &cfg, err);
     if (sink_find(cfg.url, &kind, err) != 0)
         return -1;
     return kind->open(&cfg, &r->sk, err);
 }
 
-int runner_open(struct runner *r, bool stand_by, struct error *err)
+/* open_stores opens the runner's own store handle, and a second one for named handlers. */
+static int open_stores(struct runner *r, struct error *err)
+{
+    struct store *st = r->crew->st;
+    if (st->ops->dup(st, &r->st, err) != 0)
+        return -1;
+    if (!r->named)
+        return 0;
+    if (st->ops->dup(st, &r->work, err) != 0)
+        return -1;
+    return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
+}
+
+/* open_pipeline opens the pipeline on those stores, and its sink. */
+static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
 {
     struct crew *w = r->crew;
-    rng_seed_os(&r->rng);
-    make_owner(r);
-    if (w->st->ops->dup(w->st, &r->st, err) != 0)
-        return -1;
-    if (r->named && (w->st->ops->dup(w->st, &r->work, err) != 0 ||
-                     r->work->ops->lend(r->work, r->consumer->timeout_ms, err) != 0)) {
-        runner_close(r);
-        return -1;
-    }
     struct pipeline_config cfg = {.consumer = r->consumer,
                                   .owner = r->owner,
                                   .st = r->st,
@@ -55,19 +70,36 @@ int runner_open(struct runner *r, bool stand_by, struct error *err)
                                   .work = r->work,
                                   .handlers = r->handlers,
                                   .n_handlers = r->n_handlers,
-                                  .pulse = r->n_handlers ? &r->pulse : NULL,
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
                                   .sweep_ms = w->sweep_ms,
                                   .stand_by = stand_by};
-    if (pipeline_new(&cfg, &r->p, err) != 0 || open_sink(r, err) != 0) {
-        err_prefix(err, "consumer \"%s\"", r->consumer->name);
-        runner_close(r);
-        return -1;
+    if (r->n_handlers > 0) {
+        cfg.pulse = &r->pulse;
     }
+    if (pipeline_new(&cfg, &r->p, err) != 0)
+        return -1;
+    if (open_sink(r, err) != 0)
+        return -1;
     pipeline_attach(r->p, r->sk);
     return 0;
+}
+
+int runner_open(struct runner *r, bool stand_by, struct error *err)
+{
+    rng_seed_os(&r->rng);
+    make_owner(r);
+    if (open_stores(r, err) != 0)
+        goto fail;
+    if (open_pipeline(r, stand_by, err) != 0) {
+        err_prefix(err, "consumer \"%s\"", r->consumer->name);
+        goto fail;
+    }
+    return 0;
+fail:
+    runner_close(r);
+    return -1;
 }
 
 void runner_close(struct runner *r)
@@ -79,45 +111,52 @@ void runner_close(struct runner *r)
     store_close(r->work);
     r->sk = NULL;
     r->p = NULL;
-    r->st = r->work = NULL;
+    r->st = NULL;
+    r->work = NULL;
 }
 
-void runner_wake(struct runner *r)
+/* ---- what others see of it ---- */
+
+static void show_lease(struct runner_view *v, const struct pipeline *p)
 {
-    uint64_t one = 1;
-    /* full: it is awake already */
-    if (r->wake_fd >= 0 && write(r->wake_fd, &one, sizeof one) < 0)
-        return;
+    const struct sink_lease *lease = pipeline_sink_lease(p);
+    v->leased = lease != NULL;
+    if (lease) {
+        v->lease = *lease;
+    }
 }
 
-static void sleep_until(const struct clock *c, struct pollfd *fds, size_t n, int64_t deadline)
+static void show_held(struct runner_view *v, const struct pipeline *p)
 {
-    int64_t left = deadline == CLOCK_NEVER ? -1 : deadline - clock_mono(c);
-    struct timespec ts = {0};
-    if (left > 0)
-        ts = (struct timespec){left / 1000000000, left % 1000000000};
-    ppoll(fds, n, deadline == CLOCK_NEVER ? NULL : &ts, NULL);
+    struct pipeline_held held = pipeline_held(p);
+    v->held = (int64_t)held.n;
+    v->held_oldest_at = held.oldest_at;
+
+    const char *type = "";
+    bool fits = held.type.p && held.type.n < sizeof v->held_type;
+    if (fits) {
+        type = held.type.p;
+    }
+    snprintf(v->held_type, sizeof v->held_type, "%s", type);
 }
 
-/* ---- its thread ---- */
+static void show_error(struct runner_view *v, const struct pipeline *p)
+{
+    const struct error *why = pipeline_error(p);
+    if (!why->code) {
+        why = pipeline_standby(p);
+    }
+    snprintf(v->error, sizeof v->error, "%s", why->code ? why->text : "");
+}
 
 void runner_show(struct runner *r)
 {
-    struct pipeline_held held = pipeline_held(r->p);
     struct runner_view *v = &r->view;
     v->state = pipeline_state(r->p);
-    const struct sink_lease *lease = pipeline_sink_lease(r->p);
     v->stats = *pipeline_stats(r->p);
-    v->leased = lease != NULL;
-    if (lease)
-        v->lease = *lease;
-    v->held = (int64_t)held.n;
-    v->held_oldest_at = held.oldest_at;
-    snprintf(v->held_type, sizeof v->held_type, "%s",
-             held.type.n < sizeof v->held_type && held.type.p ? held.type.p : "");
-    const struct error *why = pipeline_error(r->p)->code ? pipeline_error(r->p)
-                                                         : pipeline_standby(r->p);
-    snprintf(v->error, sizeof v->error, "%s", why->code ? why->text : "");
+    show_lease(v, r->p);
+    show_held(v, r->p);
+    show_error(v, r->p);
     r->shown_at = clock_mono(r->crew->clock);
 }
 
@@ -130,24 +169,100 @@ static void show_now_and_then(struct runner *r, int64_t now)
     pthread_mutex_unlock(&r->crew->lock);
 }
 
-static void publish(struct runner *r, uint64_t round)
+/* stopped says whether the pipeline has ended, for good or because it failed. */
+static bool stopped(const struct runner *r)
+{
+    return pipeline_state(r->p) >= PIPELINE_STOPPED;
+}
+
+/* is_through says whether nothing is left to do for the runner now. */
+static bool is_through(const struct runner *r)
 {
     const struct pipeline_stats *s = pipeline_stats(r->p);
+    if (stopped(r))
+        return true;
+    if (pipeline_busy(r->p))
+        return false;
+    return s->through || s->paused;
+}
+
+/* publish tells the crew how far the runner has come in this round, and wakes the crew's thread if
+ * that is news. */
+static void publish(struct runner *r, uint64_t round)
+{
+    int64_t claims = pipeline_stats(r->p)->claims;
+    bool through = is_through(r);
+    bool ended = stopped(r);
+
     pthread_mutex_lock(&r->crew->lock);
     runner_show(r);
-    bool ended = pipeline_state(r->p) >= PIPELINE_STOPPED;
-    bool through = ended || (!pipeline_busy(r->p) && (s->through || s->paused));
-    if (r->through != through || r->round_seen != round || r->claims != s->claims ||
-        r->ended != ended)
+    bool progress = r->claims != claims || r->round_seen != round;
+    bool news = progress || r->through != through || r->ended != ended;
+    if (news)
         pthread_cond_signal(&r->crew->changed);
     r->through = through;
     r->round_seen = round;
-    r->claims = s->claims;
+    r->claims = claims;
     r->ended = ended;
-    if (ended)
+    if (ended) {
         r->error = *pipeline_error(r->p);
+    }
     pthread_mutex_unlock(&r->crew->lock);
 }
+
+/* ---- sleeping and waking ---- */
+
+void runner_wake(struct runner *r)
+{
+    uint64_t one = 1;
+    if (r->wake_fd < 0)
+        return;
+    /* A write fails only where the counter is full, and then the runner is being woken anyway. */
+    if (write(r->wake_fd, &one, sizeof one) < 0)
+        return;
+}
+
+static bool woken(struct runner *r)
+{
+    uint64_t count;
+    return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
+}
+
+static void sleep_until(const struct clock *c, struct pollfd *fds, size_t n, int64_t deadline)
+{
+    struct timespec ts = {0};
+    if (deadline == CLOCK_NEVER) {
+        ppoll(fds, n, NULL, NULL);
+        return;
+    }
+    int64_t left = deadline - clock_mono(c);
+    if (left > 0) {
+        ts = (struct timespec){left / 1000000000, left % 1000000000};
+    }
+    ppoll(fds, n, &ts, NULL);
+}
+
+/* wait_turn sleeps until there is something to do. Returns whether runner_wake was called. Without
+ * memory for the list of descriptors (fds == NULL) it looks every 10 ms. */
+static bool wait_turn(struct runner *r, struct pollfd *fds)
+{
+    int64_t deadline;
+    const struct clock *clock = r->crew->clock;
+    if (!fds) {
+        sleep_until(clock, NULL, 0, clock_mono(clock) + NO_MEMORY_WAIT);
+        return woken(r);
+    }
+
+    size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
+    fds[n++] = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
+    bool running = pipeline_state(r->p) == PIPELINE_RUNNING;
+    if (running)
+        fds[n++] = (struct pollfd){.fd = r->crew->stop_fd, .events = POLLIN};
+    sleep_until(clock, fds, n, deadline);
+    return woken(r);
+}
+
+/* ---- its thread ---- */
 
 static uint64_t round_of(struct crew *w)
 {
@@ -157,29 +272,29 @@ static uint64_t round_of(struct crew *w)
     return round;
 }
 
-static bool woken(struct runner *r)
+/* heed_stop begins to drain if the crew, or this runner alone, is to stop. */
+static void heed_stop(struct runner *r, int64_t now)
 {
-    uint64_t count;
-    return read(r->wake_fd, &count, sizeof count) == (ssize_t)sizeof count;
+    bool stop = atomic_load(&r->crew->stop) || atomic_load(&r->stop);
+    if (stop && pipeline_state(r->p) == PIPELINE_RUNNING)
+        pipeline_drain(r->p, now + r->crew->drain_ms * MS_NS);
 }
 
-/* wait_turn sleeps until there is something to do; returns whether it was woken by name. Without
- * memory for the list of descriptors (fds == NULL) it looks every 10 ms. */
-static bool wait_turn(struct runner *r, struct pollfd *fds)
+/* rest publishes what was done and sleeps until there is more to do. *round becomes the round that
+ * the crew is in, where it has called for one. */
+static void rest(struct runner *r, struct pollfd *fds, uint64_t *round)
 {
-    int64_t deadline;
-    if (!fds) {
-        sleep_until(r->crew->clock, NULL, 0, clock_mono(r->crew->clock) + 10 * MS_NS);
-        return woken(r);
+    publish(r, *round);
+    atomic_store_explicit(&r->step_since, 0, memory_order_relaxed);
+    if (stopped(r))
+        return;
+    if (wait_turn(r, fds)) {
+        *round = round_of(r->crew); /* before the look, so that what it finds counts in the round */
+        pipeline_ring(r->p);
     }
-    bool stopping = pipeline_state(r->p) != PIPELINE_RUNNING;
-    size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
-    fds[n] = (struct pollfd){.fd = r->wake_fd, .events = POLLIN};
-    fds[n + 1] = (struct pollfd){.fd = stopping ? -1 : r->crew->stop_fd, .events = POLLIN};
-    sleep_until(r->crew->clock, fds, n + 2, deadline);
-    return woken(r);
 }
 
+/* work is the runner's thread. */
 static void *work(void *arg)
 {
     struct runner *r = arg;
@@ -188,25 +303,17 @@ static void *work(void *arg)
     uint64_t round = 0;
     struct crew_duty duty;
     crew_duty_begin(&duty, w);
-    while (pipeline_state(r->p) < PIPELINE_STOPPED) {
+
+    while (!stopped(r)) {
         int64_t now = clock_mono(w->clock);
         atomic_store_explicit(&r->step_since, now, memory_order_relaxed);
-        if ((atomic_load(&w->stop) || atomic_load(&r->stop)) &&
-            pipeline_state(r->p) == PIPELINE_RUNNING)
-            pipeline_drain(r->p, now + w->drain_ms * MS_NS);
-        if (pipeline_step(r->p)) {
+        heed_stop(r, now);
+        if (pipeline_step(r->p))
             show_now_and_then(r, now);
-            continue;
-        }
-        publish(r, round);
-        atomic_store_explicit(&r->step_since, 0, memory_order_relaxed);
-        if (pipeline_state(r->p) >= PIPELINE_STOPPED)
-            break;
-        if (wait_turn(r, fds)) {
-            round = round_of(w); /* before looking, so that what is found belongs to the round */
-            pipeline_ring(r->p);
-        }
+        else
+            rest(r, fds, &round);
     }
+
     publish(r, round);
     atomic_store(&r->step_since, 0);
     crew_duty_end(&duty);
@@ -216,8 +323,9 @@ static void *work(void *arg)
 
 int runner_begin(struct runner *r, bool stand_by, struct error *err)
 {
-    runner_close(r); /* one that outbox_step left open has the wrong state */
-    r->through = r->ended = false;
+    runner_close(r); /* crew_step may have left it open, in another state */
+    r->through = false;
+    r->ended = false;
     r->round_seen = 0;
     r->claims = 0;
     r->error = (struct error){0};
@@ -239,7 +347,24 @@ int runner_start(struct runner *r, struct error *err)
     return 0;
 }
 
-/* ---- one turn ---- */
+/* ---- one turn in the caller's thread ---- */
+
+/* step_through steps as long as there is something to do at once. */
+static void step_through(struct pipeline *p)
+{
+    while (pipeline_step(p))
+        continue;
+}
+
+/* waits_for_sink says whether the runner holds a claim that is worth waiting for. */
+static bool waits_for_sink(const struct runner *r)
+{
+    if (stopped(r) || !pipeline_busy(r->p))
+        return false;
+    bool sink_down = pipeline_stats(r->p)->down;
+    bool store_down = pipeline_store_error(r->p)->code != 0;
+    return !sink_down && !store_down;
+}
 
 int runner_finish(struct runner *r, struct error *err)
 {
@@ -247,41 +372,46 @@ int runner_finish(struct runner *r, struct error *err)
     struct pollfd *fds = calloc(FDS_MAX, sizeof *fds);
     if (!fds)
         return err_nomem(err);
-    for (;;) {
-        while (pipeline_step(r->p))
-            continue;
-        const struct pipeline_stats *s = pipeline_stats(r->p);
-        if (!pipeline_busy(r->p) || s->down || pipeline_state(r->p) >= PIPELINE_STOPPED)
-            break;
-        if (pipeline_store_error(r->p)->code)
-            break;
+
+    step_through(r->p);
+    while (waits_for_sink(r)) {
         size_t n = pipeline_wait(r->p, fds, FDS_MAX, &deadline);
         sleep_until(r->crew->clock, fds, n, deadline);
+        step_through(r->p);
     }
     free(fds);
     return 0;
 }
 
+/* tell makes why the caller's error, unless there is one before it, or why is none. */
+static void tell(const struct error *why, struct error *err, int *result)
+{
+    if (*result != 0 || !why->code)
+        return;
+    *result = -1;
+    if (err)
+        *err = *why;
+}
+
+static void tell_down(const struct runner *r, struct error *err, int *result)
+{
+    if (*result != 0 || !pipeline_stats(r->p)->down)
+        return;
+    *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down",
+                       r->consumer->name);
+}
+
 void runner_leave(struct runner *r, struct error *err, int *result)
 {
-    const struct pipeline_stats *s = pipeline_stats(r->p);
-    if (pipeline_store_error(r->p)->code && *result == 0) {
-        *result = -1;
-        if (err)
-            *err = *pipeline_store_error(r->p);
-    }
-    if (s->down && *result == 0)
-        *result = err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, 0, "consumer \"%s\": sink is down",
-                           r->consumer->name);
-    if (pipeline_state(r->p) == PIPELINE_RUNNING && !s->down && !pipeline_busy(r->p))
+    tell(pipeline_store_error(r->p), err, result);
+    tell_down(r, err, result);
+
+    bool healthy = pipeline_state(r->p) == PIPELINE_RUNNING && !pipeline_stats(r->p)->down;
+    if (healthy && !pipeline_busy(r->p))
         return;
     pipeline_drain(r->p, clock_mono(r->crew->clock));
-    while (pipeline_step(r->p))
-        continue;
-    if (pipeline_state(r->p) == PIPELINE_FAILED && *result == 0) {
-        *result = -1;
-        if (err)
-            *err = *pipeline_error(r->p);
-    }
+    step_through(r->p);
+    if (pipeline_state(r->p) == PIPELINE_FAILED)
+        tell(pipeline_error(r->p), err, result);
     runner_close(r);
 }

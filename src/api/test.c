@@ -1,10 +1,10 @@
-/* test.c: what applications test with (include/outbox_test.h). */
+/* test.c: what applications use in their tests (include/outbox_test.h). */
 #include "outbox_test.h"
 
 #include "api/handle.h"
 
-/* rounds without a delivery: an event that every worker leaves to another one comes again for
- * ever */
+/* Rounds without a delivery before outbox_test_deliver gives up: an event that each worker leaves
+ * to another one comes again for ever. */
 #define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
@@ -20,7 +20,20 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 
 /* ---- deliver everything ---- */
 
-/* next_due: when the next retry or delay of any consumer of this handle falls due; 0: none will. */
+static int64_t earliest_due(const struct consumer_info *list, size_t n)
+{
+    int64_t earliest = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t due = list[i].next_due;
+        if (list[i].paused || due == 0)
+            continue;
+        if (earliest == 0 || due < earliest)
+            earliest = due;
+    }
+    return earliest;
+}
+
+/* next_due finds out when the next retry or delay of any consumer is due. *ret == 0: none is. */
 static int next_due(outbox *ob, int64_t *ret, struct error *err)
 {
     struct arena a;
@@ -29,20 +42,19 @@ static int next_due(outbox *ob, int64_t *ret, struct error *err)
     *ret = 0;
     arena_init(&a, 0);
     int r = ob->st->ops->consumer_list(ob->st, NULL, &a, &list, &n, err);
-    for (size_t i = 0; r == 0 && i < n; i++)
-        if (!list[i].paused && list[i].next_due && (*ret == 0 || list[i].next_due < *ret))
-            *ret = list[i].next_due;
+    if (r == 0)
+        *ret = earliest_due(list, n);
     arena_release(&a);
     return r;
 }
 
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *public_err)
 {
-    struct error *err = err_of(public_err);
-    size_t total = 0, n;
+    size_t total = 0;
+    int idle = 0;
     int result = 0;
-    for (int idle = 0; idle<IDLE_MAX; idle = n> 0 ? 0 : idle + 1) {
-        int64_t due;
+    while (idle < IDLE_MAX) {
+        size_t n;
         outbox_error why;
         if (outbox_step(ob, &n, &why) != 0) {
             result = -1;
@@ -52,7 +64,14 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
                 break;
         }
         total += n;
-        if (next_due(ob, &due, result == 0 ? err : NULL) != 0)
+        idle++;
+        if (n > 0)
+            idle = 0;
+
+        /* The failure of an event is worth more to the caller than why the next was not found. */
+        int64_t due;
+        struct error *err = result == 0 ? err_of(public_err) : NULL;
+        if (next_due(ob, &due, err) != 0)
             result = -1;
         if (due == 0)
             break;
@@ -102,17 +121,36 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
 }
 
 struct counting {
-    const char *type, *aggregate_id, *part;
+    const char *type, *aggregate_id, *part; /* NULL: any */
     int n;
 };
+
+static bool has_type(const struct counting *c, const outbox_event *ev)
+{
+    if (!c->type)
+        return true;
+    return pattern_match(str_of(c->type), str_of(outbox_event_type(ev)));
+}
+
+static bool has_id(const struct counting *c, const outbox_event *ev)
+{
+    const char *id = outbox_event_aggregate_id(ev);
+    if (!c->aggregate_id)
+        return true;
+    return id && strcmp(id, c->aggregate_id) == 0;
+}
+
+static bool has_part(const struct counting *c, const outbox_event *ev)
+{
+    if (!c->part)
+        return true;
+    return strstr(outbox_event_payload(ev, NULL), c->part) != NULL;
+}
 
 static int count(void *ctx, const outbox_event *ev)
 {
     struct counting *c = ctx;
-    const char *id = outbox_event_aggregate_id(ev);
-    bool match = (!c->type || pattern_match(str_of(c->type), str_of(outbox_event_type(ev)))) &&
-                 (!c->aggregate_id || (id && strcmp(id, c->aggregate_id) == 0)) &&
-                 (!c->part || strstr(outbox_event_payload(ev, NULL), c->part));
+    bool match = has_type(c, ev) && has_id(c, ev) && has_part(c, ev);
     if (match)
         c->n++;
     return 0;
@@ -122,5 +160,7 @@ OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggre
                                  const char *payload_part, outbox_error *err)
 {
     struct counting c = {.type = type, .aggregate_id = aggregate_id, .part = payload_part};
-    return outbox_test_each(ob, count, &c, err) == 0 ? c.n : -1;
+    if (outbox_test_each(ob, count, &c, err) != 0)
+        return -1;
+    return c.n;
 }

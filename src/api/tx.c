@@ -99,12 +99,18 @@ static struct store *store_of(outbox_tx *tx)
 
 OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx)
 {
-    return store_of(tx) ? sqlite_handle(store_of(tx)) : NULL;
+    struct store *st = store_of(tx);
+    if (!st)
+        return NULL;
+    return sqlite_handle(st);
 }
 
 OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
 {
-    return store_of(tx) ? postgres_handle(store_of(tx)) : NULL;
+    struct store *st = store_of(tx);
+    if (!st)
+        return NULL;
+    return postgres_handle(st);
 }
 
 static int has_none(struct error *err)
@@ -124,7 +130,9 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
     bool duplicate;
     if (!st)
         return has_none(err);
-    if (api_message(m, &ev, err) != 0 || st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0)
+    if (api_message(m, &ev, err) != 0)
+        return -1;
+    if (st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0)
         return -1;
     api_receipt(ret, id, duplicate);
     return 0;
@@ -132,14 +140,30 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 
 /* ---- the inbox ---- */
 
+static bool is_text(const char *s)
+{
+    return s && *s;
+}
+
+/* content_of takes a payload of that size; 0: up to its end; NULL: there is none. */
+static struct str content_of(const char *payload, size_t size)
+{
+    if (!payload)
+        return STR("");
+    if (size == 0)
+        return str_of(payload);
+    return (struct str){payload, size};
+}
+
 static int handle_once(struct store *st, void *foreign, const char *handler, const char *key,
                        const char *payload, size_t size, int *ret_first, struct error *err)
 {
     bool first;
-    if (!handler || !*handler || !key || !*key)
+    bool named = is_text(handler) && is_text(key);
+    if (!named)
         return err_set(err, ERR_INVALID,
                        "outbox_handle_once needs the name of a handler, and a key");
-    struct str content = {payload ? payload : "", payload ? size ? size : strlen(payload) : 0};
+    struct str content = content_of(payload, size);
     if (st->ops->handle_once(st, foreign, str_of(handler), str_of(key), content, &first, err) != 0)
         return -1;
     *ret_first = first;

@@ -7,7 +7,7 @@
 
 #define ARENA_FIRST ((size_t)64 * 1024)
 
-/* (1) used <= size. (2) head is the block being filled; those behind it are full enough. */
+/* (1) used <= size. (2) The arena fills its head; the blocks behind it are left as they are. */
 struct arena_block {
     struct arena_block *next;
     size_t size, used;
@@ -49,20 +49,29 @@ void arena_reset(struct arena *a)
     free_except(a, largest);
 }
 
-/* add_block puts an empty block of at least n bytes in front. Sizes double, so that after a few
- * rounds the one that arena_reset keeps holds a whole batch; more than the limit in one block could
- * never be used. */
-static struct arena_block *add_block(struct arena *a, size_t n)
+/* block_size returns how large the next block should be to hold n bytes. Sizes double, so that
+ * after a few rounds the one that arena_reset keeps holds a whole batch; more than the limit in one
+ * block could never be used. */
+static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
-    if (a->head && a->head->size >= size)
-        size = a->head->size > SIZE_MAX / 2 ? n : a->head->size * 2;
+    bool larger = a->head && a->head->size >= size;
+    if (larger && __builtin_mul_overflow(a->head->size, 2, &size))
+        size = n;
     if (a->limit && size > a->limit)
         size = a->limit;
     if (size < n)
         size = n;
+    return size;
+}
+
+/* add_block puts an empty block of at least n bytes in front; NULL when out of memory. */
+static struct arena_block *add_block(struct arena *a, size_t n)
+{
+    size_t size = block_size(a, n);
     if (size > SIZE_MAX - sizeof(struct arena_block))
         return NULL;
+
     struct arena_block *b = malloc(sizeof *b + size);
     if (!b)
         return NULL;
@@ -71,17 +80,38 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     return b;
 }
 
+/* has_room says whether n bytes fit into what is left of the block, behind the padding. */
+static bool has_room(const struct arena_block *b, size_t pad, size_t n)
+{
+    size_t left = b->size - b->used;
+    return pad <= left && n <= left - pad;
+}
+
+static bool past_limit(const struct arena *a, size_t pad, size_t n)
+{
+    if (!a->limit)
+        return false;
+    size_t left = a->limit - a->used;
+    return pad > left || n > left - pad;
+}
+
 static void *take(struct arena *a, size_t n, size_t align)
 {
     struct arena_block *b = a->head;
-    size_t pad = b ? (align - b->used % align) % align : 0;
-    bool fits = b && pad <= b->size - b->used && n <= b->size - b->used - pad;
+    size_t pad = 0;
+    if (b)
+        pad = (align - b->used % align) % align;
+    bool fits = b && has_room(b, pad, n);
     if (!fits)
-        pad = 0;
-    if (a->limit && (pad > a->limit - a->used || n > a->limit - a->used - pad))
+        pad = 0; /* a new block begins aligned */
+
+    if (past_limit(a, pad, n))
         return NULL;
-    if (!fits && !(b = add_block(a, n)))
+    if (!fits)
+        b = add_block(a, n);
+    if (!b)
         return NULL;
+
     void *p = b->data + b->used + pad;
     b->used += pad + n;
     a->used += pad + n;
@@ -111,7 +141,9 @@ char *arena_raw(struct arena *a, size_t n)
 
 char *arena_bytes(struct arena *a, const void *p, size_t n)
 {
-    char *to = n < SIZE_MAX ? arena_raw(a, n + 1) : NULL;
+    if (n == SIZE_MAX)
+        return NULL;
+    char *to = arena_raw(a, n + 1);
     if (!to)
         return NULL;
     if (n)

@@ -1,4 +1,5 @@
-/* arena.h: memory that is released all at once. One per batch; nothing in it outlives the batch. */
+/* arena.h: memory that is released all at once. A batch has one, and nothing in it outlives the
+ * batch. One thread at a time. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
@@ -15,24 +16,27 @@ struct arena {
     size_t limit; /* ceiling for `used`; 0 means none */
 };
 
+/* arena_init makes an empty arena. It allocates nothing. */
 void arena_init(struct arena *a, size_t limit);
+
+/* arena_release frees everything; the arena is empty then, and can be used again. */
 void arena_release(struct arena *a);
 
-/* arena_reset forgets everything handed out; the largest block stays for the next round. */
+/* arena_reset takes back everything handed out and keeps the largest block for the next round. */
 void arena_reset(struct arena *a);
 
-/* arena_alloc returns n bytes aligned for any type, not zeroed; NULL when out of memory or past the
- * limit. */
+/* arena_alloc returns n bytes, aligned for any type and not zeroed; NULL when out of memory or past
+ * the limit. */
 void *arena_alloc(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
-/* arena_zalloc is arena_alloc of count * size zeroed bytes; NULL as well when the product
+/* arena_zalloc returns count * size zeroed bytes; NULL as arena_alloc, and when the product
  * overflows. */
 void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((warn_unused_result));
 
-/* arena_raw returns n bytes for text: not aligned, not zeroed. NULL as above. */
+/* arena_raw returns n bytes for text: not aligned, not zeroed. NULL as arena_alloc. */
 char *arena_raw(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
-/* arena_bytes copies n bytes and puts a NUL behind them, unaligned. NULL as above. */
+/* arena_bytes copies n bytes, not aligned, and adds a NUL. NULL as arena_alloc. */
 char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
 
 #endif

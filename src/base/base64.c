@@ -2,42 +2,76 @@
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
+/* encode writes the four digits of up to three bytes. */
+static void encode(const unsigned char *in, size_t n, char out[4])
+{
+    unsigned char group[3] = {0};
+    memcpy(group, in, n);
+    out[0] = digits[group[0] >> 2];
+    out[1] = digits[(group[0] & 3) << 4 | group[1] >> 4];
+    out[2] = digits[(group[1] & 15) << 2 | group[2] >> 6];
+    out[3] = digits[group[2] & 63];
+    memset(out + 1 + n, '=', 3 - n);
+}
+
 void base64_add(struct buf *b, const void *p, size_t n)
 {
     const unsigned char *in = p;
-    for (size_t i = 0; i < n; i += 3) {
-        size_t left = n - i;
-        unsigned v = (unsigned)in[i] << 16 | (left > 1 ? (unsigned)in[i + 1] << 8 : 0) |
-                     (left > 2 ? in[i + 2] : 0);
-        char out[4] = {digits[v >> 18], digits[v >> 12 & 63], left > 1 ? digits[v >> 6 & 63] : '=',
-                       left > 2 ? digits[v & 63] : '='};
-        buf_add(b, out, 4);
+    while (n > 0) {
+        char out[4];
+        size_t taken = n < 3 ? n : 3;
+        encode(in, taken, out);
+        buf_add(b, out, sizeof out);
+        in += taken;
+        n -= taken;
     }
+}
+
+/* without_padding returns the text without the = at its end. */
+static struct str without_padding(struct str text)
+{
+    bool whole = text.n > 0 && text.n % 4 == 0;
+    for (int i = 0; whole && i < 2 && text.p[text.n - 1] == '='; i++)
+        text.n--;
+    return text;
+}
+
+/* value_of returns the value of a digit, -1 for any other character. */
+static int value_of(char c)
+{
+    const char *at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* decode appends the bytes; false if a character is no digit, or bits are left over that are not
+ * 0. */
+static bool decode(struct buf *b, struct str text)
+{
+    unsigned v = 0;
+    int bits = 0;
+    for (size_t i = 0; i < text.n; i++) {
+        int digit = value_of(text.p[i]);
+        if (digit < 0)
+            return false;
+        v = v << 6 | (unsigned)digit;
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            buf_addc(b, (char)(v >> bits & 0xff));
+        }
+    }
+    unsigned left_over = v & ((1u << bits) - 1);
+    return left_over == 0;
 }
 
 bool base64_decode(struct buf *b, struct str text)
 {
-    size_t start = b->n, n = text.n;
-    unsigned v = 0;
-    int bits = 0;
-    if (n % 4 == 0 && n && text.p[n - 1] == '=')
-        n -= text.p[n - 2] == '=' ? 2 : 1;
-    if (n % 4 == 1)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        const char *d = text.p[i] ? strchr(digits, text.p[i]) : NULL;
-        if (!d)
-            goto bad;
-        v = v << 6 | (unsigned)(d - digits);
-        bits += 6;
-        if (bits < 8)
-            continue;
-        bits -= 8;
-        buf_addc(b, (char)(v >> bits & 0xff));
-    }
-    if ((v & ((1u << bits) - 1)) == 0)
-        return true; /* the bits left over must be 0 */
-bad:
+    size_t start = b->n;
+    text = without_padding(text);
+    if (text.n % 4 == 1)
+        return false; /* six bits make no byte */
+    if (decode(b, text))
+        return true;
     buf_truncate(b, start);
     return false;
 }

@@ -30,11 +30,13 @@ void buf_truncate(struct buf *b, size_t n)
     b->failed = b->full = false;
 }
 
-/* grow makes cap at least `want` (<= max) by doubling. One byte past cap is allocated too:
- * buf_cstr's NUL. */
+/* grow makes cap at least `want` (<= max) by doubling. It allocates one byte past cap, for the NUL
+ * of buf_cstr. */
 static bool grow(struct buf *b, size_t want)
 {
-    size_t cap = b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2;
+    size_t cap;
+    if (__builtin_mul_overflow(b->cap, 2, &cap))
+        cap = SIZE_MAX;
     if (cap < BUF_FIRST)
         cap = BUF_FIRST;
     if (cap < want)
@@ -43,6 +45,7 @@ static bool grow(struct buf *b, size_t want)
         cap = b->max;
     if (cap == SIZE_MAX)
         return false;
+
     char *p = realloc(b->p, cap + 1);
     if (!p)
         return false;
@@ -57,7 +60,9 @@ char *buf_grow(struct buf *b, size_t n)
         return NULL;
     b->full = b->n > b->max || n > b->max - b->n;
     b->failed = b->full || !grow(b, b->n + n);
-    return b->failed ? NULL : b->p + b->n;
+    if (b->failed)
+        return NULL;
+    return b->p + b->n;
 }
 
 void buf_addi64(struct buf *b, int64_t v)

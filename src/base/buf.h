@@ -8,10 +8,9 @@
 
 #include "base/str.h"
 
-/* (1) n <= cap. (2) After a failed append `failed` stays set until buf_clear, and the content is as
- *   it was before
- * the first append that failed: callers append freely and check once. (3) full implies failed: it
- * was the ceiling, not memory, so that trying again later is no use. */
+/* (1) n <= cap. (2) After an append that failed, `failed` stays set until buf_clear, and the
+ * content is as it was before that append: callers append freely and check once. (3) full implies
+ * failed: the ceiling was reached, not the end of memory, so trying again later is no use. */
 struct buf {
     char *p;
     size_t n, cap;
@@ -19,39 +18,58 @@ struct buf {
     bool failed, full;
 };
 
+/* buf_init makes an empty buffer that takes up to max bytes. It allocates nothing. */
 void buf_init(struct buf *b, size_t max);
+
+/* buf_release frees the content; the buffer is empty then, and can be used again. */
 void buf_release(struct buf *b);
+
+/* buf_clear empties the buffer, keeps its memory, and forgives a failed append. */
 void buf_clear(struct buf *b);
-/* buf_truncate cuts back to n bytes and forgives a failed append: how a half-written record is
- * undone. */
+
+/* buf_truncate cuts back to n bytes and forgives a failed append: it undoes a half-written
+ * record. */
 void buf_truncate(struct buf *b, size_t n);
+
+/* buf_addi64 appends the number in decimal. */
 void buf_addi64(struct buf *b, int64_t v);
+
+/* buf_addf appends what printf would print. */
 void buf_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* buf_cstr terminates the content with a NUL (not counted in n) and returns it; NULL if anything
- * failed. */
+
+/* buf_cstr terminates the content with a NUL (not counted in n) and returns it, valid until the
+ * next change; NULL if an append failed. */
 const char *buf_cstr(struct buf *b);
-/* buf_grow is buf_reserve when there is not room enough yet. */
+
+/* buf_grow is buf_reserve where there is not enough room yet. */
 char *buf_grow(struct buf *b, size_t n);
 
 /* buf_reserve makes room for n more bytes and returns where they go, or NULL (and sets failed). The
  * caller then writes there and adds to b->n itself. */
 static inline char *buf_reserve(struct buf *b, size_t n)
 {
-    return b->p && !b->failed && n <= b->cap - b->n ? b->p + b->n : buf_grow(b, n);
+    bool has_room = b->p && !b->failed && n <= b->cap - b->n;
+    if (has_room)
+        return b->p + b->n;
+    return buf_grow(b, n);
 }
 
-/* buf_expect makes room once for about n more bytes. Only a hint: close to the ceiling the appends
- * find out exactly. */
+/* buf_expect makes room for about n more bytes at once. It is a hint only: close to the ceiling the
+ * appends find out exactly. */
 static inline void buf_expect(struct buf *b, size_t n)
 {
-    if (b->n <= b->max && n <= b->max - b->n)
+    bool below_ceiling = b->n <= b->max && n <= b->max - b->n;
+    if (below_ceiling)
         (void)buf_reserve(b, n);
 }
 
-/* Inline, because lines of hundreds of thousands of events a second are made of these. */
+/* buf_add appends n bytes. Inline, as those below, because the lines of hundreds of thousands of
+ * events a second are made of these. */
 static inline void buf_add(struct buf *b, const void *p, size_t n)
 {
-    char *to = n ? buf_reserve(b, n) : NULL;
+    if (n == 0)
+        return;
+    char *to = buf_reserve(b, n);
     if (!to)
         return;
     memcpy(to, p, n);

@@ -32,25 +32,27 @@ const struct clock clock_system = {
 
 #define DAY_MS INT64_C(86400000)
 #define DAYS_400Y 146097 /* the calendar repeats after this many days */
-/* from 0000-03-01, where counting is easiest: the leap day is the year's last */
-#define DAYS_TO_1970 719468
+#define DAYS_TO_1970 \
+    719468 /* from 0000-03-01: the leap day is the last of a year that begins then */
 
 struct date {
     int64_t year;
     int month, day;
 };
 
-/* date_of turns days since 1970 into a date. gmtime would do, but this runs for every event
+/* date_of turns days since 1970 into a date. gmtime would do, but this runs for every event that is
  * delivered. */
 static struct date date_of(int64_t days)
 {
     days += DAYS_TO_1970;
     int64_t cycle = days / DAYS_400Y - (days % DAYS_400Y < 0);
     int rest = (int)(days - cycle * DAYS_400Y);
-    /* Take the leap days out (one per 4 years, none per 100, one at the very end of 400), and years
-     * are 365 days. */
+
+    /* Without the leap days (one in 4 years, none in 100, one at the very end of 400) a year has
+     * 365 days. */
     int year = (rest - rest / 1460 + rest / 36524 - rest / 146096) / 365;
     rest -= year * 365 + year / 4 - year / 100;
+
     /* From March on, month lengths repeat as 31 30 31 30 31: 153 days in five months. */
     int month = (5 * rest + 2) / 153;
     int day = rest - (153 * month + 2) / 5 + 1;
@@ -58,33 +60,37 @@ static struct date date_of(int64_t days)
     return (struct date){cycle * 400 + year + (month <= 2), month, day};
 }
 
+/* put writes v with leading zeros and returns where it ends. */
 static char *put(char *to, unsigned v, int width)
 {
-    for (int i = width - 1; i >= 0; i--, v /= 10)
+    for (int i = width - 1; i >= 0; i--) {
         to[i] = (char)('0' + v % 10);
+        v /= 10;
+    }
     return to + width;
 }
 
 static char *put_year(char *to, int64_t year)
 {
-    if (year < 0)
+    if (year < 0) {
         *to++ = '-';
-    unsigned v = (unsigned)(year < 0 ? -year : year);
+        year = -year;
+    }
     int width = 4;
-    for (unsigned rest = v / 10000; rest; rest /= 10)
+    for (int64_t rest = year / 10000; rest; rest /= 10)
         width++;
-    return put(to, v, width);
+    return put(to, (unsigned)year, width);
 }
 
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
 {
     int64_t days = wall_ms / DAY_MS - (wall_ms % DAY_MS < 0);
-    int64_t rest = wall_ms %
-                   /* not wall_ms - days * DAY_MS: that has no room before the first whole day
-                    * there is */
-                   DAY_MS;
-    unsigned ms = (unsigned)(rest < 0 ? rest + DAY_MS : rest);
+    int64_t rest = wall_ms % DAY_MS; /* wall_ms - days * DAY_MS overflows close to INT64_MIN */
+    if (rest < 0)
+        rest += DAY_MS;
+    unsigned ms = (unsigned)rest;
     struct date d = date_of(days);
+
     char *p = put_year(out, d.year);
     *p++ = '-';
     p = put(p, (unsigned)d.month, 2);

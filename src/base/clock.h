@@ -1,4 +1,4 @@
-/* clock.h: time comes through here, so that a simulator can bring its own. */
+/* clock.h: all time comes through here, so that a simulator can bring its own. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
@@ -10,14 +10,12 @@
 
 struct clock {
     int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
-    /* milliseconds since 1970; what a store without a server calls "now" */
-    int64_t (*wall_ms)(void *ctx);
+    int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */
     void *ctx;
-    /* the same in nanoseconds; NULL: it has whole milliseconds only */
-    int64_t (*wall_ns)(void *ctx);
+    int64_t (*wall_ns)(void *ctx); /* wall_ms in nanoseconds; NULL: whole milliseconds only */
 };
 
-/* clock_system is the machine's own. Thread-safe. */
+/* clock_system is the machine's own clock. Any thread. */
 extern const struct clock clock_system;
 
 static inline int64_t clock_mono(const struct clock *c)
@@ -37,8 +35,8 @@ static inline int64_t clock_wall_ns(const struct clock *c)
     return clock_wall(c) * MS_NS;
 }
 
-/* clock_since is how long ago `then` was, in whatever both are counted in; times out of a database
- * may be anything, so that it stops at what can be said. */
+/* clock_since returns how long ago `then` was, in the unit of both. Times from a database may be
+ * anything, so the result saturates. */
 static inline int64_t clock_since(int64_t now, int64_t then)
 {
     int64_t span;
@@ -49,7 +47,7 @@ static inline int64_t clock_since(int64_t now, int64_t then)
 
 #define CLOCK_RFC3339_SIZE 32
 
-/* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds), returns its
+/* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds) and returns its
  * length. */
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
 

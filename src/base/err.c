@@ -5,39 +5,32 @@
 #include <string.h>
 
 #include "base/char.h"
+#include "base/utf8.h"
 
-/* sequence_length is how many bytes the UTF-8 character at p has; 0: there is none (a stranger's
- * bytes, or one that was cut). */
-static size_t sequence_length(const unsigned char *p)
-{
-    size_t n = 0;
-    if (*p < 0x80)
-        n = 1;
-    else if (*p >= 0xc2 && *p < 0xe0)
-        n = 2;
-    else if (*p >= 0xe0 && *p < 0xf0)
-        n = 3;
-    else if (*p >= 0xf0 && *p < 0xf5)
-        n = 4;
-
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
-}
-
-/* clean makes a text of anything: one line, valid UTF-8, so that it can be logged and quoted as
- * JSON. */
+/* clean makes one line of valid UTF-8 of any text, so that it can be logged and quoted as JSON. */
 static void clean(char *text)
 {
-    for (unsigned char *p = (unsigned char *)text; *p;) {
-        size_t n = sequence_length(p);
-        if (n == 0)
-            *p = '?';
-        else if (char_is_control((char)*p))
+    const char *end = text + strlen(text);
+    for (char *p = text; p < end;) {
+        size_t n = 1;
+        if ((unsigned char)*p >= 0x80)
+            n = utf8_length(p, end);
+        if (n == 0) {
+            *p = '?'; /* a stranger's byte, or half a character where the text was cut */
+            n = 1;
+        } else if (char_is_control(*p)) {
             *p = ' ';
-        p += n ? n : 1;
+        }
+        p += n;
     }
+}
+
+/* append adds ": " and a text to the error, as far as there is room. */
+static void append(struct error *err, const char *text)
+{
+    size_t n = strlen(err->text);
+    snprintf(err->text + n, sizeof err->text - n, ": %s", text);
+    clean(err->text);
 }
 
 static int set(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
@@ -75,15 +68,14 @@ int err_fate(struct error *err, enum err_code code, enum fate fate, int native, 
 
 int err_errno(struct error *err, enum err_code code, int errno_value, const char *fmt, ...)
 {
-    va_list ap;
     if (!err)
         return -1;
+    va_list ap;
     va_start(ap, fmt);
     set(err, code, FATE_NONE, errno_value, fmt, ap);
     va_end(ap);
-    size_t n = strlen(err->text);
-    snprintf(err->text + n, sizeof err->text - n, ": %s", strerror(errno_value));
-    clean(err->text);
+
+    append(err, strerror(errno_value));
     return -1;
 }
 
@@ -93,13 +85,13 @@ int err_prefix(struct error *err, const char *fmt, ...)
         return -1;
     char old[sizeof err->text];
     memcpy(old, err->text, sizeof old);
+
     va_list ap;
     va_start(ap, fmt);
     set(err, (enum err_code)err->code, (enum fate)err->fate, err->native, fmt, ap);
     va_end(ap);
-    size_t n = strlen(err->text);
-    snprintf(err->text + n, sizeof err->text - n, ": %s", old);
-    clean(err->text);
+
+    append(err, old);
     return -1;
 }
 

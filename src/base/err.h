@@ -8,26 +8,24 @@
  * only. */
 enum err_code {
     ERR_NONE = 0,
-    ERR_NOMEM = 1,    /* out of memory, or a configured ceiling was reached */
-    ERR_INVALID = 2,  /* the caller's data is bad: not JSON, too long, ... */
-    ERR_MISUSE = 3,   /* the function was called in a way its contract forbids */
-    ERR_CONFIG = 4,   /* a setting is bad: unknown name, value out of range */
-    ERR_NOTFOUND = 5, /* no such consumer, event, dead letter */
-    ERR_CONFLICT = 6, /* exists already and differs */
-    ERR_NOTOURS = 7,  /* the database holds no outbox, or is no database */
-    ERR_NEWER = 8,    /* the outbox in there was made by a newer version */
-    ERR_READONLY = 9, /* no right to write */
-    ERR_FULL = 10,    /* no space left */
-    /* locked by someone else for longer than we wait; trying again is right */
-    ERR_BUSY = 11,
+    ERR_NOMEM = 1,        /* out of memory, or a configured ceiling was reached */
+    ERR_INVALID = 2,      /* the caller's data is bad: not JSON, too long, ... */
+    ERR_MISUSE = 3,       /* the function was called in a way its contract forbids */
+    ERR_CONFIG = 4,       /* a setting is bad: unknown name, value out of range */
+    ERR_NOTFOUND = 5,     /* no such consumer, event, dead letter */
+    ERR_CONFLICT = 6,     /* exists already and differs */
+    ERR_NOTOURS = 7,      /* the database holds no outbox, or is no database */
+    ERR_NEWER = 8,        /* a newer version made the outbox in there */
+    ERR_READONLY = 9,     /* no right to write */
+    ERR_FULL = 10,        /* no space left */
+    ERR_BUSY = 11,        /* locked by someone else for longer than we wait; try again */
     ERR_UNAVAILABLE = 12, /* the store or the sink cannot be reached */
     ERR_LOST = 13,        /* the claim is no longer ours */
     ERR_INTERNAL = 14,    /* a bug here */
     ERR_UNDELIVERED = 15, /* committed, but not delivered: eager mode */
 };
 
-/* What the engine should do about it; only the engine acts on it, and a relay that is just
- * starting. */
+/* What to do about it. Only the engine acts on it, and a relay that is starting. */
 enum fate {
     FATE_NONE = 0,   /* not about a delivery */
     FATE_RETRY = 1,  /* this event, later */
@@ -38,17 +36,15 @@ enum fate {
 
 /* Layout is ABI: identical to struct outbox_error. */
 struct error {
-    int code; /* enum err_code */
-    int fate; /* enum fate */
-    /* errno, SQLite result code, HTTP status, exit status: what the other side said; 0 if
-     * nothing */
-    int native;
+    int code;   /* enum err_code */
+    int fate;   /* enum fate */
+    int native; /* what the other side said: errno, HTTP status, exit status, ...; 0 if nothing */
     int reserved;
     char text[496]; /* lower case, one line, no secrets, always terminated */
 };
 
-/* err_set fills *err (NULL is fine) and returns -1, so that `return err_set(...)` reads well. Fate
- * is FATE_NONE. */
+/* err_set fills *err (NULL is fine) and returns -1, so that `return err_set(...)` reads well. The
+ * fate is FATE_NONE. A text that is too long is cut. */
 int err_set(struct error *err, enum err_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -56,17 +52,18 @@ int err_set(struct error *err, enum err_code code, const char *fmt, ...)
 int err_fate(struct error *err, enum err_code code, enum fate fate, int native, const char *fmt,
              ...) __attribute__((format(printf, 5, 6)));
 
-/* err_errno is err_set with ": strerror(errno_value)" appended and native = errno_value. */
+/* err_errno is err_set with ": strerror(errno_value)" appended, and errno_value as the native
+ * code. */
 int err_errno(struct error *err, enum err_code code, int errno_value, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* err_prefix puts "fmt: " before the text that is there. Returns -1. */
+/* err_prefix puts "fmt: " before the text of an error that is set. Returns -1. */
 int err_prefix(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* err_nomem is the one way to say out of memory. Returns -1. */
+/* err_nomem says that memory has run out. Returns -1. */
 int err_nomem(struct error *err);
 
-/* Static analysis looks into one file at a time: it has to be told what these return. */
+/* Static analysis sees one file at a time, and has to be told what these return. */
 #if defined(OUTBOX_ANALYSIS) && !defined(ERR_C)
 #define err_set(...) (err_set(__VA_ARGS__), -1)
 #define err_fate(...) (err_fate(__VA_ARGS__), -1)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* What the kernel sends to a thread for a write that fails anyway. */
+/* What the kernel sends to a thread besides failing its write. */
 static const int raised[] = {SIGPIPE, SIGXFSZ};
 #define RAISED (sizeof raised / sizeof raised[0])
 
@@ -13,34 +13,40 @@ struct quiet {
     sigset_t mask, pending; /* as they were before */
 };
 
+/* quiet_begin blocks the signals, and notes which of them are pending already. One that was not
+ * blocked before cannot have been pending, which saves a system call. */
 static void quiet_begin(struct quiet *q)
 {
     sigset_t set;
-    bool blocked = false;
     sigemptyset(&set);
     for (size_t i = 0; i < RAISED; i++)
         sigaddset(&set, raised[i]);
     pthread_sigmask(SIG_BLOCK, &set, &q->mask);
-    sigemptyset(&q->pending);
+
+    bool blocked = false;
     for (size_t i = 0; i < RAISED; i++)
         blocked = blocked || sigismember(&q->mask, raised[i]);
+    sigemptyset(&q->pending);
     if (blocked)
-        sigpending(&q->pending); /* what was not blocked cannot have been pending */
+        sigpending(&q->pending);
 }
 
-/* quiet_end takes back what a write that failed has raised, and nothing that was there before
- * it. */
+/* take_back takes a pending signal from this thread. */
+static void take_back(int signal)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    sigtimedwait(&one, NULL, &(struct timespec){0});
+}
+
+/* quiet_end takes back what a failed write has raised, and nothing that was pending before it. */
 static void quiet_end(const struct quiet *q, bool failed)
 {
     int saved = errno;
-    for (size_t i = 0; failed && i < RAISED; i++) {
-        sigset_t one;
-        if (sigismember(&q->pending, raised[i]))
-            continue;
-        sigemptyset(&one);
-        sigaddset(&one, raised[i]);
-        sigtimedwait(&one, NULL, &(struct timespec){0});
-    }
+    for (size_t i = 0; failed && i < RAISED; i++)
+        if (!sigismember(&q->pending, raised[i]))
+            take_back(raised[i]);
     pthread_sigmask(SIG_SETMASK, &q->mask, NULL);
     errno = saved;
 }

@@ -1,4 +1,4 @@
-/* fd.h: descriptors that keep clear of 0, 1 and 2, and writing to them without a signal. */
+/* fd.h: descriptors that keep clear of 0, 1 and 2, and writing without signals. */
 #ifndef BASE_FD_H
 #define BASE_FD_H
 
@@ -6,9 +6,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* fd_above_stdio moves a descriptor (with FD_CLOEXEC) out of the way of 0, 1 and 2, in case the
- * host has closed one of those: what is meant for standard output must not end up in it. Passes on
- * -1. */
+/* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host has closed
+ * one of those: what is meant for standard output must not end up in it. Passes -1 on. */
 static inline int fd_above_stdio(int fd)
 {
     if (fd < 0 || fd > 2)
@@ -18,9 +17,9 @@ static inline int fd_above_stdio(int fd)
     return up;
 }
 
-/* fd_write is write(2), but that a limit on the size of files (EFBIG) and a reader that is gone
- * (EPIPE) are told by errno alone: neither SIGXFSZ nor SIGPIPE ends the process, whatever the host
- * has made of them. */
+/* fd_write is write(2) without signals: a limit on file sizes (EFBIG) and a reader that is gone
+ * (EPIPE) show in errno alone, and neither SIGXFSZ nor SIGPIPE ends the process, whatever the host
+ * does with them. */
 ssize_t fd_write(int fd, const void *p, size_t n);
 
 #endif

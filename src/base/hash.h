@@ -1,5 +1,5 @@
-/* hash.h: a 64-bit hash that is the same on every machine and in every version: it is persisted.
- * Not for secrets. */
+/* hash.h: a 64-bit hash that is the same on every machine and in every version, because databases
+ * keep it. Not for secrets. Start with HASH_INIT, hash_add each text, and hash_end. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -9,16 +9,17 @@
 
 #define HASH_INIT UINT64_C(0xcbf29ce484222325)
 
-/* hash_add takes in the bytes and a mark behind them, so that ("ab", "c") and ("a", "bc")
- * differ. */
+/* hash_add adds the bytes and a mark behind them, so that ("ab", "c") and ("a", "bc") differ, and
+ * an absent text from an empty one. */
 static inline uint64_t hash_add(uint64_t h, struct str s)
 {
     for (size_t i = 0; i < s.n; i++)
         h = (h ^ (unsigned char)s.p[i]) * UINT64_C(0x100000001b3);
-    return (h ^ (s.p ? 0x100u : 0x200u)) * UINT64_C(0x100000001b3);
+    unsigned mark = s.p ? 0x100 : 0x200;
+    return (h ^ mark) * UINT64_C(0x100000001b3);
 }
 
-/* hash_end mixes, so that low and high bits are equally good. */
+/* hash_end mixes the bits, so that the low ones are as good as the high ones. */
 static inline uint64_t hash_end(uint64_t h)
 {
     h = (h ^ (h >> 33)) * UINT64_C(0xff51afd7ed558ccd);

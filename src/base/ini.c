@@ -9,14 +9,14 @@
 
 #define INI_MAX_BYTES ((size_t)1024 * 1024)
 
-/* A setting met so far; both strings point into the copy of the text. */
+/* A setting read so far; both strings point into the copy of the text. */
 struct seen {
     const char *section, *name;
 };
 
 struct parser {
     struct ini_reading *r;
-    const char *section; /* NULL: its heading is wrong, what stands in it is passed over */
+    const char *section; /* NULL: its heading is wrong, and its settings are skipped */
     struct seen *seen;
     size_t n_seen, cap_seen;
 };
@@ -26,8 +26,8 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* trim cuts the white space off both ends of [p, end), writes a NUL there, and returns the new
- * beginning. */
+/* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its
+ * new beginning. */
 static char *trim(char *p, char *end)
 {
     while (p < end && is_space(*p))
@@ -38,13 +38,15 @@ static char *trim(char *p, char *end)
     return p;
 }
 
+/* fold_space turns each run of white space into one blank. */
 static void fold_space(char *s)
 {
     char *to = s;
     for (; *s; s++) {
-        if (is_space(*s) && is_space(s[1]))
+        bool space = is_space(*s);
+        if (space && is_space(s[1]))
             continue;
-        *to++ = is_space(*s) ? ' ' : *s;
+        *to++ = space ? ' ' : *s;
     }
     *to = '\0';
 }
@@ -63,12 +65,22 @@ static int open_section(struct parser *p, char *line, size_t n, struct error *er
     return p->r->visit(p->r->ctx, name, NULL, NULL, err);
 }
 
-/* remember refuses a name its section has already, also when the section was opened twice. */
+static bool is_seen(const struct parser *p, const char *name)
+{
+    for (size_t i = 0; i < p->n_seen; i++) {
+        bool same_name = strcmp(p->seen[i].name, name) == 0;
+        if (same_name && strcmp(p->seen[i].section, p->section) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* remember refuses a name that its section has already, even if the section was opened twice. */
 static int remember(struct parser *p, const char *name, struct error *err)
 {
-    for (size_t i = 0; i < p->n_seen; i++)
-        if (strcmp(p->seen[i].name, name) == 0 && strcmp(p->seen[i].section, p->section) == 0)
-            return err_set(err, ERR_CONFIG, "%s is set twice in this section", name);
+    if (is_seen(p, name))
+        return err_set(err, ERR_CONFIG, "%s is set twice in this section", name);
+
     if (p->n_seen == p->cap_seen) {
         size_t cap = p->cap_seen ? p->cap_seen * 2 : 32;
         struct seen *more = realloc(p->seen, cap * sizeof *more);
@@ -81,6 +93,17 @@ static int remember(struct parser *p, const char *name, struct error *err)
     return 0;
 }
 
+/* unquote returns a value without the double quotes around it, if it has no others. */
+static char *unquote(char *value)
+{
+    size_t n = strlen(value);
+    bool quoted = n >= 2 && value[0] == '"' && strchr(value + 1, '"') == value + n - 1;
+    if (!quoted)
+        return value;
+    value[n - 1] = '\0';
+    return value + 1;
+}
+
 static int setting(struct parser *p, char *line, size_t n, struct error *err)
 {
     char *equals = memchr(line, '=', n);
@@ -90,14 +113,9 @@ static int setting(struct parser *p, char *line, size_t n, struct error *err)
     char *name = trim(line, equals);
     if (!*name)
         return err_set(err, ERR_CONFIG, "no name before '='");
-    size_t len = strlen(value);
-    if (len >= 2 && value[0] == '"' && memchr(value + 1, '"', len - 1) == value + len - 1) {
-        value[len - 1] = '\0';
-        value++;
-    }
     if (remember(p, name, err) != 0)
         return -1;
-    return p->r->visit(p->r->ctx, p->section, name, value, err);
+    return p->r->visit(p->r->ctx, p->section, name, unquote(value), err);
 }
 
 /* take_line handles one line; the byte at `end` may be overwritten. */
@@ -105,20 +123,25 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
 {
     if (memchr(line, '\0', (size_t)(end - line)))
         return err_set(err, ERR_CONFIG, "a NUL byte");
+
     line = trim(line, end);
     size_t n = strlen(line);
-    if (n == 0 || *line == '#' || *line == ';')
+    bool nothing = n == 0 || *line == '#' || *line == ';';
+    if (nothing)
         return 0;
+
     if (*line == '[') {
         if (open_section(p, line, n, err) == 0)
             return 0;
         p->section = NULL;
         return -1;
     }
-    return p->section ? setting(p, line, n, err) : 0;
+    if (!p->section)
+        return 0;
+    return setting(p, line, n, err);
 }
 
-/* gathered tells of a problem, if that is wanted, so that reading goes on. */
+/* gathered reports a problem to whoever collects them, and says whether reading goes on. */
 static bool gathered(const struct parser *p, const struct error *why)
 {
     if (!p->r->problem || why->code == ERR_NOMEM)
@@ -127,31 +150,39 @@ static bool gathered(const struct parser *p, const struct error *why)
     return true;
 }
 
+/* read_lines goes through the text up to stop, which is a line feed, and overwrites it. */
+static int read_lines(struct parser *p, char *at, char *stop, struct error *err)
+{
+    for (p->r->line = 1; at < stop; p->r->line++) {
+        struct error why = {0};
+        char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
+        if (take_line(p, at, end, &why) != 0 && !gathered(p, &why)) {
+            if (err)
+                *err = why;
+            return -1;
+        }
+        at = end + 1;
+    }
+    return 0;
+}
+
 int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *err)
 {
     struct parser p = {.r = r, .section = ""};
+    bool mark = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0; /* some editors write one */
+    if (mark) {
+        text += 3;
+        n -= 3;
+    }
+
     char *copy = malloc(n + 1);
     if (!copy)
         return err_nomem(err);
     if (n)
         memcpy(copy, text, n);
     copy[n] = '\n';
-    char *at = copy, *stop = copy + n;
-    /* a byte order mark, from some editors */
-    if (n >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0)
-        at += 3;
-    int result = 0;
-    for (r->line = 1; at < stop; r->line++) {
-        struct error why = {0};
-        char *end = memchr(at, '\n', (size_t)(stop - at) + 1);
-        if (take_line(&p, at, end, &why) != 0 && !gathered(&p, &why)) {
-            if (err)
-                *err = why;
-            result = -1;
-            break;
-        }
-        at = end + 1;
-    }
+
+    int result = read_lines(&p, copy, copy + n, err);
     free(p.seen);
     free(copy);
     return result;
@@ -163,29 +194,39 @@ int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, v
     struct ini_reading r = {.visit = visit, .ctx = ctx};
     if (ini_read(&r, text, n, err) == 0)
         return 0;
-    return r.line ? err_prefix(err, "%s:%zu", where, r.line) : -1;
+    if (r.line == 0)
+        return -1; /* no memory for the copy */
+    return err_prefix(err, "%s:%zu", where, r.line);
 }
 
-/* read_all fills buf from the file; -1 with errno. More than size bytes end as size. */
+/* read_fd reads until the end, or until size bytes are there; -1 with errno. */
+static ssize_t read_fd(int fd, char *buf, size_t size)
+{
+    size_t n = 0;
+    while (n < size) {
+        ssize_t got = read(fd, buf + n, size - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        n += (size_t)got;
+    }
+    return (ssize_t)n;
+}
+
+/* read_all reads a file as read_fd does. */
 static ssize_t read_all(const char *path, char *buf, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    size_t n = 0;
-    ssize_t got = 1;
-    while (n < size && got != 0) {
-        got = read(fd, buf + n, size - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            break;
-        n += (size_t)got;
-    }
+    ssize_t n = read_fd(fd, buf, size);
     int saved = errno;
     close(fd);
     errno = saved;
-    return got < 0 ? -1 : (ssize_t)n;
+    return n;
 }
 
 int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)

@@ -2,12 +2,11 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 
-/* An address without its wrapping: n is 4 or 16; 0: neither IPv4 nor IPv6. */
+/* An address without its sockaddr: n is 4 or 16; 0: neither IPv4 nor IPv6. */
 struct bytes {
     unsigned char b[16];
     size_t n;
@@ -38,8 +37,8 @@ static const struct range ranges4[] = {
     {{240}, 4, "reserved"},
 };
 
-/* ... and of IPv6. What is not in 2000::/3 is not public at all, so that only names are missing for
- * the rest. */
+/* ... and of IPv6. Nothing outside of 2000::/3 is public, so those listed here from outside of it
+ * merely have a better name than "reserved". */
 static const struct range ranges6[] = {
     {{0}, 128, "unspecified"},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, IPNET_LOOPBACK},
@@ -52,7 +51,7 @@ static const struct range ranges6[] = {
     {{0x3f, 0xff}, 20, "documentation"},
 };
 
-/* Where IPv6 addresses carry an IPv4 address that the packets end up at. */
+/* Where IPv6 addresses carry an IPv4 address, which is where the packets end up. */
 static const struct {
     struct range in;
     size_t at;
@@ -69,7 +68,9 @@ static bool same_bits(const unsigned char *a, const unsigned char *b, int bits)
     int whole = bits / 8, rest = bits % 8;
     if (memcmp(a, b, (size_t)whole) != 0)
         return false;
-    return rest == 0 || ((a[whole] ^ b[whole]) >> (8 - rest)) == 0;
+    if (rest == 0)
+        return true;
+    return (a[whole] ^ b[whole]) >> (8 - rest) == 0;
 }
 
 static struct bytes bytes_of(const struct sockaddr *sa)
@@ -78,16 +79,19 @@ static struct bytes bytes_of(const struct sockaddr *sa)
     if (sa->sa_family == AF_INET) {
         struct sockaddr_in in;
         memcpy(&in, sa, sizeof in);
-        memcpy(r.b, &in.sin_addr, r.n = 4);
+        memcpy(r.b, &in.sin_addr, sizeof in.sin_addr);
+        r.n = sizeof in.sin_addr;
     } else if (sa->sa_family == AF_INET6) {
         struct sockaddr_in6 in6;
         memcpy(&in6, sa, sizeof in6);
-        memcpy(r.b, &in6.sin6_addr, r.n = 16);
+        memcpy(r.b, &in6.sin6_addr, sizeof in6.sin6_addr);
+        r.n = sizeof in6.sin6_addr;
     }
     return r;
 }
 
-/* inner takes the first `kinds` kinds of clothes off an IPv4 address. */
+/* inner returns the IPv4 address that one of the first `kinds` carriers holds, or the address
+ * itself. */
 static struct bytes inner(struct bytes a, size_t kinds)
 {
     for (size_t i = 0; a.n == 16 && i < kinds; i++) {
@@ -100,6 +104,7 @@ static struct bytes inner(struct bytes a, size_t kinds)
     return a;
 }
 
+/* find names the range that an address is in; NULL if it is in none. */
 static const char *find(const struct range *r, size_t n, const unsigned char *addr)
 {
     for (size_t i = 0; i < n; i++)
@@ -115,16 +120,23 @@ const char *ipnet_special(const struct sockaddr *sa)
         return find(ranges4, COUNT(ranges4), a.b);
     if (a.n != 16)
         return "not an internet";
+
     const char *what = find(ranges6, COUNT(ranges6), a.b);
-    return what || (a.b[0] & 0xe0) == 0x20 ? what : "reserved";
+    bool in_use = (a.b[0] & 0xe0) == 0x20; /* 2000::/3 */
+    if (!what && !in_use)
+        return "reserved";
+    return what;
 }
 
 bool ipnet_holds(const struct ipnet *net, const struct sockaddr *sa)
 {
     struct bytes a = bytes_of(sa);
-    if (net->family == AF_INET)
+    size_t n = 16;
+    if (net->family == AF_INET) {
         a = inner(a, 1);
-    return a.n == (net->family == AF_INET ? 4 : 16) && same_bits(a.b, net->addr, net->bits);
+        n = 4;
+    }
+    return a.n == n && same_bits(a.b, net->addr, net->bits);
 }
 
 bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
@@ -142,7 +154,8 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
     return true;
 }
 
-static bool bits_behind(const struct ipnet *n, size_t bytes)
+/* has_bits_behind says whether a bit is set behind the prefix of a network. */
+static bool has_bits_behind(const struct ipnet *n, size_t bytes)
 {
     for (size_t i = (size_t)n->bits; i < bytes * 8; i++)
         if (n->addr[i / 8] & (0x80 >> (i % 8)))
@@ -150,27 +163,37 @@ static bool bits_behind(const struct ipnet *n, size_t bytes)
     return false;
 }
 
-int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
+/* address_before reads the address in the first n bytes of the text. */
+static bool address_before(const char *text, size_t n, struct sockaddr_storage *ret)
 {
     char addr[64];
-    const char *slash = strchr(text, '/');
-    size_t n = slash ? (size_t)(slash - text) : strlen(text);
+    if (n >= sizeof addr)
+        return false;
+    memcpy(addr, text, n);
+    addr[n] = '\0';
+    return ipnet_of_text(addr, ret);
+}
+
+int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
+{
     struct sockaddr_storage sa;
-    snprintf(addr, sizeof addr, "%.*s", (int)(n < sizeof addr ? n : sizeof addr - 1), text);
-    if (n >= sizeof addr || !ipnet_of_text(addr, &sa))
+    size_t n = strcspn(text, "/");
+    if (!address_before(text, n, &sa))
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is no network; write one as 10.0.0.0/8, fd00::/8 or 192.0.2.7",
                        text);
+
     struct bytes a = bytes_of((struct sockaddr *)&sa);
     struct ipnet net = {.family = sa.ss_family, .bits = (int)a.n * 8};
-    int64_t bits;
     memcpy(net.addr, a.b, a.n);
-    if (slash) {
-        if (text_int(slash + 1, 0, net.bits, &bits, err) != 0)
+    if (text[n] == '/') {
+        int64_t bits;
+        if (text_int(text + n + 1, 0, net.bits, &bits, err) != 0)
             return err_prefix(err, "prefix length");
         net.bits = (int)bits;
     }
-    if (bits_behind(&net, a.n))
+
+    if (has_bits_behind(&net, a.n))
         return err_set(
             err, ERR_CONFIG,
             "\"%s\" has bits set behind its first %d; zero them, or take a longer prefix", text,

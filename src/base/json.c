@@ -2,26 +2,22 @@
 
 #include <string.h>
 
-/* Strings are most of a payload, so their plain bytes are passed over eight at a time. */
-#define ONES UINT64_C(0x0101010101010101)
-#define HIGH (ONES * 0x80)
+#include "base/char.h"
+#include "base/decimal.h"
+#include "base/utf8.h"
+#include "base/word.h"
 
-static inline uint64_t load8(const char *p)
-{
-    uint64_t w;
-    memcpy(&w, p, sizeof w);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    w = __builtin_bswap64(w);
-#endif
-    return w;
-}
+/* ---- bytes ---- */
 
-/* marks sets the high bit of each byte that is below 0x20, a quote or a backslash. Bytes of 0x80
- * and more come out arbitrary, and so may bytes behind a marked one: only the lowest mark is to be
- * trusted. */
+/* marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash. Strings are
+ * most of a payload, so their plain bytes are skipped eight at a time. Bytes of 0x80 and more come
+ * out arbitrary, and so may bytes behind a marked one: only the lowest mark can be trusted. */
 static inline uint64_t marks(uint64_t w)
 {
-    return (w - ONES * 0x20) | ((w ^ ONES * '"') - ONES) | ((w ^ ONES * '\\') - ONES);
+    uint64_t control = w - WORD_ONES * 0x20;
+    uint64_t quote = (w ^ WORD_ONES * '"') - WORD_ONES;
+    uint64_t backslash = (w ^ WORD_ONES * '\\') - WORD_ONES;
+    return control | quote | backslash;
 }
 
 static inline bool is_plain(unsigned char c)
@@ -32,93 +28,80 @@ static inline bool is_plain(unsigned char c)
 /* skip_plain returns the first byte that is a quote, a backslash or a control character. */
 static inline const char *skip_plain(const char *p, const char *end)
 {
-    for (; end - p >= 8; p += 8) {
-        uint64_t w = load8(p), m = marks(w) & ~w & HIGH;
-        if (m)
-            return p + __builtin_ctzll(m) / 8;
+    for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
+        uint64_t w = word_load(p);
+        uint64_t found = marks(w) & ~w & WORD_HIGH;
+        if (found)
+            return p + word_first(found);
     }
     while (p < end && is_plain((unsigned char)*p))
         p++;
     return p;
 }
 
-/* skip_ascii is skip_plain that stops at bytes of 0x80 and more too. */
+/* skip_ascii is skip_plain that stops at bytes of 0x80 and more as well. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
-    for (; end - p >= 8; p += 8) {
-        uint64_t w = load8(p), m = (marks(w) | w) & HIGH;
-        if (m)
-            return p + __builtin_ctzll(m) / 8;
+    for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
+        uint64_t w = word_load(p);
+        uint64_t found = (marks(w) | w) & WORD_HIGH;
+        if (found)
+            return p + word_first(found);
     }
     while (p < end && is_plain((unsigned char)*p) && (unsigned char)*p < 0x80)
         p++;
     return p;
 }
 
-/* utf8_len returns the length of the well-formed character of two bytes or more at p, 0 if there is
- * none. */
-static inline size_t utf8_len(const char *p, const char *end)
+static inline bool is_space(char c)
 {
-    const unsigned char *u = (const unsigned char *)p;
-    if (u[0] < 0xC2 || u[0] > 0xF4)
-        return 0;
-    size_t n = 2;
-    if (u[0] >= 0xE0)
-        n = 3;
-    if (u[0] >= 0xF0)
-        n = 4;
-    if ((size_t)(end - p) < n)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((u[i] & 0xC0) != 0x80)
-            return 0;
-    if (u[0] == 0xE0 && u[1] < 0xA0)
-        return 0; /* overlong */
-    if (u[0] == 0xED && u[1] > 0x9F)
-        return 0; /* surrogates */
-    if (u[0] == 0xF0 && u[1] < 0x90)
-        return 0; /* overlong */
-    if (u[0] == 0xF4 && u[1] > 0x8F)
-        return 0; /* past U+10FFFF */
-    return n;
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-/* skip_low returns the first byte of 0x80 and more. Every payload is looked through by it before it
- * is delivered. */
-static inline const char *skip_low(const char *p, const char *end)
+static inline const char *skip_space(const char *p, const char *end)
 {
-    for (; end - p >= 8; p += 8) {
-        uint64_t m = load8(p) & HIGH;
-        if (m)
-            return p + __builtin_ctzll(m) / 8;
-    }
-    while (p < end && (unsigned char)*p < 0x80)
+    while (p < end && is_space(*p))
         p++;
     return p;
 }
 
-bool utf8_valid(struct str s, size_t *at)
+static inline bool is_digit(char c)
 {
-    if (!s.n)
-        return true; /* an absent one has no end to reckon with */
-    const char *end = s.p + s.n;
-    const char *p = skip_low(s.p, end);
-    while (p < end) {
-        size_t n = utf8_len(p, end);
-        if (n == 0) {
-            if (at)
-                *at = (size_t)(p - s.p);
-            return false;
-        }
-        p = skip_low(p + n, end);
-    }
-    return true;
+    return c >= '0' && c <= '9';
 }
 
+static inline const char *skip_digits(const char *p, const char *end)
+{
+    while (p < end && is_digit(*p))
+        p++;
+    return p;
+}
+
+/* hex_value returns the value of a hexadecimal digit, -1 for any other character. */
+static int hex_value(char c)
+{
+    if (is_digit(c))
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+/* ---- checking ---- */
+
+/* A text that is being checked. (1) why is NULL until the check fails; p is then the place. */
 struct scan {
     const char *p, *end;
-    const char *why; /* once it failed; p is then the place */
+    const char *why;
 };
+
+/* peek returns the byte at p; NUL, which is valid nowhere outside of a string, at the end. */
+static inline char peek(const struct scan *s)
+{
+    return s->p < s->end ? *s->p : '\0';
+}
 
 static int fail(struct scan *s, const char *p, const char *why)
 {
@@ -127,7 +110,8 @@ static int fail(struct scan *s, const char *p, const char *why)
     return -1;
 }
 
-/* Reasons are constants, because json_parse owns no memory to write one in. */
+/* unexpected_char has the reason for each character: reasons are constants, because json_parse owns
+ * no memory to write one in. */
 #define U(c) "unexpected '" c "'"
 static const char *const unexpected_char[0x7F - 0x20] = {
     U(" "), U("!"), U("\""), U("#"), U("$"), U("%"),  U("&"), U("'"), U("("), U(")"), U("*"),
@@ -146,53 +130,31 @@ static int unexpected(struct scan *s, const char *p)
 {
     if (p == s->end)
         return fail(s, p, "unexpected end");
-    unsigned char c = (unsigned char)*p;
-    if (c < 0x20 || c == 0x7F)
+    if (char_is_control(*p))
         return fail(s, p, "unexpected control character");
-    if (c > 0x7F)
-        return fail(s, p, utf8_len(p, s->end) ? "unexpected character" : "invalid UTF-8");
-    return fail(s, p, unexpected_char[c - 0x20]);
+
+    unsigned char c = (unsigned char)*p;
+    if (c < 0x7F)
+        return fail(s, p, unexpected_char[c - 0x20]);
+    if (utf8_length(p, s->end) > 0)
+        return fail(s, p, "unexpected character");
+    return fail(s, p, "invalid UTF-8");
 }
 
-static inline const char *skip_space(const char *p, const char *end)
+static bool is_short_escape(char c)
 {
-    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
-        p++;
-    return p;
+    return c && strchr("\"\\/bfnrt", c);
 }
 
-static inline bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static inline const char *skip_digits(const char *p, const char *end)
-{
-    while (p < end && is_digit(*p))
-        p++;
-    return p;
-}
-
-static int hex_value(char c)
-{
-    if (is_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-/* escape_len returns the length of the escape at p (which is a backslash), 0 if it is not
+/* escape_len returns the length of the escape at p, which is a backslash; 0 if it is not
  * well-formed. */
 static size_t escape_len(const char *p, const char *end)
 {
     if (end - p < 2)
         return 0;
-    if (p[1] != 'u')
-        return p[1] && strchr("\"\\/bfnrt", p[1]) ? 2 : 0;
-    if (end - p < 6)
+    if (is_short_escape(p[1]))
+        return 2;
+    if (p[1] != 'u' || end - p < 6)
         return 0;
     for (int i = 2; i < 6; i++)
         if (hex_value(p[i]) < 0)
@@ -200,52 +162,65 @@ static size_t escape_len(const char *p, const char *end)
     return 6;
 }
 
-/* scan_string stands at the opening quote and leaves p behind the closing one. */
+/* scan_string starts at the opening quote and leaves p behind the closing one. */
 static int scan_string(struct scan *s)
 {
-    for (const char *p = s->p + 1;;) {
-        p = skip_ascii(p, s->end);
-        if (p == s->end)
-            return fail(s, p, "unfinished string");
-        unsigned char c = (unsigned char)*p;
-        if (c == '"') {
-            s->p = p + 1;
-            return 0;
+    const char *p = skip_ascii(s->p + 1, s->end);
+    while (p < s->end && *p != '"') {
+        size_t n;
+        if (*p == '\\') {
+            n = escape_len(p, s->end);
+            if (n == 0)
+                return fail(s, p, "invalid escape");
+        } else {
+            if ((unsigned char)*p < 0x20)
+                return fail(s, p, "control character in a string");
+            n = utf8_length(p, s->end);
+            if (n == 0)
+                return fail(s, p, "invalid UTF-8");
         }
-        if (c < 0x20)
-            return fail(s, p, "control character in a string");
-        size_t n = c == '\\' ? escape_len(p, s->end) : utf8_len(p, s->end);
-        if (n == 0)
-            return fail(s, p, c == '\\' ? "invalid escape" : "invalid UTF-8");
-        p += n;
+        p = skip_ascii(p + n, s->end);
     }
+
+    if (p == s->end)
+        return fail(s, p, "unfinished string");
+    s->p = p + 1;
+    return 0;
+}
+
+/* scan_digits steps over digits, of which there must be one at least. */
+static int scan_digits(struct scan *s)
+{
+    const char *stop = skip_digits(s->p, s->end);
+    if (stop == s->p)
+        return unexpected(s, stop);
+    s->p = stop;
+    return 0;
 }
 
 static int scan_number(struct scan *s)
 {
-    const char *p = s->p + (*s->p == '-');
-    const char *stop = skip_digits(p, s->end);
-    if (stop == p)
-        return unexpected(s, p);
-    if (*p == '0' && stop > p + 1)
-        return fail(s, p, "leading zero");
-    p = stop;
-    if (p < s->end && *p == '.') {
-        stop = skip_digits(p + 1, s->end);
-        if (stop == p + 1)
-            return unexpected(s, stop);
-        p = stop;
+    if (peek(s) == '-')
+        s->p++;
+    const char *first = s->p;
+    if (scan_digits(s) != 0)
+        return -1;
+    if (*first == '0' && s->p > first + 1)
+        return fail(s, first, "leading zero");
+
+    if (peek(s) == '.') {
+        s->p++;
+        if (scan_digits(s) != 0)
+            return -1;
     }
-    if (p < s->end && (*p == 'e' || *p == 'E')) {
-        p++;
-        if (p < s->end && (*p == '+' || *p == '-'))
-            p++;
-        stop = skip_digits(p, s->end);
-        if (stop == p)
-            return unexpected(s, stop);
-        p = stop;
+
+    if (peek(s) == 'e' || peek(s) == 'E') {
+        s->p++;
+        if (peek(s) == '+' || peek(s) == '-')
+            s->p++;
+        if (scan_digits(s) != 0)
+            return -1;
     }
-    s->p = p;
     return 0;
 }
 
@@ -266,11 +241,15 @@ static int scan_scalar(struct scan *s)
     case 't': return scan_word(s, "true");
     case 'f': return scan_word(s, "false");
     case 'n': return scan_word(s, "null");
-    default: return *s->p == '-' || is_digit(*s->p) ? scan_number(s) : unexpected(s, s->p);
+    default: break;
     }
+    bool number = *s->p == '-' || is_digit(*s->p);
+    if (number)
+        return scan_number(s);
+    return unexpected(s, s->p);
 }
 
-/* Which of the open brackets are braces: a bit each, so that depth costs no stack. */
+/* The open brackets: one bit each, so that depth costs no stack. A set bit is a brace. */
 struct nest {
     unsigned depth;
     uint64_t braces[JSON_MAX_DEPTH / 64];
@@ -278,61 +257,79 @@ struct nest {
 
 static inline void nest_push(struct nest *n, bool brace)
 {
-    uint64_t bit = UINT64_C(1) << n->depth % 64, *word = &n->braces[n->depth / 64];
-    *word = brace ? *word | bit : *word & ~bit;
+    uint64_t bit = UINT64_C(1) << n->depth % 64;
+    uint64_t *word = &n->braces[n->depth / 64];
+    *word &= ~bit;
+    if (brace)
+        *word |= bit;
     n->depth++;
 }
 
+/* nest_brace says whether the innermost open bracket is a brace. */
 static inline bool nest_brace(const struct nest *n)
 {
-    return n->braces[(n->depth - 1) / 64] >> (n->depth - 1) % 64 & 1;
+    unsigned last = n->depth - 1;
+    return n->braces[last / 64] >> last % 64 & 1;
+}
+
+static inline char closing(bool brace)
+{
+    return brace ? '}' : ']';
 }
 
 /* scan_name reads `"name" :` and leaves p at the value. */
 static int scan_name(struct scan *s)
 {
     s->p = skip_space(s->p, s->end);
-    if (s->p == s->end || *s->p != '"')
+    if (peek(s) != '"')
         return unexpected(s, s->p);
     if (scan_string(s) != 0)
         return -1;
+
     s->p = skip_space(s->p, s->end);
-    if (s->p == s->end || *s->p != ':')
+    if (peek(s) != ':')
         return unexpected(s, s->p);
     s->p++;
     return 0;
 }
 
-/* scan_open enters the bracket at p. Returns 1 with p at its first value, 0 with p behind it if it
- * is empty. */
+/* scan_member moves p to a value, over its name in an object. Returns 1, or -1. */
+static int scan_member(struct scan *s, bool brace)
+{
+    if (brace && scan_name(s) != 0)
+        return -1;
+    return 1;
+}
+
+/* scan_open enters the bracket at p. Returns 1 with p at its first value, or 0 with p behind it if
+ * it is empty. */
 static int scan_open(struct scan *s, struct nest *n)
 {
     bool brace = *s->p == '{';
     if (n->depth == JSON_MAX_DEPTH)
         return fail(s, s->p, "nested too deeply");
+
     s->p = skip_space(s->p + 1, s->end);
-    if (s->p < s->end && *s->p == (brace ? '}' : ']')) {
+    if (peek(s) == closing(brace)) {
         s->p++;
         return 0;
     }
     nest_push(n, brace);
-    return brace && scan_name(s) != 0 ? -1 : 1;
+    return scan_member(s, brace);
 }
 
-/* scan_close stands behind a value. Returns 1 with p at the next one, 0 when the outermost bracket
- * has closed. */
+/* scan_close starts behind a value. Returns 1 with p at the next one, or 0 when the outermost
+ * bracket has closed. */
 static int scan_close(struct scan *s, struct nest *n)
 {
     while (n->depth > 0) {
         bool brace = nest_brace(n);
         s->p = skip_space(s->p, s->end);
-        if (s->p == s->end)
-            return unexpected(s, s->p);
-        if (*s->p == ',') {
+        if (peek(s) == ',') {
             s->p++;
-            return brace && scan_name(s) != 0 ? -1 : 1;
+            return scan_member(s, brace);
         }
-        if (*s->p != (brace ? '}' : ']'))
+        if (peek(s) != closing(brace))
             return unexpected(s, s->p);
         s->p++;
         n->depth--;
@@ -340,27 +337,25 @@ static int scan_close(struct scan *s, struct nest *n)
     return 0;
 }
 
+/* scan_value goes from value to value; `more` says whether another one is due. */
 static int scan_value(struct scan *s)
 {
     struct nest n = {.depth = 0};
-    for (int more = 1; more;) {
+    int more = 1;
+    while (more > 0) {
         s->p = skip_space(s->p, s->end);
         if (s->p == s->end)
             return unexpected(s, s->p);
-        if (*s->p == '{' || *s->p == '[') {
+
+        bool opens = *s->p == '{' || *s->p == '[';
+        if (opens)
             more = scan_open(s, &n);
-            if (more < 0)
-                return -1;
-            if (more)
-                continue;
-        } else if (scan_scalar(s) != 0) {
-            return -1;
-        }
-        more = scan_close(s, &n);
-        if (more < 0)
-            return -1;
+        else
+            more = scan_scalar(s);
+        if (more == 0)
+            more = scan_close(s, &n);
     }
-    return 0;
+    return more;
 }
 
 static enum json_type type_of(char first)
@@ -381,62 +376,89 @@ static struct json value_of(const char *p, const char *end)
     return (struct json){type_of(*p), {p, (size_t)(end - p)}};
 }
 
+/* scan_text checks that one value, and nothing else, is in the text. */
+static int scan_text(struct scan *s, struct json *ret)
+{
+    const char *start = skip_space(s->p, s->end);
+    if (scan_value(s) != 0)
+        return -1;
+
+    const char *stop = s->p;
+    s->p = skip_space(stop, s->end);
+    if (s->p < s->end)
+        return unexpected(s, s->p);
+    *ret = value_of(start, stop);
+    return 0;
+}
+
 int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
 {
     if (!text.p)
         text = STR("");
-    const char *end = text.p + text.n;
-    const char *start = skip_space(text.p, end);
-    struct scan s = {.p = start, .end = end};
-    if (scan_value(&s) == 0) {
-        const char *stop = s.p;
-        s.p = skip_space(stop, end);
-        if (s.p == end) {
-            if (ret)
-                *ret = value_of(start, stop);
-            return 0;
-        }
-        unexpected(&s, s.p);
+    struct scan s = {.p = text.p, .end = text.p + text.n};
+    struct json value;
+    if (scan_text(&s, &value) != 0) {
+        if (why)
+            *why = s.why;
+        if (at)
+            *at = (size_t)(s.p - text.p);
+        return -1;
     }
-    if (why)
-        *why = s.why;
-    if (at)
-        *at = (size_t)(s.p - text.p);
-    return -1;
+
+    if (ret)
+        *ret = value;
+    return 0;
 }
 
-/* From here on the text is known to be good, and only needs to be found one's way in. */
+/* ---- finding one's way in a text that json_parse accepted ---- */
 
+/* string_end returns the byte behind the string at p. */
 static const char *string_end(const char *p, const char *end)
 {
-    for (p++; (p = skip_plain(p, end)) < end;) {
-        if (*p == '"')
-            return p + 1;
-        p += end - p < 2 ? 1 : 2;
+    p = skip_plain(p + 1, end);
+    while (p < end && *p != '"') {
+        bool pair = end - p >= 2; /* a backslash and what it escapes */
+        p = skip_plain(p + 1 + pair, end);
     }
-    return end;
+    return p < end ? p + 1 : end;
 }
 
 static bool is_scalar_char(char c)
 {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '.' || c == 'E';
+    bool letter = c >= 'a' && c <= 'z';
+    bool mark = c == '-' || c == '+' || c == '.' || c == 'E';
+    return letter || mark || is_digit(c);
 }
 
+static const char *scalar_end(const char *p, const char *end)
+{
+    while (p < end && is_scalar_char(*p))
+        p++;
+    return p;
+}
+
+/* value_end returns the byte behind the value at p. Brackets need not be matched by kind: they are
+ * known to pair. */
 static const char *value_end(const char *p, const char *end)
 {
+    if (p < end && is_scalar_char(*p))
+        return scalar_end(p, end);
+
     size_t depth = 0;
     while (p < end) {
-        if (*p == '"') {
-            p = string_end(p, end);
-        } else if (depth == 0 && is_scalar_char(*p)) {
-            while (p < end && is_scalar_char(*p))
-                p++;
-        } else {
-            if (*p == '{' || *p == '[')
-                depth++;
-            if (depth && (*p == '}' || *p == ']'))
-                depth--;
+        switch (*p) {
+        case '"': p = string_end(p, end); break;
+        case '{':
+        case '[':
+            depth++;
             p++;
+            break;
+        case '}':
+        case ']':
+            depth -= depth > 0;
+            p++;
+            break;
+        default: p++;
         }
         if (depth == 0)
             break;
@@ -444,26 +466,37 @@ static const char *value_end(const char *p, const char *end)
     return p;
 }
 
+/* behind_name returns the value that follows the name which ends at p; end if there is none. */
+static const char *behind_name(const char *p, const char *end)
+{
+    p = skip_space(p, end);
+    if (p < end)
+        p = skip_space(p + 1, end); /* over the colon */
+    return p;
+}
+
 bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret)
 {
     if (c.type != JSON_OBJECT && c.type != JSON_ARRAY)
         return false;
+
     const char *end = c.raw.p + c.raw.n - 1; /* the closing bracket */
-    const char *p = skip_space(c.raw.p + (*it ? *it : 1), end);
+    const char *p = c.raw.p + 1;
+    if (*it > 0)
+        p = c.raw.p + *it;
+    p = skip_space(p, end);
     if (p < end && *p == ',')
         p = skip_space(p + 1, end);
-    if (p >= end)
-        return false;
+
     struct str name = {NULL, 0};
-    if (c.type == JSON_OBJECT) {
+    if (p < end && c.type == JSON_OBJECT) {
         const char *stop = string_end(p, end);
         name = (struct str){p, (size_t)(stop - p)};
-        p = skip_space(stop, end);
-        if (p < end)
-            p = skip_space(p + 1, end);
-        if (p >= end)
-            return false;
+        p = behind_name(stop, end);
     }
+    if (p >= end)
+        return false;
+
     const char *stop = value_end(p, end);
     *it = (size_t)(stop - c.raw.p);
     if (ret_name)
@@ -473,6 +506,8 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     return true;
 }
 
+/* ---- strings ---- */
+
 static uint32_t hex4(const char *p)
 {
     uint32_t v = 0;
@@ -481,43 +516,53 @@ static uint32_t hex4(const char *p)
     return v;
 }
 
-static size_t utf8_put(uint32_t c, char out[4])
+static bool is_low_surrogate(uint32_t c)
 {
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)((0xF00u >> n & 0xFF) | c);
-    return n;
+    return c >= 0xDC00 && c <= 0xDFFF;
 }
 
-/* escape_decode writes what the escape at *p stands for and steps over it, over both halves of a
- * surrogate pair. */
+/* low_half reads the second half of a surrogate pair at p; 0 if there is none. */
+static uint32_t low_half(const char *p, const char *end)
+{
+    bool escape = end - p >= 6 && p[0] == '\\' && p[1] == 'u';
+    if (!escape)
+        return 0;
+    uint32_t low = hex4(p + 2);
+    return is_low_surrogate(low) ? low : 0;
+}
+
+/* unicode_decode is escape_decode for \uXXXX, and steps over both halves of a surrogate pair. Half
+ * a pair becomes U+FFFD. */
+static size_t unicode_decode(const char **p, const char *end, char out[4])
+{
+    uint32_t c = hex4(*p + 2);
+    *p += 6;
+    bool high = c >= 0xD800 && c < 0xDC00;
+    if (high) {
+        uint32_t low = low_half(*p, end);
+        if (low == 0)
+            return utf8_put(0xFFFD, out);
+        *p += 6;
+        return utf8_put(0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00), out);
+    }
+    if (is_low_surrogate(c))
+        c = 0xFFFD;
+    return utf8_put(c, out);
+}
+
+/* escape_decode writes what the escape at *p stands for, steps over it, and returns how many bytes
+ * were written. */
 static size_t escape_decode(const char **p, const char *end, char out[4])
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
     char kind = (*p)[1];
-    if (kind != 'u') {
-        const char *at = strchr(from, kind);
-        out[0] = at ? to[at - from] : kind;
-        *p += 2;
-        return 1;
-    }
-    uint32_t c = hex4(*p + 2);
-    *p += 6;
-    if (c < 0xD800 || c > 0xDFFF)
-        return utf8_put(c, out);
-    if (c < 0xDC00 && end - *p >= 6 && (*p)[0] == '\\' && (*p)[1] == 'u') {
-        uint32_t low = hex4(*p + 2);
-        if (low >= 0xDC00 && low <= 0xDFFF) {
-            *p += 6;
-            return utf8_put(0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00), out);
-        }
-    }
-    return utf8_put(0xFFFD, out);
+    if (kind == 'u')
+        return unicode_decode(p, end, out);
+
+    const char *at = strchr(from, kind);
+    out[0] = at ? to[at - from] : kind;
+    *p += 2;
+    return 1;
 }
 
 void json_unescape(struct str raw, struct buf *b)
@@ -537,8 +582,8 @@ void json_unescape(struct str raw, struct buf *b)
     }
 }
 
-/* A string's bytes one by one, escapes undone: how strings are compared without memory to unescape
- * them in. */
+/* The bytes of a string one by one, escapes undone: how strings are compared without memory to
+ * unescape them in. (1) held[at, n) is what is left of the last escape. */
 struct chars {
     const char *p, *end;
     char held[4];
@@ -550,17 +595,19 @@ static struct chars chars_of(struct str raw)
     return (struct chars){.p = raw.p + 1, .end = raw.p + raw.n - 1};
 }
 
+/* chars_next returns the next byte, -1 after the last. */
 static int chars_next(struct chars *c)
 {
-    if (c->at == c->n) {
-        if (c->p == c->end)
-            return -1;
-        if (*c->p != '\\')
-            return (unsigned char)*c->p++;
-        c->n = escape_decode(&c->p, c->end, c->held);
-        c->at = 0;
-    }
-    return (unsigned char)c->held[c->at++];
+    if (c->at < c->n)
+        return (unsigned char)c->held[c->at++];
+    if (c->p == c->end)
+        return -1;
+    if (*c->p != '\\')
+        return (unsigned char)*c->p++;
+
+    c->n = escape_decode(&c->p, c->end, c->held);
+    c->at = 1;
+    return (unsigned char)c->held[0];
 }
 
 static bool is_escaped(struct str raw)
@@ -572,16 +619,18 @@ static bool string_equal(struct str a, struct str b)
 {
     if (!is_escaped(a) && !is_escaped(b))
         return str_eq(a, b);
+
     struct chars x = chars_of(a), y = chars_of(b);
-    for (;;) {
-        int c = chars_next(&x);
+    int c;
+    do {
+        c = chars_next(&x);
         if (c != chars_next(&y))
             return false;
-        if (c < 0)
-            return true;
-    }
+    } while (c >= 0);
+    return true;
 }
 
+/* name_equal compares a raw name with one that has no quotes and no escapes. */
 static bool name_equal(struct str raw, struct str name)
 {
     if (!is_escaped(raw))
@@ -612,91 +661,9 @@ bool json_get(struct json o, struct str name, struct json *ret)
     return found;
 }
 
-/* A number taken apart: 0.DIGITS * 10^exp. (1) DIGITS, a dot among them skipped, have no zero at
- * either end; zero has none at all, no sign and exp 0. So equal numbers have equal parts, however
- * long they are. */
-struct decimal {
-    bool negative;
-    const char *p, *end;
-    int64_t exp;
-};
-
-/* exponent_of stops counting where no payload could make up for it in digits. */
-static int64_t exponent_of(const char *p, const char *end)
-{
-    bool negative = *p == '-';
-    int64_t v = 0;
-    for (p += !is_digit(*p); p < end; p++)
-        if (v < INT64_C(1000000000000000))
-            v = v * 10 + (*p - '0');
-    return negative ? -v : v;
-}
-
-static struct decimal decimal_of(struct str raw)
-{
-    struct decimal d = {.negative = raw.p[0] == '-', .p = raw.p, .end = raw.p + raw.n};
-    d.p += d.negative;
-    const char *e = d.p;
-    while (e < d.end && *e != 'e' && *e != 'E')
-        e++;
-    int64_t exp = e < d.end ? exponent_of(e + 1, d.end) : 0;
-    const char *dot = memchr(d.p, '.', (size_t)(e - d.p));
-    if (!dot)
-        dot = e;
-    d.end = e;
-    while (d.p < d.end && (*d.p == '0' || *d.p == '.'))
-        d.p++;
-    while (d.end > d.p && (d.end[-1] == '0' || d.end[-1] == '.'))
-        d.end--;
-    if (d.p == d.end)
-        return (struct decimal){.p = d.p, .end = d.p};
-    d.exp = exp + (d.p < dot ? dot - d.p : dot + 1 - d.p);
-    return d;
-}
-
-/* decimal_digit returns the next digit and steps over it; -1 behind the last. */
-static int decimal_digit(struct decimal *d)
-{
-    if (d->p < d->end && *d->p == '.')
-        d->p++;
-    return d->p < d->end ? *d->p++ - '0' : -1;
-}
-
-static bool number_equal(struct str a, struct str b)
-{
-    struct decimal x = decimal_of(a), y = decimal_of(b);
-    if (x.negative != y.negative || x.exp != y.exp)
-        return false;
-    for (;;) {
-        int c = decimal_digit(&x);
-        if (c != decimal_digit(&y))
-            return false;
-        if (c < 0)
-            return true;
-    }
-}
-
 bool json_int(struct json v, int64_t *ret)
 {
-    if (v.type != JSON_NUMBER)
-        return false;
-    struct decimal d = decimal_of(v.raw);
-    if (d.exp < 0 || d.exp > 19)
-        return false;
-    int64_t n = 0;
-    for (int64_t i = 0; i < d.exp; i++) {
-        int c = decimal_digit(&d);
-        if (c < 0)
-            c = 0;
-        if (__builtin_mul_overflow(n, 10, &n))
-            return false;
-        if (__builtin_add_overflow(n, d.negative ? -c : c, &n))
-            return false;
-    }
-    if (decimal_digit(&d) >= 0)
-        return false;
-    *ret = n;
-    return true;
+    return v.type == JSON_NUMBER && decimal_int(v.raw, ret);
 }
 
 bool json_equal(struct json a, struct json b)
@@ -706,9 +673,11 @@ bool json_equal(struct json a, struct json b)
     if (a.type == JSON_STRING)
         return string_equal(a.raw, b.raw);
     if (a.type == JSON_NUMBER)
-        return number_equal(a.raw, b.raw);
+        return decimal_equal(a.raw, b.raw);
     return str_eq(a.raw, b.raw);
 }
+
+/* ---- writing ---- */
 
 static void add_escape(struct buf *b, unsigned char c)
 {
@@ -725,14 +694,13 @@ static void add_escape(struct buf *b, unsigned char c)
 static void quote_escaped(struct buf *b, const char *p, const char *stop, const char *end)
 {
     buf_addc(b, '"');
-    for (;;) {
+    while (stop < end) {
         buf_add(b, p, (size_t)(stop - p));
-        if (stop == end)
-            break;
         add_escape(b, (unsigned char)*stop);
         p = stop + 1;
         stop = skip_plain(p, end);
     }
+    buf_add(b, p, (size_t)(end - p));
     buf_addc(b, '"');
 }
 
@@ -754,19 +722,22 @@ void json_quote(struct buf *b, struct str s)
     b->n += s.n + 2;
 }
 
-static void replace_all(char *p, const char *end, char from, char to)
+static void replace_all(char *p, size_t n, char from, char to)
 {
-    while (p < end && (p = memchr(p, from, (size_t)(end - p))))
+    char *end = p + n;
+    while ((p = memchr(p, from, (size_t)(end - p))))
         *p++ = to;
 }
 
 void json_flat(struct buf *b, struct str text)
 {
-    char *to = text.n ? buf_reserve(b, text.n) : NULL;
+    if (!text.n)
+        return;
+    char *to = buf_reserve(b, text.n);
     if (!to)
         return;
     memcpy(to, text.p, text.n);
-    replace_all(to, to + text.n, '\n', ' ');
-    replace_all(to, to + text.n, '\r', ' ');
+    replace_all(to, text.n, '\n', ' ');
+    replace_all(to, text.n, '\r', ' ');
     b->n += text.n;
 }

@@ -1,4 +1,4 @@
-/* json.h: a strict JSON reader that works on the bytes as they are. It allocates nothing and copies
+/* json.h: a strict JSON reader that works on the bytes in place. It allocates nothing and copies
  * nothing, because payloads must leave as they came (G13): values are slices of the text. */
 #ifndef BASE_JSON_H
 #define BASE_JSON_H
@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/str.h"
+#include "base/utf8.h"
 
 #define JSON_MAX_DEPTH 256
 
@@ -29,20 +30,20 @@ struct json {
     struct str raw;
 };
 
-/* json_parse checks that text is exactly one JSON value (RFC 8259, white space around it allowed),
- * valid UTF-8 (no surrogates, no overlong forms, no raw NUL), escapes well-formed (\uD800 alone is
- * allowed by the RFC: so here), nested at most JSON_MAX_DEPTH. Returns 0 and *ret, or -1 with *why
- * = a short English reason ("unexpected 'x'", "unfinished string", "invalid UTF-8") and *at = the
- * byte offset. why, at and ret may be NULL. */
+/* json_parse checks that text is exactly one JSON value (RFC 8259) with white space around it, in
+ * valid UTF-8 (no surrogates, no overlong forms, no raw NUL), with well-formed escapes (\uD800
+ * alone is allowed by the RFC, and here), nested at most JSON_MAX_DEPTH. Returns 0 and *ret, or -1
+ * with a short English reason in *why ("unexpected 'x'", "unfinished string", "invalid UTF-8") and
+ * the offset of the byte in *at. why, at and ret may be NULL. */
 int json_parse(struct str text, struct json *ret, const char **why, size_t *at);
 
-/* json_get finds member `name` of an object that json_parse accepted (names are compared after
- * unescaping; of repeated names the last counts). False if o is no object or has no such member. */
+/* json_get finds member `name` of an object that json_parse accepted. Names are compared after
+ * unescaping; the last of several wins. False if o is no object or has no such member. */
 bool json_get(struct json o, struct str name, struct json *ret);
 
-/* json_each walks an object's members or an array's elements: start with *it = 0; *ret_name is the
- * raw name with its quotes (absent for arrays). False at the end. Only on text that json_parse
- * accepted. */
+/* json_each walks the members of an object or the elements of an array that json_parse accepted.
+ * Start with *it = 0. *ret_name is the raw name with its quotes (absent in arrays). False at the
+ * end. */
 bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret);
 
 /* json_unescape appends the characters of a JSON string (raw, with quotes) to b. A lone surrogate
@@ -56,16 +57,12 @@ bool json_int(struct json v, int64_t *ret);
  * never across types. Arrays and objects compare byte by byte. */
 bool json_equal(struct json a, struct json b);
 
-/* json_quote appends s as a JSON string with quotes; control characters, quote and backslash
- * escaped, the rest as it is. s must be valid UTF-8. */
+/* json_quote appends s, which must be valid UTF-8, as a JSON string: in quotes, with control
+ * characters, quotes and backslashes escaped. */
 void json_quote(struct buf *b, struct str s);
 
-/* json_flat appends a JSON text with each raw line break (CR or LF, which valid JSON has only
- * between tokens) turned into one space: the form that fits on one line. */
+/* json_flat appends a JSON text on one line: each CR and LF, which valid JSON has only between
+ * tokens, becomes a space. */
 void json_flat(struct buf *b, struct str text);
-
-/* utf8_valid checks UTF-8 as json_parse does; *at = the offset of the first bad byte. at may be
- * NULL. */
-bool utf8_valid(struct str s, size_t *at);
 
 #endif

@@ -8,17 +8,20 @@
 
 static bool wanted(const struct log *l, enum log_level level)
 {
-    return l && l->write && (int)level >= atomic_load_explicit(&l->least, memory_order_relaxed);
+    if (!l || !l->write)
+        return false;
+    return (int)level >= atomic_load_explicit(&l->least, memory_order_relaxed);
 }
 
-/* put formats a line and hands it over; about is NULL if it is not about one event. */
+/* put formats a line and writes it; about is NULL if it is not about one event. */
 static void put(const struct log *l, enum log_level level, const char *consumer,
                 const struct log_about *about, const char *fmt, va_list ap)
 {
-    char text[TEXT];
     if (!wanted(l, level))
         return;
+    char text[TEXT];
     vsnprintf(text, sizeof text, fmt, ap);
+
     bool with_fields = about && l->write_about;
     if (with_fields)
         l->write_about(l->ctx, level, consumer, text, about);

@@ -1,5 +1,5 @@
-/* log.h: where the engine says what it decided. The library itself never prints: whoever embeds it
- * brings a function. */
+/* log.h: where the engine says what it decided. The library itself never prints; its host brings a
+ * function that does. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -7,28 +7,29 @@
 
 enum log_level { LOG_DEBUG_ = 0, LOG_INFO_ = 1, LOG_WARN_ = 2, LOG_ERROR_ = 3 };
 
-/* What a line is about, for those who read fields; the text says it all as well. key is "" where
- * there is none. */
+/* The event a line is about, for readers of fields; the text says it as well. key is "" if the
+ * event has none. */
 struct log_about {
     const char *event_id, *type, *key;
     int attempt;
 };
 
 struct log {
-    /* Called from the thread that logs; `consumer` may be NULL. text is one line without its
-     * end. */
+    /* write takes one line, without its line feed, in the thread that logs. consumer may be
+     * NULL. */
     void (*write)(void *ctx, enum log_level level, const char *consumer, const char *text);
     void *ctx;
-    atomic_int least; /* enum log_level; below this, nothing is formatted; may change at any time */
-    /* The same for a line about one event; NULL: that goes to write, too. */
+    atomic_int least; /* enum log_level; lower ones are not even formatted; any thread may set it */
+    /* write_about is write for a line about one event; if NULL, those go to write as well. */
     void (*write_about)(void *ctx, enum log_level level, const char *consumer, const char *text,
                         const struct log_about *about);
 };
 
-/* log_at formats and hands over; nothing happens when l or l->write is NULL. */
+/* log_at formats a line and writes it. It does nothing if l or l->write is NULL. */
 void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* log_about is log_at for what happened to one event. */
+
+/* log_about is log_at for a line about one event. */
 void log_about(const struct log *l, enum log_level level, const char *consumer,
                const struct log_about *about, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

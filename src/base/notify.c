@@ -10,32 +10,47 @@
 #include "base/fd.h"
 #include "base/text.h"
 
-static int64_t watchdog(void)
+/* watched_pid returns the process that systemd watches: this one, unless WATCHDOG_PID names
+ * another; 0 if that is no number. */
+static int64_t watched_pid(void)
 {
-    const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
-    int64_t n = 0, whose = getpid();
-    struct error err;
-    if (pid && text_int(pid, 1, INT32_MAX, &whose, &err) != 0)
+    const char *text = getenv("WATCHDOG_PID");
+    int64_t pid = 0;
+    if (!text)
+        return getpid();
+    if (text_int(text, 1, INT32_MAX, &pid, NULL) != 0)
         return 0;
-    if (whose != getpid())
-        return 0; /* systemd watches another process */
-    if (!usec || text_int(usec, 1, INT64_MAX / 1000, &n, &err) != 0)
+    return pid;
+}
+
+/* watchdog_ns returns how often WATCHDOG=1 is expected of us; 0 if it is not. */
+static int64_t watchdog_ns(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC");
+    int64_t n = 0;
+    if (!usec || watched_pid() != getpid())
+        return 0;
+    if (text_int(usec, 1, INT64_MAX / 1000, &n, NULL) != 0)
         return 0;
     return n * 1000;
 }
 
-/* address: a path, or a name in the abstract namespace, which is written with @ and starts with a
- * NUL. */
-static void address(struct notify *n, const char *path)
+/* open_socket opens a socket to send to path: a file, or a name in the abstract namespace, which is
+ * written with @ and starts with a NUL. Without success fd stays -1. */
+static void open_socket(struct notify *n, const char *path)
 {
     size_t length = strlen(path);
-    if ((path[0] != '/' && path[0] != '@') || length < 2 || length >= sizeof n->to.sun_path)
+    bool file = path[0] == '/', abstract = path[0] == '@';
+    bool fits = length >= 2 && length < sizeof n->to.sun_path;
+    if (!fits || (!file && !abstract))
         return;
+
     n->to.sun_family = AF_UNIX;
     memcpy(n->to.sun_path, path, length);
-    if (path[0] == '@')
-        n->to.sun_path[0] = 0;
-    n->to_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + (path[0] == '/'));
+    if (abstract)
+        n->to.sun_path[0] = '\0';
+    size_t end = length + file; /* the NUL is part of a file's name alone */
+    n->to_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + end);
     n->fd = fd_above_stdio(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
@@ -44,9 +59,9 @@ void notify_init(struct notify *n)
     const char *path = getenv("NOTIFY_SOCKET");
     *n = (struct notify){.fd = -1};
     if (path)
-        address(n, path);
+        open_socket(n, path);
     if (n->fd >= 0)
-        n->watchdog_ns = watchdog();
+        n->watchdog_ns = watchdog_ns();
     unsetenv("NOTIFY_SOCKET");
     unsetenv("WATCHDOG_USEC");
     unsetenv("WATCHDOG_PID");
@@ -61,14 +76,15 @@ void notify_release(struct notify *n)
 
 void notify_send(const struct notify *n, const char *fmt, ...)
 {
-    char text[1024];
-    va_list ap;
     if (n->fd < 0)
         return;
+
+    char text[1024] = "";
+    va_list ap;
     va_start(ap, fmt);
-    int length = vsnprintf(text, sizeof text, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    size_t size = length < 0 ? 0 : (size_t)length < sizeof text ? (size_t)length : sizeof text - 1;
-    if (sendto(n->fd, text, size, MSG_NOSIGNAL, (const struct sockaddr *)&n->to, n->to_size) < 0)
+    if (sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
+               n->to_size) < 0)
         return; /* the manager has gone away: there is nobody to tell */
 }

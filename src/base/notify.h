@@ -1,5 +1,5 @@
-/* notify.h: tells a service manager how a service is, as systemd wants it: datagrams to the socket
- * in NOTIFY_SOCKET. */
+/* notify.h: tells a service manager how a service is doing, in datagrams to the socket that
+ * NOTIFY_SOCKET names, as systemd defines them. */
 #ifndef BASE_NOTIFY_H
 #define BASE_NOTIFY_H
 
@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* (1) fd < 0: nobody listens, and everything here does nothing. */
+/* (1) If fd < 0 nobody listens, and notify_send does nothing. */
 struct notify {
     int fd;
     struct sockaddr_un to;
@@ -15,11 +15,12 @@ struct notify {
     int64_t watchdog_ns; /* how often WATCHDOG=1 is expected; 0: not at all */
 };
 
-/* notify_init takes over NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from the environment, and
- * removes them from it: they are not meant for the children. Before any thread is started. */
+/* notify_init reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from the environment and removes
+ * them, since they are not meant for children. Call it before any thread is started. */
 void notify_init(struct notify *n);
 void notify_release(struct notify *n);
-/* notify_send sends what is to be said, lines of NAME=VALUE; it never waits. Any thread. */
+
+/* notify_send sends lines of NAME=VALUE. It never waits, and ignores failure. Any thread. */
 void notify_send(const struct notify *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -7,12 +7,12 @@
 
 #include "base/text.h"
 
-#define NAMES_MAX 127 /* of a table, as far as guessing goes */
+#define NAMES_MAX 127 /* how many names of a table a typing mistake is compared with */
 
 /* ---- setters ---- */
 
-/* out_of_bounds is the error of a value that a row's bounds exclude; show writes a bound as one
- * would write the value. */
+/* out_of_bounds refuses a value that the row's bounds exclude; show writes a bound as a user would
+ * write the value. */
 static int out_of_bounds(const char *value, const struct option_def *o,
                          void (*show)(int64_t, char[32]), struct error *err)
 {
@@ -197,18 +197,27 @@ int option_apply(const struct option_def *o, void *target, const char *value, st
     return o->set((char *)target + o->at, value, o, err);
 }
 
+/* switch_value turns what a switch was given into "yes" or "no"; NULL, as a flag without a value on
+ * the command line gives, is yes. */
+static int switch_value(const char *value, const char **ret, struct error *err)
+{
+    bool on = true;
+    if (value && text_bool(value, &on, err) != 0)
+        return -1;
+    *ret = on ? "yes" : "no";
+    return 0;
+}
+
 int option_set(const struct option_def *table, void *target, const char *name, const char *value,
                struct error *err)
 {
     const struct option_def *o = option_find(table, name);
     if (!o)
         return unknown(table, name, err);
-    if (!o->arg) {
-        bool on = true; /* a switch with no value at all is a flag on the command line */
-        if (value && text_bool(value, &on, err) != 0)
-            return err_prefix(err, "%s", name);
-        value = on ? "yes" : "no";
-    }
+
+    bool is_switch = o->arg == NULL;
+    if (is_switch && switch_value(value, &value, err) != 0)
+        return err_prefix(err, "%s", name);
     if (!value)
         return err_set(err, ERR_CONFIG, "%s: needs a value: %s", name, o->arg);
     if (option_apply(o, target, value, err) != 0)

@@ -1,10 +1,10 @@
-/* option.h: one table behind flags, environment, config file, help, man page and sample.
+/* option.h: one table drives flags, environment, config file, help, man page and sample.
  *
  * A row names its field by offset and its kind by setter, so that most options need no code of
  * their own:
  *
- *     {"lease", "DURATION", "30s", "how long ...", option_span, .at = offsetof(struct consumer,
- *     lease_ms), .min = 100},
+ *     {"lease", "DURATION", "30s", "how long ...", option_span,
+ *      .at = offsetof(struct consumer, lease_ms), .min = 100},
  */
 #ifndef BASE_OPTION_H
 #define BASE_OPTION_H
@@ -17,19 +17,18 @@
 
 struct option_def;
 
-/* An option_setter reads value into `field`, which lies o->at bytes into the target. A switch gets
- * "yes" or "no". On failure the field keeps what it had, and the error is ERR_CONFIG and speaks of
- * the value only: the caller names the option. */
+/* An option_setter reads value into `field`, which is o->at bytes into the target. A switch gets
+ * "yes" or "no". On failure the field keeps what it had, and the error is ERR_CONFIG and about the
+ * value alone: the caller names the option. */
 typedef int option_setter(void *field, const char *value, const struct option_def *o,
                           struct error *err);
 
 struct option_def {
     /* "drain-deadline": --drain-deadline, OUTBOX_DRAIN_DEADLINE, drain-deadline = */
     const char *name;
-    /* what the value is called in help: "DURATION"; NULL for a switch, which in a file takes
-     * yes/no */
+    /* the name of the value in help: "DURATION"; NULL for a switch, which is yes or no in a file */
     const char *arg;
-    const char *def;  /* default, as one would write it; NULL when there is none */
+    const char *def;  /* default, as a user would write it; NULL: none */
     const char *help; /* one sentence, no full stop */
     option_setter *set;
     size_t at; /* offset of the field in the target */
@@ -40,8 +39,8 @@ struct option_def {
     bool env;                 /* of a command: may also come as OUTBOX_<NAME> */
 };
 
-/* The setters, by the type of their field. Borrowed texts live as long as the value; owned ones
- * replace what was there, freeing it. */
+/* The setters, with the type of their field. A borrowed text lives as long as the value; an owned
+ * one replaces and frees what was there. */
 option_setter option_bool;   /* bool */
 option_setter option_int;    /* int */
 option_setter option_long;   /* int64_t */
@@ -55,18 +54,21 @@ option_setter option_name;   /* const char *, borrowed, not empty */
 option_setter option_copy;   /* char *, owned */
 option_setter option_file;   /* char *, owned, not empty */
 
-/* option_find returns the row of the table (which ends with name == NULL), or NULL. */
+/* option_find returns the row of that name in a table, which ends with name == NULL; or NULL. */
 const struct option_def *option_find(const struct option_def *table, const char *name);
-/* option_apply sets one row's field of target. */
+
+/* option_apply sets the row's field in target. */
 int option_apply(const struct option_def *o, void *target, const char *value, struct error *err);
-/* option_set finds and sets; the error names the option, and for an unknown one the nearest valid
- * one. */
+
+/* option_set sets the option of that name. The error names the option; of an unknown one it names
+ * the nearest that exists. */
 int option_set(const struct option_def *table, void *target, const char *name, const char *value,
                struct error *err);
-/* option_defaults applies every default of a table, so that help and sample cannot say anything
- * else. */
+
+/* option_defaults applies every default of a table, so that help and sample cannot disagree. */
 int option_defaults(const struct option_def *table, void *target, struct error *err);
-/* option_index finds value among names; the error lists them, and names the nearest. */
+
+/* option_index finds value among names. The error lists them, and suggests the nearest. */
 int option_index(const char *value, const char *const *names, int *ret, struct error *err);
 
 #endif

@@ -11,35 +11,58 @@
 
 #define LINKS_MAX 40
 #define TRIES_MAX 8
+#define NOBODY ((uid_t)-1)
 
-/* One way to a folder. (1) dir is where we are, and st what it is. (2) rest is what is still to
- * go. */
+/* A walk to a folder. (1) dir is the folder we are in, and st its status. (2) rest is the path
+ * still to go. (3) stranger is the owner of the link that stopped us; NOBODY if none did. */
 struct walk {
     int dir;
     struct stat st;
     char rest[PATH_MAX];
     int links;
+    uid_t stranger;
 };
 
+/* fail sets errno and returns -1, as a system call does. */
+static int fail(int why)
+{
+    errno = why;
+    return -1;
+}
+
+/* close_keeping closes a descriptor and keeps errno. */
+static void close_keeping(int fd)
+{
+    int saved = errno;
+    close(fd);
+    errno = saved;
+}
+
+static bool is_open_to_all(const struct stat *folder)
+{
+    return folder->st_mode & S_IWOTH;
+}
+
+/* is_trusted says whether a file or link of that owner may be used in the folder. */
 static bool is_trusted(uid_t owner, const struct stat *folder)
 {
-    bool closed = !(folder->st_mode & S_IWOTH);
-    return closed || owner == 0 || owner == geteuid() || owner == folder->st_uid;
+    if (!is_open_to_all(folder))
+        return true;
+    return owner == 0 || owner == geteuid() || owner == folder->st_uid;
 }
 
 /* enter makes fd, which it takes, the folder we are in. */
 static int enter(struct walk *w, int fd)
 {
-    struct stat st;
     fd = fd_above_stdio(fd);
     if (fd < 0)
         return -1;
+    struct stat st;
     if (fstat(fd, &st) != 0) {
-        int saved = errno;
-        close(fd);
-        errno = saved;
+        close_keeping(fd);
         return -1;
     }
+
     if (w->dir >= 0)
         close(w->dir);
     w->dir = fd;
@@ -47,7 +70,7 @@ static int enter(struct walk *w, int fd)
     return 0;
 }
 
-/* follow puts what a link says before the rest of the way. */
+/* follow puts the target of a link before the rest of the path. */
 static int follow(struct walk *w, int link)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -55,88 +78,106 @@ static int follow(struct walk *w, int link)
     if (n < 0)
         return -1;
     target[n] = '\0';
-    if (++w->links > LINKS_MAX) {
-        errno = ELOOP;
-        return -1;
-    }
-    if ((size_t)snprintf(rest, sizeof rest, "%s/%s", target, w->rest) >= sizeof rest) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    memcpy(w->rest, rest, strlen(rest) + 1);
+
+    w->links++;
+    if (w->links > LINKS_MAX)
+        return fail(ELOOP);
+    size_t length = (size_t)snprintf(rest, sizeof rest, "%s/%s", target, w->rest);
+    if (length >= sizeof rest)
+        return fail(ENAMETOOLONG);
+    memcpy(w->rest, rest, length + 1);
+
     if (target[0] != '/')
         return 0;
     return enter(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/* step goes one folder on; *ret_stranger is whose link stood in the way. */
-static int step(struct walk *w, const char *name, uid_t *ret_stranger)
+/* pass goes through fd, which is not a folder: a link that may be followed, or nothing else. */
+static int pass(struct walk *w, int fd, const struct stat *st)
 {
-    struct stat st = {0};
-    int fd = openat(w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC), rc = -1, why = ENOTDIR;
-    if (fd < 0)
-        return -1;
-    if (fstat(fd, &st) != 0) {
-        why = errno;
-    } else if (S_ISDIR(st.st_mode)) {
-        return enter(w, fd);
-    } else if (S_ISLNK(st.st_mode) && !is_trusted(st.st_uid, &w->st)) {
-        *ret_stranger = st.st_uid;
-        why = ELOOP;
-    } else if (S_ISLNK(st.st_mode)) {
-        rc = follow(w, fd);
-        why = errno;
+    if (!S_ISLNK(st->st_mode))
+        return fail(ENOTDIR);
+    if (!is_trusted(st->st_uid, &w->st)) {
+        w->stranger = st->st_uid;
+        return fail(ELOOP);
     }
-    close(fd);
-    errno = why;
-    return rc;
+    return follow(w, fd);
 }
 
-static int walk(struct walk *w, uid_t *ret_stranger)
+/* step goes one part of the path on. */
+static int step(struct walk *w, const char *name)
+{
+    int fd = openat(w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    struct stat st;
+    int r = fstat(fd, &st);
+    if (r == 0 && S_ISDIR(st.st_mode))
+        return enter(w, fd);
+
+    if (r == 0)
+        r = pass(w, fd, &st);
+    close_keeping(fd);
+    return r;
+}
+
+/* cut_part takes the first part off the rest of the path. Returns 1; 0 if none is left. */
+static int cut_part(struct walk *w, char name[NAME_MAX + 1])
+{
+    const char *part = w->rest + strspn(w->rest, "/");
+    size_t n = strcspn(part, "/");
+    if (n == 0)
+        return 0;
+    if (n > NAME_MAX)
+        return fail(ENAMETOOLONG);
+    memcpy(name, part, n);
+    name[n] = '\0';
+    memmove(w->rest, part + n, strlen(part + n) + 1);
+    return 1;
+}
+
+static int walk(struct walk *w)
 {
     const char *start = w->rest[0] == '/' ? "/" : ".";
     if (enter(w, open(start, O_PATH | O_DIRECTORY | O_CLOEXEC)) != 0)
         return -1;
-    for (;;) {
-        char name[NAME_MAX + 1];
-        size_t skip = strspn(w->rest, "/"), n = strcspn(w->rest + skip, "/");
-        if (n == 0)
-            return 0;
-        if (n > NAME_MAX) {
-            errno = ENAMETOOLONG;
+
+    char name[NAME_MAX + 1];
+    int more;
+    while ((more = cut_part(w, name)) > 0)
+        if (step(w, name) != 0)
             return -1;
-        }
-        memcpy(name, w->rest + skip, n);
-        name[n] = '\0';
-        memmove(w->rest, w->rest + skip + n, strlen(w->rest + skip + n) + 1);
-        if (step(w, name, ret_stranger) != 0)
-            return -1;
-    }
+    return more;
+}
+
+/* not_reached says why a walk has failed, by its errno, and ends it. */
+static int not_reached(struct walk *w, const char *path, struct error *err)
+{
+    int why = errno;
+    if (w->dir >= 0)
+        close(w->dir);
+    if (w->stranger == NOBODY)
+        return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
+    return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, ELOOP,
+                    "%s: a folder on the way is a link that belongs to uid %u, in a folder that "
+                    "everybody can write to; it is not followed",
+                    path, (unsigned)w->stranger);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
 {
+    struct walk w = {.dir = -1, .stranger = NOBODY};
     const char *slash = strrchr(path, '/');
-    struct walk w = {.dir = -1};
-    uid_t stranger = (uid_t)-1;
-    size_t n = slash ? (size_t)(slash - path) + 1 : 0;
+    const char *name = slash ? slash + 1 : path;
+    size_t n = (size_t)(name - path);
     if (n >= sizeof w.rest)
         return err_errno(err, ERR_UNAVAILABLE, ENAMETOOLONG, "could not open %s", path);
     memcpy(w.rest, path, n);
     w.rest[n] = '\0';
-    if (walk(&w, &stranger) != 0) {
-        int e = errno;
-        if (w.dir >= 0)
-            close(w.dir);
-        if (stranger == (uid_t)-1)
-            return err_errno(err, ERR_UNAVAILABLE, e, "could not open %s", path);
-        return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, ELOOP,
-                        "%s: a folder on the way is a link that belongs to uid %u, in a folder "
-                        "that everybody can write "
-                        "to; it is not followed",
-                        path, (unsigned)stranger);
-    }
-    *ret = (struct place){w.dir, path, slash ? slash + 1 : path, w.st};
+
+    if (walk(&w) != 0)
+        return not_reached(&w, path, err);
+    *ret = (struct place){w.dir, path, name, w.st};
     return 0;
 }
 
@@ -147,6 +188,7 @@ void place_release(struct place *p)
     p->dir = -1;
 }
 
+/* not_trusted says why a file that is_usable refuses is not used. */
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
@@ -160,14 +202,17 @@ static int not_trusted(const char *name, const struct stat *st, struct error *er
         name, (unsigned)st->st_uid);
 }
 
-/* is_usable: a file with two names may be one of ours under a stranger's name. */
+/* is_usable says whether a file may be used. One with two names may be one of ours that a stranger
+ * has linked to. */
 static bool is_usable(const struct place *p, const struct stat *st)
 {
-    bool closed = !(p->folder.st_mode & S_IWOTH);
-    bool one_name = closed || !S_ISREG(st->st_mode) || st->st_nlink <= 1;
-    return one_name && is_trusted(st->st_uid, &p->folder);
+    bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
+    if (has_other_names && is_open_to_all(&p->folder))
+        return false;
+    return is_trusted(st->st_uid, &p->folder);
 }
 
+/* open_or_make tries both in turn, since another relay may make or remove the file in between. */
 static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret_made)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -178,14 +223,24 @@ static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret
         *ret_made = true;
         fd = openat(p->dir, p->name, flags | O_NOFOLLOW | O_CLOEXEC | O_CREAT | O_EXCL, mode);
         if (fd >= 0 || errno != EEXIST)
-            return fd; /* another relay was faster: once more */
+            return fd;
     }
     return -1;
 }
 
-int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, struct error *err)
+/* check_open refuses an open file that may not be used. */
+static int check_open(const struct place *p, int fd, struct error *err)
 {
     struct stat st;
+    if (fstat(fd, &st) != 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at %s", p->path);
+    if (!is_usable(p, &st))
+        return not_trusted(p->path, &st, err);
+    return 0;
+}
+
+int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, struct error *err)
+{
     int fd = fd_above_stdio(open_or_make(p, flags, mode, ret_made));
     if (fd < 0 && errno == ELOOP)
         return err_fate(err, ERR_UNAVAILABLE, FATE_DOWN, ELOOP,
@@ -193,28 +248,28 @@ int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, st
                         p->path);
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not open %s", p->path);
-    if (fstat(fd, &st) != 0)
-        err_errno(err, ERR_UNAVAILABLE, errno, "could not look at %s", p->path);
-    else if (is_usable(p, &st))
-        return fd;
-    else
-        not_trusted(p->path, &st, err);
-    close(fd);
-    return -1;
+
+    if (check_open(p, fd, err) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 int place_look(const struct place *p, const char *name, struct error *err)
 {
     struct stat st;
-    /* whoever opens it will say what is wrong */
     if (fstatat(p->dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return 0;
-    return is_usable(p, &st) ? 0 : not_trusted(name, &st, err);
+        return 0; /* whoever opens it will say what is wrong */
+    if (!is_usable(p, &st))
+        return not_trusted(name, &st, err);
+    return 0;
 }
 
 bool place_caution(const struct place *p, char *out, size_t size)
 {
-    bool everybody = p->folder.st_mode & S_IWOTH && !(p->folder.st_mode & S_ISVTX);
+    bool sticky = p->folder.st_mode & S_ISVTX;
+    bool everybody = is_open_to_all(&p->folder) && !sticky;
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (everybody)
         snprintf(

@@ -4,9 +4,11 @@
 #include <time.h>
 #include <unistd.h>
 
+/* splitmix expands one seed into several (splitmix64). */
 static uint64_t splitmix(uint64_t *x)
 {
-    uint64_t z = (*x += UINT64_C(0x9e3779b97f4a7c15));
+    *x += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *x;
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
@@ -27,7 +29,9 @@ void rng_seed_os(struct rng *r)
 {
     if (getrandom(r->s, sizeof r->s, 0) == (ssize_t)sizeof r->s)
         return;
-    struct timespec ts; /* a kernel without getrandom: still differ from other processes */
+
+    /* A kernel without getrandom: at least differ from other processes. */
+    struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     rng_seed(r, (uint64_t)ts.tv_nsec ^ ((uint64_t)ts.tv_sec << 30) ^ ((uint64_t)getpid() << 20));
 }
@@ -46,5 +50,7 @@ uint64_t rng_next(struct rng *r)
 
 uint64_t rng_below(struct rng *r, uint64_t n)
 {
-    return n ? (uint64_t)(((unsigned __int128)rng_next(r) * n) >> 64) : 0;
+    if (n == 0)
+        return 0;
+    return (uint64_t)(((unsigned __int128)rng_next(r) * n) >> 64);
 }

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* (1) p == NULL means absent (SQL NULL), and then n == 0. (2) Whoever made it says whether p[n] is
- *   a NUL. */
+/* (1) p == NULL means absent (SQL NULL); n is 0 then. (2) Whether p[n] is a NUL is up to whoever
+ * made it. */
 struct str {
     const char *p;
     size_t n;

@@ -6,10 +6,10 @@
 #include <strings.h>
 
 #include "base/char.h"
-#include "base/json.h"
+#include "base/utf8.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
-#define NAME_MAX_LEN 64                             /* longer names are nobody's typing mistake */
+#define NAME_MAX_LEN 64 /* nobody means a longer name by a typing mistake */
 
 struct unit {
     const char *name;
@@ -33,16 +33,19 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* read_digits reads a number at *p and steps over it. False if there is none; too large a one
+/* read_digits reads a number at *p and steps over it. False if there is none; one that is too large
  * becomes INT64_MAX. */
 static bool read_digits(const char **p, int64_t *ret)
 {
     if (!is_digit(**p))
         return false;
+
     int64_t v = 0;
-    for (; is_digit(**p); ++*p)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, **p - '0', &v))
+    for (; is_digit(**p); ++*p) {
+        int digit = **p - '0';
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
             v = INT64_MAX;
+    }
     *ret = v;
     return true;
 }
@@ -62,33 +65,48 @@ static int not_duration(const char *s, struct error *err)
         "\"%s\" is not a duration: write a number and ms, s, m, h or d, such as 30s or 1h30m", s);
 }
 
+/* add_span reads a number and its unit at *p, steps over them, and adds them to *sum; s is the
+ * whole text. */
+static int add_span(const char *s, const char **p, int64_t *sum, struct error *err)
+{
+    int64_t v;
+    if (!read_digits(p, &v))
+        return not_duration(s, err);
+    size_t n = strcspn(*p, "0123456789");
+    if (n == 0)
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" has no unit: write ms, s, m, h or d behind the number", s);
+    const struct unit *u = find_unit(durations, *p, n);
+    if (!u)
+        return not_duration(s, err);
+    *p += n;
+
+    if (__builtin_mul_overflow(v, u->factor, &v) || v > DURATION_MAX_MS - *sum)
+        return err_set(err, ERR_CONFIG, "\"%s\" is more than 100 years", s);
+    *sum += v;
+    return 0;
+}
+
 int text_duration(const char *s, int64_t *ret_ms, struct error *err)
 {
     int64_t sum = 0;
-    if (strcmp(s, "0") == 0) {
-        *ret_ms = 0;
-        return 0;
-    }
-    for (const char *p = s; p == s || *p;) {
-        int64_t v;
-        if (!read_digits(&p, &v))
-            return not_duration(s, err);
-        size_t n = 0;
-        while (p[n] && !is_digit(p[n]))
-            n++;
-        if (n == 0)
-            return err_set(err, ERR_CONFIG,
-                           "\"%s\" has no unit: write ms, s, m, h or d behind the number", s);
-        const struct unit *u = find_unit(durations, p, n);
-        if (!u)
-            return not_duration(s, err);
-        if (__builtin_mul_overflow(v, u->factor, &v) || v > DURATION_MAX_MS - sum)
-            return err_set(err, ERR_CONFIG, "\"%s\" is more than 100 years", s);
-        sum += v;
-        p += n;
+    if (strcmp(s, "0") != 0) {
+        const char *p = s;
+        do {
+            if (add_span(s, &p, &sum, err) != 0)
+                return -1;
+        } while (*p);
     }
     *ret_ms = sum;
     return 0;
+}
+
+/* magnitude returns the value without its sign, that of INT64_MIN included. */
+static uint64_t magnitude(int64_t v)
+{
+    if (v < 0)
+        return 0 - (uint64_t)v;
+    return (uint64_t)v;
 }
 
 void text_duration_show(int64_t ms, char out[32])
@@ -100,7 +118,7 @@ void text_duration_show(int64_t ms, char out[32])
     }
     if (ms < 0)
         out[n++] = '-';
-    uint64_t rest = ms < 0 ? 0 - (uint64_t)ms : (uint64_t)ms;
+    uint64_t rest = magnitude(ms);
     for (const struct unit *u = durations; u->name; u++) {
         uint64_t count = rest / (uint64_t)u->factor;
         rest %= (uint64_t)u->factor;
@@ -116,6 +134,7 @@ int text_size(const char *s, int64_t *ret, struct error *err)
     if (!read_digits(&p, &v))
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not a size: write bytes, or a number and KiB, MiB or GiB", s);
+
     if (*p) {
         const struct unit *u = find_unit(sizes, p, strlen(p));
         if (!u)
@@ -123,6 +142,7 @@ int text_size(const char *s, int64_t *ret, struct error *err)
                            "\"%s\" has an unknown unit: write KiB, MiB or GiB, or bytes alone", s);
         factor = u->factor;
     }
+
     if (v == INT64_MAX || __builtin_mul_overflow(v, factor, &v))
         return err_set(err, ERR_CONFIG, "\"%s\" is too large", s);
     *ret = v;
@@ -140,19 +160,30 @@ void text_size_show(int64_t bytes, char out[32])
     snprintf(out, 32, "%" PRId64, bytes);
 }
 
+/* is_whole says whether s is digits, with a minus before them or none. */
+static bool is_whole(const char *s)
+{
+    if (*s == '-')
+        s++;
+    if (!is_digit(*s))
+        return false;
+    return s[strspn(s, "0123456789")] == '\0';
+}
+
 int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
 {
-    const char *p = s + (*s == '-');
-    int64_t v = 0;
-    bool over = false;
-    if (!is_digit(*p))
+    if (!is_whole(s))
         return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
-    for (; is_digit(*p); p++) {
-        int digit = *s == '-' ? -(*p - '0') : *p - '0';
+
+    bool negative = *s == '-', over = false;
+    int64_t v = 0;
+    for (const char *p = s + negative; *p; p++) {
+        int digit = *p - '0';
+        if (negative)
+            digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
         over = over || __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v);
     }
-    if (*p)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
+
     if (over || v < min || v > max)
         return err_set(err, ERR_CONFIG, "%s is out of range: it goes from %" PRId64 " to %" PRId64,
                        s, min, max);
@@ -172,29 +203,31 @@ int text_bool(const char *s, bool *ret, struct error *err)
     return err_set(err, ERR_CONFIG, "\"%s\" is neither yes nor no", s);
 }
 
-static size_t least(size_t a, size_t b, size_t c)
+static size_t smaller(size_t a, size_t b)
 {
-    if (b < a)
-        a = b;
-    return c < a ? c : a;
+    return a < b ? a : b;
 }
 
 /* distance counts the letters to insert, drop, change or swap with their neighbour to get from a to
- * b. Both are at most NAME_MAX_LEN long. */
+ * b. Both have at most NAME_MAX_LEN. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t rows[3][NAME_MAX_LEN + 1];
     size_t *before = rows[0], *last = rows[1], *row = rows[2];
     for (size_t j = 0; j <= nb; j++)
         last[j] = j;
+
     for (size_t i = 1; i <= na; i++) {
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            row[j] = least(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            size_t one_more = smaller(last[j], row[j - 1]) + 1;
+            size_t changed = last[j - 1] + (a[i - 1] != b[j - 1]);
+            row[j] = smaller(one_more, changed);
             bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (swapped && before[j - 2] + 1 < row[j])
-                row[j] = before[j - 2] + 1;
+            if (swapped)
+                row[j] = smaller(row[j], before[j - 2] + 1);
         }
+
         size_t *spare = before;
         before = last;
         last = row;
@@ -209,16 +242,18 @@ const char *text_nearest(const char *s, const char *const *names)
     size_t n = strlen(s), best_distance = SIZE_MAX;
     if (n > NAME_MAX_LEN)
         return NULL;
+
     for (; *names; names++) {
         size_t len = strlen(*names);
         if (len > NAME_MAX_LEN)
             continue;
+        size_t longer = n > len ? n : len;
+        size_t allowed = (longer + 1) / 3; /* a third of the letters may be wrong */
         size_t d = distance(s, n, *names, len);
-        size_t close = ((n > len ? n : len) + 1) / 3; /* a third of the letters may be wrong */
-        if (d > close || d >= best_distance)
-            continue;
-        best = *names;
-        best_distance = d;
+        if (d <= allowed && d < best_distance) {
+            best = *names;
+            best_distance = d;
+        }
     }
     return best;
 }
@@ -241,24 +276,22 @@ const char *text_hint(const char *s, const char *const *names, struct text_hint 
     return out;
 }
 
-/* char_length is how many bytes the character at p has, of n that are there; 0: it is none. */
+/* char_length returns how many of the n bytes at p the first character has; 0 if it is not
+ * UTF-8. */
 static size_t char_length(const char *p, size_t n)
 {
-    unsigned char c = (unsigned char)*p;
-    size_t length = 2;
-    if (c < 0x80)
+    if ((unsigned char)*p < 0x80)
         return 1;
-    if (c >= 0xe0)
-        length = 3;
-    if (c >= 0xf0)
-        length = 4;
-    if (length > n || !utf8_valid((struct str){p, length}, NULL))
-        return 0;
-    return length;
+    return utf8_length(p, p + n);
 }
 
-/* is_harmful: C1 control characters are escape sequences to a terminal, and text whose direction
- * was turned reads as what it is not. */
+static bool is_between(unsigned char c, unsigned char least, unsigned char most)
+{
+    return c >= least && c <= most;
+}
+
+/* is_harmful says whether a character deceives its reader: C1 control characters are escape
+ * sequences to a terminal, and text whose direction was turned reads as something else. */
 static bool is_harmful(const char *p, size_t length)
 {
     const unsigned char *c = (const unsigned char *)p;
@@ -266,9 +299,25 @@ static bool is_harmful(const char *p, size_t length)
         return char_is_c1(p);
     if (length != 3 || c[0] != 0xe2)
         return false;
-    bool separator = c[1] == 0x80 && c[2] >= 0xa8 && c[2] <= 0xae; /* U+2028 to U+202E */
-    bool isolate = c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9;   /* U+2066 to U+2069 */
+    bool separator = c[1] == 0x80 && is_between(c[2], 0xa8, 0xae); /* U+2028 to U+202E */
+    bool isolate = c[1] == 0x81 && is_between(c[2], 0xa6, 0xa9);   /* U+2066 to U+2069 */
     return separator || isolate;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || char_is_control(c);
+}
+
+/* clean_char returns what the character of that length, 0 if it is none, becomes in a cleaned
+ * text. */
+static struct str clean_char(const char *p, size_t length)
+{
+    if (length == 1 && is_blank(*p))
+        return STR(" ");
+    if (length == 0 || is_harmful(p, length))
+        return STR("?");
+    return (struct str){p, length};
 }
 
 size_t text_clean(char *out, size_t size, const char *from, size_t n)
@@ -276,22 +325,18 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     size_t to = 0;
     for (size_t at = 0; at < n;) {
         size_t length = char_length(from + at, n - at);
-        bool blank = length == 1 && (from[at] == ' ' || char_is_control(from[at]));
-        bool bad = length == 0 || is_harmful(from + at, length);
-        size_t taken = length ? length : 1, put = bad || blank ? 1 : length;
-
-        if (to + put >= size)
+        struct str c = clean_char(from + at, length);
+        if (to + c.n >= size)
             break;
-        if (blank)
-            out[to] = ' ';
-        else if (bad)
-            out[to] = '?';
-        else
-            memmove(out + to, from + at, put);
-        at += taken;
-        if (!blank || to > 0)
-            to += put; /* none at the beginning */
+
+        bool leading = to == 0 && c.p[0] == ' ';
+        if (!leading) {
+            memmove(out + to, c.p, c.n);
+            to += c.n;
+        }
+        at += length ? length : 1;
     }
+
     while (to > 0 && out[to - 1] == ' ')
         to--;
     if (size > 0)
@@ -310,11 +355,9 @@ bool text_plain(struct str s)
 {
     if (!utf8_valid(s, NULL))
         return false;
-    for (size_t i = 0; i < s.n; i++) {
-        bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
-        if (control)
+    for (size_t i = 0; i < s.n; i++)
+        if (char_is_control(s.p[i]) || char_is_c1(s.p + i))
             return false;
-    }
     return true;
 }
 

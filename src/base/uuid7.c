@@ -4,6 +4,7 @@
 
 #define COUNT_MAX ((UINT32_C(1) << UUID7_COUNT_BITS) - 1)
 
+/* hex writes the low digits of v, and returns where they end. */
 static char *hex(char *out, uint64_t v, int digits)
 {
     for (int i = digits - 1; i >= 0; i--)
@@ -11,8 +12,8 @@ static char *hex(char *out, uint64_t v, int digits)
     return out + digits;
 }
 
-/* step moves the generator to the next (time, count), which is past the last one whatever clock and
- * count say. */
+/* step moves the generator to the next (time, count), which is past the last one whatever the clock
+ * and the count say. */
 static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
 {
     if (wall_ms > g->last_ms) {
@@ -28,8 +29,8 @@ static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
     }
 }
 
-/* Layout: 48 bits time, 4 version, 12 count, 2 variant, 12 count, 50 random.
- * sql/sqlite/0004_contract.sql has the same. */
+/* uuid7_next lays out 48 bits of time, 4 of version, 12 of count, 2 of variant, 12 of count and 50
+ * random ones. sql/sqlite/0004_contract.sql has the same layout. */
 void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
                 char out[UUID_TEXT + 1])
 {
@@ -52,11 +53,15 @@ void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
 
 bool uuid7_valid(struct str s)
 {
+    static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     if (s.n != UUID_TEXT)
         return false;
+
     for (size_t i = 0; i < s.n; i++) {
-        bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-        if (dash ? s.p[i] != '-' : !isxdigit((unsigned char)s.p[i]))
+        bool digit = isxdigit((unsigned char)s.p[i]);
+        bool dash = s.p[i] == '-';
+        bool fits = form[i] == '-' ? dash : digit;
+        if (!fits)
             return false;
     }
     return true;

@@ -1,6 +1,5 @@
-/* args.h: what the options and arguments of one call are set in. Strings are borrowed from the
- * arguments or the environment. Every command has a struct of its own; one that takes no options
- * but the common ones needs none. */
+/* args.h: the parsed options and arguments of one call. Strings are borrowed from the arguments or
+ * the environment. A command with options of its own has a struct of its own. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 
@@ -11,21 +10,21 @@
 #include "base/str.h"
 #include "event/event.h"
 
-#define ARGS_MAX 100 /* as many as any command takes */
+#define ARGS_MAX 100 /* positional arguments of any command */
 #define COLUMNS_MAX 8
 #define GRANTED_MAX 64
 
 struct adopt_args {
-    const char *shape, *existing, *mark, *consumer; /* NULL: not given */
-    const char *columns[COLUMNS_MAX];               /* FIELD=COLUMN each */
+    const char *shape, *existing, *mark, *consumer; /* NULL if not given */
+    const char *columns[COLUMNS_MAX];               /* each FIELD=COLUMN */
     size_t n_columns;
     bool drop_mark, undo;
 };
 
-/* Of `config check`. */
+/* For `config check`. */
 struct check_args {
     bool connect;
-    bool overflow; /* no option: a problem could not be kept */
+    bool overflow; /* not an option: there was no memory to keep a problem */
 };
 
 struct consume_args {
@@ -35,8 +34,8 @@ struct consume_args {
 };
 
 struct consumers_args {
-    const char *events, *where, *order, *lanes; /* NULL: as they are */
-    int64_t generation;                         /* 0: not given */
+    const char *events, *where, *order, *lanes; /* NULL: unchanged */
+    int64_t generation;                         /* 0 if not given */
     bool force;
 };
 
@@ -50,15 +49,15 @@ struct doctor_args {
     int64_t patience_ms;
 };
 
-/* A key, split. */
+/* A key, split at its slash. */
 struct key_arg {
     struct str aggregate_type, aggregate_id;
 };
 
 struct emit_args {
     struct key_arg key;
-    const char *payload, *idempotency_key, *tenant; /* NULL: not given */
-    const char *headers[EVENT_HEADERS_COUNT];       /* K=V each */
+    const char *payload, *idempotency_key, *tenant; /* NULL if not given */
+    const char *headers[EVENT_HEADERS_COUNT];       /* each K=V */
     size_t n_headers;
     int64_t version, delay_ms;
     bool has_version, ndjson, atomic;
@@ -73,9 +72,9 @@ struct events_args {
     bool newest;
 };
 
-/* Of `migrate gen`. */
+/* For `migrate gen`. */
 struct gen_args {
-    int tool; /* index of gen_tools */
+    int tool; /* index into gen_tools */
     const char *service, *out_dir;
 };
 
@@ -93,7 +92,7 @@ struct hwm_args {
     const char *consumer;
 };
 
-/* Of `init` and `migrate up`. */
+/* For `init` and `migrate up`. */
 struct init_args {
     bool replace;
     int64_t lock_ms;
@@ -109,11 +108,11 @@ struct status_args {
 };
 
 struct trim_args {
-    bool older_than; /* given */
+    bool older_than; /* whether it was given */
     int64_t older_than_ms;
 };
 
-/* A number that may be missing. */
+/* An optional number. */
 struct number_arg {
     bool given;
     int64_t value;
@@ -121,20 +120,20 @@ struct number_arg {
 
 struct webhook_args {
     const char *secret_file, *secret_env, *id, *signature, *address;
-    int64_t timestamp, count; /* 0: not given */
+    int64_t timestamp, count; /* 0 if not given */
     int64_t port, status, delay_ms, request_ms, body_max;
     struct number_arg retry_after;
     bool any_time, quiet, asymmetric;
 };
 
-/* (1) Of the structs in the union only that of the command in use means anything. */
+/* (1) Of the union, only the struct of the command being run is valid. */
 struct args {
     bool help, json;
-    bool yes;           /* don't ask */
+    bool yes;           /* do not ask for confirmation */
     bool dry_run;       /* only say what would be done */
     const char *config; /* -c */
 
-    const char *pos[ARGS_MAX]; /* what is not an option, behind command and subcommand */
+    const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */
     int n_pos;
 
     union {

@@ -1,3 +1,4 @@
+/* cmd_adopt.c: outbox adopt, which turns the rows of an application's own table into events. */
 #include <string.h>
 
 #include "base/text.h"
@@ -6,6 +7,7 @@
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
+/* set_column keeps FIELD=COLUMN as it is; the store knows the fields. */
 static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct adopt_args *a = field;
@@ -13,34 +15,33 @@ static int set_column(void *field, const char *value, const struct option_def *o
     const char *equals = strchr(value, '=');
     if (!equals || equals == value)
         return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", value);
+
     size_t n = (size_t)(equals - value) + 1;
-    for (size_t i = 0; i < a->n_columns; i++)
+    for (size_t i = 0; i < a->n_columns; i++) {
         if (strncmp(a->columns[i], value, n) == 0)
             return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
+    }
     if (a->n_columns == COLUMNS_MAX)
-        return err_set(err, ERR_CONFIG, "there are not so many to give");
+        return err_set(err, ERR_CONFIG, "at most %d columns can be given", COLUMNS_MAX);
     a->columns[a->n_columns++] = value;
     return 0;
 }
 
 static const struct option_def options[] = {
     {"shape", "NAME", NULL,
-     "layout of the table: processed_at, debezium, or auto to find out (the default)", option_word,
+     "layout of the table: processed_at, debezium, or auto to detect it (the default)", option_word,
      ARG(adopt.shape), .names = shapes},
     {"column", "FIELD=COLUMN", NULL,
      "which column holds a field, if its name is unusual; the fields are id, type, aggregate_type, "
-     "aggregate_id, payload, "
-     "created_at, processed_at and tenant; FIELD= if there is none; FIELD='TEXT' for a constant "
-     "type, aggregate_type or "
-     "tenant; may be repeated",
+     "aggregate_id, payload, created_at, processed_at and tenant; FIELD= if there is none; "
+     "FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
      set_column, ARG(adopt)},
     {"existing", "WHAT", NULL,
-     "rows that are not processed yet: copy them (the default), or skip them", option_word,
-     ARG(adopt.existing), .names = existing},
+     "what to do with rows that are not processed yet: copy them (the default) or skip them",
+     option_word, ARG(adopt.existing), .names = existing},
     {"mark", "COLUMN", NULL,
      "set this column (processed_at) once --consumer has received a row, so that the old system "
-     "leaves it alone; a "
-     "timestamp or a boolean",
+     "leaves it alone; a timestamp or a boolean",
      option_name, ARG(adopt.mark)},
     {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count",
      options_consumer_name, ARG(adopt.consumer)},
@@ -54,150 +55,190 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-static void say_mark(struct buf *b, const struct args *a)
-{
-    const char *next = a->dry_run ? "would be" : "are";
-    buf_addf(b, "%s: its rows %s marked in %s once consumer \"%s\" has had them\n", a->pos[0], next,
-             a->adopt.mark, a->adopt.consumer);
-}
+/* ---- the answer ---- */
 
-static void say_dry_run(struct buf *b, const struct args *args, const struct adopt_result *res)
+enum answer {
+    ADOPTED,
+    REMAPPED, /* it was adopted, and has other columns now */
+    UNCHANGED,
+    UNMARKED,
+    NOT_MARKED,
+    UNDONE,
+    NOT_ADOPTED,
+};
+
+/* answer_of says what became of the table, or with --dry-run would become of it. */
+static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
-    const struct adopt_args *a = &args->adopt;
-    const char *table = args->pos[0];
-    long long n = (long long)res->copied;
-    if (a->undo && res->changed)
-        buf_addf(b, "%s: would be adopted no longer; its events stay\n", table);
-    else if (a->undo)
-        buf_addf(b, "%s: is not adopted; nothing would be done\n", table);
+    static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
+    static const enum answer unmarked[2] = {NOT_MARKED, UNMARKED};
     if (a->undo)
-        return;
-    if (a->drop_mark) {
-        buf_addf(b, "%s: %s\n", table,
-                 res->changed ? "its rows would be marked no longer" : "its rows are not marked");
-        return;
-    }
+        return undone[res->changed];
+    if (a->drop_mark)
+        return unmarked[res->changed];
     if (!res->changed)
-        buf_addf(b, "%s: is adopted, with these columns; nothing would be done\n", table);
-    else if (res->other_columns)
-        buf_addf(b, "%s: is adopted; its next rows would be read with these columns\n", table);
-    else if (n == 1)
-        buf_addf(b, "%s: would be adopted, and 1 row that is not processed made an event\n", table);
-    else
-        buf_addf(b, "%s: would be adopted, and %lld rows that are not processed made events\n",
-                 table, n);
-    if (a->mark && res->changed)
-        say_mark(b, args);
-    buf_addf(b, "columns: %s\n", res->mapping);
+        return UNCHANGED;
+    if (res->other_columns)
+        return REMAPPED;
+    return ADOPTED;
 }
 
-static void say(struct buf *b, const struct args *args, const struct adopt_result *res)
+/* add_adopted says how many rows that nobody had processed became events. */
+static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
+{
+    char n[OUTPUT_COUNT];
+    const char *events = rows == 1 ? "an event" : "events";
+    output_count(rows, "unprocessed row", n);
+    if (dry_run)
+        buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
+    else
+        buf_addf(b, "adopted; %s became %s\n", n, events);
+}
+
+static void add_mark(struct buf *b, const struct args *args)
+{
+    buf_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n", args->pos[0],
+             args->dry_run ? "would be" : "are", args->adopt.mark, args->adopt.consumer);
+}
+
+/* add_text says what was done in one line, or two with --mark. A dry run also shows which
+ * columns would be read. */
+static void add_text(struct buf *b, const struct args *args, const struct adopt_result *res)
+{
+    static const char *const said[][2] = {
+        [REMAPPED] = {"already adopted; new rows are read with these columns, its events stay",
+                      "already adopted; new rows would be read with these columns"},
+        [UNCHANGED] = {"already adopted; nothing to do",
+                       "already adopted, with these columns; nothing would be done"},
+        [UNMARKED] = {"rows are no longer marked", "rows would no longer be marked"},
+        [NOT_MARKED] = {"rows were not marked; nothing to do",
+                        "rows are not marked; nothing would be done"},
+        [UNDONE] = {"no longer adopted; its events stay",
+                    "would no longer be adopted; its events stay"},
+        [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
+    };
+    const struct adopt_args *a = &args->adopt;
+    enum answer answer = answer_of(a, res);
+
+    buf_addf(b, "%s: ", args->pos[0]);
+    if (answer == ADOPTED)
+        add_adopted(b, res->copied, args->dry_run);
+    else
+        buf_addf(b, "%s\n", said[answer][args->dry_run]);
+
+    bool describes = !a->undo && !a->drop_mark;
+    if (a->mark && res->changed)
+        add_mark(b, args);
+    if (args->dry_run && describes)
+        buf_addf(b, "columns: %s\n", res->mapping);
+}
+
+/* add_json says the same as JSON. Members that do not apply are left out. */
+static void add_json(struct buf *b, const struct args *args, const struct adopt_result *res)
 {
     const struct adopt_args *a = &args->adopt;
-    const char *table = args->pos[0];
-    long long n = (long long)res->copied;
+    buf_addc(b, '{');
+    output_string(b, "table", args->pos[0]);
+    output_bool(b, "adopted", !a->undo);
+    output_bool(b, "changed", res->changed);
+    output_number(b, "copied", res->copied);
+    if (a->mark) {
+        output_string(b, "mark", a->mark);
+        output_string(b, "consumer", a->consumer);
+    }
     if (args->dry_run)
-        say_dry_run(b, args, res);
-    else if (a->drop_mark)
-        buf_addf(b, "%s: %s\n", table,
-                 res->changed ? "its rows are marked no longer"
-                              : "its rows were not marked; nothing to do");
-    else if (a->undo && res->changed)
-        buf_addf(b, "%s: no longer adopted; its events stay\n", table);
-    else if (a->undo)
-        buf_addf(b, "%s: was not adopted; nothing to do\n", table);
-    else if (res->other_columns)
-        buf_addf(
-            b,
-            "%s: was adopted before; its next rows are read with these columns, its events stay\n",
-            table);
-    else if (res->changed && n == 1)
-        buf_addf(b, "%s: adopted; 1 row that was not processed became an event\n", table);
-    else if (res->changed)
-        buf_addf(b, "%s: adopted; %lld rows that were not processed became events\n", table, n);
-    else
-        buf_addf(b, "%s: was adopted before; nothing to do\n", table);
-    if (a->mark && res->changed)
-        say_mark(b, args);
+        output_bool(b, "dry_run", true);
+    if (args->dry_run && !a->undo) {
+        output_member(b, "columns");
+        buf_adds(b, res->mapping);
+    }
+    buf_adds(b, "}\n");
 }
 
 static int report(const struct cli *cli, const struct adopt_result *res, struct error *err)
 {
-    const struct args *args = &cli->args;
-    const struct adopt_args *a = &args->adopt;
     struct buf b;
     buf_init(&b, 8192);
-    if (args->json) {
-        buf_addc(&b, '{');
-        output_string(&b, "table", args->pos[0]);
-        output_bool(&b, "adopted", !a->undo);
-        output_bool(&b, "changed", res->changed);
-        output_number(&b, "copied", res->copied);
-        if (a->mark)
-            output_string(&b, "mark", a->mark);
-        if (a->mark)
-            output_string(&b, "consumer", a->consumer);
-        if (args->dry_run) {
-            output_bool(&b, "dry_run", true);
-        }
-        if (args->dry_run && !a->undo) {
-            output_member(&b, "columns");
-            buf_adds(&b, res->mapping);
-        }
-        buf_adds(&b, "}\n");
-    } else
-        say(&b, args, res);
+    if (cli->args.json)
+        add_json(&b, &cli->args, res);
+    else
+        add_text(&b, &cli->args, res);
+
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
+/* ---- the command ---- */
+
+/* check refuses options that contradict each other. */
 static int check(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
     bool marks = a->mark || a->drop_mark;
-    if (a->undo && (describes || marks))
-        return options_usage(
-            err, "--undo takes no --shape, --column, --existing, --mark or --drop-mark");
-    if (a->drop_mark && (a->mark || a->existing))
-        return options_usage(err, "--drop-mark takes no --mark or --existing");
-    if (a->mark && !a->consumer)
-        return options_usage(
-            err, "--mark: whose delivery counts? Say --consumer NAME, the one that takes over");
-    if (a->consumer && !a->mark)
-        return options_usage(err, "--consumer is for --mark");
+    const struct {
+        bool broken;
+        const char *text;
+    } rules[] = {
+        {a->undo && (describes || marks),
+         "--undo takes no --shape, --column, --existing, --mark or --drop-mark"},
+        {a->drop_mark && (a->mark || a->existing), "--drop-mark takes no --mark or --existing"},
+        {a->mark && !a->consumer, "--mark needs --consumer NAME, whose deliveries count"},
+        {a->consumer && !a->mark, "--consumer needs --mark COLUMN"},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+        if (rules[i].broken)
+            return options_usage(err, "%s", rules[i].text);
+    }
     return 0;
+}
+
+/* adopt passes the arguments on to the store. */
+static int adopt(struct cli *cli, struct adopt_result *ret, struct error *err)
+{
+    const struct args *args = &cli->args;
+    const struct adopt_args *a = &args->adopt;
+    struct adopt_request req = {
+        .table = args->pos[0],
+        .shape = a->shape,
+        .existing = a->existing,
+        .columns = a->columns,
+        .n_columns = a->n_columns,
+        .mark = a->mark,
+        .consumer = a->consumer,
+        .drop_mark = a->drop_mark,
+        .undo = a->undo,
+        .dry_run = args->dry_run,
+    };
+    if (!req.shape)
+        req.shape = shapes[0];
+
+    struct store *st;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
+    int r;
+    if (st->ops->adopt)
+        r = st->ops->adopt(st, &req, ret, err);
+    else
+        r = err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
+    store_close(st);
+    return r;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
     const struct args *args = &cli->args;
-    const struct adopt_args *a = &args->adopt;
-    struct adopt_request req = {.table = args->pos[0],
-                                .shape = a->shape ? a->shape : shapes[0],
-                                .existing = a->existing,
-                                .columns = a->columns,
-                                .n_columns = a->n_columns,
-                                .mark = a->mark,
-                                .consumer = a->consumer,
-                                .drop_mark = a->drop_mark,
-                                .undo = a->undo,
-                                .dry_run = args->dry_run};
+    if (check(&args->adopt, err) != 0)
+        return -1;
+
+    bool ask = args->adopt.undo && !args->dry_run;
+    if (ask && confirm(cli, err, "stop turning rows of %.200s into events", args->pos[0]) != 0)
+        return -1;
+
     struct adopt_result res = {0};
-    struct store *st;
-    if (check(a, err) != 0)
+    if (adopt(cli, &res, err) != 0)
         return -1;
-    if (a->undo && !args->dry_run &&
-        confirm(cli, err, "stop making events of the rows of %.200s", args->pos[0]) != 0)
-        return -1;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-    int r = st->ops->adopt
-                ? st->ops->adopt(st, &req, &res, err)
-                : err_set(err, ERR_CONFIG, "adopting a table is for PostgreSQL; a %s: store cannot",
-                          st->ops->scheme);
-    store_close(st);
-    return r == 0 ? report(cli, &res, err) : -1;
+    return report(cli, &res, err);
 }
 
 const struct command cmd_adopt[] = {

@@ -1,3 +1,4 @@
+/* cmd_config.c: outbox config, which checks, shows and documents the settings of a relay. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ static const struct option_def check_options[] = {
 
 /* ---- check ---- */
 
+/* gather keeps a problem for the end, so that all of them are listed. */
 static void gather(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
@@ -22,186 +24,230 @@ static void gather(void *ctx, const struct problem *p)
         cli->args.check.overflow = true;
 }
 
-/* check_store: the URL, and with --connect the database. */
+/* try_store opens the store and closes it again. */
+static int try_store(struct cli *cli, struct error *err)
+{
+    struct store *st;
+    if (commands_store(cli, &st, err) != 0)
+        return -1;
+    store_close(st);
+    return 0;
+}
+
+/* parse_store checks the store's URL without connecting: generating its DDL parses all of it. */
+static int parse_store(const char *url, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, (size_t)16 << 20);
+    struct ddl_request req = {.url = url, .up = &b, .down = &b, .ret_schema = &b};
+    int r = store_kind(url)->ddl(&req, err);
+    buf_release(&b);
+    return r;
+}
+
+/* check_store finds out whether the store could be used: its URL, and with --connect the
+ * database behind it. */
 static void check_store(struct cli *cli)
 {
-    const struct given *g = config_get(&cli->config, NULL, option_find(config_options, "store"));
     struct error err = {0};
-    struct buf b;
     int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.check.connect) {
-        struct store *st;
-        r = commands_store(cli, &st, &err);
-        if (r == 0)
-            store_close(st);
-    } else if (r == 0) {
-        buf_init(&b, (size_t)16 << 20);
-        struct ddl_request req = {
-            .url = cli->settings.store, .up = &b, .down = &b, .ret_schema = &b};
-        r = store_kind(cli->settings.store)->ddl(&req, &err);
-        buf_release(&b);
-    }
-    struct problem p = {g ? g->where : NULL, err.text, false};
-    if (r != 0)
-        gather(cli, &p);
+    if (r == 0 && cli->args.check.connect)
+        r = try_store(cli, &err);
+    else if (r == 0)
+        r = parse_store(cli->settings.store, &err);
+    if (r == 0)
+        return;
+
+    const struct given *g = config_get(&cli->config, NULL, option_find(config_options, "store"));
+    struct problem p = {.text = err.text};
+    if (g)
+        p.where = g->where;
+    gather(cli, &p);
 }
 
-static size_t print_problems(const struct config *c)
+/* count_errors counts the problems that would keep a relay from starting; warnings would not. */
+static size_t count_errors(const struct config *c)
 {
-    size_t wrong = 0;
-    struct buf b;
+    size_t errors = 0;
     for (size_t i = 0; i < c->n_problems; i++) {
-        const struct problem *p = &c->problem[i];
-        buf_init(&b, 8192);
-        buf_addf(&b, "%s%s%s%s", p->warning ? "warning: " : "", p->where ? p->where : "",
-                 p->where ? ": " : "", p->text);
-        output_error(buf_cstr(&b));
-        buf_release(&b);
-        if (!p->warning)
-            wrong++;
+        if (!c->problem[i].warning)
+            errors++;
     }
-    return wrong;
+    return errors;
 }
 
+/* print_problem writes a problem to stderr, with the place it comes from. */
+static void print_problem(const struct problem *p)
+{
+    struct buf b;
+    buf_init(&b, 8192);
+    if (p->warning)
+        buf_adds(&b, "warning: ");
+    if (p->where)
+        buf_addf(&b, "%s: ", p->where);
+    buf_adds(&b, p->text);
+    output_error(buf_cstr(&b));
+    buf_release(&b);
+}
+
+/* list_json adds an array of the warnings, or of the problems that are none. */
 static void list_json(struct buf *b, const char *name, const struct config *c, bool warnings)
 {
-    bool any = false;
+    const char *start = "\n{";
     output_member(b, name);
     buf_addc(b, '[');
     for (size_t i = 0; i < c->n_problems; i++) {
         if (c->problem[i].warning != warnings)
             continue;
-        buf_adds(b, any ? ",\n{" : "\n{");
+        buf_adds(b, start);
         output_string(b, "where", c->problem[i].where);
         output_string(b, "text", c->problem[i].text);
         buf_addc(b, '}');
-        any = true;
+        start = ",\n{";
     }
     buf_addc(b, ']');
 }
 
-static int print_json(const struct cli *cli, size_t consumers, size_t *ret_wrong, struct error *err)
+static int print_check_json(const struct cli *cli, size_t consumers, struct error *err)
 {
-    struct buf b;
     const struct config *c = &cli->config;
-    for (size_t i = 0; i < c->n_problems; i++)
-        *ret_wrong += c->problem[i].warning ? 0 : 1;
+    struct buf b;
     buf_init(&b, OUTPUT_MAX);
     buf_addc(&b, '{');
-    output_bool(&b, "ok", *ret_wrong == 0);
+    output_bool(&b, "ok", count_errors(c) == 0);
     output_string(&b, "file", c->path);
     output_bool(&b, "connected", cli->args.check.connect);
     output_number(&b, "consumers", (int64_t)consumers);
     list_json(&b, "problems", c, false);
     list_json(&b, "warnings", c, true);
     buf_adds(&b, "}\n");
+
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
+/* print_check_text writes problems to stderr; only a config without errors is worth a line on
+ * stdout. */
+static void print_check_text(const struct cli *cli, size_t consumers)
+{
+    const struct config *c = &cli->config;
+    for (size_t i = 0; i < c->n_problems; i++)
+        print_problem(&c->problem[i]);
+    if (count_errors(c) > 0)
+        return;
+
+    char n[OUTPUT_COUNT];
+    printf("%s: ok, %s", c->path ? c->path : "no config file",
+           output_count((int64_t)consumers, "consumer", n));
+    puts(cli->args.check.connect ? ", all reachable" : "");
+}
+
+/* check reads the settings as a relay would, but does not stop at the first problem. */
 static int check(struct cli *cli, struct error *err)
 {
-    size_t n, wrong = 0;
+    size_t consumers;
     check_store(cli);
     config_check(&cli->config, cli->args.check.connect, gather, cli);
-    config_consumers(&cli->config, &n);
+    config_consumers(&cli->config, &consumers);
     if (cli->args.check.overflow)
         return err_nomem(err);
-    if (cli->args.json) {
-        if (print_json(cli, n, &wrong, err) != 0)
-            return -1;
-    } else {
-        wrong = print_problems(&cli->config);
-    }
-    if (wrong > 0) {
-        err->code = CLI_WRONG;
-        return -1;
-    }
+
     if (!cli->args.json)
-        printf("%s: ok, %zu consumer%s%s\n", cli->config.path ? cli->config.path : "no config file",
-               n, n == 1 ? "" : "s", cli->args.check.connect ? ", all answer" : "");
-    return 0;
+        print_check_text(cli, consumers);
+    else if (print_check_json(cli, consumers, err) != 0)
+        return -1;
+
+    if (count_errors(&cli->config) == 0)
+        return 0;
+    err->code = CLI_WRONG;
+    return -1;
 }
 
 /* ---- show ---- */
 
-/* (1) tb == NULL: JSON into b. */
+/* A list of settings on its way out. (1) tb == NULL: it is JSON, gathered in b. */
 struct shown {
     const struct cli *cli;
     struct libscols_table *tb;
     struct buf b;
-    size_t n;
+    size_t n; /* shown so far */
 };
 
-/* What counts for an option, and where it comes from. */
-struct counted {
+/* The value in effect for an option, and where it comes from. */
+struct effective {
     const char *value;  /* NULL: it has none */
     const char *origin; /* default, file, environment, flag, preset */
-    const char *where;  /* of a preset: where that is named; NULL: it is a default */
+    const char *where;  /* of a preset: where the preset is chosen; NULL: it is a default */
 };
 
-static struct counted count(const struct config *c, const char *consumer,
-                            const struct option_def *o)
+/* effective_of resolves an option: what was given, else the consumer's preset, else the default. */
+static struct effective effective_of(const struct config *c, const char *consumer,
+                                     const struct option_def *o)
 {
     static const char *const origins[] = {"default", "file", "environment", "flag"};
     const struct given *g = config_get(c, consumer, o);
     if (g)
-        return (struct counted){g->value, origins[g->origin], g->where};
+        return (struct effective){g->value, origins[g->origin], g->where};
 
     const struct given *preset = config_get(c, consumer, option_find(consumer_options, "preset"));
     const char *value = NULL;
     if (preset)
         value = consumer_preset(preset->value, o->name);
     if (value)
-        return (struct counted){value, "preset", preset->where};
-    return (struct counted){o->def, "default", NULL};
+        return (struct effective){value, "preset", preset->where};
+    return (struct effective){o->def, "default", NULL};
 }
 
-static int show_json(struct shown *s, const char *section, const struct option_def *o,
-                     const struct counted *c)
+static void show_json(struct shown *s, const char *section, const struct option_def *o,
+                      const struct effective *e)
 {
     buf_adds(&s->b, s->n++ ? ",\n{" : "\n{");
     output_string(&s->b, "section", section);
     output_string(&s->b, "name", o->name);
-    output_string(&s->b, "value", c->value);
-    output_string(&s->b, "origin", c->origin);
-    output_string(&s->b, "where", c->where);
+    output_string(&s->b, "value", e->value);
+    output_string(&s->b, "origin", e->origin);
+    output_string(&s->b, "where", e->where);
     buf_addc(&s->b, '}');
-    return 0;
 }
 
+/* show_cells adds a row. FROM says where the value was given, or where the preset was chosen
+ * that it belongs to. */
 static int show_cells(struct shown *s, const char *section, const struct option_def *o,
-                      const struct counted *c, struct error *err)
+                      const struct effective *e, struct error *err)
 {
-    char from[600];
-    bool preset = strcmp(c->origin, "preset") == 0;
-    snprintf(from, sizeof(from), "%s%s", preset ? "preset at " : "",
-             c->where ? c->where : "default");
-    const char *cells[] = {section, o->name, c->value ? c->value : "-", from};
+    char from[600] = "default";
+    bool preset = strcmp(e->origin, "preset") == 0;
+    if (preset)
+        snprintf(from, sizeof(from), "preset at %s", e->where);
+    else if (e->where)
+        snprintf(from, sizeof(from), "%s", e->where);
+    const char *cells[] = {section, o->name, e->value ? e->value : "-", from};
     return output_row(s->tb, cells, err);
 }
 
+/* show_one shows an option of a consumer (NULL: of [outbox]), without its secrets. */
 static int show_one(struct shown *s, const char *consumer, const struct option_def *o,
                     struct error *err)
 {
-    struct counted c = count(&s->cli->config, consumer, o);
+    struct effective e = effective_of(&s->cli->config, consumer, o);
     char section[STORE_NAME_MAX + 16] = "outbox";
     struct buf masked;
-    int r;
     buf_init(&masked, (size_t)1 << 20);
     if (consumer)
         snprintf(section, sizeof(section), "consumer %s", consumer);
-    if (c.value)
-        config_mask(&masked, c.value);
-    if (c.value)
-        c.value = buf_cstr(&masked);
+    if (e.value) {
+        config_mask(&masked, e.value);
+        e.value = buf_cstr(&masked);
+    }
+
+    int r = 0;
     if (masked.failed)
         r = err_nomem(err);
     else if (s->tb)
-        r = show_cells(s, section, o, &c, err);
+        r = show_cells(s, section, o, &e, err);
     else
-        r = show_json(s, section, o, &c);
+        show_json(s, section, o, &e);
     buf_release(&masked);
     return r;
 }
@@ -216,8 +262,7 @@ static int show_table(struct shown *s, const char *consumer, const struct option
     return 0;
 }
 
-/* show_all shows what counts: [outbox], what consumers get if they don't say otherwise, and each
- * consumer. */
+/* show_all shows the settings of [outbox], what consumers inherit from there, and each consumer. */
 static int show_all(struct shown *s, struct error *err)
 {
     size_t n;
@@ -233,29 +278,39 @@ static int show_all(struct shown *s, struct error *err)
     return 0;
 }
 
-static int show(struct cli *cli, struct error *err)
+static int show_as_table(struct shown *s, struct error *err)
 {
     static const struct output_column columns[] = {
         {"SECTION", false, false}, {"NAME", false, false}, {"VALUE", false, false},
         {"FROM", false, false},    {NULL, false, false},
     };
-    struct shown s = {.cli = cli};
-    buf_init(&s.b, (size_t)16 << 20);
-    if (cli->args.json)
-        buf_addc(&s.b, '[');
-    int r = cli->args.json ? 0
-                           : output_table(columns, true, output_color(&cli->settings), &s.tb, err);
-    if (r == 0)
-        r = show_all(&s, err);
-    if (cli->args.json)
-        buf_adds(&s.b, "\n]\n");
-    if (r == 0) {
-        r = s.tb ? output_print(s.tb, err) : output_flush(&s.b, err);
-    } else {
-        output_discard(s.tb);
+    if (output_table(columns, true, output_color(&s->cli->settings), &s->tb, err) != 0)
+        return -1;
+    if (show_all(s, err) != 0) {
+        output_discard(s->tb);
+        return -1;
     }
-    buf_release(&s.b);
+    return output_print(s->tb, err);
+}
+
+static int show_as_json(struct shown *s, struct error *err)
+{
+    buf_init(&s->b, (size_t)16 << 20);
+    buf_addc(&s->b, '[');
+    int r = show_all(s, err);
+    buf_adds(&s->b, "\n]\n");
+    if (r == 0)
+        r = output_flush(&s->b, err);
+    buf_release(&s->b);
     return r;
+}
+
+static int show(struct cli *cli, struct error *err)
+{
+    struct shown s = {.cli = cli};
+    if (cli->args.json)
+        return show_as_json(&s, err);
+    return show_as_table(&s, err);
 }
 
 /* ---- sample ---- */
@@ -269,10 +324,6 @@ static const struct {
     {"listen-token-file", "/etc/outbox/listen.token"},
     {"listen-token-env", "LISTEN_TOKEN"},
     {"listen-hosts", "relay.internal, 10.0.0.7"},
-    {"sink", "exec:./notify"},
-    {"events", "order.*, invoice.paid"},
-    {"where", "authorType = \"user\""},
-    {"store", "sqlite:shop.db"},
     {"sink", "exec:./notify"},
     {"events", "order.*, invoice.paid"},
     {"where", "authorType = \"user\""},
@@ -292,9 +343,12 @@ static const char *example_of(const struct option_def *o)
         if (strcmp(examples[i].name, o->name) == 0)
             return examples[i].value;
     }
-    return o->def ? o->def : "";
+    if (o->def)
+        return o->def;
+    return "";
 }
 
+/* sample_table prints every option commented out, below its help. */
 static void sample_table(const struct option_def *table)
 {
     for (const struct option_def *o = table; o->name; o++) {
@@ -309,16 +363,16 @@ static int sample(struct cli *cli, struct error *err)
 {
     (void)cli;
     (void)err;
-    puts("# Settings of outbox, for outbox -c FILE. Lines that start with # are comments: take the "
-         "# away to set\n"
-         "# something. Every setting is also an option (--lease 2s) and an environment variable "
-         "(OUTBOX_LEASE=2s);\n"
-         "# options come before the environment, and that before this file.\n"
+    puts("# Settings of outbox, read with outbox -c FILE. Lines that start with # are comments:\n"
+         "# remove the # to set something. Every setting is also an option (--lease 2s) and an\n"
+         "# environment variable (OUTBOX_LEASE=2s). Options override the environment, which\n"
+         "# overrides this file.\n"
          "\n[outbox]");
     sample_table(config_options);
-    puts("\n# A section for each consumer to run. Its settings may stand in [outbox], too, and are "
-         "then for all.\n"
-         "#[consumer example]");
+    puts(
+        "\n# One section for each consumer to run. Its settings may also stand in [outbox], where\n"
+        "# they apply to all consumers.\n"
+        "#[consumer example]");
     sample_table(consumer_options);
     return 0;
 }

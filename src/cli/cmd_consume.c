@@ -1,3 +1,5 @@
+/* cmd_consume.c: outbox consume, which reads a Redis stream and runs a command for each event. With
+ * a store it remembers what was handled, so that an event that comes again is not handled again. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,17 +12,20 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
-#include "engine/consume.h"
+#include "engine/stream_reader.h"
 #include "sink/exec_env.h"
 #include "sink/exec_start.h"
 #include "sink/sink.h"
 
-/* What a signal handler can reach. */
+#define POLL_MAX_MS 60000
+
+/* What the signal handler can reach. */
 static struct {
     int wake;
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
+/* set_exec_env refuses a list that the command could not be started with. */
 static int set_exec_env(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -29,13 +34,16 @@ static int set_exec_env(void *field, const char *value, const struct option_def 
     return option_text(field, value, o, err);
 }
 
+/* set_start stores a stream id; Redis writes the beginning as 0 and the end as $. */
 static int set_start(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (strcmp(value, "beginning") == 0)
-        value = "0";
-    else if (strcmp(value, "end") == 0)
-        value = "$";
-    else if (value[strspn(value, "0123456789-")] || !*value)
+        return option_text(field, "0", o, err);
+    if (strcmp(value, "end") == 0)
+        return option_text(field, "$", o, err);
+
+    bool is_id = *value && value[strspn(value, "0123456789-")] == '\0';
+    if (!is_id)
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not beginning, end or an id such as 1748100000000-0", value);
     return option_text(field, value, o, err);
@@ -46,8 +54,8 @@ static const struct option_def options[] = {
      "consumer group, created if missing; handled events are remembered under its name",
      option_text, ARG(consume.group), .letter = 'g'},
     {"exec", "COMMAND", NULL,
-     "shell command to run per event: the event on stdin, exit status 0 means handled", option_text,
-     ARG(consume.exec)},
+     "shell command to run for each event: the event is on stdin, exit status 0 means handled",
+     option_text, ARG(consume.exec)},
     {"exec-env", "NAME,...", NULL,
      "environment variables to pass to the command, besides PATH, HOME, LANG and the like",
      set_exec_env, ARG(consume.exec_env)},
@@ -57,8 +65,8 @@ static const struct option_def options[] = {
     {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start,
      ARG(consume.start)},
     {"snapshot", "COMMAND", NULL,
-     "run this before creating the group, to copy existing data; OUTBOX_STREAM and OUTBOX_HWM say "
-     "where the stream goes on",
+     "run this before creating the group, to copy existing data; OUTBOX_STREAM and OUTBOX_HWM tell "
+     "it where the stream continues",
      option_text, ARG(consume.snapshot)},
     {"claim-after", "DURATION", "1m",
      "take over entries that another member has not finished for this long", option_span,
@@ -67,12 +75,13 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-static void write_log(void *cli, enum log_level level, const char *group, const char *text)
+static void write_log(void *ctx, enum log_level level, const char *group, const char *text)
 {
-    logger_line((enum log_format)((const struct cli *)cli)->settings.log_format, (int)level, group,
-                text, 0);
+    const struct cli *cli = ctx;
+    logger_line((enum log_format)cli->settings.log_format, (int)level, group, text, 0);
 }
 
+/* on_signal asks the reader to stop; a second signal ends the process at once. */
 static void on_signal(int number)
 {
     uint64_t one = 1;
@@ -85,32 +94,39 @@ static void on_signal(int number)
     errno = saved;
 }
 
+/* catch_signals makes SIGTERM and SIGINT wake the reader through an eventfd, so that it ends
+ * between two events. */
 static int catch_signals(struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART},
                      ignore = {.sa_handler = SIG_IGN};
     stopping.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (stopping.wake < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not make an eventfd");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is an error like any other */
+    /* A file over the size limit is an error like any other, not a reason to die. */
+    sigaction(SIGXFSZ, &ignore, NULL);
+    /* A parent may have left SIGCHLD ignored, and exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
     return 0;
 }
 
-/* One event goes through the exec sink at a time. */
+/* One event at a time goes through the exec sink. (1) status and text are valid once ended is
+ * true. */
 struct reader {
     const struct consume_args *args;
     const char *url;
     struct store *st; /* NULL: nothing is remembered */
     struct sink *sk;
+    struct buf sink_url; /* the sink borrows it until it is closed */
     bool ended;
     enum sink_status status;
     char text[400];
 };
 
+/* done is called by the sink once the command has ended. */
 static void done(void *ctx, struct delivery *d, const struct sink_result *res)
 {
     struct reader *r = ctx;
@@ -120,24 +136,39 @@ static void done(void *ctx, struct delivery *d, const struct sink_result *res)
     snprintf(r->text, sizeof r->text, "%s", res->text ? res->text : "");
 }
 
+static int until_deadline(int64_t deadline_ns)
+{
+    if (deadline_ns == CLOCK_NEVER)
+        return POLL_MAX_MS;
+    int64_t now = clock_mono(&clock_system);
+    if (deadline_ns <= now)
+        return 0;
+    int64_t ms = (deadline_ns - now) / MS_NS + 1;
+    return ms < POLL_MAX_MS ? (int)ms : POLL_MAX_MS;
+}
+
+/* run_command runs the command for an event and waits until it has ended. */
 static int run_command(struct reader *r, const struct event *ev, struct error *err)
 {
     struct delivery d = {ev, 1}, *list[] = {&d};
     struct pollfd fds[8];
+
     r->ended = false;
     while (!r->ended && r->sk->ops->submit(r->sk, list, 1) == 0)
         r->sk->ops->drive(r->sk);
     while (!r->ended) {
         size_t n = r->sk->ops->fds(r->sk, fds, sizeof fds / sizeof *fds);
-        int64_t at = r->sk->ops->deadline(r->sk), now = clock_mono(&clock_system);
-        int64_t ms = at == CLOCK_NEVER ? 60000 : at > now ? (at - now) / MS_NS + 1 : 0;
-        poll(fds, (nfds_t)n, ms > 60000 ? 60000 : (int)ms);
+        poll(fds, (nfds_t)n, until_deadline(r->sk->ops->deadline(r->sk)));
         r->sk->ops->drive(r->sk);
     }
-    return r->status == SINK_DELIVERED ? 0 : err_set(err, ERR_UNAVAILABLE, "%s", r->text);
+
+    if (r->status != SINK_DELIVERED)
+        return err_set(err, ERR_UNAVAILABLE, "%s", r->text);
+    return 0;
 }
 
-/* remember records the event as handled, or with `look` only sees whether it is. */
+/* remember records the event as handled; with `look` it only asks, and rolls back. *ret_first says
+ * whether the event was new; without a store every event is. */
 static int remember(struct reader *r, const struct event *ev, bool look, bool *ret_first,
                     struct error *err)
 {
@@ -154,8 +185,8 @@ static int remember(struct reader *r, const struct event *ev, bool look, bool *r
     return rc;
 }
 
-/* handle: no transaction is open while the command runs, since it may want to write to the same
- * database. */
+/* handle runs the command unless the event has been handled before. No transaction is open while
+ * the command runs, because the command may write to the same database. */
 static int handle(void *ctx, const struct event *ev, struct error *err)
 {
     struct reader *r = ctx;
@@ -169,60 +200,69 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
     return remember(r, ev, false, &first, err);
 }
 
-/* run_snapshot runs the command with two facts in its environment; *ret_status is as waitpid has
- * it. */
-static int run_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
-                        int *ret_status, struct error *err)
+/* start_snapshot starts the command with two facts in its environment: the stream and where it
+ * continues. */
+static int start_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
+                          pid_t *ret_pid, struct error *err)
 {
     struct exec_env *env;
-    pid_t pid;
     if (exec_env_new(a->exec_env, &env, err) != 0)
         return -1;
+
     int r = exec_env_text(env, "OUTBOX_STREAM", str_of(stream), err);
     if (r == 0)
         r = exec_env_text(env, "OUTBOX_HWM", str_of(hwm), err);
     if (r == 0) {
         struct exec_start s = {
             .command = a->snapshot, .env = exec_env_list(env), .in = -1, .err = -1};
-        int e = exec_start(&s, &pid);
+        int e = exec_start(&s, ret_pid);
         if (e)
             r = err_errno(err, ERR_UNAVAILABLE, e, "could not start the snapshot");
     }
     exec_env_free(env);
-    if (r != 0)
-        return -1;
-    while (waitpid(pid, ret_status, 0) < 0)
-        if (errno != EINTR)
-            return err_errno(err, ERR_UNAVAILABLE, errno, "could not wait for the snapshot");
-    return 0;
+    return r;
 }
 
+/* take_snapshot runs the snapshot and waits for it. If it fails, no group is created, and the
+ * next start tries again. */
 static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
     const struct reader *r = ctx;
+    pid_t pid;
     int status;
-    if (run_snapshot(r->args, stream, hwm, &status, err) != 0)
+    if (start_snapshot(r->args, stream, hwm, &pid, err) != 0)
         return -1;
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno != EINTR)
+            return err_errno(err, ERR_UNAVAILABLE, errno, "could not wait for the snapshot");
+    }
+
     if (status == 0)
         return 0;
     return err_set(err, ERR_UNAVAILABLE, "the snapshot of stream %.100s failed: exit status %d",
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
+/* check asks for the options that consume cannot do without. */
 static int check(const struct consume_args *args, struct error *err)
 {
     if (!args->group)
-        return options_usage(err, "which consumer group? say --group NAME");
+        return options_usage(err, "consume needs --group NAME, the consumer group");
     if (!args->exec)
-        return options_usage(err, "what to do with an event? say --exec COMMAND");
+        return options_usage(err, "consume needs --exec COMMAND, to run for each event");
     if (strlen(args->group) > STORE_NAME_MAX)
-        return options_usage(err, "the name of the group is too long");
+        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
     return 0;
 }
 
-static int open_sink(struct reader *r, const char *url, struct error *err)
+/* open_sink opens the sink that a relay would use for exec:COMMAND. */
+static int open_sink(struct reader *r, struct error *err)
 {
+    const char *url = r->sink_url.p;
     const struct sink_ops *ops;
+    if (sink_find(url, &ops, err) != 0)
+        return -1;
+
     struct sink_config cfg = {.url = url,
                               .consumer = r->args->group,
                               .timeout_ms = 30000,
@@ -231,14 +271,16 @@ static int open_sink(struct reader *r, const char *url, struct error *err)
                               .clock = &clock_system,
                               .done = done,
                               .done_ctx = r};
-    return sink_find(url, &ops, err) == 0 ? ops->open(&cfg, &r->sk, err) : -1;
+    return ops->open(&cfg, &r->sk, err);
 }
 
+/* consume reads the stream until told to stop, or with --drain until nothing is left, and logs
+ * how it went. */
 static int consume(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
     struct log log = {.write = write_log, .ctx = cli, .least = cli->settings.log_level};
-    struct consume_config cfg = {
+    struct stream_reader_config cfg = {
         .url = r->url,
         .group = a->group,
         .name = a->name,
@@ -248,15 +290,18 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
         .wake = stopping.wake,
         .log = &log,
         .handle = handle,
-        .snapshot = a->snapshot ? take_snapshot : NULL,
         .ctx = r,
     };
-    struct consume_stats stats;
+    if (a->snapshot)
+        cfg.snapshot = take_snapshot;
+
     if (!r->st)
         log_at(&log, LOG_WARN_, a->group,
-               "no store is given: an event that comes again is handled again");
+               "no store given: an event that is delivered twice is handled twice");
     log_at(&log, LOG_INFO_, a->group, "started");
-    int rc = consume_run(&cfg, &stats, err);
+
+    struct stream_reader_stats stats;
+    int rc = stream_reader_run(&cfg, &stats, err);
     log_at(&log, LOG_INFO_, a->group,
            "stopped: %lld handled, %lld failed attempts, %lld taken over, %lld skipped",
            (long long)stats.handled, (long long)stats.failed, (long long)stats.claimed,
@@ -264,34 +309,48 @@ static int consume(struct cli *cli, struct reader *r, struct error *err)
     return rc;
 }
 
+/* open_all opens the sink and, if one is given, the store. Whether or not it succeeds, the caller
+ * calls close_all. */
+static int open_all(struct cli *cli, struct reader *r, struct error *err)
+{
+    buf_init(&r->sink_url, (size_t)1 << 20);
+    buf_addf(&r->sink_url, "exec:%s", r->args->exec);
+    if (!buf_cstr(&r->sink_url))
+        return err_nomem(err);
+    if (open_sink(r, err) != 0)
+        return -1;
+    if (!cli->settings.store)
+        return 0;
+    return commands_store(cli, &r->st, err);
+}
+
+static void close_all(struct reader *r)
+{
+    store_close(r->st);
+    if (r->sk)
+        r->sk->ops->close(r->sk);
+    buf_release(&r->sink_url);
+}
+
 static int run(struct cli *cli, struct error *err)
 {
     struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
-    struct buf url;
     if (check(r.args, err) != 0)
         return -1;
-    buf_init(&url, (size_t)1 << 20);
-    buf_addf(&url, "exec:%s", r.args->exec);
-    int rc = buf_cstr(&url) ? 0 : err_nomem(err);
-    if (rc == 0)
-        rc = catch_signals(err);
-    if (rc == 0)
-        rc = open_sink(&r, url.p, err);
-    if (rc == 0 && cli->settings.store)
-        rc = commands_store(cli, &r.st, err);
+    if (catch_signals(err) != 0)
+        return -1;
+
+    int rc = open_all(cli, &r, err);
     if (rc == 0)
         rc = consume(cli, &r, err);
-    store_close(r.st);
-    if (r.sk)
-        r.sk->ops->close(r.sk);
-    buf_release(&url);
+    close_all(&r);
     return rc;
 }
 
 const struct command cmd_consume[] = {
     {.name = "consume",
      .args = "URL",
-     .help = "read a Redis stream and run a command for each event, once",
+     .help = "read a Redis stream and run a command once for each event",
      .options = options,
      .min = 1,
      .max = 1,

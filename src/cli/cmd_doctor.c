@@ -1,3 +1,5 @@
+/* cmd_doctor.c: outbox doctor, which looks for trouble that is the same in every store: clocks,
+ * consumers that are behind, retention. What only one kind of store can have, it asks the store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +8,9 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define CLOCK_MS 1000                        /* how far clocks may be apart */
-#define ABANDONED_MS (INT64_C(24) * 3600000) /* nobody has looked at it for as long */
+#define HOUR_MS INT64_C(3600000)
+#define CLOCK_MS 1000               /* how far clocks may differ */
+#define ABANDONED_MS (24 * HOUR_MS) /* a consumer nobody has run for this long */
 
 static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
@@ -17,7 +20,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* A look at one store. */
+/* One examination of one store. */
 struct visit {
     struct cli *cli;
     struct store *st;
@@ -29,79 +32,116 @@ struct visit {
     size_t n;
 };
 
-/* ---- what is the same in every store ---- */
+/* ---- clocks ---- */
+
+/* clock_offset returns how far the store's clock is ahead of ours; negative: behind. The store was
+ * asked between `before` and `after`, so any time in between is agreement. */
+static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after)
+{
+    int64_t now = v->info.now_ms;
+    if (now < before)
+        return -(before - now);
+    if (now > after)
+        return clock_since(now, after);
+    return 0;
+}
 
 static void clocks(struct visit *v, int64_t before, int64_t after)
 {
-    char text[OUTPUT_AGE];
-    int64_t apart = v->info.now_ms < before  ? before - v->info.now_ms
-                    : v->info.now_ms > after ? clock_since(v->info.now_ms, after)
-                                             : 0;
-    if (apart <= CLOCK_MS)
+    const char *where = "ahead of";
+    int64_t apart = clock_offset(v, before, after);
+    if (apart < 0) {
+        apart = -apart;
+        where = "behind";
+    }
+    if (apart <= CLOCK_MS) {
         report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
-    else
-        report_say(&v->report, FINDING_WARNING, "clock", "have both machines keep the time (NTP)",
-                   "the store's clock is %s %s this one: leases, delays and ages go by the store's",
-                   output_age(apart, text), v->info.now_ms > after ? "ahead of" : "behind");
+        return;
+    }
+    char text[OUTPUT_AGE];
+    report_say(&v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
+               "the store's clock is %s %s this one: leases, delays and ages follow the store's",
+               output_age(apart, text), where);
 }
 
-/* waiting gives how long the oldest event has waited for somebody to take it; -1: none does. */
+/* ---- consumers ---- */
+
+/* waiting returns how long the oldest event has waited for a worker; -1: none waits. */
 static int64_t waiting(const struct visit *v, const struct consumer_info *c)
 {
     int64_t since = c->oldest_at;
-    if (c->next_due && (!since || c->next_due < since))
+    bool retry_is_older = c->next_due && (!since || c->next_due < since);
+    if (retry_is_older)
         since = c->next_due;
-    return since && since < v->info.now_ms ? clock_since(v->info.now_ms, since) : -1;
+
+    bool waits = since && since < v->info.now_ms;
+    if (!waits)
+        return -1;
+    return clock_since(v->info.now_ms, since);
 }
 
-/* down: its sink is; that is the first thing to mend, whatever waits. */
+/* down reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
 static void down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     char since[CLOCK_RFC3339_SIZE], age[OUTPUT_AGE];
-    bool somebody = c->claims > 0;
+    const char *advice = "fix the sink: the relay resumes by itself", *caveat = "";
     output_time(c->report_at, since);
     output_age(clock_since(v->info.now_ms, c->report_at), age);
-    report_say(&v->report, FINDING_PROBLEM, "consumer",
-               somebody ? "mend the sink: its relay goes on by itself"
-                        : "start a relay that runs it: it asks the sink again",
-               "consumer \"%s\" is down since %s (%s): %.300s; %s%s", c->spec.name, since, age,
-               c->report, wait,
-               somebody ? "" : "; that is what its relay said last, and none has a claim now");
+    if (c->claims == 0) {
+        advice = "start a relay that runs it, to try the sink again";
+        caveat = "; this is its relay's last report, and no relay has a claim now";
+    }
+    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
+               "consumer \"%s\" has been down since %s (%s): %.300s; %s%s", c->spec.name, since,
+               age, c->report, wait, caveat);
 }
 
+/* late reports a consumer whose events have waited longer than they should. */
+static void late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
+{
+    char age[OUTPUT_AGE], advice[200];
+    const char *name = c->spec.name, *state = "stuck";
+    output_age(ms, age);
+    if (c->claims > 0) {
+        report_say(&v->report, FINDING_WARNING, "consumer",
+                   "check the relay's log; more concurrency or lanes may help",
+                   "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait,
+                   age, c->owner ? c->owner : "a worker");
+        return;
+    }
+
+    snprintf(advice, sizeof(advice), "start a relay that runs %s", name);
+    if (ms > ABANDONED_MS) {
+        state = "abandoned";
+        snprintf(advice, sizeof(advice),
+                 "start a relay that runs it, or `outbox consumers remove %s`", name);
+    }
+    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
+               "consumer \"%s\" is %s: %s, the oldest for %s, and nobody has a claim", name, state,
+               wait, age);
+}
+
+/* delivery reports whether a consumer gets its events. Only the first of its troubles is named:
+ * it explains the others. */
 static void delivery(struct visit *v, const struct consumer_info *c)
 {
-    char age[OUTPUT_AGE], advice[200], wait[OUTPUT_COUNT];
+    char wait[OUTPUT_COUNT];
     int64_t ms = waiting(v, c);
-    const char *name = c->spec.name;
-    output_age(ms, age);
     output_events_wait(c->behind + c->parked, c->behind_exact, wait);
     if (c->paused)
-        report_say(&v->report, FINDING_NOTE, "consumer", "go on with `outbox consumers resume`",
-                   "consumer \"%s\" is paused; %s", name, wait);
+        report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
+                   "consumer \"%s\" is paused; %s", c->spec.name, wait);
     else if (c->down)
         down(v, c, wait);
-    else if (ms <= v->patience_ms)
-        report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", name,
+    else if (ms > v->patience_ms)
+        late(v, c, ms, wait);
+    else
+        report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
                    output_consumer_state(c));
-    else if (c->claims > 0)
-        report_say(&v->report, FINDING_WARNING, "consumer",
-                   "see why in the relay's log; more concurrency or lanes may help",
-                   "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait,
-                   age, c->owner ? c->owner : "somebody");
-    else {
-        bool long_ago = ms > ABANDONED_MS;
-        snprintf(advice, sizeof(advice),
-                 long_ago ? "start a relay that runs it, or `outbox consumers remove %s`"
-                          : "start a relay that runs %s",
-                 name);
-        report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-                   "consumer \"%s\" is %s: %s, the oldest for %s, and nobody has a claim", name,
-                   long_ago ? "abandoned" : "stuck", wait, age);
-    }
 }
 
-static void trouble(struct visit *v, const struct consumer_info *c)
+/* failures reports what failed for good, and what failed last. */
+static void failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[OUTPUT_COUNT];
     if (c->dead > 0) {
@@ -117,73 +157,123 @@ static void trouble(struct visit *v, const struct consumer_info *c)
                    output_events_wait(c->parked, true, n), c->last_error);
 }
 
-/* retention: who keeps events that are old enough to go. */
+/* ---- retention ---- */
+
+/* overdue says whether the oldest event should have been deleted by now. A relay trims every hour,
+ * and counts from the time when the last consumer was done with an event. */
+static bool overdue(const struct visit *v, int64_t age_ms)
+{
+    const struct store_info *i = &v->info;
+    int64_t keep = v->cli->settings.retention_ms, limit = keep + 2 * HOUR_MS;
+    if (keep == 0) /* for ever */
+        return false;
+    if (age_ms <= limit)
+        return false;
+    bool just_delivered = i->passed_at >= 0 && clock_since(i->now_ms, i->passed_at) <= limit;
+    return !just_delivered;
+}
+
+/* slowest returns the consumer that needs the oldest events; NULL: there is no consumer. */
+static const struct consumer_info *slowest(const struct visit *v)
+{
+    const struct consumer_info *found = NULL;
+    for (size_t i = 0; i < v->n; i++) {
+        if (!found || v->list[i].floor < found->floor)
+            found = &v->list[i];
+    }
+    return found;
+}
+
+static void say_kept(struct visit *v)
+{
+    char kept[OUTPUT_COUNT];
+    report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
+               v->info.events_exact ? "" : "about ", output_count(v->info.events, "event", kept),
+               v->info.events == 1 ? "is" : "are");
+}
+
+/* retention reports old events that are still there, and for whom. */
 static void retention(struct visit *v)
 {
-    char age[OUTPUT_AGE], kept[OUTPUT_COUNT];
-    const struct consumer_info *pin = NULL;
-    int64_t keep = v->cli->settings.retention_ms,
-            old = v->info.tail ? clock_since(v->info.now_ms, v->info.oldest_at) : 0;
-    for (size_t i = 0; i < v->n; i++)
-        if (!pin || v->list[i].floor < pin->floor)
-            pin = &v->list[i];
-    output_age(old, age);
-    /* A relay trims every hour, and counts from when the last consumer was done with an event. */
-    int64_t late = keep + 2 * INT64_C(3600000);
-    bool young = !v->info.tail || old <= late;
-    bool just_delivered = v->info.passed_at >= 0 &&
-                          clock_since(v->info.now_ms, v->info.passed_at) <= late;
-    if (keep == 0 || young || just_delivered)
-        report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
-                   v->info.events_exact ? "" : "about ",
-                   output_count(v->info.events, "event", kept), v->info.events == 1 ? "is" : "are");
-    else if (pin && pin->floor < v->info.tail)
+    int64_t age_ms = 0;
+    if (v->info.tail)
+        age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
+    if (!overdue(v, age_ms)) {
+        say_kept(v);
+        return;
+    }
+
+    char age[OUTPUT_AGE];
+    const struct consumer_info *pin = slowest(v);
+    bool needed = pin && pin->floor < v->info.tail;
+    output_age(age_ms, age);
+    if (needed)
         report_say(&v->report, FINDING_WARNING, "retention",
-                   "have it delivered, or remove the consumer",
+                   "get it delivered, or remove the consumer",
                    "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
                    pin->spec.name, pin->floor_pin ? pin->floor_pin : "position",
                    (long long)pin->floor, pin->paused ? ", paused" : "");
     else
         report_say(&v->report, FINDING_WARNING, "retention",
                    "run a relay, which trims every hour, or `outbox trim`",
-                   "the oldest event is %s old and nobody needs it, but nobody deletes it", age);
+                   "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
+/* consumers examines what every store has. It needs a schema of this program's version. */
 static int consumers(struct visit *v, struct error *err)
 {
     int64_t before = clock_wall(&clock_system);
     if (v->st->ops->info(v->st, &v->info, err) != 0)
         return -1;
+
     clocks(v, before, clock_wall(&clock_system));
     if (v->st->ops->consumer_list(v->st, NULL, &v->arena, &v->list, &v->n, err) != 0)
         return -1;
     if (v->n == 0)
         report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
-                   "there is none yet");
+                   "there are no consumers yet");
     for (size_t i = 0; i < v->n; i++) {
         delivery(v, &v->list[i]);
-        trouble(v, &v->list[i]);
+        failures(v, &v->list[i]);
     }
     retention(v);
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole examination ---- */
 
-/* functions of another build work with this program, or their version would differ; they lack what
- * was mended since. */
+/* functions compares the installed functions with this build's. Those of another build work with
+ * this program, or the version would differ, but an earlier build lacks what was fixed since. */
 static void functions(struct visit *v, enum functions_status there)
 {
     if (there == FUNCTIONS_OLDER)
         report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
-                   "the functions in the database are those of an earlier build than this program");
+                   "the functions in the database are from an earlier build than this program");
     if (there == FUNCTIONS_NEWER)
-        report_say(&v->report, FINDING_NOTE, "functions", NULL,
-                   "the functions in the database are those of a later build than this program: "
-                   "update it some time");
+        report_say(
+            &v->report, FINDING_NOTE, "functions", NULL,
+            "the functions in the database are from a later build than this program: update it "
+            "when you can");
 }
 
-/* version says whether what is there can be read by the rest. */
+static void say_version(struct visit *v, const struct schema_status *s)
+{
+    long long there = (long long)s->there, known = (long long)s->known;
+    if (there == known)
+        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, as this program needs it",
+                   known);
+    else if (there == 0)
+        report_say(&v->report, FINDING_PROBLEM, "version", "create one with `outbox init`",
+                   "there is no outbox");
+    else if (there < known)
+        report_say(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                   "the outbox has version %lld, this program needs %lld", there, known);
+    else
+        report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
+                   "the outbox has version %lld, this program knows up to %lld", there, known);
+}
+
+/* version reports the installed version. *ret_known says whether the rest can be read with it. */
 static int version(struct visit *v, bool *ret_known, struct error *err)
 {
     struct schema_status s;
@@ -197,25 +287,16 @@ static int version(struct visit *v, bool *ret_known, struct error *err)
         report_say(&v->report, FINDING_PROBLEM, "version", NULL, "%s", why.text);
         return 0;
     }
+
+    say_version(v, &s);
     *ret_known = s.there == s.known;
-    long long there = (long long)s.there, known = (long long)s.known;
-    if (*ret_known)
-        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, as this program makes it",
-                   known);
-    else if (s.there == 0)
-        report_say(&v->report, FINDING_PROBLEM, "version", "make one: `outbox init`",
-                   "there is no outbox");
-    else if (s.there < s.known)
-        report_say(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program works with %lld", there, known);
-    else
-        report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
-                   "the outbox has version %lld, this program knows up to %lld", there, known);
     if (*ret_known)
         functions(v, s.functions);
     return 0;
 }
 
+/* look examines everything. A store that goes away meanwhile is an error; any other failure is a
+ * finding. */
 static int look(struct visit *v, struct error *err)
 {
     struct doctor_request req = {
@@ -226,13 +307,16 @@ static int look(struct visit *v, struct error *err)
         return -1;
     if (v->st->ops->doctor && v->st->ops->doctor(v->st, &req, err) != 0)
         return -1;
-    if (!known || consumers(v, &why) == 0)
+    if (!known)
+        return 0;
+
+    if (consumers(v, &why) == 0)
         return 0;
     if (why.code == ERR_UNAVAILABLE) {
         *err = why;
         return -1;
     }
-    report_say(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be looked at: %s", why.text);
+    report_say(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be inspected: %s", why.text);
     return 0;
 }
 
@@ -241,6 +325,7 @@ static int run(struct cli *cli, struct error *err)
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
     if (commands_look(cli, &v.st, err) != 0)
         return -1;
+
     arena_init(&v.arena, 0);
     report_init(&v.report, cli);
     int r = look(&v, err);

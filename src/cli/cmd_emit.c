@@ -1,3 +1,4 @@
+/* cmd_emit.c: outbox emit, which stores one event, or one for each line of a file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,12 +15,13 @@
 #include "event/ndjson.h"
 
 #define LINES_PER_TRANSACTION 1000
-/* of a line beside its payload: headers, keys, names */
+/* What a line may hold besides its payload: headers, keys, names. */
 #define LINE_EXTRA ((size_t)128 * 1024)
 #define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
 
 /* ---- options ---- */
 
+/* set_version takes any version, 0 included, so it notes that one was given. */
 static int set_version(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -31,6 +33,7 @@ static int set_version(void *field, const char *value, const struct option_def *
     return 0;
 }
 
+/* set_header keeps NAME=VALUE as it is; headers_json takes it apart. */
 static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct emit_args *a = field;
@@ -39,7 +42,7 @@ static int set_header(void *field, const char *value, const struct option_def *o
     if (!equals || equals == value)
         return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
     if (a->n_headers == EVENT_HEADERS_COUNT)
-        return err_set(err, ERR_CONFIG, "more headers than %d, the limit", EVENT_HEADERS_COUNT);
+        return err_set(err, ERR_CONFIG, "more than %d headers", EVENT_HEADERS_COUNT);
     size_t n = (size_t)(equals - value) + 1;
     for (size_t i = 0; i < a->n_headers; i++) {
         if (strncmp(a->headers[i], value, n) == 0)
@@ -54,18 +57,19 @@ static const struct option_def options[] = {
      "what the event is about; events with the same key stay in order", options_key, ARG(emit.key)},
     {"version", "N", NULL, "version of the aggregate", set_version, ARG(emit)},
     {"payload", "JSON|@FILE|-", NULL,
-     "the payload: JSON, @FILE to read a file, - for stdin; null if not given", option_text,
+     "the payload: JSON, @FILE to read it from a file, - for stdin; null if not given", option_text,
      ARG(emit.payload)},
     {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
     {"idempotency-key", "KEY", NULL,
      "emitting this key again adds no second event while the first one is kept", option_text,
      ARG(emit.idempotency_key)},
-    {"tenant", "NAME", NULL, "tenant that the event belongs to", option_text, ARG(emit.tenant)},
+    {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, ARG(emit.tenant)},
     {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span,
      ARG(emit.delay_ms)},
     {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line",
      option_bool, ARG(emit.ndjson)},
-    {"atomic", NULL, "no", "with --ndjson: one transaction for all lines instead of one per 1,000",
+    {"atomic", NULL, "no",
+     "with --ndjson: store all lines in one transaction instead of one per 1,000 lines",
      option_bool, ARG(emit.atomic), .env = true},
     OPTION_JSON,
     OPTION_END,
@@ -73,6 +77,8 @@ static const struct option_def options[] = {
 
 /* ---- one event ---- */
 
+/* headers_json writes the headers as a JSON object. Arguments may hold any bytes, so UTF-8 is
+ * checked here. */
 static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
@@ -90,50 +96,71 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
         json_quote(b, str_of(equals + 1));
     }
     buf_addc(b, '}');
-    return buf_cstr(b)
-               ? 0
-               : err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
-}
-
-/* payload_read gets the payload's text into *ret; b keeps it if it comes from a file. One byte more
- * than is allowed is enough to see that it is too much. */
-static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
-{
-    const char *p = cli->args.emit.payload;
-    size_t max = (size_t)cli->settings.payload_max + 1;
-    *ret = str_of(p);
-    if (!p || (p[0] != '@' && strcmp(p, "-") != 0))
-        return 0;
-    const char *path = p[0] == '@' ? p + 1 : p;
-    int e = lines_slurp(path, max, b);
-    if (e)
-        return err_errno(err, ERR_INVALID, e, "could not read the payload from %s",
-                         p[0] == '-' ? "stdin" : path);
-    if (b->n == max) {
-        return err_set(err, ERR_INVALID,
-                       "the payload is over the limit of %zu bytes; --max-payload sets it",
-                       max - 1);
-    }
-    *ret = (struct str){b->p ? b->p : "", b->n};
+    if (!buf_cstr(b))
+        return err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
     return 0;
 }
 
+/* payload_read sets *ret to the text of the payload. If it comes from a file, b holds it. One byte
+ * more than the limit is read, which is enough to see that the payload is too long. */
+static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
+{
+    const char *p = cli->args.emit.payload;
+    *ret = str_of(p);
+    if (!p)
+        return 0;
+    bool from_file = p[0] == '@', from_stdin = strcmp(p, "-") == 0;
+    if (!from_file && !from_stdin)
+        return 0;
+
+    size_t max = (size_t)cli->settings.payload_max + 1;
+    const char *path = from_file ? p + 1 : p;
+    int e = lines_slurp(path, max, b);
+    if (e)
+        return err_errno(err, ERR_INVALID, e, "could not read the payload from %s",
+                         from_stdin ? "stdin" : path);
+    if (b->n == max)
+        return err_set(err, ERR_INVALID,
+                       "the payload is over the limit of %zu bytes; --max-payload sets it",
+                       max - 1);
+    *ret = (struct str){"", 0};
+    if (b->p)
+        *ret = (struct str){b->p, b->n};
+    return 0;
+}
+
+/* print_all prints the buffer and makes sure that it has arrived. */
+static int print_all(struct buf *b, struct error *err)
+{
+    if (output_flush(b, err) != 0)
+        return -1;
+    return output_end(err);
+}
+
+/* report_one prints the id. If it cannot, the error has it: the event is stored all the same. */
 static int report_one(const struct args *a, const char *id, bool duplicate, struct error *err)
 {
     struct buf b;
     buf_init(&b, 256);
     if (a->json) {
-        buf_addf(&b, "{\"id\":\"%s\",\"duplicate\":%s}\n", id, duplicate ? "true" : "false");
+        buf_addc(&b, '{');
+        output_string(&b, "id", id);
+        output_bool(&b, "duplicate", duplicate);
+        buf_adds(&b, "}\n");
     } else {
         buf_addf(&b, "%s\n", id);
     }
-    int r = output_flush(&b, err) == 0 ? output_end(err) : -1;
+    int r = print_all(&b, err);
     buf_release(&b);
+
     if (duplicate)
         output_error("idempotency key known: no new event");
-    return r == 0 ? 0 : err_prefix(err, "the event is stored, with the id %s", id);
+    if (r != 0)
+        return err_prefix(err, "the event is stored, with the id %s", id);
+    return 0;
 }
 
+/* emit_checked checks the event before the store is opened: a bad one costs no connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -146,7 +173,9 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
         return -1;
     int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
     store_close(st);
-    return r == 0 ? report_one(&cli->args, id, duplicate, err) : -1;
+    if (r != 0)
+        return -1;
+    return report_one(&cli->args, id, duplicate, err);
 }
 
 static int emit_one(struct cli *cli, struct error *err)
@@ -163,13 +192,15 @@ static int emit_one(struct cli *cli, struct error *err)
         .tenant = str_of(a->tenant),
         .has_version = a->has_version,
         .version = a->version,
-        .not_before = a->delay_ms ? clock_wall(&clock_system) + a->delay_ms : 0,
     };
+    if (a->delay_ms)
+        ev.not_before = clock_wall(&clock_system) + a->delay_ms;
+
     int r = payload_read(cli, &payload, &ev.payload, err);
-    if (r == 0 && a->n_headers)
+    if (r == 0 && a->n_headers) {
         r = headers_json(a, &headers, err);
-    if (a->n_headers)
         ev.headers = (struct str){headers.p, headers.n};
+    }
     if (r == 0)
         r = emit_checked(cli, &ev, err);
     buf_release(&payload);
@@ -179,33 +210,38 @@ static int emit_one(struct cli *cli, struct error *err)
 
 /* ---- many ---- */
 
-/* (1) events, duplicates and stored_line count what is committed; batch_* what the open transaction
- *   holds besides. */
+/* A file of events on its way into the store. (1) events, duplicates and stored_line count what is
+ * committed, batch_* what the open transaction adds to that. */
 struct bulk {
     struct cli *cli;
     struct store *st;
     const char *name; /* of the file, in messages */
     struct lines lines;
-    struct arena arena;
+    struct arena arena; /* of one line */
     struct output_progress progress;
-    bool open;
+    bool open; /* a transaction is */
     int64_t events, duplicates, stored_line;
     int64_t batch_lines, batch_events, batch_duplicates;
 };
 
+/* bulk_commit ends the transaction, if one is open, and counts its lines as stored. */
 static int bulk_commit(struct bulk *k, struct error *err)
 {
     bool open = k->open;
-    k->open = false; /* whatever becomes of it, commit ends it */
+    k->open = false; /* a commit that fails ends the transaction, too */
     if (open && k->st->ops->commit(k->st, err) != 0)
         return -1;
+
     k->events += k->batch_events;
     k->duplicates += k->batch_duplicates;
     k->stored_line = k->lines.number;
-    k->batch_lines = k->batch_events = k->batch_duplicates = 0;
+    k->batch_lines = 0;
+    k->batch_events = 0;
+    k->batch_duplicates = 0;
     return 0;
 }
 
+/* bulk_line stores the event of a line, in a transaction that it opens if none is open. */
 static int bulk_line(struct bulk *k, struct str line, struct error *err)
 {
     struct new_event ev;
@@ -217,6 +253,7 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
         return -1;
     if (event_check(&ev, &limits, err) != 0)
         return -1;
+
     if (!k->open && k->st->ops->begin(k->st, err) != 0)
         return -1;
     k->open = true;
@@ -233,12 +270,16 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
 static bool is_blank(struct str line)
 {
     for (size_t i = 0; i < line.n; i++) {
-        if (!strchr(" \t\r", line.p[i]) || !line.p[i])
+        char c = line.p[i];
+        bool blank = c == ' ' || c == '\t' || c == '\r';
+        if (!blank)
             return false;
     }
     return true;
 }
 
+/* bulk_lines stores the lines in transactions of LINES_PER_TRANSACTION each, or with --atomic in
+ * one. */
 static int bulk_lines(struct bulk *k, struct error *err)
 {
     struct str line;
@@ -248,6 +289,7 @@ static int bulk_lines(struct bulk *k, struct error *err)
             return -1;
         if (!more)
             return bulk_commit(k, err);
+
         k->batch_lines++;
         if (!is_blank(line) && bulk_line(k, line, err) != 0)
             return -1;
@@ -258,55 +300,78 @@ static int bulk_lines(struct bulk *k, struct error *err)
     }
 }
 
-/* bulk_failed names the line, and says exactly what is stored and what is not. */
-static int bulk_failed(struct bulk *k, struct error *err)
+/* bulk_counts writes what is stored: "3 events, 1 duplicate". */
+#define COUNTS (2 * OUTPUT_COUNT)
+static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
 {
-    char told[160];
+    char events[OUTPUT_COUNT], duplicates[OUTPUT_COUNT];
+    snprintf(out, COUNTS, "%s, %s", output_count(k->events, "event", events),
+             output_count(k->duplicates, "duplicate", duplicates));
+    return out;
+}
+
+/* bulk_failed names the line, and says exactly what is stored and what is not. */
+static void bulk_failed(struct bulk *k, struct error *err)
+{
     if (k->open)
         k->st->ops->rollback(k->st);
-    if (k->stored_line == 0) {
-        snprintf(told, sizeof(told), "nothing is stored");
-    } else {
+
+    char told[160 + COUNTS] = "nothing is stored", counts[COUNTS];
+    if (k->stored_line > 0)
         snprintf(told, sizeof(told),
-                 "lines 1 to %" PRId64 " are stored (%" PRId64 " events, %" PRId64
-                 " duplicates), nothing from line %" PRId64 " on",
-                 k->stored_line, k->events, k->duplicates, k->stored_line + 1);
-    }
+                 "lines 1 to %" PRId64 " are stored (%s), nothing from line %" PRId64 " on",
+                 k->stored_line, bulk_counts(k, counts), k->stored_line + 1);
+
     /* The consequence must not be cut off, however long the reason. */
     char why[sizeof(err->text)];
     snprintf(why, sizeof(why), "%.280s", err->text);
     int code = err->code;
     err_set(err, ERR_INVALID, "%.60s:%" PRId64 ": %s; %s", k->name, k->lines.number, why, told);
     err->code = code;
-    return -1;
 }
 
 static int bulk_report(const struct bulk *k, struct error *err)
 {
+    char counts[COUNTS];
     struct buf b;
     buf_init(&b, 256);
     if (k->cli->args.json) {
-        buf_addf(&b, "{\"events\":%" PRId64 ",\"duplicates\":%" PRId64 "}\n", k->events,
-                 k->duplicates);
+        buf_addc(&b, '{');
+        output_number(&b, "events", k->events);
+        output_number(&b, "duplicates", k->duplicates);
+        buf_adds(&b, "}\n");
     } else {
-        buf_addf(&b, "%" PRId64 " events, %" PRId64 " duplicates\n", k->events, k->duplicates);
+        buf_addf(&b, "%s\n", bulk_counts(k, counts));
     }
-    int r = output_flush(&b, err) == 0 ? output_end(err) : -1;
+    int r = print_all(&b, err);
     buf_release(&b);
-    return r == 0 ? 0 : err_prefix(err, "%" PRId64 " events are stored", k->events);
+    if (r != 0)
+        return err_prefix(err, "stored %s", bulk_counts(k, counts));
+    return 0;
 }
 
-static int bulk_run(struct bulk *k, int fd, struct error *err)
+/* size_of returns how long a file is, for the progress bar; 0: unknown. */
+static int64_t size_of(int fd)
 {
     struct stat sb;
+    bool known = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode);
+    return known ? sb.st_size : 0;
+}
+
+/* bulk_run stores a file and says how that went. */
+static int bulk_run(struct bulk *k, int fd, struct error *err)
+{
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
         return -1;
     arena_init(&k->arena, ATTRIBUTES_MAX);
-    output_progress_start(&k->progress,
-                          fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) ? sb.st_size : 0);
+    output_progress_start(&k->progress, size_of(fd));
     int r = bulk_lines(k, err);
     output_progress_end(&k->progress);
-    r = r == 0 ? bulk_report(k, err) : bulk_failed(k, err);
+
+    if (r == 0)
+        r = bulk_report(k, err);
+    else
+        bulk_failed(k, err);
     arena_release(&k->arena);
     lines_release(&k->lines);
     return r;
@@ -316,10 +381,15 @@ static int emit_many(struct cli *cli, struct error *err)
 {
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
     bool is_stdin = strcmp(path, "-") == 0;
-    struct bulk k = {.cli = cli, .name = is_stdin ? "stdin" : path};
-    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    struct bulk k = {.cli = cli, .name = path};
+    int fd = STDIN_FILENO;
+    if (is_stdin)
+        k.name = "stdin";
+    else
+        fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
+
     int r = commands_store(cli, &k.st, err);
     if (r == 0)
         r = bulk_run(&k, fd, err);
@@ -329,33 +399,31 @@ static int emit_many(struct cli *cli, struct error *err)
     return r;
 }
 
-/* about_one tells whether an option was given that describes a single event. */
+/* about_one says whether an option was given that describes a single event. */
 static bool about_one(const struct emit_args *a)
 {
-    if (a->payload || a->n_headers || a->key.aggregate_id.p)
-        return true;
-    return a->has_version || a->idempotency_key || a->tenant || a->delay_ms;
+    bool content = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version;
+    bool handling = a->idempotency_key || a->tenant || a->delay_ms;
+    return content || handling;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
-    if (a->ndjson && about_one(a)) {
+    if (a->ndjson && about_one(a))
         return options_usage(
-            err,
-            "with --ndjson the lines say everything about the events; drop the options about one");
-    }
+            err, "--ndjson takes no options about a single event: each line has its own");
     if (a->ndjson)
         return emit_many(cli, err);
     if (cli->args.n_pos == 0)
-        return options_usage(err, "emit needs a TYPE, such as order.paid; or --ndjson FILE");
+        return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
     return emit_one(cli, err);
 }
 
 const struct command cmd_emit[] = {
     {.name = "emit",
      .args = "TYPE | --ndjson [FILE|-]",
-     .help = "store one event, or many, and print the id",
+     .help = "store one event and print its id, or store many",
      .options = options,
      .max = 1,
      .run = run},

@@ -1,3 +1,4 @@
+/* cmd_grant.c: outbox grant and revoke, which give database roles their part and take it away. */
 #include <string.h>
 
 #include "base/json.h"
@@ -13,7 +14,7 @@ static int add_consumer(void *field, const char *value, const struct option_def 
     struct grant_args *a = field;
     (void)o;
     if (a->n_consumers == GRANTED_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d consumers: give some in another call",
+        return err_set(err, ERR_CONFIG, "more than %d consumers: name the rest in another call",
                        GRANTED_MAX);
     a->consumers[a->n_consumers++] = value;
     return 0;
@@ -22,31 +23,53 @@ static int add_consumer(void *field, const char *value, const struct option_def 
 /* clang-format off */
 #define OPTION_CONSUMER \
     {"consumer", "NAME", NULL, \
-      "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that begin with NAME; may be " \
-      "repeated; all consumers if not given", \
-      add_consumer, ARG(grant)}
+     "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that " \
+     "begin with NAME; may be repeated; all consumers if not given", \
+     add_consumer, ARG(grant)}
 /* clang-format on */
+
+static const struct option_def grant_options[] = {
+    OPTION_CONSUMER,
+    {"tenant", "NAME", NULL,
+     "confine the role to this tenant, in all its parts, whatever its sessions set", option_name,
+     ARG(grant.tenant)},
+    OPTION_DRY_RUN,
+    OPTION_JSON,
+    OPTION_END,
+};
+static const struct option_def revoke_options[] = {
+    OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END,
+};
 
 /* ---- what is said ---- */
 
-static void add_scope(const struct grant_request *req, struct buf *b)
+static bool about_consumers(const struct grant_request *req)
 {
-    if (strcmp(req->part, "consumer") != 0)
-        return;
-    if (req->n_consumers == 0) {
-        buf_adds(b, req->revoke ? "" : " of every consumer");
-        return;
-    }
-    for (size_t i = 0; i < req->n_consumers; i++)
-        buf_addf(b, "%s%s", i ? ", " : " of ", req->consumers[i]);
+    return strcmp(req->part, "consumer") == 0;
 }
 
-/* verb_of says what the role is, was or would be. */
+/* add_scope names the consumers that the rights are for. */
+static void add_scope(const struct grant_request *req, struct buf *b)
+{
+    if (req->n_consumers == 0) {
+        bool all = about_consumers(req) && !req->revoke;
+        if (all)
+            buf_adds(b, " for all consumers");
+        return;
+    }
+    const char *before = " for ";
+    for (size_t i = 0; i < req->n_consumers; i++) {
+        buf_addf(b, "%s%s", before, req->consumers[i]);
+        before = ", ";
+    }
+}
+
+/* verb_of says whether the role has the rights, had them or would have them. */
 static const char *verb_of(const struct grant_request *req, bool changed)
 {
-    static const char *const granted[2] = {"is", "would be"};
-    static const char *const untouched[2] = {"was no", "is no"};
-    static const char *const revoked[2] = {"is no longer", "would no longer be"};
+    static const char *const granted[2] = {"has", "would have"};
+    static const char *const untouched[2] = {"had no", "has no"};
+    static const char *const revoked[2] = {"no longer has", "would no longer have"};
     if (!req->revoke)
         return granted[req->dry_run];
     if (!changed)
@@ -56,10 +79,10 @@ static const char *verb_of(const struct grant_request *req, bool changed)
 
 static void add_text(const struct grant_request *req, bool changed, struct buf *b)
 {
-    buf_addf(b, "role \"%s\": %s %s", req->role, verb_of(req, changed), req->part);
+    buf_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, changed), req->part);
     add_scope(req, b);
     if (req->tenant)
-        buf_addf(b, ", held to tenant \"%s\"", req->tenant);
+        buf_addf(b, ", confined to tenant \"%s\"", req->tenant);
     if (req->dry_run && !changed)
         buf_adds(b, "; nothing would be done");
     buf_addc(b, '\n');
@@ -72,8 +95,10 @@ static void add_json(const struct grant_request *req, bool changed, struct buf *
     output_string(b, "part", req->part);
     if (req->n_consumers > 0) {
         output_member(b, "consumers");
+        buf_addc(b, '[');
         for (size_t i = 0; i < req->n_consumers; i++) {
-            buf_addc(b, i ? ',' : '[');
+            if (i)
+                buf_addc(b, ',');
             json_quote(b, str_of(req->consumers[i]));
         }
         buf_addc(b, ']');
@@ -102,7 +127,8 @@ static int report(const struct cli *cli, const struct grant_request *req, bool c
 
 /* ---- what is done ---- */
 
-static int request(const struct cli *cli, bool take, struct grant_request *req, struct error *err)
+/* request reads the arguments into *ret. */
+static int request(const struct cli *cli, bool revoke, struct grant_request *ret, struct error *err)
 {
     const struct args *args = &cli->args;
     const struct grant_args *a = &args->grant;
@@ -111,43 +137,54 @@ static int request(const struct cli *cli, bool take, struct grant_request *req, 
         err->code = CLI_USAGE;
         return -1;
     }
-    *req = (struct grant_request){.part = parts[part],
-                                  .role = args->pos[1],
-                                  .consumers = a->consumers,
-                                  .n_consumers = a->n_consumers,
-                                  .tenant = a->tenant,
-                                  .revoke = take,
-                                  .dry_run = args->dry_run};
-    if (a->n_consumers > 0 && strcmp(req->part, "consumer") != 0) {
-        err_set(err, ERR_CONFIG, "--consumer goes with the part consumer, not with %s", req->part);
-        err->code = CLI_USAGE;
-        return -1;
-    }
+    *ret = (struct grant_request){
+        .part = parts[part],
+        .role = args->pos[1],
+        .consumers = a->consumers,
+        .n_consumers = a->n_consumers,
+        .tenant = a->tenant,
+        .revoke = revoke,
+        .dry_run = args->dry_run,
+    };
+    if (a->n_consumers > 0 && !about_consumers(ret))
+        return options_usage(err, "--consumer goes with consumer rights, not with %s rights",
+                             ret->part);
     return 0;
 }
 
-static int change(struct cli *cli, bool take, struct error *err)
+static int change_in(struct store *st, const struct grant_request *req, bool *ret_changed,
+                     struct error *err)
+{
+    if (st->ops->grant)
+        return st->ops->grant(st, req, ret_changed, err);
+    return err_set(err, ERR_CONFIG,
+                   "a %s: store has no roles: whoever may write the file and its folder may do "
+                   "everything; set their permissions",
+                   st->ops->scheme);
+}
+
+/* change is `grant` and `revoke`. Revoking asks first. */
+static int change(struct cli *cli, bool revoke, struct error *err)
 {
     struct grant_request req;
-    struct store *st;
-    bool changed = false;
-    if (request(cli, take, &req, err) != 0)
+    if (request(cli, revoke, &req, err) != 0)
         return -1;
-    if (take && !req.dry_run &&
-        confirm(cli, err,
-                "take the part %s from role \"%s\": whoever works as it can do so no longer",
+
+    bool ask = revoke && !req.dry_run;
+    if (ask &&
+        confirm(cli, err, "revoke %s rights from role \"%s\": programs that use it will fail",
                 req.part, req.role) != 0)
         return -1;
+
+    struct store *st;
+    bool changed = false;
     if (commands_store(cli, &st, err) != 0)
         return -1;
-    int r = st->ops->grant ? st->ops->grant(st, &req, &changed, err)
-                           : err_set(err, ERR_CONFIG,
-                                     "a %s: store has no roles: who may write its file, and the "
-                                     "folder it is in, may do "
-                                     "everything; set its permissions",
-                                     st->ops->scheme);
+    int r = change_in(st, &req, &changed, err);
     store_close(st);
-    return r == 0 ? report(cli, &req, changed, err) : -1;
+    if (r != 0)
+        return -1;
+    return report(cli, &req, changed, err);
 }
 
 static int grant_(struct cli *cli, struct error *err)
@@ -160,22 +197,11 @@ static int revoke_(struct cli *cli, struct error *err)
     return change(cli, true, err);
 }
 
-static const struct option_def options[] = {
-    OPTION_CONSUMER,
-    {"tenant", "NAME", NULL,
-     "confine the role to this tenant, in all its parts, whatever its sessions set", option_name,
-     ARG(grant.tenant)},
-    OPTION_DRY_RUN,
-    OPTION_JSON,
-    OPTION_END};
-static const struct option_def revoke_options[] = {OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES,
-                                                   OPTION_JSON, OPTION_END};
-
 const struct command cmd_grant[] = {
     {.name = "grant",
      .args = "producer|consumer|operator ROLE",
      .help = "grant a database role producer, consumer or operator rights",
-     .options = options,
+     .options = grant_options,
      .min = 2,
      .max = 2,
      .run = grant_},
@@ -185,7 +211,7 @@ const struct command cmd_grant[] = {
 const struct command cmd_revoke[] = {
     {.name = "revoke",
      .args = "producer|consumer|operator ROLE",
-     .help = "revoke such rights from a database role",
+     .help = "revoke producer, consumer or operator rights from a database role",
      .options = revoke_options,
      .min = 2,
      .max = 2,

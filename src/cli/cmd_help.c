@@ -1,3 +1,5 @@
+/* cmd_help.c: outbox help and version. Help for the terminal, the manual page and the JSON that
+ * tests compare are all printed from the tables of options and commands. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,16 +30,29 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
+/* print_head prints the left column. What does not fit into it gets a line of its own, and the
+ * explanation follows on the next. */
+static void print_head(const char *head)
+{
+    if (strlen(head) < COLUMN)
+        printf("%-*s", COLUMN, head);
+    else
+        printf("%s\n%*s", head, COLUMN, "");
+}
+
 static void print_option(const struct option_def *o)
 {
     char head[96] = "      ";
     if (o->letter)
         snprintf(head, sizeof(head), "  -%c, ", o->letter);
     size_t n = strlen(head);
-    n += (size_t)snprintf(head + n, sizeof(head) - n, "--%s%s%s", o->name, o->arg ? " " : "",
-                          o->arg ? o->arg : "");
-    printf("%-*s%s%*s%s", COLUMN, head, n >= COLUMN ? "\n" : "", n >= COLUMN ? COLUMN : 0, "",
-           o->help);
+    if (o->arg)
+        snprintf(head + n, sizeof(head) - n, "--%s %s", o->name, o->arg);
+    else
+        snprintf(head + n, sizeof(head) - n, "--%s", o->name);
+
+    print_head(head);
+    fputs(o->help, stdout);
     if (o->def && o->arg)
         printf(" [%s]", o->def);
     putchar('\n');
@@ -49,48 +64,68 @@ static void print_table(const struct option_def *table)
         print_option(o);
 }
 
-/* is_common tells the settings that every command looks at from those that only a relay does. */
+/* is_common says whether every command looks at a setting, and not just a relay. */
 static bool is_common(const struct option_def *o)
 {
     static const char *const names[] = {"store", "busy-timeout", "max-payload", "color"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         if (strcmp(names[i], o->name) == 0)
             return true;
+    }
     return false;
 }
 
 static void print_settings(bool common)
 {
-    for (const struct option_def *o = config_options; o->name; o++)
+    for (const struct option_def *o = config_options; o->name; o++) {
         if (is_common(o) == common)
             print_option(o);
+    }
+}
+
+/* full_name writes the command as one types it: "dead list". */
+#define NAME 64
+static const char *full_name(const struct command *c, char out[NAME])
+{
+    if (c->sub)
+        snprintf(out, NAME, "%s %s", c->name, c->sub);
+    else
+        snprintf(out, NAME, "%s", c->name);
+    return out;
 }
 
 static void print_usage(const struct command *c)
 {
-    printf("  outbox %s%s%s%s%s%s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "",
-           c->args ? " " : "", c->args ? c->args : "",
-           c->options || c->consumers ? " [options]" : "");
-    printf("      %s\n", c->help);
+    char name[NAME];
+    printf("  outbox %s", full_name(c, name));
+    if (c->args)
+        printf(" %s", c->args);
+    if (c->options || c->consumers)
+        fputs(" [options]", stdout);
+    printf("\n      %s\n", c->help);
 }
 
 static void print_sinks(void)
 {
     puts("\nSinks:");
-    for (size_t i = 0; sink_kinds[i]; i++)
-        printf("      %-*s%s%*s%s\n", COLUMN - 6, sink_kinds[i]->synopsis,
-               strlen(sink_kinds[i]->synopsis) >= COLUMN - 6 ? "\n" : "",
-               strlen(sink_kinds[i]->synopsis) >= COLUMN - 6 ? COLUMN : 0, "", sink_kinds[i]->help);
+    for (size_t i = 0; sink_kinds[i]; i++) {
+        char head[96];
+        snprintf(head, sizeof(head), "      %s", sink_kinds[i]->synopsis);
+        print_head(head);
+        puts(sink_kinds[i]->help);
+    }
 }
 
-/* print_row prints one form of a command and its options. Of several with the same options, the
- * last has them. */
+/* print_row prints one form of a command and its options. Of consecutive rows with the same options
+ * only the last shows them, unless the row is asked for alone. */
 static void print_row(const struct command *c, bool alone)
 {
-    bool last = alone || !c[1].name;
+    const struct command *next = &c[1];
+    bool last = alone || !next->name;
     print_usage(c);
-    if (!last && c[1].options == c->options)
+    if (!last && next->options == c->options)
         return;
+
     if (c->options) {
         puts(c->sub ? "" : "\nOptions:");
         print_table(c->options);
@@ -110,6 +145,7 @@ static void print_consumers(void)
     print_settings(false);
 }
 
+/* print_command prints all forms of a command, or with `sub` only that one. */
 static void print_command(const struct command *rows, const char *sub)
 {
     bool consumers = false;
@@ -118,7 +154,8 @@ static void print_command(const struct command *rows, const char *sub)
         if (sub && strcmp(c->sub, sub) != 0)
             continue;
         print_row(c, sub != NULL);
-        consumers = consumers || c->consumers;
+        if (c->consumers)
+            consumers = true;
     }
     if (consumers)
         print_consumers();
@@ -127,17 +164,16 @@ static void print_command(const struct command *rows, const char *sub)
     print_settings(true);
 }
 
+/* print_overview lists all commands, and the options that each of them takes. */
 static void print_overview(void)
 {
-    puts("outbox: write events in your own database transaction; every consumer gets them, at "
+    puts("outbox: write events in your own database transaction; every consumer receives them, at "
          "least once and in order\n\n"
          "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
-            char name[64];
-            snprintf(name, sizeof(name), "%s%s%s", c->name, c->sub ? " " : "",
-                     c->sub ? c->sub : "");
-            printf("  %-20s%s\n", name, c->help);
+            char name[NAME];
+            printf("  %-20s%s\n", full_name(c, name), c->help);
         }
     }
     puts("\nFor every command:");
@@ -145,39 +181,54 @@ static void print_overview(void)
     print_settings(true);
     puts("\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
          "(outbox config sample).\n"
-         "More about a command: outbox help COMMAND. Settings of a relay: outbox help relay");
+         "For more about a command: outbox help COMMAND; for the settings of a relay: "
+         "outbox help relay");
 }
 
-/* ---- as JSON, for tests that compare all places an option shows up in ---- */
+/* ---- as JSON, for tests that compare all places where an option appears ---- */
 
-static void dump_option(struct buf *b, const char *scope, const struct option_def *o, bool env,
-                        bool file)
+/* Where an option may be set besides the command line. */
+enum reach { FLAG_ONLY, FLAG_ENV, FLAG_ENV_FILE };
+
+/* dump_option adds an option; the variable is NULL if it cannot come from the environment. */
+static void dump_option(struct buf *b, const char *scope, const struct option_def *o,
+                        enum reach reach)
 {
-    char variable[CONFIG_VARIABLE];
+    char text[CONFIG_VARIABLE];
+    const char *variable = NULL;
+    if (reach != FLAG_ONLY)
+        variable = config_variable(o->name, text);
+
     buf_adds(b, b->n > 1 ? ",\n{" : "\n{");
     output_string(b, "scope", scope);
     output_string(b, "name", o->name);
     output_string(b, "arg", o->arg);
     output_string(b, "default", o->def);
     output_string(b, "help", o->help);
-    output_string(b, "env", env ? config_variable(o->name, variable) : NULL);
-    output_bool(b, "file", file);
+    output_string(b, "env", variable);
+    output_bool(b, "file", reach == FLAG_ENV_FILE);
     buf_addc(b, '}');
 }
 
+static void dump_settings(struct buf *b, const char *scope, const struct option_def *table)
+{
+    for (const struct option_def *o = table; o->name; o++)
+        dump_option(b, scope, o, FLAG_ENV_FILE);
+}
+
+/* dump_own dumps the options of a command; table may be NULL. */
 static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
     for (const struct option_def *o = table; o && o->name; o++)
-        dump_option(b, scope, o, o->env, false);
+        dump_option(b, scope, o, o->env ? FLAG_ENV : FLAG_ONLY);
 }
 
 static void dump_commands(struct buf *b)
 {
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
-            char scope[64];
-            snprintf(scope, sizeof(scope), "%s%s%s", c->name, c->sub ? " " : "",
-                     c->sub ? c->sub : "");
+            char scope[NAME];
+            full_name(c, scope);
             if (c->consumers)
                 dump_own(b, scope, options_consumer);
             dump_own(b, scope, c->options);
@@ -185,16 +236,15 @@ static void dump_commands(struct buf *b)
     }
 }
 
+/* dump prints every option there is: global, of [outbox], of consumers, of commands. */
 static int dump(struct error *err)
 {
     struct buf b;
     buf_init(&b, (size_t)1 << 20);
     buf_addc(&b, '[');
     dump_own(&b, "global", options_global);
-    for (const struct option_def *o = config_options; o->name; o++)
-        dump_option(&b, "outbox", o, true, true);
-    for (const struct option_def *o = consumer_options; o->name; o++)
-        dump_option(&b, "consumer", o, true, true);
+    dump_settings(&b, "outbox", config_options);
+    dump_settings(&b, "consumer", consumer_options);
     dump_commands(&b);
     buf_adds(&b, "\n]\n");
     int r = output_flush(&b, err);
@@ -204,19 +254,19 @@ static int dump(struct error *err)
 
 /* ---- the manual page ---- */
 
-/* man_text prints text so that roff takes none of it for its own. */
+/* man_text prints text so that roff takes none of it for a request or an escape. */
 static void man_text(const char *s)
 {
-    for (bool start = true; *s; s++, start = false) {
-        if (start && (*s == '.' || *s == '\''))
-            fputs("\\&", stdout);
-        if (*s == '-') {
+    bool request = *s == '.' || *s == '\'';
+    if (request)
+        fputs("\\&", stdout);
+    for (; *s; s++) {
+        if (*s == '-')
             fputs("\\-", stdout);
-        } else if (*s == '\\') {
+        else if (*s == '\\')
             fputs("\\e", stdout);
-        } else {
+        else
             putchar(*s);
-        }
     }
 }
 
@@ -253,8 +303,8 @@ static void man_commands(void)
     puts(".SH COMMANDS");
     for (size_t i = 0; commands_all[i]; i++) {
         for (const struct command *c = commands_all[i]; c->name; c++) {
-            printf(".SS %s%s%s %s\n", c->name, c->sub ? " " : "", c->sub ? c->sub : "",
-                   c->args ? c->args : "");
+            char name[NAME];
+            printf(".SS %s %s\n", full_name(c, name), c->args ? c->args : "");
             man_text(c->help);
             puts(".");
             if (c->consumers)
@@ -279,11 +329,11 @@ static void man_sinks(void)
 static void man_exit_codes(void)
 {
     puts(".SH EXIT STATUS");
-    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++) {
+    for (size_t i = 0; i < sizeof(exit_codes) / sizeof(*exit_codes); i++)
         printf(".TP\n\\fB%s\\fR\n%s.\n", exit_codes[i][0], exit_codes[i][1]);
-    }
 }
 
+/* print_man prints the page as roff, from the same tables as --help. */
 static void print_man(void)
 {
     printf(".TH OUTBOX 1 \"\" \"outbox %s\" \"User Commands\"\n", outbox_version());
@@ -292,51 +342,65 @@ static void print_man(void)
          ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] "
          "\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
          ".SH DESCRIPTION\nAn application writes its events in the database transaction that "
-         "changes its data; whatever "
-         "commits is delivered, at least once and in order, to every consumer that asked.\n"
+         "changes its data. Whatever commits is delivered, at least once and in order, to every "
+         "consumer that asked for it.\n"
          ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
     man_table(options_global);
     man_table(config_options);
     puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; "
-         "before the first "
-         "\\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
+         "before the first \\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
     man_table(consumer_options);
     man_commands();
     man_sinks();
-    puts(".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
-         "environment, in capitals and with "
-         "underscores: OUTBOX_STORE, OUTBOX_LEASE, OUTBOX_DRAIN_DEADLINE. Options override the "
-         "environment, which overrides the "
-         "config file. The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail "
-         "names them, and "
-         "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. "
-         "NO_COLOR turns colors off.");
+    puts(
+        ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
+        "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
+        "OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the config file. "
+        "The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "
+        "OUTBOX_CONSUMER_SEARCH_SINK is an option of one, with _ for - and . in its name. NO_COLOR "
+        "turns colors off.");
     man_exit_codes();
 }
 
 /* ---- commands ---- */
 
+/* print_named prints the help for the command in the arguments: `help dead list`. */
+static int print_named(const struct args *a, struct error *err)
+{
+    const struct command *rows, *row;
+    const char *sub = NULL;
+    if (commands_find(a->pos[0], &rows, err) != 0)
+        return -1;
+    if (a->n_pos > 1) {
+        if (commands_sub(rows, a->pos[1], &row, err) != 0)
+            return -1;
+        sub = row->sub;
+    }
+    print_command(rows, sub);
+    return 0;
+}
+
+/* help is `outbox help`, and also what -h runs. Then the command is another one, the arguments are
+ * those of that command, and none of them means anything here. */
 static int help(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
-    const struct command *rows = cli->rows, *row = cli->cmd;
+    bool by_flag = cli->rows && cli->rows != cmd_help;
+    if (by_flag) {
+        print_command(cli->rows, cli->cmd ? cli->cmd->sub : NULL);
+        return 0;
+    }
+
     if (a->helping.man)
         print_man();
     if (a->helping.options)
         return dump(err);
     if (a->helping.man)
         return 0;
-    if (a->n_pos && commands_find(a->pos[0], &rows, err) != 0)
-        return -1;
-    if (a->n_pos > 1 && commands_sub(rows, a->pos[1], &row, err) != 0)
-        return -1;
-    if (a->help && rows && rows != cmd_help) {
-        print_command(rows, row ? row->sub : NULL);
-    } else if (rows && a->n_pos) {
-        print_command(rows, a->n_pos > 1 ? row->sub : NULL);
-    } else {
-        print_overview();
-    }
+
+    if (a->n_pos > 0)
+        return print_named(a, err);
+    print_overview();
     return 0;
 }
 

@@ -1,3 +1,4 @@
+/* cmd_hwm.c: outbox hwm, which shows how far streams have been written. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,65 +7,80 @@
 
 static const struct option_def options[] = {
     {"consumer", "NAME", NULL,
-     "only what this consumer has recorded; without it, a role of another consumer may have "
-     "recorded more",
+     "only marks recorded by this consumer; if not given, the role of another consumer may have "
+     "recorded higher ones",
      options_consumer_name, ARG(hwm.consumer)},
     OPTION_JSON,
     OPTION_END,
 };
 
+/* Marks on their way out. The marks of a stream come one after another, the furthest first. */
 struct listing {
     const struct cli *cli;
     struct buf b;
     bool any;
-    struct str last; /* stream: the furthest mark of each comes first */
-    char last_text[1024];
+    char last[1024]; /* the stream of the mark that came last */
 };
 
-static int show(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+static void add_json(struct listing *l, const char *consumer, const char *id, int64_t at)
+{
+    buf_addc(&l->b, '{');
+    output_string(&l->b, "stream", l->last);
+    output_string(&l->b, "id", id);
+    output_string(&l->b, "consumer", consumer);
+    output_stamp(&l->b, "at", at);
+    buf_adds(&l->b, "}\n");
+}
+
+/* add_row cleans the names: a worker names the stream, and that could be anything. */
+static void add_row(struct listing *l, const char *consumer, const char *id, struct str stream)
+{
+    char name[sizeof l->last], by[80];
+    text_clean(name, sizeof name, stream.p, stream.n);
+    text_clean(by, sizeof by, consumer, strlen(consumer));
+    buf_addf(&l->b, "%-24s %-32s %s\n", id, name, by);
+}
+
+/* visit adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for
+ * each. */
+static int visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct listing *l = ctx;
-    const char *wanted = l->cli->args.hwm.consumer;
-    char id[48];
+    const struct args *a = &l->cli->args;
+    const char *wanted = a->hwm.consumer;
     if (wanted && strcmp(wanted, consumer) != 0)
         return 0;
+
+    char id[48];
+    bool one_stream = a->n_pos > 0;
+    bool furthest = !l->any || !str_eq(str_of(l->last), m->stream);
     snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
-    bool one = l->cli->args.n_pos > 0, first = !l->any || !str_eq(l->last, m->stream);
+    snprintf(l->last, sizeof l->last, "%.*s", (int)m->stream.n, m->stream.p);
     l->any = true;
-    snprintf(l->last_text, sizeof l->last_text, "%.*s", (int)m->stream.n, m->stream.p);
-    l->last = str_of(l->last_text);
-    if (l->cli->args.json) {
-        buf_addc(&l->b, '{');
-        output_string(&l->b, "stream", l->last_text);
-        output_string(&l->b, "id", id);
-        output_string(&l->b, "consumer", consumer);
-        output_stamp(&l->b, "at", at);
-        buf_adds(&l->b, "}\n");
-    } else if (one && first) {
+
+    if (a->json)
+        add_json(l, consumer, id, at);
+    else if (!one_stream)
+        add_row(l, consumer, id, m->stream);
+    else if (furthest)
         buf_addf(&l->b, "%s\n", id);
-    } else if (!one) {
-        /* a worker names the stream: it could be anything */
-        char stream[sizeof l->last_text], by[80];
-        text_clean(stream, sizeof stream, m->stream.p, m->stream.n);
-        text_clean(by, sizeof by, consumer, strlen(consumer));
-        buf_addf(&l->b, "%-24s %-32s %s\n", id, stream, by);
-    }
     return 0;
 }
 
 static int run(struct cli *cli, struct error *err)
 {
     struct listing l = {.cli = cli};
-    const char *stream = cli->args.n_pos ? cli->args.pos[0] : NULL;
+    const char *stream = cli->args.pos[0]; /* NULL: all */
     struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
+
     buf_init(&l.b, (size_t)64 << 20);
-    int r = st->ops->marks(st, stream, show, &l, err);
+    int r = st->ops->marks(st, stream, visit, &l, err);
     if (r == 0 && stream && !l.any)
         r = err_set(
             err, ERR_NOTFOUND,
-            "nothing has been written to a stream \"%s\" yet; `outbox hwm` lists those there are",
+            "nothing has been written to a stream \"%s\" yet; `outbox hwm` lists the streams",
             stream);
     if (r == 0)
         r = output_flush(&l.b, err);
@@ -76,7 +92,7 @@ static int run(struct cli *cli, struct error *err)
 const struct command cmd_hwm[] = {
     {.name = "hwm",
      .args = "[STREAM]",
-     .help = "show a stream's high-water mark: the last id written to it",
+     .help = "show the high-water mark of a stream: the last id written to it",
      .options = options,
      .max = 1,
      .run = run},

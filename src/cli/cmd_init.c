@@ -1,3 +1,4 @@
+/* cmd_init.c: outbox init, which creates the outbox or brings it up to date. */
 #include <stdio.h>
 
 #include "cli/cli.h"
@@ -9,17 +10,20 @@ static int report(const struct cli *cli, bool created, struct error *err)
     buf_init(&b, 8192);
     config_mask(&url, cli->settings.store);
     const char *name = buf_cstr(&url);
+    if (!name)
+        name = "store";
+
     if (cli->args.json) {
         buf_addc(&b, '{');
         output_string(&b, "store", name);
         output_bool(&b, "created", created);
         buf_adds(&b, "}\n");
     } else if (created) {
-        buf_addf(&b, "%s: the outbox is ready\n", name ? name : "store");
+        buf_addf(&b, "%s: the outbox is ready\n", name);
     } else {
-        buf_addf(&b, "%s: holds an outbox of this version already; nothing to do\n",
-                 name ? name : "store");
+        buf_addf(&b, "%s: already has an outbox of this version; nothing to do\n", name);
     }
+
     int r = output_flush(&b, err);
     buf_release(&url);
     buf_release(&b);
@@ -34,7 +38,9 @@ static int run(struct cli *cli, struct error *err)
         return -1;
     int r = st->ops->init(st, &created, err);
     store_close(st);
-    return r == 0 ? report(cli, created, err) : -1;
+    if (r != 0)
+        return -1;
+    return report(cli, created, err);
 }
 
 static const struct option_def options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};

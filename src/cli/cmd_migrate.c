@@ -1,3 +1,5 @@
+/* cmd_migrate.c: outbox migrate, which upgrades the schema, compares it with this program's, and
+ * generates it for other tools. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +10,8 @@ static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON,
                                                OPTION_END};
 
-/* start begins a JSON object, or a line, with the store's name, without its password. */
+/* start begins the answer, a JSON object or a line, with the URL of the store, less its
+ * password. */
 static void start(struct buf *b, const struct cli *cli)
 {
     struct buf url;
@@ -19,8 +22,9 @@ static void start(struct buf *b, const struct cli *cli)
     if (cli->args.json) {
         buf_addc(b, '{');
         output_string(b, "store", name);
-    } else
+    } else {
         buf_addf(b, "%s: ", name);
+    }
     buf_release(&url);
 }
 
@@ -34,6 +38,24 @@ static int finish(struct buf *b, const struct cli *cli, struct error *err)
 
 /* ---- up ---- */
 
+/* add_upgrade says what `migrate up` did to an outbox that was as s says before. */
+static void add_upgrade(struct buf *b, const struct schema_status *s, bool changed)
+{
+    long long there = (long long)s->there, known = (long long)s->known;
+    if (!changed && s->functions == FUNCTIONS_NEWER)
+        buf_addf(b, "already at version %lld; its functions are from a later build, and stay",
+                 known);
+    else if (!changed)
+        buf_addf(b, "already at version %lld; nothing to do", known);
+    else if (there == known)
+        buf_addf(b, "already at version %lld; its functions were updated", known);
+    else if (there == 0)
+        buf_addf(b, "created an outbox of version %lld", known);
+    else
+        buf_addf(b, "upgraded from version %lld to %lld", there, known);
+}
+
+/* up does what init does, and says from which version to which. */
 static int up(struct cli *cli, struct error *err)
 {
     struct store *st;
@@ -54,45 +76,56 @@ static int up(struct cli *cli, struct error *err)
         output_number(&b, "from", changed ? s.there : s.known);
         output_number(&b, "to", s.known);
         output_bool(&b, "changed", changed);
-    } else if (!changed && s.functions == FUNCTIONS_NEWER)
-        buf_addf(&b, "version %lld already; its functions are those of a later build, and stay",
-                 (long long)s.known);
-    else if (!changed)
-        buf_addf(&b, "version %lld already; nothing to do", (long long)s.known);
-    else if (s.there == s.known)
-        buf_addf(&b, "version %lld already; its functions were brought up to date",
-                 (long long)s.known);
-    else if (s.there == 0)
-        buf_addf(&b, "made an outbox of version %lld", (long long)s.known);
-    else
-        buf_addf(&b, "brought from version %lld to %lld", (long long)s.there, (long long)s.known);
+    } else {
+        add_upgrade(&b, &s, changed);
+    }
     return finish(&b, cli, err);
 }
 
 /* ---- status ---- */
 
+/* by enum functions_status */
 static const char *const functions_names[] = {"same", "older", "newer"};
 
-static void say_status(struct buf *b, const struct schema_status *s)
+/* add_status compares versions first. Functions are worth a word only if those agree. */
+static void add_status(struct buf *b, const struct schema_status *s)
 {
+    int64_t pending = s->known - s->there;
+    char steps[OUTPUT_COUNT];
     if (s->there == 0)
         buf_adds(b, "no outbox");
     else
         buf_addf(b, "version %lld", (long long)s->there);
-    buf_addf(b, ", this program makes %lld: ", (long long)s->known);
-    bool same = s->there == s->known;
-    if (same && s->functions == FUNCTIONS_OLDER)
-        buf_adds(b, "its functions are those of an earlier build; run `outbox migrate up`");
-    else if (same && s->functions == FUNCTIONS_NEWER)
-        buf_adds(b, "its functions are those of a later build, which replaced this program's; "
-                    "nothing is pending");
-    else if (same)
-        buf_adds(b, "nothing is pending");
-    else if (s->there > s->known)
+    buf_addf(b, ", this program needs %lld: ", (long long)s->known);
+
+    if (pending > 0)
+        buf_addf(b, "%s pending; run `outbox migrate up`", output_count(pending, "step", steps));
+    else if (pending < 0)
         buf_adds(b, "it is newer than this program; use a newer outbox");
+    else if (s->functions == FUNCTIONS_OLDER)
+        buf_adds(b, "its functions are from an earlier build; run `outbox migrate up`");
+    else if (s->functions == FUNCTIONS_NEWER)
+        buf_adds(b,
+                 "its functions are from a later build, which replaced this program's; nothing is "
+                 "pending");
     else
-        buf_addf(b, "%lld step%s pending; run `outbox migrate up`",
-                 (long long)(s->known - s->there), s->known - s->there == 1 ? "" : "s");
+        buf_adds(b, "nothing is pending");
+}
+
+static void add_status_json(struct buf *b, const struct schema_status *s)
+{
+    output_number(b, "version", s->there);
+    output_number(b, "known", s->known);
+    output_member(b, "pending");
+    buf_addc(b, '[');
+    for (int64_t v = s->there + 1; v <= s->known; v++) {
+        if (v > s->there + 1)
+            buf_addc(b, ',');
+        buf_addi64(b, v);
+    }
+    buf_addc(b, ']');
+    if (s->there == s->known)
+        output_string(b, "functions", functions_names[s->functions]);
 }
 
 static int status(struct cli *cli, struct error *err)
@@ -108,41 +141,35 @@ static int status(struct cli *cli, struct error *err)
 
     struct buf b;
     start(&b, cli);
-    if (cli->args.json) {
-        output_number(&b, "version", s.there);
-        output_number(&b, "known", s.known);
-        output_member(&b, "pending");
-        buf_addc(&b, '[');
-        for (int64_t v = s.there + 1; v <= s.known; v++)
-            buf_addf(&b, "%s%lld", v > s.there + 1 ? "," : "", (long long)v);
-        buf_addc(&b, ']');
-        if (s.there == s.known)
-            output_string(&b, "functions", functions_names[s.functions]);
-    } else
-        say_status(&b, &s);
+    if (cli->args.json)
+        add_status_json(&b, &s);
+    else
+        add_status(&b, &s);
     return finish(&b, cli, err);
 }
 
 /* ---- validate ---- */
 
+/* compare reports how the schema differs from this version's. A newer one cannot be judged. */
 static int compare(struct store *st, struct report *r, struct error *err)
 {
     struct schema_status s;
     if (!st->ops->validate)
-        return err_set(err, ERR_CONFIG, "migrate validate is there for PostgreSQL only");
+        return err_set(err, ERR_CONFIG, "migrate validate works on PostgreSQL only");
     if (st->ops->schema_status(st, &s, err) != 0)
         return -1;
-    if (s.there == 0)
-        return err_set(err, ERR_NOTOURS, "no outbox there; make one with `outbox migrate up`");
-    if (s.there > s.known)
+
+    long long there = (long long)s.there, known = (long long)s.known;
+    if (there == 0)
+        return err_set(err, ERR_NOTOURS, "there is no outbox; create one with `outbox migrate up`");
+    if (there > known)
         return err_set(
             err, ERR_NEWER,
-            "the outbox there has version %lld, this program knows up to %lld; use a newer outbox",
-            (long long)s.there, (long long)s.known);
-    if (s.there < s.known)
+            "the outbox has version %lld, this program knows up to %lld; use a newer outbox", there,
+            known);
+    if (there < known)
         report_say(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program makes %lld", (long long)s.there,
-                   (long long)s.known);
+                   "the outbox has version %lld, this program needs %lld", there, known);
     return st->ops->validate(st, report_visit, r, err);
 }
 
@@ -163,41 +190,55 @@ static int validate(struct cli *cli, struct error *err)
 
 /* ---- gen ---- */
 
-/* set_service: the name becomes part of a schema's, which is quoted, and the name of a consumer.
- * What could not be one is refused, with one that could, also with _outbox_dlq behind it, in
+/* Long enough for a service's name: "_outbox_dlq" behind it still fits into an identifier of
  * PostgreSQL. */
+#define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
+
+/* suggest_service writes what a name could be instead: each run of characters that cannot be in one
+ * becomes a dash, and none stands at either end. */
+static void suggest_service(const char *value, char out[SERVICE_SIZE])
+{
+    size_t n = 0;
+    bool gap = false;
+    for (const char *p = value; *p && n + 1 < SERVICE_SIZE; p++) {
+        bool good = isalnum((unsigned char)*p) || strchr("_.-", *p);
+        if (good && gap && n > 0)
+            out[n++] = '-';
+        if (good && n + 1 < SERVICE_SIZE)
+            out[n++] = *p;
+        gap = !good;
+    }
+    out[n] = '\0';
+}
+
+/* set_service accepts what can be part of a schema's name, which is quoted, and the name of a
+ * consumer. */
 static int set_service(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
-    char other[STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1)];
-    size_t n = 0;
     if (store_name_check(value, NULL) == 0)
         return option_text(field, value, o, err);
     if (!*value)
         return err_set(err, ERR_CONFIG, "the service's name is empty");
-    bool gap = false;
-    for (const char *p = value; *p && n + 1 < sizeof(other); p++) {
-        bool good = isalnum((unsigned char)*p) || strchr("_.-", *p);
-        if (good && gap && n > 0)
-            other[n++] = '-';
-        gap = !good;
-        if (good && n + 1 < sizeof(other))
-            other[n++] = *p;
-    }
-    other[n] = '\0';
+
+    char other[SERVICE_SIZE], hint[SERVICE_SIZE + 20] = "";
+    suggest_service(value, other);
+    if (*other)
+        snprintf(hint, sizeof(hint), "; take \"%s\"", other);
     return err_set(err, ERR_CONFIG,
-                   "\"%.100s\": a service's name has up to %d of A-Z a-z 0-9 _ . -%s%s%s", value,
-                   STORE_NAME_MAX, n ? "; take \"" : "", other, n ? "\"" : "");
+                   "\"%.100s\": a service's name has up to %d of A-Z a-z 0-9 _ . -%s", value,
+                   STORE_NAME_MAX, hint);
 }
 
 static const struct option_def gen_options[] = {
     {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain",
      "migration tool to write files for", option_choice, ARG(gen.tool), .names = gen_tools},
-    {"service", "NAME", NULL, "for this service: schema NAME_outbox, and a program to start from",
-     set_service, ARG(gen.service)},
+    {"service", "NAME", NULL,
+     "generate for this service: schema NAME_outbox, and a program to start from", set_service,
+     ARG(gen.service)},
     {"out-dir", "DIR", NULL,
      "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; existing "
-     "files are kept",
+     "files stay",
      option_name, ARG(gen.out_dir)},
     {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool,
      ARG(json), .env = true},

@@ -1,3 +1,5 @@
+/* cmd_relay.c: outbox relay, which starts a relay and stops it: signals, waiting for a store that
+ * is not there yet, the HTTP server. What happens in between is in relay.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,21 +13,22 @@
 #include "base/text.h"
 #include "cli/relay.h"
 
-/* What signal handlers can reach; there is one relay in a process. */
+/* What signal handlers can reach. A process has one relay. */
 static struct relay *volatile the_relay;
 
-#define AWAY_MAX 5000 /* ms: the longest pause between two tries to reach a store that is away */
-#define AWAY_LOOK 50  /* ms: how soon a signal is noticed meanwhile */
+#define AWAY_FIRST 250 /* ms: the first pause before another try to reach a store that is away */
+#define AWAY_MAX 5000  /* ms: the longest */
+#define AWAY_LOOK 50   /* ms: how soon a signal is noticed meanwhile */
 
 static const struct option_def options[] = {
-    {"drain", NULL, "no", "exit once every consumer has received everything there is", option_bool,
+    {"drain", NULL, "no", "exit once every consumer has received every event", option_bool,
      ARG(relay.drain), .env = true},
     OPTION_END,
 };
 
 /* ---- signals ---- */
 
-/* on_stop asks the relay to drain; who asks twice does not want to wait. */
+/* on_stop asks the relay to drain. A second signal ends the process at once. */
 static void on_stop(int number)
 {
     int none = 0;
@@ -43,16 +46,18 @@ static void on_reload(int number)
     relay_wake(the_relay);
 }
 
-/* catch_hangup: without a config file there is nothing to read again, and SIGHUP means what it
- * means to any program, but in order; unless whoever started us wants it to be ignored (nohup). */
+/* catch_hangup makes SIGHUP reload the config file. Without a file there is nothing to reload: then
+ * SIGHUP stops the relay in order, unless whoever started it has it ignored (nohup). */
 static void catch_hangup(const struct relay *r)
 {
-    struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART}, old;
-    sigaction(SIGHUP, NULL, &old);
-    if (!r->cli->config.path && old.sa_handler == SIG_IGN)
-        return;
-    if (!r->cli->config.path)
+    struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
+    if (!r->cli->config.path) {
+        struct sigaction old;
+        sigaction(SIGHUP, NULL, &old);
+        if (old.sa_handler == SIG_IGN)
+            return;
         act.sa_handler = on_stop;
+    }
     sigaction(SIGHUP, &act, NULL);
 }
 
@@ -64,28 +69,40 @@ static void catch_signals(struct relay *r)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    sigaction(SIGXFSZ, &ignore, NULL); /* a limit on the size of files is an error like any other */
-    /* whoever started us may have ignored it: exit statuses would be lost */
+    /* A file over the size limit is an error like any other, not a reason to die. */
+    sigaction(SIGXFSZ, &ignore, NULL);
+    /* A parent may have left SIGCHLD ignored, and exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
     catch_hangup(r);
 }
 
 /* ---- a store that is away ---- */
 
-/* away: a server may be started after us, or just be starting again. Who drains wants to know at
- * once, though. */
+/* away says whether to wait for the store: its server may be started after the relay, or be
+ * restarting. Not with --drain, which reports a failure at once, nor once consumers have
+ * started. */
 static bool away(struct relay *r, const struct error *err)
 {
-    return err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY && !r->cli->args.relay.drain &&
-           !atomic_load(&r->started) && (store_kind(r->cli->settings.store)->caps & STORE_REMOTE);
+    bool unreachable = err->code == ERR_UNAVAILABLE && err->fate == FATE_RETRY;
+    bool remote = store_kind(r->cli->settings.store)->caps & STORE_REMOTE;
+    bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
+    return unreachable && remote && starting;
 }
 
-/* wait_for_store waits a while, longer each time. False: a signal came. */
+/* longer doubles a pause, from AWAY_FIRST up to AWAY_MAX. */
+static int64_t longer(int64_t pause_ms)
+{
+    if (pause_ms == 0)
+        return AWAY_FIRST;
+    if (pause_ms > AWAY_MAX / 2)
+        return AWAY_MAX;
+    return 2 * pause_ms;
+}
+
+/* wait_for_store sleeps for a while, longer each time. False: a signal came. */
 static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
 {
-    *pause_ms = *pause_ms ? *pause_ms * 2 : 250;
-    if (*pause_ms > AWAY_MAX)
-        *pause_ms = AWAY_MAX;
+    *pause_ms = longer(*pause_ms);
     relay_log(r, LOG_WARN_, NULL, "waiting for the store: %s", err->text);
     relay_waits(r, err->text);
     notify_send(&r->notify, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=waiting for the store",
@@ -97,7 +114,7 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
 
 /* ---- starting ---- */
 
-/* api_error takes over what the library said; the layouts are the same. */
+/* api_error copies an error of the public API, which has the same layout. Returns -1. */
 static int api_error(struct error *err, const outbox_error *e)
 {
     _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
@@ -105,6 +122,8 @@ static int api_error(struct error *err, const outbox_error *e)
     return -1;
 }
 
+/* set_relay_options passes on the settings of [outbox] that the library takes by name. A bad value
+ * in a flag is an error of usage. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
     static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention"};
@@ -115,13 +134,15 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
         if (outbox_set(ob, o->name, g ? g->value : o->def, &e) == 0)
             continue;
         api_error(err, &e);
-        if (err->code == ERR_CONFIG && g && g->origin == ORIGIN_FLAG)
+        bool from_flag = g && g->origin == ORIGIN_FLAG;
+        if (from_flag && err->code == ERR_CONFIG)
             err->code = CLI_USAGE;
         return -1;
     }
     return 0;
 }
 
+/* configure makes the consumers that the settings name. None of them works yet. */
 static int configure(struct relay *r, struct error *err)
 {
     size_t n;
@@ -138,8 +159,11 @@ static void say_starting(struct relay *r)
     struct buf b;
     buf_init(&b, 4096);
     config_mask(&b, r->cli->settings.store);
-    for (size_t i = 0; i < r->n_consumers; i++)
-        buf_addf(&b, "%s%s", i ? "," : " consumers=", r->consumer[i].name);
+    const char *before = " consumers=";
+    for (size_t i = 0; i < r->n_consumers; i++) {
+        buf_addf(&b, "%s%s", before, r->consumer[i].name);
+        before = ",";
+    }
     if (buf_cstr(&b))
         relay_log(r, LOG_INFO_, NULL, "starting store=%s", b.p);
     buf_release(&b);
@@ -150,18 +174,26 @@ static void log_caution(void *relay, const struct problem *p)
     relay_log(relay, LOG_WARN_, NULL, "%s: %s", p->where, p->text);
 }
 
-/* say_cautions: what an operator may not have meant. */
+/* say_cautions warns about what an operator may not have meant. */
 static void say_cautions(struct relay *r)
 {
     config_cautions(&r->cli->config, log_caution, r);
     if (geteuid() == 0)
         relay_log(r, LOG_WARN_, NULL,
-                  "running as root, which a relay has no need for: whatever goes wrong, in a "
-                  "command of exec: for one, goes wrong "
-                  "as root; give it a user of its own");
+                  "running as root, which a relay does not need: whatever goes wrong, in a command "
+                  "of exec: for example, goes wrong as root; run it as a user of its own");
 }
 
-/* serve starts the HTTP server, if one is wanted. */
+/* warn_open warns about a port that other machines may reach without a token. */
+static void warn_open(struct relay *r, const char *listen)
+{
+    relay_log(r, LOG_WARN_, NULL,
+              "--listen %s: other machines may reach it, and no token is set: only /livez and "
+              "/readyz are served; set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+              listen);
+}
+
+/* serve starts the HTTP server, if --listen asks for one. */
 static int serve(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -173,16 +205,13 @@ static int serve(struct relay *r, struct error *err)
         return -1;
     if (relay_tokens(r->cli, &door.tokens, err) != 0)
         return -1;
-    bool asks = door.tokens;
+
+    bool asks_token = door.tokens;
     if (admin_start(&r->admin_cfg, &door, &r->admin, url, err) != 0)
         return err_prefix(err, "--listen %s", s->listen);
     relay_log(r, LOG_INFO_, NULL, "listening at %s", url);
-    if (!asks && !admin_loopback(&door.address))
-        relay_log(r, LOG_WARN_, NULL,
-                  "--listen %s: other machines may reach it, and there is no token to ask them "
-                  "for: only /livez and "
-                  "/readyz are served. Set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
-                  s->listen);
+    if (!asks_token && !admin_loopback(&door.address))
+        warn_open(r, s->listen);
     return 0;
 }
 
@@ -192,32 +221,40 @@ static const char *stopped_by(int number)
     case SIGTERM: return "stopped by SIGTERM";
     case SIGINT: return "stopped by SIGINT";
     case SIGHUP: return "stopped by SIGHUP";
-    default: return "stopped: every consumer is through";
+    default: return "stopped: every consumer is done";
     }
 }
 
-static int deliver(struct relay *r, struct error *err)
+/* run_waiting runs the relay until it stops, and starts again while the store is away. */
+static int run_waiting(struct relay *r, struct error *err)
 {
-    outbox_error e;
+    int flags = r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0;
     int64_t pause = 0;
-    int result;
-    while ((result = outbox_run(r->ob, r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0, &e)) !=
-           0) {
+    outbox_error e;
+    while (outbox_run(r->ob, flags, &e) != 0) {
         api_error(err, &e);
         if (!away(r, err))
-            break;
-        if (wait_for_store(r, &pause, err))
-            continue;
-        result = 0;
-        break;
+            return -1;
+        if (!wait_for_store(r, &pause, err))
+            return 0;
     }
+    return 0;
+}
+
+/* deliver runs the relay and logs why it stopped. */
+static int deliver(struct relay *r, struct error *err)
+{
+    int result = run_waiting(r, err);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
         result = err_set(err, ERR_CONFIG,
-                         "after the config was read again no consumer could be started");
-    relay_log(r, LOG_INFO_, NULL, "%s",
-              result != 0 ? "stopped after an error" : stopped_by(number));
+                         "no consumer could be started after the config was reloaded");
+
+    const char *how = stopped_by(number);
+    if (result != 0)
+        how = "stopped after an error";
+    relay_log(r, LOG_INFO_, NULL, "%s", how);
     return result;
 }
 
@@ -230,6 +267,8 @@ static int run_relay(struct relay *r, struct error *err)
     return deliver(r, err);
 }
 
+/* open_outbox opens the store and makes the handle known to the HTTP server and, last, to signal
+ * handlers: from then on it can be stopped. */
 static int open_outbox(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -250,8 +289,8 @@ static int open_outbox(struct relay *r, struct error *err)
     return 0;
 }
 
-/* watch starts what is there from the first moment on, whether or not the store is: metrics and
- * health, and the thread that looks after them. */
+/* watch starts what works even while the store is away: metrics, health, and the thread that looks
+ * after them. */
 static int watch(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -279,49 +318,77 @@ static void unwatch(struct relay *r)
     pthread_join(r->watch, NULL);
 }
 
-/* work opens the store, as soon as it is there, and delivers until told to stop. */
-static int work(struct relay *r, struct error *err)
+/* open_waiting opens the store, and waits while it is away. *ret_stopped: a signal came first. */
+static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
 {
     int64_t pause = 0;
     int result;
+    for (;;) {
+        result = open_outbox(r, err);
+        if (result == 0 || !away(r, err))
+            break;
+        if (!wait_for_store(r, &pause, err))
+            break;
+    }
+    *ret_stopped = atomic_load(&r->signal) != 0;
+    return result;
+}
+
+/* ignore_signals keeps a late signal away from a handle that is about to be closed: the relay is
+ * stopping already. */
+static void ignore_signals(void)
+{
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+}
+
+/* work opens the store and delivers until told to stop. */
+static int work(struct relay *r, struct error *err)
+{
     catch_signals(r);
     if (watch(r, err) != 0)
         return -1;
-    while ((result = open_outbox(r, err)) != 0 && away(r, err) && wait_for_store(r, &pause, err))
-        continue;
-    if (atomic_load(&r->signal)) {
+
+    bool stopped;
+    int result = open_waiting(r, &stopped, err);
+    if (stopped) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
         result = 0;
     } else if (result == 0) {
         result = run_relay(r, err);
     }
+
     unwatch(r);
-    /* A signal may still come: it must not find a handle that is gone, and we are on the way out
-     * already. */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
+    ignore_signals();
     if (admin_stop(r->admin))
         outbox_close(r->ob);
     return result;
 }
 
+/* run checks the settings before anything starts, and releases everything in reverse order. */
 static int run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,
                       .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
     if (r.wake_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
+
+    /* Who asks for debug lines wants to see all of them. */
+    int64_t hold_ms = cli->settings.log_hold_ms;
+    if (cli->settings.log_level == LOG_DEBUG_)
+        hold_ms = 0;
     atomic_init(&r.log_level, cli->settings.log_level);
     pthread_mutex_init(&r.wait.lock, NULL);
     notify_init(&r.notify);
-    logger_init(&r.logger, (enum log_format)cli->settings.log_format,
-                cli->settings.log_level == LOG_DEBUG_ ? 0 : cli->settings.log_hold_ms, r.wake_fd);
+    logger_init(&r.logger, (enum log_format)cli->settings.log_format, hold_ms, r.wake_fd);
+
     int result = commands_need_store(cli, err);
     if (result == 0)
         result = relay_check(&cli->config, err);
     if (result == 0)
         result = work(&r, err);
+
     relay_release(&r);
     logger_flush(&r.logger);
     logger_release(&r.logger);

@@ -1,3 +1,4 @@
+/* cmd_status.c: outbox status, which shows the store and its consumers, once or again and again. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +9,8 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define NAMES_MAX 256 /* consumers whose rates are followed */
+#define COLUMNS 11    /* of the table with rates */
+#define NAMES_MAX 256 /* consumers whose rates are shown */
 
 static volatile sig_atomic_t interrupted;
 
@@ -16,18 +18,19 @@ static const struct option_def options[] = {
     OPTION_JSON,
     {"watch", NULL, "no", "repeat until interrupted, and show rates", option_bool,
      ARG(status.watch), .env = true},
-    {"interval", "DURATION", "1s", "with --watch: how often", option_span, ARG(status.interval_ms),
-     .min = 10, .env = true},
+    {"interval", "DURATION", "1s", "with --watch: time between updates", option_span,
+     ARG(status.interval_ms), .min = 10, .env = true},
     OPTION_END,
 };
 
-/* What is known of a consumer at one moment, to get a rate from two of them. */
+/* A consumer's counters at one moment. Two of them make a rate. */
 struct mark {
     char name[STORE_NAME_MAX + 1];
     int64_t delivered, position;
 };
 
-/* One look at the store. (1) before holds what the last look saw, n_before == 0 at the first. */
+/* The store as it was seen last. (1) `before`, before_ns and before_head are from the time before
+ * that; at first n_before and before_ns are 0. */
 struct look {
     const struct cli *cli;
     struct store *st;
@@ -40,6 +43,7 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
+/* look reads the state of the store and of every consumer. */
 static int look(struct look *l, struct error *err)
 {
     arena_reset(&l->arena);
@@ -51,13 +55,15 @@ static int look(struct look *l, struct error *err)
     return 0;
 }
 
+/* remember keeps the counters for the next look to compare with. */
 static void remember(struct look *l)
 {
     l->before_ns = l->now_ns;
     l->before_head = l->info.head;
-    for (l->n_before = 0; l->n_before < l->n && l->n_before < NAMES_MAX; l->n_before++) {
-        struct mark *m = &l->before[l->n_before];
-        const struct consumer_info *c = &l->c[l->n_before];
+    l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;
+    for (size_t i = 0; i < l->n_before; i++) {
+        struct mark *m = &l->before[i];
+        const struct consumer_info *c = &l->c[i];
         snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
         m->delivered = c->delivered;
         m->position = c->position;
@@ -73,7 +79,7 @@ static const struct mark *mark_of(const struct look *l, const char *name)
     return NULL;
 }
 
-/* per_second is -1 when there is nothing to compare with. */
+/* per_second returns a rate, or -1 if there is nothing to compare with. */
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
     int64_t span = l->now_ns - l->before_ns;
@@ -85,13 +91,17 @@ static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 static int64_t delivery_rate(const struct look *l, const struct consumer_info *c)
 {
     const struct mark *m = mark_of(l, c->spec.name);
-    return m ? per_second(l, c->delivered, m->delivered) : -1;
+    if (!m)
+        return -1;
+    return per_second(l, c->delivered, m->delivered);
 }
 
 static int64_t position_rate(const struct look *l, const struct consumer_info *c)
 {
     const struct mark *m = mark_of(l, c->spec.name);
-    return m ? per_second(l, c->position, m->position) : -1;
+    if (!m)
+        return -1;
+    return per_second(l, c->position, m->position);
 }
 
 /* ---- as a table ---- */
@@ -103,6 +113,7 @@ static const char *rate_text(int64_t rate, char out[OUTPUT_INT])
     return output_int(rate, out);
 }
 
+/* lag_of says how long the oldest event that nobody has taken has been waiting. */
 static const char *lag_of(const struct look *l, const struct consumer_info *c, char out[OUTPUT_AGE])
 {
     if (!c->oldest_at)
@@ -110,21 +121,25 @@ static const char *lag_of(const struct look *l, const struct consumer_info *c, c
     return output_age(clock_since(l->info.now_ms, c->oldest_at), out);
 }
 
+/* paint colours the state and the dead letters of the row that was added last. */
 static void paint(struct libscols_table *tb, const struct consumer_info *c)
 {
+    enum { STATE = 1, DEAD = 7 };
     static const char *const colors[][2] = {{"paused", "yellow"},
                                             {"down", "red"},
                                             {"in-flight", "cyan"},
                                             {"retrying", "magenta"},
                                             {"idle", "green"}};
+    const char *state = output_consumer_state(c);
     for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
-        if (strcmp(colors[i][0], output_consumer_state(c)) == 0)
-            output_paint(tb, 1, colors[i][1]);
+        if (strcmp(colors[i][0], state) == 0)
+            output_paint(tb, STATE, colors[i][1]);
     }
     if (c->dead)
-        output_paint(tb, 7, "red");
+        output_paint(tb, DEAD, "red");
 }
 
+/* add_row adds a consumer. With --watch two rates come before the last error. */
 static int add_row(const struct look *l, struct libscols_table *tb, const struct consumer_info *c,
                    struct error *err)
 {
@@ -134,7 +149,7 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
     struct buf text;
     buf_init(&text, 8192);
     const char *error = output_last_error(c, l->info.now_ms, &text);
-    const char *cells[] = {
+    const char *cells[COLUMNS] = {
         c->spec.name,
         output_consumer_state(c),
         output_about(c->behind, c->behind_exact, behind),
@@ -143,11 +158,19 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
         output_int(c->delivered, delivered),
         output_int(c->parked, parked),
         output_int(c->dead, dead),
-        l->cli->args.status.watch ? rate_text(delivery_rate(l, c), rate[0]) : error,
-        l->cli->args.status.watch ? rate_text(position_rate(l, c), rate[1]) : NULL,
         error,
     };
-    int r = text.failed ? err_nomem(err) : output_row(tb, cells, err);
+    if (l->cli->args.status.watch) {
+        cells[COLUMNS - 3] = rate_text(delivery_rate(l, c), rate[0]);
+        cells[COLUMNS - 2] = rate_text(position_rate(l, c), rate[1]);
+        cells[COLUMNS - 1] = error;
+    }
+
+    int r;
+    if (text.failed)
+        r = err_nomem(err);
+    else
+        r = output_row(tb, cells, err);
     buf_release(&text);
     if (r == 0)
         paint(tb, c);
@@ -184,6 +207,7 @@ static int consumers_table(const struct look *l, struct error *err)
     return output_print(tb, err);
 }
 
+/* print_text prints a line about the store, and a table of its consumers. */
 static int print_text(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
@@ -199,14 +223,19 @@ static int print_text(const struct look *l, struct error *err)
         buf_addf(&b, ", oldest %s old", output_age(clock_since(i->now_ms, i->oldest_at), age));
     if (l->cli->args.status.watch && rate >= 0)
         buf_addf(&b, ", %lld emitted/s", (long long)rate);
-    buf_adds(&b, l->n ? "\n\n" : "\nno consumers yet: outbox relay registers them\n");
+    buf_adds(&b, "\n");
+    buf_adds(&b, l->n ? "\n" : "no consumers yet: a relay registers those it runs\n");
+
     int r = output_flush(&b, err);
     buf_release(&b);
-    return r == 0 ? consumers_table(l, err) : -1;
+    if (r != 0)
+        return -1;
+    return consumers_table(l, err);
 }
 
 /* ---- as JSON ---- */
 
+/* add_store adds the members of the store; its URL without the password. */
 static void add_store(struct buf *b, const struct look *l)
 {
     const struct store_info *i = &l->info;
@@ -251,14 +280,28 @@ static int print_json(const struct look *l, struct error *err)
 
 /* ---- once, or again and again ---- */
 
+/* clear_screen starts a --watch on a terminal at the top again. */
+static void clear_screen(const struct args *a)
+{
+    bool redraws = a->status.watch && !a->json;
+    if (redraws && isatty(STDOUT_FILENO))
+        fputs("\033[H\033[2J", stdout);
+}
+
 static int show(struct look *l, struct error *err)
 {
     if (look(l, err) != 0)
         return -1;
-    if (l->cli->args.status.watch && !l->cli->args.json && isatty(STDOUT_FILENO))
-        fputs("\033[H\033[2J", stdout);
-    if ((l->cli->args.json ? print_json(l, err) : print_text(l, err)) != 0)
+
+    clear_screen(&l->cli->args);
+    int r;
+    if (l->cli->args.json)
+        r = print_json(l, err);
+    else
+        r = print_text(l, err);
+    if (r != 0)
         return -1;
+
     remember(l);
     return output_end(err);
 }
@@ -269,6 +312,7 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
+/* watch repeats until SIGINT or SIGTERM, which end it with exit status 0. */
 static int watch(struct look *l, struct error *err)
 {
     struct sigaction stop = {.sa_handler = on_signal};
@@ -290,8 +334,13 @@ static int run(struct cli *cli, struct error *err)
     struct look l = {.cli = cli};
     if (commands_store(cli, &l.st, err) != 0)
         return -1;
+
     arena_init(&l.arena, 0);
-    int r = cli->args.status.watch ? watch(&l, err) : show(&l, err);
+    int r;
+    if (cli->args.status.watch)
+        r = watch(&l, err);
+    else
+        r = show(&l, err);
     arena_release(&l.arena);
     store_close(l.st);
     return r;
@@ -299,7 +348,7 @@ static int run(struct cli *cli, struct error *err)
 
 const struct command cmd_status[] = {
     {.name = "status",
-     .help = "show the store and the state of its consumers",
+     .help = "show the state of the store and its consumers",
      .options = options,
      .run = run},
     {.name = NULL},

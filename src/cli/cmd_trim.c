@@ -1,9 +1,11 @@
+/* cmd_trim.c: outbox trim, which deletes old events that no consumer needs any more. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
 
+/* set_older_than takes any duration, 0s included, so it notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -26,7 +28,8 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* trim_all calls until nothing is left to do; each call is a short transaction of its own. */
+/* trim_all trims until nothing is left to do. Each step is a short transaction of its own; what is
+ * kept, and why, is what the last step says. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {
@@ -47,26 +50,34 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
     return 0;
 }
 
-/* say_deleted: idempotency keys, inbox rows and receipts are named only if there were any. */
-static void say_deleted(struct buf *b, const struct trim_request *req, const struct trim_result *t,
-                        const char *age)
+/* add_text says what was deleted, and which consumer keeps the rest. Idempotency keys, inbox rows
+ * and receipts are named only if there were any. */
+static void add_text(struct buf *b, const struct trim_request *req, const struct trim_result *t,
+                     const char *age)
 {
     char n[OUTPUT_COUNT];
     const struct {
         int64_t n;
         const char *noun;
     } rest[] = {{t->keys, "idempotency key"}, {t->inbox, "inbox row"}, {t->receipts, "receipt"}};
-    buf_addf(b, "%s %s", req->dry_run ? "would delete" : "deleted",
-             output_count(t->events, "event", n));
-    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++)
+
+    const char *deleted = "deleted", *kept = "kept";
+    if (req->dry_run) {
+        deleted = "would delete";
+        kept = "would keep";
+    }
+
+    buf_addf(b, "%s %s", deleted, output_count(t->events, "event", n));
+    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
         if (rest[i].n)
             buf_addf(b, ", %s", output_count(rest[i].n, rest[i].noun, n));
+    }
     buf_addf(b, " older than %s\n", age);
+
     if (!t->pin[0])
         return;
-    buf_addf(b, "%s %s%lld more %s: %s\n", req->dry_run ? "would keep" : "kept",
-             t->kept_more ? "at least " : "", (long long)t->kept_for_pin,
-             t->kept_for_pin == 1 ? "event" : "events", t->pin);
+    buf_addf(b, "%s %s%s: %s\n", kept, t->kept_more ? "at least " : "",
+             output_count(t->kept_for_pin, "more event", n), t->pin);
 }
 
 static int report(const struct cli *cli, const struct trim_request *req,
@@ -89,33 +100,34 @@ static int report(const struct cli *cli, const struct trim_request *req,
         output_string(&b, "pin", t->pin[0] ? t->pin : NULL);
         buf_adds(&b, "}\n");
     } else {
-        say_deleted(&b, req, t, age);
+        add_text(&b, req, t, age);
     }
     int r = output_flush(&b, err);
     buf_release(&b);
     return r;
 }
 
-/* ask_first: what is younger than retention was meant to be kept. */
+/* ask_first asks before events are deleted that retention was meant to keep. */
 static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
                      struct error *err)
 {
-    struct trim_request look = *req;
-    struct trim_result would;
-    char age[32];
-    bool as_retention = cli->settings.retention_ms > 0 &&
-                        req->older_than_ms >= cli->settings.retention_ms;
+    int64_t retention_ms = cli->settings.retention_ms;
+    bool as_retention = retention_ms > 0 && req->older_than_ms >= retention_ms;
     if (req->dry_run || as_retention || cli->args.yes)
         return 0;
+
+    struct trim_request look = *req;
+    struct trim_result would;
     look.dry_run = true;
     if (trim_all(st, &look, &would, err) != 0)
         return -1;
     if (would.events == 0)
         return 0;
+
+    char age[32], n[OUTPUT_COUNT];
     text_duration_show(req->older_than_ms, age);
-    return confirm(cli, err,
-                   "delete %lld event%s older than %s, though retention keeps them for longer",
-                   (long long)would.events, would.events == 1 ? "" : "s", age);
+    return confirm(cli, err, "delete %s older than %s, which retention keeps for longer",
+                   output_count(would.events, "event", n), age);
 }
 
 static int run(struct cli *cli, struct error *err)
@@ -124,20 +136,23 @@ static int run(struct cli *cli, struct error *err)
     struct trim_request req = {.older_than_ms = a->older_than_ms,
                                .inbox_ms = cli->settings.inbox_ms,
                                .dry_run = cli->args.dry_run};
-    struct trim_result sum;
-    struct store *st;
     if (!a->older_than)
         req.older_than_ms = cli->settings.retention_ms;
-    if (!a->older_than && req.older_than_ms == 0) {
-        return options_usage(err, "retention is 0s, for ever; say --older-than to delete anyway");
-    }
+    if (!a->older_than && req.older_than_ms == 0)
+        return options_usage(
+            err, "retention is 0s, so events are kept for ever; --older-than deletes them anyway");
+
+    struct trim_result sum;
+    struct store *st;
     if (commands_store(cli, &st, err) != 0)
         return -1;
     int r = ask_first(cli, st, &req, err);
     if (r == 0)
         r = trim_all(st, &req, &sum, err);
     store_close(st);
-    return r == 0 ? report(cli, &req, &sum, err) : -1;
+    if (r != 0)
+        return -1;
+    return report(cli, &req, &sum, err);
 }
 
 const struct command cmd_trim[] = {

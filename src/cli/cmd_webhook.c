@@ -1,4 +1,5 @@
-/* cmd_webhook.c: signatures by hand. The receiver that `webhook listen` runs is in listen.c. */
+/* cmd_webhook.c: outbox webhook, which makes and verifies signatures by hand. The receiver that
+ * `webhook listen` runs is in listen.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +14,16 @@
 #define LISTEN_BODY_MAX ((int64_t)1 << 30)
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
-/* set_secret_env checks the name as a consumer's option does, and borrows it. */
+/* set_secret_env checks the name as webhook-secret-env of a consumer does, and borrows it. */
 static int set_secret_env(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
     char *copy = NULL;
     int r = http_options_secret_env(&copy, value, o, err);
     free(copy);
-    return r == 0 ? option_text(field, value, o, err) : -1;
+    if (r != 0)
+        return -1;
+    return option_text(field, value, o, err);
 }
 
 static int set_address(void *field, const char *value, const struct option_def *o,
@@ -28,7 +31,7 @@ static int set_address(void *field, const char *value, const struct option_def *
 {
     struct sockaddr_storage sa;
     if (!ipnet_of_text(value, &sa))
-        return err_set(err, ERR_CONFIG, "\"%s\" is no address", value);
+        return err_set(err, ERR_CONFIG, "\"%s\" is not an IP address", value);
     return option_text(field, value, o, err);
 }
 
@@ -44,10 +47,14 @@ static int set_retry_after(void *field, const char *value, const struct option_d
 }
 
 /* clang-format off */
-#define OPTION_SECRET_FILE(help) {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
-#define OPTION_SECRET_ENV(help) {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
+#define OPTION_SECRET_FILE(help) \
+    {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
+#define OPTION_SECRET_ENV(help) \
+    {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
 #define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, ARG(webhook.id)}
-#define OPTION_TIMESTAMP(help) {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, .max = TIMESTAMP_MAX}
+#define OPTION_TIMESTAMP(help) \
+    {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, \
+     .max = TIMESTAMP_MAX}
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
@@ -58,7 +65,7 @@ static const struct option_def listen_options[] = {
      "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 "
      "to replays",
      option_name, ARG(webhook.secret_file)},
-    OPTION_SECRET_ENV("the same with the secrets in this environment variable"),
+    OPTION_SECRET_ENV("like --verify, with the secrets in this environment variable"),
     {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status),
      .min = 200, .max = 599},
     {"delay", "DURATION", "0s", "how long to wait before answering", option_span,
@@ -90,57 +97,71 @@ static const struct option_def verify_options[] = {
     OPTION_SECRET_ENV("environment variable with secrets"),
     OPTION_ID,
     OPTION_TIMESTAMP("webhook-timestamp"),
-    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,... and so on", option_text,
-     ARG(webhook.signature)},
+    {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,..., separated by spaces",
+     option_text, ARG(webhook.signature)},
     {"any-time", NULL, "no", "accept a signature of any age", option_bool, ARG(webhook.any_time)},
     OPTION_END,
 };
 
 static const struct option_def secret_options[] = {
     {"asymmetric", NULL, "no",
-     "a pair of ed25519 keys: the private one signs, receivers verify with the public one",
+     "a pair of ed25519 keys: the sender signs with the private one, receivers verify with the "
+     "public one",
      option_bool, ARG(webhook.asymmetric)},
     OPTION_END,
 };
 
 static const struct option_def public_options[] = {
     OPTION_SECRET_FILE("private keys (whsk_...), one per line"),
-    OPTION_SECRET_ENV("environment variable with them"),
+    OPTION_SECRET_ENV("environment variable with private keys"),
     OPTION_END,
 };
 
+/* load_keys reads the secrets or keys for one use; the caller frees them. */
 static int load_keys(const struct webhook_args *w, enum signature_use use,
                      struct signature_keys **ret, struct error *err)
 {
     struct signature_source from = {w->secret_file, w->secret_env, use};
     if (!from.file && !from.variable)
-        return options_usage(err, "say --secret-file FILE or --secret-env NAME");
+        return options_usage(err,
+                             "secrets are missing: use --secret-file FILE or --secret-env NAME");
     return signature_keys_load(&from, ret, err);
 }
 
-/* load reads secrets and body, which the caller releases. */
+/* read_body reads a file, or with "-" stdin. */
+static int read_body(const char *path, struct buf *body, struct error *err)
+{
+    int e = lines_slurp(path, BODY_MAX, body);
+    if (e)
+        return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    if (body->n == BODY_MAX)
+        return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
+    return 0;
+}
+
+/* load reads the keys and the body. On success the caller frees *keys; it releases the body in any
+ * case. */
 static int load(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                 struct buf *body, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
-    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    if (!w->id || !*w->id)
-        return options_usage(err, "say --id ID");
+    bool has_id = w->id && *w->id;
+    if (!has_id)
+        return options_usage(err, "--id ID is missing");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
-        return options_usage(
-            err,
-            "an id has no dot in it: it could not be told from the time that is signed with it");
+        return options_usage(err, "--id: an id has no dot, which separates it from the timestamp "
+                                  "in what is signed");
     if (load_keys(w, use, keys, err) != 0)
         return -1;
-    int e = lines_slurp(path, BODY_MAX, body);
-    if (e == 0 && body->n < BODY_MAX)
+
+    const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
+    if (read_body(path, body, err) == 0)
         return 0;
     signature_keys_free(*keys);
-    if (e == 0)
-        return err_set(err, ERR_INVALID, "%s: over 64 MiB", path);
-    return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    return -1;
 }
 
+/* sign prints the headers that a sender would send with the body. */
 static int sign(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
@@ -150,10 +171,9 @@ static int sign(struct cli *cli, struct error *err)
     buf_init(&out, 8192);
     int r = load(cli, SIGNATURE_SIGN, &keys, &body, err);
     if (r == 0) {
-        struct signature_message m = {str_of(w->id),
-                                      w->timestamp ? w->timestamp
-                                                   : clock_wall(&clock_system) / 1000,
-                                      {body.p, body.n}};
+        struct signature_message m = {str_of(w->id), w->timestamp, {body.p, body.n}};
+        if (!m.timestamp)
+            m.timestamp = clock_wall(&clock_system) / 1000;
         buf_adds(&out, "webhook-id: ");
         output_clean(&out, w->id);
         buf_addf(&out, "\nwebhook-timestamp: %lld\nwebhook-signature: ", (long long)m.timestamp);
@@ -167,50 +187,61 @@ static int sign(struct cli *cli, struct error *err)
     return r;
 }
 
+/* judge prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
+static int judge(const struct webhook_args *w, struct signature_keys *keys, const struct buf *body,
+                 struct error *err)
+{
+    struct signature_message m = {str_of(w->id), w->timestamp, {body->p, body->n}};
+    int64_t now = w->any_time ? 0 : clock_wall(&clock_system) / 1000;
+    const char *why = signature_check(keys, &m, str_of(w->signature), now);
+    if (!why) {
+        puts("genuine");
+        return 0;
+    }
+    printf("not genuine: %s\n", why);
+    err_set(err, ERR_INVALID, "%s", why);
+    err->code = CLI_FOUND;
+    return -1;
+}
+
 static int verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
+    if (!w->signature || !w->timestamp)
+        return options_usage(err, "verify needs --timestamp SECONDS and --signature TEXT");
+
     struct signature_keys *keys = NULL;
     struct buf body;
-    if (!w->signature || !w->timestamp)
-        return options_usage(err, "say --timestamp SECONDS and --signature TEXT");
     buf_init(&body, BODY_MAX);
     int r = load(cli, SIGNATURE_VERIFY, &keys, &body, err);
     if (r == 0) {
-        struct signature_message m = {str_of(w->id), w->timestamp, {body.p, body.n}};
-        int64_t now = w->any_time ? 0 : clock_wall(&clock_system) / 1000;
-        const char *why = signature_check(keys, &m, str_of(w->signature), now);
-        if (why) {
-            printf("not genuine: %s\n", why);
-            r = err_set(err, ERR_INVALID, "%s", why);
-            err->code = CLI_FOUND;
-        } else {
-            puts("genuine");
-        }
+        r = judge(w, keys, &body, err);
         signature_keys_free(keys);
     }
     buf_release(&body);
     return r;
 }
 
-/* caution: `webhook secret > file` makes the file with the permissions that the shell gives it. */
-static void caution(void)
+/* warn_readable warns about `webhook secret > file`: the shell makes the file, perhaps for
+ * everybody to read. */
+static void warn_readable(void)
 {
     struct stat st;
-    bool file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
-    if (file && st.st_mode & (S_IROTH | S_IWOTH))
-        output_error("warning: everybody on this machine can read the file this is written to; "
-                     "chmod o-rwx it, and make "
-                     "such files with umask 077");
+    bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
+        output_error("warning: everybody on this machine can read the file this is written to; run "
+                     "chmod o-rwx on it, and create such files with umask 077");
 }
 
+/* secret prints a new secret, and wipes it from memory. */
 static int secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
-    int r;
-    caution();
+    warn_readable();
     buf_init(&b, 512);
     buf_init(&public, 256);
+
+    int r;
     if (cli->args.webhook.asymmetric)
         r = signature_new_pair(&b, &public, err);
     else
@@ -220,6 +251,7 @@ static int secret(struct cli *cli, struct error *err)
         buf_addf(&b, "# for receivers: %s\n", buf_cstr(&public));
     if (r == 0)
         r = output_flush(&b, err);
+
     if (b.p)
         explicit_bzero(b.p, b.cap);
     buf_release(&b);
@@ -227,6 +259,7 @@ static int secret(struct cli *cli, struct error *err)
     return r;
 }
 
+/* public prints the public key of each private key, for receivers. */
 static int public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;

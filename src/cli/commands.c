@@ -1,3 +1,4 @@
+/* commands.c: the list of commands, and the ways they open the store. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +22,12 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     const char *names[NAMES_MAX] = {0};
     for (size_t i = 0; commands_all[i]; i++) {
         names[i] = commands_all[i]->name;
-        if (strcmp(names[i], name) != 0)
-            continue;
-        *ret = commands_all[i];
-        return 0;
+        if (strcmp(names[i], name) == 0) {
+            *ret = commands_all[i];
+            return 0;
+        }
     }
+
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){.otherwise = "outbox help lists them"}, hint);
     return options_usage(err, "unknown command \"%s\"%s", name, hint);
@@ -46,9 +48,10 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
         snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
     }
     if (!sub)
-        return options_usage(err, "%s needs one of %s behind it", rows->name, list);
+        return options_usage(err, "%s needs a subcommand: one of %s", rows->name, list);
+
     char hint[TEXT_HINT], all[TEXT_HINT];
-    snprintf(all, sizeof(all), "there are %s", list);
+    snprintf(all, sizeof(all), "use one of %s", list);
     text_hint(sub, names, (struct text_hint){.otherwise = all}, hint);
     return options_usage(err, "unknown subcommand \"%s %s\"%s", rows->name, sub, hint);
 }
@@ -58,9 +61,8 @@ int commands_need_store(const struct cli *cli, struct error *err)
     if (cli->settings.store)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "no store given; say --store sqlite:shop.db, or set OUTBOX_STORE, or put `store "
-                   "= ...` into the "
-                   "[outbox] section of a config file and name that with -c");
+                   "no store given; use --store sqlite:shop.db, set OUTBOX_STORE, or put `store = "
+                   "...` into the [outbox] section of a config file and name that with -c");
 }
 
 int commands_look(struct cli *cli, struct store **ret, struct error *err)
@@ -78,6 +80,7 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
+/* options_of returns the options that every command opens the store with. */
 static struct store_options options_of(const struct settings *s)
 {
     return (struct store_options){
@@ -105,6 +108,6 @@ int commands_create(struct cli *cli, struct store **ret, struct error *err)
     opt.replace = cli->args.init.replace;
     opt.lock_ms = cli->args.init.lock_ms;
     if (opt.lock_ms == 0)
-        opt.lock_ms = 1; /* 0s: try once; to the store, 0 is its default */
+        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
     return store_open(cli->settings.store, &opt, ret, err);
 }

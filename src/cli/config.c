@@ -1,3 +1,5 @@
+/* config.c: the settings. Flags, environment and config file each give values; this file collects
+ * them and decides which are in effect. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdint.h>
@@ -50,17 +52,18 @@ static int set_listen_hosts(void *field, const char *value, const struct option_
     return option_text(field, value, o, err);
 }
 
-/* set_listen_mode takes modes that let the owner connect; nobody needs to execute a socket. */
+/* set_listen_mode accepts modes that let the owner connect and have no execute bits. */
 static int set_listen_mode(void *field, const char *value, const struct option_def *o,
                            struct error *err)
 {
     char *end;
     long mode = strtol(value, &end, 8);
-    bool good = isdigit((unsigned char)*value) && !*end && (mode & ~0666L) == 0 &&
-                (mode & 0600) == 0600;
+    bool octal = isdigit((unsigned char)*value) && !*end;
+    bool fit = (mode & ~0666L) == 0 && (mode & 0600) == 0600;
     (void)o;
-    if (!good)
-        return err_set(err, ERR_CONFIG, "\"%s\" is no mode of a socket; write 0600, 0660 or 0666",
+
+    if (!octal || !fit)
+        return err_set(err, ERR_CONFIG, "\"%s\" is not a mode for a socket; use 0600, 0660 or 0666",
                        value);
     *(int64_t *)field = mode;
     return 0;
@@ -92,17 +95,7 @@ const struct option_def config_options[] = {
     {"color", "auto|always|never", "auto",
      "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice, AT(color),
      .names = color_names},
-    {"drain-deadline", "DURATION", DEFAULT_DRAIN_DEADLINE,
-     "how long a stopping relay waits for deliveries that are in flight", option_span,
-     AT(drain_ms)},
-    {"sweep", "DURATION", DEFAULT_SWEEP, "how often to look for work even if nothing signals any",
-     option_span, AT(sweep_ms), .min = 1},
-    {"retention", "DURATION", DEFAULT_RETENTION,
-     "how long to keep an event after its last consumer received it; 0s keeps events forever",
-     option_span, AT(retention_ms)},
-    {"inbox-retention", "DURATION", DEFAULT_INBOX_RETENTION,
-     "how long to remember which events a handler has processed", option_span, AT(inbox_ms),
-     .min = 1},
+    DEFAULTS_ROWS(AT),
     {"listen", "ADDRESS:PORT|unix:PATH", NULL,
      "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
     {"listen-token-file", "FILE", NULL,
@@ -123,11 +116,24 @@ const struct option_def config_options[] = {
     {NULL},
 };
 
-/* ---- what was given ---- */
+/* ---- values given ---- */
 
 void config_init(struct config *c)
 {
     *c = (struct config){0};
+}
+
+/* drop frees a copy of ours. Others may only read it, hence the const. */
+static void drop(const char *copy)
+{
+    free((char *)(uintptr_t)copy);
+}
+
+static void release_given(struct given *g)
+{
+    drop(g->consumer);
+    drop(g->value);
+    drop(g->where);
 }
 
 static void release_names(struct consumer_names *names)
@@ -140,21 +146,25 @@ static void release_names(struct consumer_names *names)
     free(names->where);
 }
 
+static void release_problem(struct problem *p)
+{
+    drop(p->where);
+    drop(p->text);
+}
+
 void config_release(struct config *c)
 {
-    for (size_t i = 0; i < c->n_given; i++) {
-        free(c->given[i].consumer);
-        free(c->given[i].value);
-        free(c->given[i].where);
-    }
+    for (size_t i = 0; i < c->n_given; i++)
+        release_given(&c->given[i]);
     free(c->given);
+
     for (int i = 0; i < ORIGINS; i++)
         release_names(&c->names[i]);
-    for (size_t i = 0; i < c->n_problems; i++) {
-        free(c->problem[i].where);
-        free(c->problem[i].text);
-    }
+
+    for (size_t i = 0; i < c->n_problems; i++)
+        release_problem(&c->problem[i]);
     free(c->problem);
+
     free(c->path);
     config_init(c);
 }
@@ -164,13 +174,14 @@ static bool of_consumer(const struct option_def *def)
     return option_find(consumer_options, def->name) == def;
 }
 
-/* check_value tries the value on a target that is thrown away. */
+/* check_value applies the value to a target that is thrown away. */
 static int check_value(const struct option_def *def, const char *value, struct error *err)
 {
     struct settings s = {0};
     struct consumer c;
     if (!of_consumer(def))
         return option_apply(def, &s, value, err);
+
     if (consumer_init(&c, "check", err) != 0)
         return -1;
     int r = option_apply(def, &c, value, err);
@@ -178,27 +189,36 @@ static int check_value(const struct option_def *def, const char *value, struct e
     return r;
 }
 
-static char *copy(const char *s)
+/* copy sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no
+ * memory. */
+static bool copy(const char *s, const char **ret)
 {
-    return s ? strdup(s) : NULL;
+    *ret = NULL;
+    if (!s)
+        return true;
+    *ret = strdup(s);
+    return *ret != NULL;
 }
 
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0)
         return -1;
+
     struct given *grown = realloc(c->given, (c->n_given + 1) * sizeof(*grown));
     if (!grown)
         return err_nomem(err);
     c->given = grown;
-    struct given *new = &grown[c->n_given++];
-    *new = (struct given){.def = g->def,
-                          .origin = g->origin,
-                          .consumer = copy(g->consumer),
-                          .value = copy(g->value),
-                          .where = copy(g->where)};
-    if ((g->consumer && !new->consumer) || !new->value || !new->where)
+
+    struct given new = {.def = g->def, .origin = g->origin};
+    bool copied = copy(g->consumer, &new.consumer);
+    copied = copied && copy(g->value, &new.value);
+    copied = copied && copy(g->where, &new.where);
+    if (!copied) {
+        release_given(&new);
         return err_nomem(err);
+    }
+    grown[c->n_given++] = new;
     return 0;
 }
 
@@ -208,33 +228,51 @@ int config_complain(struct config *c, const struct problem *p, struct error *err
     if (!grown)
         return err_nomem(err);
     c->problem = grown;
-    struct problem new = {copy(p->where), copy(p->text), p->warning};
-    if (!new.text || (p->where && !new.where)) {
-        free(new.where);
-        free(new.text);
+
+    struct problem new = {.warning = p->warning};
+    bool copied = copy(p->where, &new.where);
+    copied = copied && copy(p->text, &new.text);
+    if (!copied) {
+        release_problem(&new);
         return err_nomem(err);
     }
     grown[c->n_problems++] = new;
     return 0;
 }
 
-/* complain is where reading ends with the first problem, or notes it and goes on. */
-static int complain(struct config *c, const char *where, struct error *err)
+int config_wrong(struct config *c, const char *where, struct error *err)
 {
     if (!c->gather || err->code == ERR_NOMEM)
         return err_prefix(err, "%s", where);
-    struct problem p = {(char *)(uintptr_t)where, err->text, false};
+
+    struct problem p = {where, err->text, false};
     return config_complain(c, &p, err);
 }
 
+/* check_new checks a name that is about to be added: it is valid, and not there yet. */
 static int check_new(const struct consumer_names *names, const char *name, struct error *err)
 {
     if (store_name_check(name, err) != 0)
         return -1;
     for (size_t i = 0; i < names->n; i++) {
         if (strcmp(names->name[i], name) == 0)
-            return err_set(err, ERR_CONFIG, "there is a consumer \"%s\" already", name);
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
+    return 0;
+}
+
+/* grow_names makes room for one more name. */
+static int grow_names(struct consumer_names *names, struct error *err)
+{
+    char **grown = realloc(names->name, (names->n + 1) * sizeof(*grown));
+    if (!grown)
+        return err_nomem(err);
+    names->name = grown;
+
+    grown = realloc(names->where, (names->n + 1) * sizeof(*grown));
+    if (!grown)
+        return err_nomem(err);
+    names->where = grown;
     return 0;
 }
 
@@ -244,22 +282,17 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     struct consumer_names *names = &c->names[origin];
     if (check_new(names, name, err) != 0)
         return -1;
-    char **more = realloc(names->name, (names->n + 1) * sizeof(*more));
-    if (more)
-        names->name = more;
-    char **wheres = realloc(names->where, (names->n + 1) * sizeof(*wheres));
-    if (wheres)
-        names->where = wheres;
-    if (!more || !wheres)
-        return err_nomem(err);
-    char *kept[] = {strdup(name), strdup(where)};
-    if (!kept[0] || !kept[1]) {
-        free(kept[0]);
-        free(kept[1]);
+    if (grow_names(names, err) != 0)
+        return -1;
+
+    char *new_name = strdup(name), *new_where = strdup(where);
+    if (!new_name || !new_where) {
+        free(new_name);
+        free(new_where);
         return err_nomem(err);
     }
-    names->name[names->n] = kept[0];
-    names->where[names->n++] = kept[1];
+    names->name[names->n] = new_name;
+    names->where[names->n++] = new_where;
     return 0;
 }
 
@@ -268,47 +301,60 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 {
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
-    /* config_add copies: the casts only take const away from what is borrowed meanwhile. */
-    struct given g = {def, ORIGIN_FLAG, (char *)(uintptr_t)consumer, (char *)(uintptr_t)value,
-                      where};
-    if (config_add(c, &g, err) == 0)
-        return 0;
-    err_prefix(err, "%s", where);
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
+
+    struct given g = {def, ORIGIN_FLAG, consumer, value, where};
+    if (config_add(c, &g, err) != 0)
+        return options_invalid(def->name, err);
+    return 0;
 }
 
 int config_flag_consumer(struct config *c, const char *name, struct error *err)
 {
-    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) == 0)
-        return 0;
-    err_prefix(err, "--consumer");
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
+    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) != 0)
+        return options_invalid("consumer", err);
+    return 0;
 }
 
 /* ---- environment ---- */
 
+void config_upper(char *name)
+{
+    for (; *name; name++) {
+        if (*name == '-' || *name == '.')
+            *name = '_';
+        else
+            *name = (char)toupper((unsigned char)*name);
+    }
+}
+
+const char *config_getenv(const char *variable)
+{
+    const char *value = getenv(variable);
+    if (!value || !*value)
+        return NULL;
+    return value;
+}
+
 const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
 {
-    int n = snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
-    for (int i = 0; i < n && i < CONFIG_VARIABLE - 1; i++) {
-        out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
-    }
+    snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
+    config_upper(out);
     return out;
 }
 
+/* environment adds the variables of the options in a table. */
 static int environment(struct config *c, const struct option_def *table, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
     for (const struct option_def *o = table; o->name; o++) {
-        char *value = getenv(config_variable(o->name, variable));
-        if (!value || !*value)
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (!value)
             continue;
+
         struct given g = {o, ORIGIN_ENV, NULL, value, variable};
-        if (config_add(c, &g, err) != 0 && complain(c, variable, err) != 0)
+        if (config_add(c, &g, err) == 0)
+            continue;
+        if (config_wrong(c, variable, err) != 0)
             return -1;
     }
     return 0;
@@ -316,14 +362,16 @@ static int environment(struct config *c, const struct option_def *table, struct 
 
 /* ---- file ---- */
 
+/* One pass over a config file. */
 struct reading {
     struct config *config;
     const char *path;
     struct ini_reading ini;
-    struct error nomem; /* a problem could not be kept */
+    struct error nomem; /* set if there was no memory to keep a problem */
 };
 
 #define WHERE 512
+#define SECTION_CONSUMER "consumer "
 
 static const char *where_now(const struct reading *r, char out[WHERE])
 {
@@ -331,42 +379,62 @@ static const char *where_now(const struct reading *r, char out[WHERE])
     return out;
 }
 
-static int open_section(struct reading *r, const char *section, struct error *err)
+/* consumer_of returns the name in [consumer NAME], or NULL for any other section. */
+static const char *consumer_of(const char *section)
 {
-    if (strcmp(section, "outbox") == 0)
-        return 0;
-    if (strncmp(section, "consumer ", 9) == 0) {
-        char where[WHERE];
-        return config_add_name(r->config, ORIGIN_FILE, section + 9, where_now(r, where), err);
-    }
-    return err_set(err, ERR_CONFIG, "unknown section [%s]; there are [outbox] and [consumer NAME]",
-                   section);
+    size_t n = strlen(SECTION_CONSUMER);
+    if (strncmp(section, SECTION_CONSUMER, n) != 0)
+        return NULL;
+    return section + n;
 }
 
-/* unknown_name says what was meant, looking at the options that may stand in the section. */
+/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
+static int open_section(struct reading *r, const char *section, struct error *err)
+{
+    char where[WHERE];
+    const char *consumer = consumer_of(section);
+    if (consumer)
+        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
+    if (strcmp(section, "outbox") == 0)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
+}
+
+#define NAMES_MAX 64
+
+static size_t add_names(const struct option_def *table, const char **names, size_t n)
+{
+    for (const struct option_def *o = table; o->name && n < NAMES_MAX - 1; o++)
+        names[n++] = o->name;
+    return n;
+}
+
+/* unknown_name fails with the nearest name of the options that the section may hold. */
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
-    const char *names[64];
-    size_t n = 0;
-    for (const struct option_def *o = consumer_options; o->name && n < 63; o++)
-        names[n++] = o->name;
-    if (!in_consumer) {
-        for (const struct option_def *o = config_options; o->name && n < 63; o++)
-            names[n++] = o->name;
-    }
+    const char *names[NAMES_MAX];
+    size_t n = add_names(consumer_options, names, 0);
+    if (!in_consumer)
+        n = add_names(config_options, names, n);
     names[n] = NULL;
+
+    /* If the name is close to an option of a consumer, that one was probably meant. */
     bool misplaced = in_consumer && option_find(config_options, name);
     bool typo = text_nearest(name, names) != NULL;
     if (misplaced && !typo) {
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not about one consumer; move it to the [outbox] section", name);
+                       "\"%s\" is not an option of a consumer; move it to the [outbox] section",
+                       name);
     }
+
     char hint[TEXT_HINT];
     text_hint(name, names,
-              (struct text_hint){.otherwise = "outbox config sample lists those there are"}, hint);
+              (struct text_hint){.otherwise = "outbox config sample lists the options"}, hint);
     return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
+/* visit takes a section (name == NULL) or an option of the file. */
 static int visit(void *ctx, const char *section, const char *name, const char *value,
                  struct error *err)
 {
@@ -374,21 +442,20 @@ static int visit(void *ctx, const char *section, const char *name, const char *v
     if (!name)
         return open_section(r, section, err);
     if (!*section)
-        return err_set(err, ERR_CONFIG, "\"%s\" stands in no section; put [outbox] before it",
-                       name);
+        return err_set(err, ERR_CONFIG, "\"%s\" is in no section; put [outbox] before it", name);
 
-    bool in_consumer = strncmp(section, "consumer ", 9) == 0;
+    const char *consumer = consumer_of(section);
     const struct option_def *def = option_find(consumer_options, name);
-    if (!def && !in_consumer)
+    if (!def && !consumer)
         def = option_find(config_options, name);
     if (!def)
-        return unknown_name(name, in_consumer, err);
+        return unknown_name(name, consumer != NULL, err);
 
     char where[WHERE];
-    where_now(r, where);
-    struct given g = {def, ORIGIN_FILE, in_consumer ? (char *)(uintptr_t)(section + 9) : NULL,
-                      (char *)(uintptr_t)value, where};
-    return config_add(r->config, &g, err) == 0 ? 0 : err_prefix(err, "%s", name);
+    struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
+    if (config_add(r->config, &g, err) != 0)
+        return err_prefix(err, "%s", name);
+    return 0;
 }
 
 static void gather_problem(void *ctx, const struct error *err)
@@ -396,43 +463,50 @@ static void gather_problem(void *ctx, const struct error *err)
     struct reading *r = ctx;
     struct error why = *err;
     char where[WHERE];
-    if (complain(r->config, where_now(r, where), &why) != 0)
+    if (config_wrong(r->config, where_now(r, where), &why) != 0)
         r->nomem = why;
 }
 
+/* parse reads the text of the config file, of which a problem may concern any line. */
 static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
     if (text->n > FILE_MAX)
-        return err_set(err, ERR_CONFIG, "%s: over 1 MiB", path);
+        return err_set(err, ERR_CONFIG, "%s: larger than 1 MiB", path);
     c->path = strdup(path);
     if (!c->path)
         return err_nomem(err);
     if (text->n == 0)
         return 0;
-    struct reading r = {.config = c,
-                        .path = path,
-                        .ini = {.visit = visit, .problem = c->gather ? gather_problem : NULL}};
+
+    struct reading r = {.config = c, .path = path, .ini = {.visit = visit}};
     r.ini.ctx = &r;
+    if (c->gather)
+        r.ini.problem = gather_problem;
+
     if (ini_read(&r.ini, text->p, text->n, err) != 0)
         return err_prefix(err, "%s:%zu", path, r.ini.line);
-    if (!r.nomem.code)
-        return 0;
-    *err = r.nomem;
-    return -1;
+    if (r.nomem.code) {
+        *err = r.nomem;
+        return -1;
+    }
+    return 0;
 }
 
 int config_file(struct config *c, const char *path, struct error *err)
 {
     struct buf text;
+    int r;
     buf_init(&text, FILE_MAX + 1);
     int e = lines_slurp(path, FILE_MAX + 1, &text);
-    int r = e ? err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path)
-              : parse(c, path, &text, err);
+    if (e == 0)
+        r = parse(c, path, &text, err);
+    else
+        r = err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path);
     buf_release(&text);
     return r;
 }
 
-/* load_file: a file that cannot be read is one of the problems, where they are gathered. */
+/* load_file adds the values of the file. Where problems are gathered, an unreadable file is one. */
 static int load_file(struct config *c, const char *path, struct error *err)
 {
     if (config_file(c, path, err) == 0)
@@ -445,51 +519,82 @@ static int load_file(struct config *c, const char *path, struct error *err)
 
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
-    if (environment(c, config_options, err) != 0 || environment(c, consumer_options, err) != 0)
+    if (environment(c, config_options, err) != 0)
+        return -1;
+    if (environment(c, consumer_options, err) != 0)
         return -1;
     if (path && load_file(c, path, err) != 0)
         return -1;
-    return consumers ? config_environment_consumers(c, err) : 0;
+    if (!consumers)
+        return 0;
+    return config_environment_consumers(c, err);
 }
 
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
+    /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */
     config_init(ret);
-    for (size_t i = 0; i < from->n_given; i++)
-        if (from->given[i].origin == ORIGIN_FLAG && config_add(ret, &from->given[i], err) != 0)
+    for (size_t i = 0; i < from->n_given; i++) {
+        const struct given *g = &from->given[i];
+        if (g->origin == ORIGIN_FLAG && config_add(ret, g, err) != 0)
             return -1;
-    for (size_t i = 0; i < from->names[ORIGIN_FLAG].n; i++)
-        if (config_flag_consumer(ret, from->names[ORIGIN_FLAG].name[i], err) != 0)
+    }
+
+    const struct consumer_names *names = &from->names[ORIGIN_FLAG];
+    for (size_t i = 0; i < names->n; i++) {
+        if (config_flag_consumer(ret, names->name[i], err) != 0)
             return -1;
+    }
     return config_load(ret, from->path, true, err);
 }
 
-/* ---- what counts ---- */
+/* ---- values in effect ---- */
+
+/* applies reports whether a value is for this consumer, or for all of them. */
+static bool applies(const struct given *g, const char *consumer)
+{
+    if (!g->consumer)
+        return true;
+    return consumer && strcmp(g->consumer, consumer) == 0;
+}
+
+/* rank_of orders values of the same option: the later origin first, then the one that names the
+ * consumer. */
+static int rank_of(const struct given *g)
+{
+    int rank = 2 * (int)g->origin;
+    if (g->consumer)
+        rank++;
+    return rank;
+}
 
 const struct given *config_get(const struct config *c, const char *consumer,
                                const struct option_def *def)
 {
     const struct given *best = NULL;
-    int best_rank = -1;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        if (g->def != def || (g->consumer && (!consumer || strcmp(g->consumer, consumer) != 0)))
+        if (g->def != def || !applies(g, consumer))
             continue;
-        int rank = 2 * (int)g->origin + (g->consumer ? 1 : 0);
-        if (rank < best_rank)
-            continue;
-        best = g;
-        best_rank = rank;
+        if (!best || rank_of(g) >= rank_of(best))
+            best = g;
     }
     return best;
+}
+
+const char *config_value(const struct config *c, const char *consumer, const struct option_def *def)
+{
+    const struct given *g = config_get(c, consumer, def);
+    if (g)
+        return g->value;
+    return def->def;
 }
 
 int config_settings(const struct config *c, struct settings *ret, struct error *err)
 {
     struct settings s = {0};
     for (const struct option_def *o = config_options; o->name; o++) {
-        const struct given *g = config_get(c, NULL, o);
-        const char *value = g ? g->value : o->def;
+        const char *value = config_value(c, NULL, o);
         if (value && option_apply(o, &s, value, err) != 0)
             return err_prefix(err, "%s", o->name);
     }
@@ -499,6 +604,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 
 char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
+    /* Names are not merged: the first origin that has any decides. */
     enum origin from = ORIGIN_FLAG;
     while (from > ORIGIN_FILE && c->names[from].n == 0)
         from--;

@@ -1,7 +1,6 @@
 /* config_check.c: whether a relay could run with the settings. `config check` and the relay itself
- * look the same way, so that the one says what the other would. */
+ * call the same function, so that the one predicts what the other will do. */
 #include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 
 #define PROBE_MS 10000 /* how long a peer may take to answer */
 
-/* One look at all consumers. */
+/* One check of all consumers. */
 struct checking {
     const struct config *c;
     bool connect;
@@ -26,50 +25,62 @@ struct checking {
 
 static void tell(const struct checking *k, const char *where, const char *text, bool warning)
 {
-    /* The visitor copies what it keeps: the casts only take const away. */
-    struct problem p = {(char *)(uintptr_t)where, (char *)(uintptr_t)text, warning};
+    struct problem p = {where, text, warning};
     k->visit(k->ctx, &p);
 }
 
+/* where_of returns where an option is given or, if it is not, where its consumer is named. */
 static const char *where_of(const struct checking *k, const char *consumer, const char *option)
 {
     const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
-    return g ? g->where : config_where(k->c, consumer);
+    if (g)
+        return g->where;
+    return config_where(k->c, consumer);
 }
 
-static const char *value_of(const struct checking *k, const char *consumer, const char *name)
+static const char *value_of(const struct checking *k, const char *consumer, const char *option)
 {
-    const struct option_def *def = option_find(consumer_options, name);
-    const struct given *g = config_get(k->c, consumer, def);
-    return g ? g->value : def->def;
+    return config_value(k->c, consumer, option_find(consumer_options, option));
 }
 
-/* culprit is the option that an error speaks of: by its name, or by the file that it names. NULL:
- * none, so it is the sink. */
+/* names_file reports whether the value of an option is the path of a file. */
+static bool names_file(const struct option_def *o)
+{
+    return o->arg && strcmp(o->arg, "FILE") == 0;
+}
+
+/* is_culprit reports whether an error speaks of an option: by its name, or by the file it names. */
+static bool is_culprit(const struct given *g, const char *text)
+{
+    bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
+    bool by_file = names_file(g->def) && strstr(text, g->value);
+    return by_name || by_file;
+}
+
+/* culprit returns the option that an error speaks of, or NULL: then it is about the sink. */
 static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, consumer, o);
         if (!g || strcmp(o->name, "sink") == 0)
             continue;
-        bool file = o->arg && strcmp(o->arg, "FILE") == 0;
-        bool named = strchr(o->name, '-') && strstr(text, o->name);
-        if (named || (file && strstr(text, g->value)))
+        if (is_culprit(g, text))
             return g;
     }
     return NULL;
 }
 
+/* ---- trials: finding more than the first problem of a consumer ---- */
+
 #define WITHOUT_MAX 32
 
-/* A consumer as it would be, were it not for the problems that were told of already: without some
- * of its options, and with another URL of its sink. */
+/* A consumer as it would be without the problems already reported: some options are left out, and
+ * its sink may have another URL. */
 struct trial {
     const char *name;
     const struct given *without[WITHOUT_MAX];
     size_t n;
-    char *url;   /* NULL: as it was given */
-    bool mended; /* the URL is not the one that was given: there is nobody to connect to */
+    char *url; /* replaces the URL that was given; NULL if it does not */
 };
 
 static bool left_out(const struct trial *t, const struct given *g)
@@ -80,21 +91,30 @@ static bool left_out(const struct trial *t, const struct given *g)
     return false;
 }
 
-/* fill makes the consumer as the relay would. */
+/* value_in returns the value of an option in a trial, or NULL if it is not set there. */
+static const char *value_in(const struct checking *k, const struct trial *t,
+                            const struct option_def *o)
+{
+    const struct given *g = config_get(k->c, t->name, o);
+    if (!g || left_out(t, g))
+        return NULL;
+    if (t->url && strcmp(o->name, "sink") == 0)
+        return t->url;
+    return g->value;
+}
+
+/* fill builds the consumer as the relay would. The caller releases it. */
 static int fill(const struct checking *k, const struct trial *t, struct consumer *ret,
                 struct error *err)
 {
     if (consumer_init(ret, t->name, err) != 0)
         return -1;
     for (const struct option_def *o = consumer_options; o->name; o++) {
-        const struct given *g = config_get(k->c, t->name, o);
-        if (!g || left_out(t, g))
-            continue;
-        const char *value = t->url && strcmp(o->name, "sink") == 0 ? t->url : g->value;
-        if (option_apply(o, ret, value, err) == 0)
-            continue;
-        consumer_release(ret);
-        return -1;
+        const char *value = value_in(k, t, o);
+        if (value && option_apply(o, ret, value, err) != 0) {
+            consumer_release(ret);
+            return -1;
+        }
     }
     return 0;
 }
@@ -106,7 +126,7 @@ static void ignore(void *ctx, struct delivery *d, const struct sink_result *r)
     (void)r;
 }
 
-/* try_sink opens the sink, and with k->connect asks its other side for an answer. */
+/* try_sink opens the sink and, with `connect`, waits for an answer from its peer. */
 static int try_sink(const struct consumer *c, bool connect, struct error *err)
 {
     struct sink_config cfg = consumer_sink_config(c);
@@ -114,45 +134,51 @@ static int try_sink(const struct consumer *c, bool connect, struct error *err)
     struct sink *sk;
     cfg.clock = &clock_system;
     cfg.done = ignore;
-    if (sink_find(cfg.url, &kind, err) != 0 || kind->open(&cfg, &sk, err) != 0)
+
+    if (sink_find(cfg.url, &kind, err) != 0)
         return -1;
-    int r = connect && kind->probe ? kind->probe(sk, PROBE_MS, err) : 0;
+    if (kind->open(&cfg, &sk, err) != 0)
+        return -1;
+    int r = 0;
+    if (connect && kind->probe)
+        r = kind->probe(sk, PROBE_MS, err);
     kind->close(sk);
     return r;
 }
 
+/* try_consumer builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;
     *err = (struct error){0};
     if (fill(k, t, &c, err) != 0)
         return -1;
-    int r = try_sink(&c, k->connect && !t->mended, err);
+
+    bool real_url = !t->url; /* a replaced one leads nowhere */
+    int r = try_sink(&c, k->connect && real_url, err);
     consumer_release(&c);
     return r;
 }
 
-/* replaced is the URL with n of its bytes, from `at` on, replaced. */
-static char *replaced(const char *url, size_t at, size_t n, const char *by)
-{
-    char *made = NULL;
-    if (asprintf(&made, "%.*s%s%s", (int)at, url, by, url + at + n) < 0)
-        return NULL;
-    return made;
-}
+/* A change to a URL: n bytes from `at` on give way to `by`. */
+struct patch {
+    size_t at, n;
+    const char *by;
+};
 
-/* fits says whether the problem is gone with this URL; then the trial goes on with it, and url is
- * its. */
-static bool fits(const struct checking *k, struct trial *t, char *url, const char *problem)
+/* mends tries the URL with one change. If that makes the problem go away, the trial keeps the new
+ * URL and mends returns true. */
+static bool mends(const struct checking *k, struct trial *t, const char *url, struct patch p,
+                  const char *problem)
 {
-    struct error err;
     struct trial with = *t;
-    if (!url)
+    struct error err;
+    if (asprintf(&with.url, "%.*s%s%s", (int)p.at, url, p.by, url + p.at + p.n) < 0)
         return false;
-    with.url = url;
-    with.mended = true;
-    if (try_consumer(k, &with, &err) != 0 && strcmp(err.text, problem) == 0) {
-        free(url);
+
+    bool persists = try_consumer(k, &with, &err) != 0 && strcmp(err.text, problem) == 0;
+    if (persists) {
+        free(with.url);
         return false;
     }
     free(t->url);
@@ -160,142 +186,206 @@ static bool fits(const struct checking *k, struct trial *t, char *url, const cha
     return true;
 }
 
-/* mend_url looks which part of the sink's URL a problem is about: the one without which it is gone.
- * What else is wrong with the URL can be told then, too. */
-static bool mend_url(const struct checking *k, struct trial *t, const char *url,
-                     const char *problem)
+/* mend_query leaves out one parameter after the other. A stream must stay, so that one gets another
+ * name, or is added in case it is what is missing. */
+static bool mend_query(const struct checking *k, struct trial *t, const char *url,
+                       const char *problem)
 {
-    const char *host = strstr(url, "://");
     size_t query = strcspn(url, "?");
     for (size_t at = query; url[at];) {
-        size_t from = at + 1, n = strcspn(url + from, "&");
-        const char *by = strncmp(url + from, "stream=", 7) == 0 ? "stream=x" : "";
-        if (n > 0 && strncmp(url + from, "stream=x", n) != 0 &&
-            fits(k, t, replaced(url, from, n, by), problem))
+        struct patch p = {.at = at + 1, .n = strcspn(url + at + 1, "&"), .by = ""};
+        const char *parameter = url + p.at;
+        if (strncmp(parameter, "stream=", 7) == 0)
+            p.by = "stream=x";
+        bool changes = p.n > 0 && strncmp(parameter, "stream=x", p.n) != 0;
+        if (changes && mends(k, t, url, p, problem))
             return true;
-        at = from + n;
+        at = p.at + p.n;
     }
-    const char *glue = url[query] ? "&stream=x" : "?stream=x"; /* perhaps it is what is missing */
-    if (!strstr(url + query, "stream=") && fits(k, t, replaced(url, strlen(url), 0, glue), problem))
-        return true;
-    if (!host || (size_t)(host - url) > query)
+
+    if (strstr(url + query, "stream="))
         return false;
-    size_t from = (size_t)(host - url) + 3, n = strcspn(url + from, "/?");
-    const char *at = memrchr(url + from, '@', n);
-    if (at && fits(k, t, replaced(url, from, (size_t)(at + 1 - url) - from, ""), problem))
-        return true;
-    if (fits(k, t, replaced(url, from, n, "127.0.0.1"), problem))
-        return true;
-    from += n;
-    return query > from && fits(k, t, replaced(url, from, query - from, "/"), problem);
+    const char *missing = url[query] ? "&stream=x" : "?stream=x";
+    return mends(k, t, url, (struct patch){strlen(url), 0, missing}, problem);
 }
 
-/* check_files tells of files that cannot be read and that check_sink did not get to. */
+/* mend_authority leaves out the user and password, replaces the host, then the path. */
+static bool mend_authority(const struct checking *k, struct trial *t, const char *url,
+                           const char *problem)
+{
+    const char *scheme_end = strstr(url, "://");
+    size_t query = strcspn(url, "?");
+    if (!scheme_end || (size_t)(scheme_end - url) > query)
+        return false;
+
+    size_t from = (size_t)(scheme_end - url) + 3, n = strcspn(url + from, "/?");
+    const char *at = memrchr(url + from, '@', n);
+    if (at) {
+        struct patch user = {from, (size_t)(at + 1 - url) - from, ""};
+        if (mends(k, t, url, user, problem))
+            return true;
+    }
+
+    struct patch host = {from, n, "127.0.0.1"};
+    if (mends(k, t, url, host, problem))
+        return true;
+
+    from += n;
+    struct patch path = {from, query - from, "/"};
+    return query > from && mends(k, t, url, path, problem);
+}
+
+/* mend_url finds the part of the URL that a problem is about: the one without which it goes away.
+ * The next trial can then find what else is wrong. */
+static bool mend_url(const struct checking *k, struct trial *t, const char *problem)
+{
+    const char *url = t->url;
+    if (!url)
+        url = value_of(k, t->name, "sink");
+    if (mend_query(k, t, url, problem))
+        return true;
+    return mend_authority(k, t, url, problem);
+}
+
+/* check_files reports unreadable files that the trials did not get to. */
 static void check_files(const struct checking *k, const struct trial *t)
 {
     char text[600];
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, t->name, o);
-        bool file = g && o->arg && strcmp(o->arg, "FILE") == 0;
-        if (!file || left_out(t, g) || access(g->value, R_OK) == 0)
+        if (!g || !names_file(o) || left_out(t, g))
             continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": %s: could not read it: %s", t->name,
-                 g->value, strerror(errno));
+        if (access(g->value, R_OK) == 0)
+            continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": could not read %s: %s", t->name, g->value,
+                 strerror(errno));
         tell(k, g->where, text, false);
     }
 }
 
-/* check_sink finds one problem after the other, leaving out the option, or the part of the URL,
- * that the last was about. */
+/* check_sink reports one problem after the other, each time leaving out the option or the part of
+ * the URL that the last one was about. */
 static void check_sink(const struct checking *k, const char *name)
 {
     struct trial t = {.name = name};
-    const char *given = value_of(k, name, "sink");
-    char text[sizeof(((struct error *)0)->text) + STORE_NAME_MAX + 32];
+    struct error err;
+    char text[sizeof(err.text) + STORE_NAME_MAX + 32];
     for (size_t told = 0; told < WITHOUT_MAX; told++) {
-        struct error err;
         if (try_consumer(k, &t, &err) == 0)
             break;
+
         const struct given *g = culprit(k, name, err.text);
+        const char *where = where_of(k, name, "sink");
+        if (g)
+            where = g->where;
         snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
-        tell(k, g ? g->where : where_of(k, name, "sink"), text, false);
+        tell(k, where, text, false);
+
         if (g && !left_out(&t, g)) {
             t.without[t.n++] = g;
             continue;
         }
-        bool of_url = !g && err.code == ERR_CONFIG;
-        if (of_url && mend_url(k, &t, t.url ? t.url : given, err.text))
+        bool about_url = !g && err.code == ERR_CONFIG;
+        if (about_url && mend_url(k, &t, err.text))
             continue;
-        if (strncmp(given, "http", 4) == 0)
+
+        if (strncmp(value_of(k, name, "sink"), "http", 4) == 0)
             check_files(k, &t);
         break;
     }
     free(t.url);
 }
 
+/* ---- one consumer ---- */
+
+/* check_lanes reports lanes that a global order cannot have. */
+static void check_lanes(const struct checking *k, const char *name)
+{
+    char text[STORE_NAME_MAX + 200];
+    bool global = strcmp(value_of(k, name, "order"), "global") == 0;
+    bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
+    if (!global || one_lane)
+        return;
+    snprintf(text, sizeof(text),
+             "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
+             name);
+    tell(k, where_of(k, name, "lanes"), text, false);
+}
+
 static void check_consumer(const struct checking *k, const char *name)
 {
     char text[2 * STORE_NAME_MAX + 200];
-    if (strcmp(value_of(k, name, "order"), "global") == 0 &&
-        strcmp(value_of(k, name, "lanes"), "1") != 0) {
-        snprintf(text, sizeof(text),
-                 "consumer \"%s\": order = global has one lane; drop lanes, or use order = key",
-                 name);
-        tell(k, where_of(k, name, "lanes"), text, false);
-    }
+    check_lanes(k, name);
     if (value_of(k, name, "sink")) {
         check_sink(k, name);
         return;
     }
     snprintf(text, sizeof(text),
-             "consumer \"%s\" has no sink; say --sink URL behind --consumer %s, sink = URL in its "
-             "section, or "
-             "OUTBOX_CONSUMER_<NAME>_SINK",
+             "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to its "
+             "section, or set OUTBOX_CONSUMER_<NAME>_SINK",
              name, name);
     tell(k, config_where(k->c, name), text, false);
 }
+
+/* ---- the HTTP server ---- */
 
 static const struct given *given_for(const struct checking *k, const char *option)
 {
     return config_get(k->c, NULL, option_find(config_options, option));
 }
 
-/* check_tokens looks at what the HTTP server asks for. False: nothing. */
+static const char *value_if(const struct given *g)
+{
+    return g ? g->value : NULL;
+}
+
+/* check_token_file warns of a file with tokens that everybody can read or write. */
+static void check_token_file(const struct checking *k, const struct given *file)
+{
+    char text[600];
+    struct stat st;
+    bool open_to_all = stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
+    if (!open_to_all)
+        return;
+    snprintf(text, sizeof(text), "everybody on this machine can read or write %s; chmod o-rwx it",
+             file->value);
+    tell(k, file->where, text, true);
+}
+
+/* check_tokens checks the tokens of the HTTP server. It returns false if there are none. */
 static bool check_tokens(const struct checking *k)
 {
-    const struct given *file = given_for(k, "listen-token-file"),
-                       *variable = given_for(k, "listen-token-env");
+    const struct given *file = given_for(k, "listen-token-file");
+    const struct given *variable = given_for(k, "listen-token-env");
     struct tokens *tokens;
     struct error err;
-    struct stat st;
-    char text[600];
     if (!file && !variable)
         return false;
-    if (token_load(file ? file->value : NULL, variable ? variable->value : NULL, &tokens, &err) ==
-        0)
+
+    const struct given *first = file ? file : variable;
+    if (token_load(value_if(file), value_if(variable), &tokens, &err) == 0)
         token_free(tokens);
     else
-        tell(k, file ? file->where : variable->where, err.text, false);
-    bool open_to_all = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
-    if (open_to_all) {
-        snprintf(text, sizeof(text),
-                 "everybody on this machine can read or write %s; chmod o-rwx it", file->value);
-        tell(k, file->where, text, true);
-    }
+        tell(k, first->where, err.text, false);
+
+    if (file)
+        check_token_file(k, file);
     return true;
 }
 
+/* check_listen warns if others can reach the HTTP server and no token is required. */
 static void check_listen(const struct checking *k)
 {
     const struct given *listen = given_for(k, "listen");
     struct admin_address a;
-    bool asks = check_tokens(k);
-    if (!listen || asks || admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
+    bool has_token = check_tokens(k);
+    if (!listen || has_token)
+        return;
+    if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
     tell(k, listen->where,
          "other machines may reach it, and there is no token to ask them for: only /livez and "
-         "/readyz are served; set "
-         "listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+         "/readyz are served; set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
          true);
 }
 
@@ -306,9 +396,8 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
     char *const *names = config_consumers(c, &n);
     if (n == 0)
         tell(&k, c->path,
-             "no consumers to run; say --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
-             "or name with -c a config "
-             "file that has a [consumer NAME] section",
+             "no consumers to run; use --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
+             "or use -c with a config file that has a [consumer NAME] section",
              false);
     for (size_t i = 0; i < n; i++)
         check_consumer(&k, names[i]);

@@ -1,8 +1,7 @@
-/* config_env.c: consumers from the environment alone: OUTBOX_CONSUMERS=search,mail and, for each,
- * OUTBOX_CONSUMER_SEARCH_SINK. In a variable's name a consumer's stands in capitals, with _ for .
- * and -; where that could mean two of them it is refused. */
+/* config_env.c: consumers given by the environment alone: OUTBOX_CONSUMERS=search,mail and, for
+ * each, OUTBOX_CONSUMER_SEARCH_SINK. The name of a consumer is in upper case there, with _ for -
+ * and dots; a variable that could be about two consumers is refused. */
 #include <ctype.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,51 +11,57 @@
 
 #define LIST "OUTBOX_CONSUMERS"
 #define PREFIX "OUTBOX_CONSUMER_"
+#define PREFIX_LEN (sizeof(PREFIX) - 1)
 #define VARIABLE (STORE_NAME_MAX + 96)
-#define CANDIDATES 2048 /* names that are compared to find out what was meant */
+#define CANDIDATES 2048 /* names to compare a misspelt variable with */
 
 extern char **environ;
 
 /* ---- names ---- */
 
-/* add_listed adds the name in [p, p + n). */
-static int add_listed(struct config *c, const char *p, size_t n, struct error *err)
+static struct str trimmed(struct str s)
+{
+    while (s.n > 0 && isspace((unsigned char)s.p[0])) {
+        s.p++;
+        s.n--;
+    }
+    while (s.n > 0 && isspace((unsigned char)s.p[s.n - 1]))
+        s.n--;
+    return s;
+}
+
+/* add_listed adds one name of OUTBOX_CONSUMERS, without the blanks around it. */
+static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
-    while (n > 0 && isspace((unsigned char)*p)) {
-        p++;
-        n--;
-    }
-    while (n > 0 && isspace((unsigned char)p[n - 1]))
-        n--;
-    if (n == 0)
-        return err_set(err, ERR_CONFIG, "a name is missing: write OUTBOX_CONSUMERS=search,mail");
-    snprintf(name, sizeof(name), "%.*s", (int)n, p);
+    struct str s = trimmed(word);
+    if (s.n == 0)
+        return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
+
+    /* Cut to one byte more than a name may have, a name that is too long is still refused. */
+    snprintf(name, sizeof(name), "%.*s", (int)s.n, s.p);
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
+/* take_list adds the names of OUTBOX_CONSUMERS. */
 static int take_list(struct config *c, struct error *err)
 {
-    const char *list = getenv(LIST);
-    if (!list || !*list)
+    const char *p = config_getenv(LIST);
+    if (!p)
         return 0;
-    for (const char *p = list;; p++) {
+
+    for (;;) {
         size_t n = strcspn(p, ",");
-        struct problem wrong = {(char *)(uintptr_t)LIST, err->text, false};
-        if (add_listed(c, p, n, err) != 0) {
-            if (!c->gather || err->code == ERR_NOMEM)
-                return err_prefix(err, "%s", LIST);
-            if (config_complain(c, &wrong, err) != 0)
-                return -1;
-        }
-        p += n;
-        if (!*p)
+        bool added = add_listed(c, (struct str){p, n}, err) == 0;
+        if (!added && config_wrong(c, LIST, err) != 0)
+            return -1;
+        if (!p[n])
             return 0;
+        p += n + 1;
     }
 }
 
-/* name_at gives the i-th of all names, wherever they come from; NULL behind the last. A name may
- * come twice. */
+/* name_at returns the i-th name of all origins, or NULL after the last. A name may occur twice. */
 static const char *name_at(const struct config *c, size_t i)
 {
     for (int from = 0; from < ORIGINS; from++) {
@@ -70,9 +75,10 @@ static const char *name_at(const struct config *c, size_t i)
 const char *config_where(const struct config *c, const char *consumer)
 {
     for (int from = ORIGINS; from-- > 0;) {
-        for (size_t i = 0; i < c->names[from].n; i++)
-            if (strcmp(c->names[from].name[i], consumer) == 0)
-                return c->names[from].where[i];
+        const struct consumer_names *names = &c->names[from];
+        for (size_t i = 0; i < names->n; i++)
+            if (strcmp(names->name[i], consumer) == 0)
+                return names->where[i];
     }
     return NULL;
 }
@@ -81,85 +87,112 @@ const char *config_where(const struct config *c, const char *consumer)
 
 static const char *variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
 {
-    int n = snprintf(out, VARIABLE, PREFIX "%s_%s", consumer, o->name);
-    for (int i = 0; i < n && i < VARIABLE - 1; i++) {
-        bool mark = out[i] == '-' || out[i] == '.';
-        out[i] = mark ? '_' : (char)toupper((unsigned char)out[i]);
-    }
+    snprintf(out, VARIABLE, PREFIX "%s_%s", consumer, o->name);
+    config_upper(out);
     return out;
 }
 
-/* What a variable is about. (1) other is another consumer that it might be about as well; NULL:
- * none. */
+/* What a variable sets. (1) other is a second consumer it could be about, or NULL. */
 struct about {
     const char *consumer, *other;
     const struct option_def *def;
 };
 
-static void look_up(const struct config *c, const char *variable, struct about *ret)
+/* match tries the variable as each option of one consumer. */
+static void match(const char *variable, const char *consumer, struct about *ret)
 {
     char made[VARIABLE];
-    const char *name;
-    *ret = (struct about){0};
-    for (size_t i = 0; (name = name_at(c, i)); i++) {
-        for (const struct option_def *o = consumer_options; o->name; o++) {
-            if (strcmp(variable_of(name, o, made), variable) != 0)
-                continue;
-            if (ret->consumer && strcmp(ret->consumer, name) != 0) {
-                ret->other = name;
-                continue;
-            }
-            ret->consumer = name;
-            ret->def = o;
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        if (strcmp(variable_of(consumer, o, made), variable) != 0)
+            continue;
+        if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
+            ret->other = consumer;
+            continue;
         }
+        ret->consumer = consumer;
+        ret->def = o;
     }
 }
 
-/* unknown says what was meant, if that can be seen. */
-static int unknown(const struct config *c, const char *variable, struct error *err)
+static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
-    const char **candidates = calloc(CANDIDATES + 1, sizeof(*candidates));
-    char(*made)[VARIABLE] = calloc(CANDIDATES, sizeof(*made));
     const char *name;
-    size_t n = 0;
-    if (!candidates || !made) {
-        free(candidates);
-        free(made);
+    *ret = (struct about){0};
+    for (size_t i = 0; (name = name_at(c, i)); i++)
+        match(variable, name, ret);
+}
+
+/* The variables that the known consumers have. (1) name[i] is a variable without its prefix. (2)
+ * name[n] == NULL. */
+struct candidates {
+    const char **name;
+    char (*made)[VARIABLE];
+    size_t n;
+};
+
+static void candidates_release(struct candidates *k)
+{
+    free(k->name);
+    free(k->made);
+}
+
+/* candidates_init lists the variables of every option of every consumer. The caller releases
+ * them. */
+static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
+{
+    *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
+                             .made = calloc(CANDIDATES, sizeof(*k->made))};
+    if (!k->name || !k->made) {
+        candidates_release(k);
         return err_nomem(err);
     }
+
+    const char *name;
     for (size_t i = 0; (name = name_at(c, i)); i++) {
-        for (const struct option_def *o = consumer_options; o->name && n < CANDIDATES; o++) {
-            candidates[n] = variable_of(name, o, made[n]) + sizeof(PREFIX) - 1;
-            n++;
+        for (const struct option_def *o = consumer_options; o->name && k->n < CANDIDATES; o++) {
+            k->name[k->n] = variable_of(name, o, k->made[k->n]) + PREFIX_LEN;
+            k->n++;
         }
     }
-    if (n > 0) {
-        char hint[TEXT_HINT], form[200];
-        snprintf(form, sizeof(form), "it is OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
-                 candidates[0]);
-        text_hint(variable + sizeof(PREFIX) - 1, candidates, (struct text_hint){PREFIX, NULL, form},
-                  hint);
-        err_set(err, ERR_CONFIG, "this is no option of a consumer there is%s", hint);
-    } else {
+    return 0;
+}
+
+/* unknown fails with the variable that was probably meant. */
+static int unknown(const struct config *c, const char *variable, struct error *err)
+{
+    struct candidates k;
+    char hint[TEXT_HINT], form[200];
+    if (candidates_init(&k, c, err) != 0)
+        return -1;
+
+    if (k.n == 0) {
         err_set(err, ERR_CONFIG,
                 "there is no consumer this could be about; name it in OUTBOX_CONSUMERS");
+    } else {
+        snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
+                 k.name[0]);
+        text_hint(variable + PREFIX_LEN, k.name, (struct text_hint){PREFIX, NULL, form}, hint);
+        err_set(err, ERR_CONFIG, "this is not an option of any consumer%s", hint);
     }
-    free(candidates);
-    free(made);
+    candidates_release(&k);
     return -1;
 }
 
-/* of_kubernetes: variables that Kubernetes sets for a service called outbox-consumer-something. */
+/* of_kubernetes recognizes the variables that Kubernetes sets for a service whose name starts with
+ * outbox-consumer. */
 static bool of_kubernetes(const char *variable)
 {
     static const char *const marks[] = {"_SERVICE_HOST", "_SERVICE_PORT", "_PORT_", NULL};
-    size_t n = strlen(variable);
     for (size_t i = 0; marks[i]; i++)
         if (strstr(variable, marks[i]))
             return true;
+
+    size_t n = strlen(variable);
     return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
 }
 
+/* take_variable adds the value of a variable. Its name is matched against those the known consumers
+ * would have, because where the name of the consumer ends cannot be seen. */
 static int take_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {
@@ -171,31 +204,42 @@ static int take_variable(struct config *c, const char *variable, const char *val
         return unknown(c, variable, err);
     if (a.other)
         return err_set(err, ERR_CONFIG,
-                       "this may be about consumer \"%s\" or \"%s\"; say it in a config file, or "
-                       "give one another name",
+                       "this may be about consumer \"%s\" or \"%s\"; use a config file instead, or "
+                       "rename one of them",
                        a.consumer, a.other);
-    /* config_add copies: the casts only take const away from what is borrowed meanwhile. */
-    struct given g = {a.def, ORIGIN_ENV, (char *)(uintptr_t)a.consumer, (char *)(uintptr_t)value,
-                      (char *)(uintptr_t)variable};
+
+    struct given g = {a.def, ORIGIN_ENV, a.consumer, value, variable};
     return config_add(c, &g, err);
 }
 
+/* split copies the name out of NAME=VALUE and returns the value, or NULL if the entry is not a
+ * non-empty variable of a consumer. */
+static const char *split(const char *entry, char *name, size_t size)
+{
+    const char *equals = strchr(entry, '=');
+    if (strncmp(entry, PREFIX, PREFIX_LEN) != 0 || !equals)
+        return NULL;
+
+    size_t n = (size_t)(equals - entry);
+    bool fits = n < size;
+    bool empty = !equals[1];
+    if (!fits || empty)
+        return NULL;
+    snprintf(name, size, "%.*s", (int)n, entry);
+    return equals + 1;
+}
+
+/* take_variables walks the environment: a misspelt variable is only found this way. */
 static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {
         char variable[2 * VARIABLE];
-        const char *equals = strchr(*e, '=');
-        size_t n = equals ? (size_t)(equals - *e) : 0;
-        if (strncmp(*e, PREFIX, sizeof(PREFIX) - 1) != 0 || n == 0 || !equals[1] ||
-            n >= sizeof(variable))
+        const char *value = split(*e, variable, sizeof(variable));
+        if (!value)
             continue;
-        snprintf(variable, sizeof(variable), "%.*s", (int)n, *e);
-        struct problem wrong = {variable, err->text, false};
-        if (take_variable(c, variable, equals + 1, err) == 0)
+        if (take_variable(c, variable, value, err) == 0)
             continue;
-        if (!c->gather || err->code == ERR_NOMEM)
-            return err_prefix(err, "%s", variable);
-        if (config_complain(c, &wrong, err) != 0)
+        if (config_wrong(c, variable, err) != 0)
             return -1;
     }
     return 0;
@@ -203,5 +247,7 @@ static int take_variables(struct config *c, struct error *err)
 
 int config_environment_consumers(struct config *c, struct error *err)
 {
-    return take_list(c, err) == 0 ? take_variables(c, err) : -1;
+    if (take_list(c, err) != 0)
+        return -1;
+    return take_variables(c, err);
 }

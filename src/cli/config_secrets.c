@@ -1,7 +1,6 @@
-/* config_secrets.c: what of the settings is nobody's business: how it is shown, who can see it, and
- * what is said about that. */
+/* config_secrets.c: secrets among the settings: how they are shown, who else can see them, and the
+ * warnings about that. */
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,67 +11,105 @@
 #include "cli/config.h"
 
 #define VALUE_MAX ((size_t)1 << 20)
+#define PATH_SIZE 4096
 
-/* ---- showing ---- */
+/* ---- masking ---- */
 
-/* mask_url copies what stands behind "://" up to the end of its user:password@, if it has one.
- * Returns how far. A password with / ? or # in it that nobody encoded is masked as well, or with a
- * space if the URL is all there is: rather too much than too little. */
+/* password_end returns how far into s, which follows "://", the password may reach. A password is
+ * expected to be percent-encoded. In case it is not, one with / or # in it is masked as well, one
+ * with ? if there is no path before it, and one with a space if the URL is all there is: it is
+ * better to mask too much than too little. */
+static size_t password_end(const char *s, size_t user, bool alone)
+{
+    size_t word = strlen(s), path = strcspn(s, "?");
+    if (!alone)
+        word = strcspn(s, " \t");
+    bool query_in_password = s[user] == ':' && s[user + strcspn(s + user, "/?")] == '?';
+    if (query_in_password || word < path)
+        return word;
+    return path;
+}
+
+/* mask_url appends user:*** if s, which follows "://", starts with user:password@. It returns the
+ * number of bytes this stands for, 0 if there is no password. */
 static size_t mask_url(struct buf *b, const char *s, bool alone)
 {
-    size_t user = strcspn(s, ":/?# \t"), word = alone ? strlen(s) : strcspn(s, " \t"),
-           path = strcspn(s, "?");
-    /* part of the password, if it is one */
-    bool query = s[user] == ':' && s[user + strcspn(s + user, "/?")] == '?';
-    const char *at = memrchr(s, '@', query || word < path ? word : path);
-    const char *colon = at && s[user] == ':' && s + user < at ? s + user : NULL;
-    if (!colon)
+    size_t user = strcspn(s, ":/?# \t");
+    const char *at = memrchr(s, '@', password_end(s, user, alone));
+    bool has_password = at && s[user] == ':' && s + user < at;
+    if (!has_password)
         return 0;
-    buf_add(b, s, (size_t)(colon - s) + 1);
+
+    buf_add(b, s, user + 1);
     buf_adds(b, "***");
     return (size_t)(at - s);
 }
 
-/* is_web says whether what stands before "://" is http or https: their queries are the endpoint's,
- * and hold its tokens. */
-static bool is_web(const char *start, const char *at)
+/* ends_with reports whether the text before `at` ends with a word. */
+static bool ends_with(const char *start, const char *at, const char *word)
 {
-    return (at - start >= 4 && strncmp(at - 4, "http", 4) == 0) ||
-           (at - start >= 5 && strncmp(at - 5, "https", 5) == 0);
+    size_t n = strlen(word);
+    return (size_t)(at - start) >= n && strncmp(at - n, word, n) == 0;
 }
 
-/* What of a web address is not shown. The query of a webhook is the endpoint's, and so is its path:
- * both hold tokens. */
+/* is_web reports whether the scheme before "://" is http or https. The query of such a URL belongs
+ * to the endpoint and may hold its token. */
+static bool is_web(const char *start, const char *at)
+{
+    return ends_with(start, at, "http") || ends_with(start, at, "https");
+}
+
+/* How much of a web address to hide. Besides its query, the path of a webhook may be a token. */
 enum hidden { HIDE_PASSWORDS, HIDE_PATHS };
+
+/* A value that is being masked. (1) alone: the whole value is one URL. (2) web: we are behind the
+ * scheme of such a URL, which is http or https. */
+struct masking {
+    const char *start;
+    enum hidden how;
+    bool alone, web;
+};
+
+/* mask_rest appends the mark and *** for the rest of a web address, from its path, query or
+ * fragment on. It returns how many bytes that is, 0 if the address goes on to be shown. */
+static size_t mask_rest(const struct masking *m, struct buf *b, const char *value)
+{
+    bool path = m->how == HIDE_PATHS && *value == '/' && !strchr("?#", value[1]);
+    bool query = *value == '?' || *value == '#';
+    if (!m->web || (!path && !query))
+        return 0;
+    buf_addf(b, "%c***", *value);
+    return strlen(value);
+}
+
+/* mask_next appends the next piece of the value, masked if need be, and returns its length. */
+static size_t mask_next(struct masking *m, struct buf *b, const char *value)
+{
+    static const char parameter[] = "password=";
+    size_t n = sizeof(parameter) - 1;
+    if (strncmp(value, parameter, n) == 0) {
+        buf_adds(b, "password=***");
+        return n + strcspn(value + n, "& \t");
+    }
+    if (strncmp(value, "://", 3) == 0) {
+        m->web = m->web || (m->alone && is_web(m->start, value));
+        buf_adds(b, "://");
+        return 3 + mask_url(b, value + 3, m->alone);
+    }
+
+    size_t rest = mask_rest(m, b, value);
+    if (rest)
+        return rest;
+    buf_addc(b, *value);
+    return 1;
+}
 
 static void mask(struct buf *b, const char *value, enum hidden how)
 {
-    static const char parameter[] = "password=";
-    const char *start = value;
-    bool web = false;
-    bool alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
-    while (*value) {
-        size_t n = 0;
-        if (strncmp(value, "://", 3) == 0) {
-            if (alone && is_web(start, value))
-                web = true;
-            buf_adds(b, "://");
-            value += 3;
-            n = mask_url(b, value, alone);
-        } else if (strncmp(value, parameter, sizeof(parameter) - 1) == 0) {
-            buf_adds(b, "password=***");
-            n = sizeof(parameter) - 1 + strcspn(value + sizeof(parameter) - 1, "& \t");
-        } else if (web && how == HIDE_PATHS && *value == '/' && !strchr("?#", value[1])) {
-            buf_adds(b, "/***");
-            n = strlen(value);
-        } else if (web && (*value == '?' || *value == '#')) {
-            buf_addf(b, "%c***", *value);
-            n = strlen(value);
-        } else {
-            buf_addc(b, *value++);
-        }
-        value += n;
-    }
+    struct masking m = {.start = value, .how = how};
+    m.alone = strncmp(value + strcspn(value, ": \t"), "://", 3) == 0;
+    while (*value)
+        value += mask_next(&m, b, value);
 }
 
 void config_mask(struct buf *b, const char *value)
@@ -80,8 +117,8 @@ void config_mask(struct buf *b, const char *value)
     mask(b, value, HIDE_PATHS);
 }
 
-/* differs: the value is not shown as it is. */
-static bool differs(struct buf *b, const char *value)
+/* changes reports whether masking changes the value. */
+static bool changes(struct buf *b, const char *value)
 {
     mask(b, value, HIDE_PASSWORDS);
     size_t n = strlen(value);
@@ -92,12 +129,13 @@ bool config_secret(const char *value)
 {
     char text[4096];
     struct buf small = {.p = text, .cap = sizeof(text), .max = sizeof(text)}, large;
-    bool secret = differs(&small, value);
+    bool secret = changes(&small, value);
     explicit_bzero(text, sizeof(text));
     if (!small.full)
         return secret;
+
     buf_init(&large, VALUE_MAX);
-    secret = differs(&large, value);
+    secret = changes(&large, value);
     buf_release(&large);
     return secret;
 }
@@ -108,6 +146,7 @@ void config_hide(char *value)
     size_t n = strlen(value);
     if (!config_secret(value))
         return;
+
     buf_init(&b, VALUE_MAX);
     config_mask(&b, value);
     explicit_bzero(value, n);
@@ -116,7 +155,7 @@ void config_hide(char *value)
     buf_release(&b);
 }
 
-/* ---- who can see it ---- */
+/* ---- who can see them ---- */
 
 struct telling {
     const struct config *c;
@@ -126,14 +165,13 @@ struct telling {
 
 static void tell(const struct telling *t, const char *where, const char *text)
 {
-    /* The visitor copies what it keeps: the casts only take const away. */
-    struct problem p = {(char *)(uintptr_t)where, (char *)(uintptr_t)text, true};
+    struct problem p = {where, text, true};
     t->visit(t->ctx, &p);
 }
 
-/* What is wrong with who may get at a file; NULL: nothing. Whom its group lets in is the business
- * of who chose the group. */
-static const char *opened(const char *path, bool secret)
+/* exposure says what is wrong with the permissions of a file, or returns NULL. The group is left to
+ * whoever chose it. */
+static const char *exposure(const char *path, bool secret)
 {
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
@@ -147,75 +185,94 @@ static const char *opened(const char *path, bool secret)
     return NULL;
 }
 
-/* tell_arguments: what is in our arguments everybody can see with ps; config_hide makes that a
- * moment, not more. */
+/* tell_arguments warns of secrets in the arguments. ps shows those to everybody; config_hide only
+ * shortens that to a moment. */
 static void tell_arguments(const struct telling *t)
 {
     for (size_t i = 0; i < t->c->n_given; i++) {
         const struct given *g = &t->c->given[i];
         if (g->origin != ORIGIN_FLAG || !config_secret(g->value))
             continue;
-        bool store = strcmp(g->def->name, "store") == 0;
-        tell(t, g->where,
-             store ? "there is a password in it, and everybody on this machine can see arguments "
-                     "(ps); put it into "
-                     "~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file"
-                   : "there is a secret in it, and everybody on this machine can see arguments "
-                     "(ps); give it in the "
-                     "environment or a config file");
+
+        const char *text = "it contains a secret, and everybody on this machine can see arguments "
+                           "(ps); use the environment or a config file instead";
+        if (strcmp(g->def->name, "store") == 0)
+            text = "it contains a password, and everybody on this machine can see arguments (ps); "
+                   "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config "
+                   "file";
+        tell(t, g->where, text);
     }
 }
 
+static bool file_has_secret(const struct config *c)
+{
+    for (size_t i = 0; i < c->n_given; i++) {
+        const struct given *g = &c->given[i];
+        if (g->origin == ORIGIN_FILE && config_secret(g->value))
+            return true;
+    }
+    return false;
+}
+
+/* tell_config_file warns of a config file that others can write, or read if it has a password in
+ * it. */
 static void tell_config_file(const struct telling *t)
 {
     char text[256];
-    bool secret = false;
-    if (!t->c->path)
+    const char *path = t->c->path;
+    if (!path)
         return;
-    for (size_t i = 0; i < t->c->n_given; i++)
-        secret = secret ||
-                 (t->c->given[i].origin == ORIGIN_FILE && config_secret(t->c->given[i].value));
-    const char *why = opened(t->c->path, secret);
+
+    bool secret = file_has_secret(t->c);
+    const char *why = exposure(path, secret);
     if (!why)
         return;
-    snprintf(text, sizeof(text), "%s%s", secret ? "there is a password in it, and " : "", why);
-    tell(t, t->c->path, text);
+    snprintf(text, sizeof(text), "%s%s", secret ? "it contains a password, and " : "", why);
+    tell(t, path, text);
 }
 
-/* password_file finds password-file=PATH in a URL. False: there is none. */
-static bool password_file(const char *url, char out[4096])
+/* password_file copies the path of password-file=PATH in a URL; false if there is none. */
+static bool password_file(const char *url, char out[PATH_SIZE])
 {
     static const char name[] = "password-file=";
     const char *at = strstr(url, name);
     if (!at)
         return false;
     at += sizeof(name) - 1;
-    snprintf(out, 4096, "%.*s", (int)strcspn(at, "& \t"), at);
+    snprintf(out, PATH_SIZE, "%.*s", (int)strcspn(at, "& \t"), at);
     return true;
 }
 
 static void tell_secret_file(const struct telling *t, const char *consumer, const char *where,
                              const char *path)
 {
-    char text[4600];
-    const char *why = opened(path, true);
+    char text[PATH_SIZE + 504];
+    const char *why = exposure(path, true);
     if (!why)
         return;
     snprintf(text, sizeof(text), "consumer \"%s\": %s: %s", consumer, path, why);
     tell(t, where, text);
 }
 
+static const struct given *option_of(const struct telling *t, const char *consumer,
+                                     const char *option)
+{
+    return config_get(t->c, consumer, option_find(consumer_options, option));
+}
+
+/* tell_secret_files warns of the files with secrets that a consumer names, as options or in the URL
+ * of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
-    char path[4096];
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        const struct given *g = config_get(t->c, consumer,
-                                           option_find(consumer_options, options[i]));
+        const struct given *g = option_of(t, consumer, options[i]);
         if (g)
             tell_secret_file(t, consumer, g->where, g->value);
     }
-    const struct given *sink = config_get(t->c, consumer, option_find(consumer_options, "sink"));
+
+    char path[PATH_SIZE];
+    const struct given *sink = option_of(t, consumer, "sink");
     if (sink && password_file(sink->value, path))
         tell_secret_file(t, consumer, sink->where, path);
 }
@@ -233,23 +290,32 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 
 /* ---- in memory ---- */
 
-/* holds_secrets: what we were given, or libpq may have found (~/.pgpass). */
+/* is_secret reports whether a value is a secret or leads to one. */
+static bool is_secret(const struct given *g)
+{
+    static const char *const names[] = {"secret", "token", "header-file"};
+    char path[PATH_SIZE];
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (strstr(g->def->name, names[i]))
+            return true;
+    return config_secret(g->value) || password_file(g->value, path);
+}
+
+/* holds_secrets reports whether we may hold a secret: one we were given, or one that libpq found by
+ * itself (~/.pgpass). */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
     static const char *const variables[] = {"PGPASSWORD", "OUTBOX_REDIS_PASSWORD", NULL};
-    if (s->store && strncmp(s->store, "sqlite:", 7) != 0)
+    bool uses_libpq = s->store && strncmp(s->store, "sqlite:", 7) != 0;
+    if (uses_libpq)
         return true;
+
     for (size_t i = 0; variables[i]; i++)
         if (getenv(variables[i]))
             return true;
-    for (size_t i = 0; i < c->n_given; i++) {
-        const struct given *g = &c->given[i];
-        char path[4096];
-        bool of_secrets = strstr(g->def->name, "secret") || strstr(g->def->name, "token") ||
-                          strstr(g->def->name, "header-file");
-        if (of_secrets || config_secret(g->value) || password_file(g->value, path))
+    for (size_t i = 0; i < c->n_given; i++)
+        if (is_secret(&c->given[i]))
             return true;
-    }
     return false;
 }
 

@@ -1,4 +1,4 @@
-/* confirm.c: commands that destroy ask first. */
+/* confirm.c: the question that commands ask before they destroy anything. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+/* says_yes reads the answer. Anything but y or yes, even the end of the input, is a no. */
 static bool says_yes(void)
 {
     char line[64] = "";
@@ -17,32 +18,38 @@ static bool says_yes(void)
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }
 
-static bool can_look_first(const struct cli *cli)
+static bool has_dry_run(const struct cli *cli)
 {
-    bool found = false;
-    for (const struct option_def *o = cli->cmd->options; o && o->name; o++)
-        found = found || strcmp(o->name, "dry-run") == 0;
-    return found;
+    const struct option_def *options = cli->cmd->options;
+    return options && option_find(options, "dry-run");
+}
+
+static void ask(const char *what)
+{
+    struct buf clean;
+    buf_init(&clean, 4096);
+    output_clean(&clean, what); /* it may quote names that come from strangers */
+    fprintf(stderr, "This will %s. Go on? [y/N] ", buf_cstr(&clean));
+    fflush(stderr);
+    buf_release(&clean);
 }
 
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 {
     char what[700];
-    struct buf clean;
     va_list ap;
     if (cli->args.yes)
         return 0;
     va_start(ap, fmt);
     vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    if (!isatty(STDIN_FILENO))
-        return options_usage(err, "this would %s; say --yes to do it%s", what,
-                             can_look_first(cli) ? ", or --dry-run to look first" : "");
-    buf_init(&clean, 4096);
-    output_clean(&clean, what); /* names in it come from strangers */
-    fprintf(stderr, "This will %s. Go on? [y/N] ", buf_cstr(&clean));
-    fflush(stderr);
-    buf_release(&clean);
+
+    if (!isatty(STDIN_FILENO)) {
+        const char *look = has_dry_run(cli) ? ", or --dry-run to look first" : "";
+        return options_usage(err, "this would %s; use --yes to do it%s", what, look);
+    }
+
+    ask(what);
     if (says_yes())
         return 0;
     fputs("outbox: nothing was done\n", stderr);

@@ -1,3 +1,4 @@
+/* lines.c: reads a file line by line, or whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ void lines_release(struct lines *l)
     *l = (struct lines){.fd = -1};
 }
 
-/* make_room moves what is left to the front, and grows only when one line fills the buffer. */
+/* make_room moves the unread bytes to the front and grows the buffer if that leaves no room. */
 static int make_room(struct lines *l, struct error *err)
 {
     memmove(l->buf, l->buf + l->at, l->n - l->at);
@@ -39,6 +40,7 @@ static int make_room(struct lines *l, struct error *err)
     return 0;
 }
 
+/* fill reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
 static int fill(struct lines *l, struct error *err)
 {
     if (make_room(l, err) != 0)
@@ -48,13 +50,14 @@ static int fill(struct lines *l, struct error *err)
         got = read(l->fd, l->buf + l->n, l->cap - l->n);
     } while (got < 0 && errno == EINTR);
     if (got < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read on");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read the next lines");
     l->end = got == 0;
     l->n += (size_t)got;
     l->bytes += got;
     return 0;
 }
 
+/* take returns n bytes as a line and moves past them and the terminator. */
 static struct str take(struct lines *l, size_t n, size_t terminator)
 {
     struct str line = {l->buf + l->at, n};
@@ -63,23 +66,37 @@ static struct str take(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
+/* too_long counts the line, so that the error can name its number. */
+static int too_long(struct lines *l, struct error *err)
+{
+    l->number++;
+    return err_set(err, ERR_INVALID,
+                   "the line is longer than %zu bytes; max-payload sets how long it may be",
+                   l->max);
+}
+
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {
-    size_t seen = 0; /* of the bytes in hand, those known to hold no line feed */
+    size_t seen = 0; /* unread bytes known to hold no line feed */
     for (;;) {
         char *from = l->buf + l->at + seen;
-        char *lf = memchr(from, '\n', l->n - l->at - seen);
-        seen = lf ? (size_t)(lf - l->buf) - l->at : l->n - l->at;
-        if (seen > l->max) {
-            l->number++;
-            return err_set(err, ERR_INVALID,
-                           "the line is longer than %zu bytes; max-payload sets how long it may be",
-                           l->max);
+        size_t left = l->n - l->at - seen;
+        char *lf = memchr(from, '\n', left);
+        if (lf)
+            left = (size_t)(lf - from);
+        seen += left;
+        if (seen > l->max)
+            return too_long(l, err);
+
+        if (lf) {
+            *ret = take(l, seen, 1);
+            *ret_more = true;
+            return 0;
         }
-        if (lf || l->end) {
-            *ret_more = lf || seen > 0;
+        if (l->end) {
+            *ret_more = seen > 0;
             if (*ret_more)
-                *ret = take(l, seen, lf ? 1 : 0);
+                *ret = take(l, seen, 0);
             return 0;
         }
         if (fill(l, err) != 0)
@@ -87,30 +104,35 @@ int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *e
     }
 }
 
-int lines_slurp(const char *path, size_t max, struct buf *b)
+/* slurp reads a descriptor to its end, or until b has `max` bytes. It returns 0 or an errno. */
+static int slurp(int fd, size_t max, struct buf *b)
 {
-    bool is_stdin = strcmp(path, "-") == 0;
-    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno;
-    int e = 0;
     while (b->n < max) {
         size_t want = max - b->n < CHUNK ? max - b->n : CHUNK;
         char *to = buf_reserve(b, want);
-        if (!to) {
-            e = ENOMEM;
-            break;
-        }
+        if (!to)
+            return ENOMEM;
+
         ssize_t got = read(fd, to, want);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            e = errno;
-        if (got <= 0)
-            break;
-        b->n += (size_t)got;
+        if (got == 0)
+            return 0;
+        if (got > 0)
+            b->n += (size_t)got;
+        else if (errno != EINTR)
+            return errno;
     }
-    if (!is_stdin)
-        close(fd);
+    return 0;
+}
+
+int lines_slurp(const char *path, size_t max, struct buf *b)
+{
+    if (strcmp(path, "-") == 0)
+        return slurp(STDIN_FILENO, max, b);
+
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int e = slurp(fd, max, b);
+    close(fd);
     return e;
 }

@@ -1,6 +1,7 @@
-/* listen.c: the receiver of `webhook listen`: for trying things, and for playing an endpoint that
- * misbehaves. One thread, one loop; answers that are to come late wait in a queue. What others can
- * take up is bounded: connections, the bytes of all uploads together, and the time for each. */
+/* listen.c: the receiver of `webhook listen`, for trying things out and for playing an endpoint
+ * that misbehaves. It runs one loop in one thread; answers that are to come late wait in a queue.
+ * Clients cannot exhaust it: connections, the bytes of all uploads together, and the time of each
+ * connection are limited. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -24,20 +25,20 @@
 
 #define HEAD_MAX ((size_t)32 * 1024)
 #define PLACES 2048      /* connections */
-#define BETWEEN_MS 30000 /* and so much more for a head, from the end of the request before it */
-#define IDLE_S 75        /* without a byte; a relay uses a connection again for 60 s */
+#define BETWEEN_MS 30000 /* added to the time for a head, which counts from the last request */
+#define IDLE_S 75        /* without a byte; a relay reuses a connection for 60 s */
 #define ID_MAX 1024
 
-/* A connection. (1) deadline == 0: the place is free; CLOCK_NEVER: it is our turn. (2) said_all:
- * its other side has closed its half. */
+/* A connection. (1) deadline == 0: the place is free; CLOCK_NEVER: it is our turn, not the
+ * client's. (2) half_closed: the client has closed its half. */
 struct place {
     int fd;
     int64_t deadline;
-    bool said_all;
+    bool half_closed;
 };
 
-/* One request, from its first line until it was answered. (1) Suspended ones are in the listener's
- * queue. (2) refused != 0: its body is not wanted any more. */
+/* A request, from its head until it was answered. (1) Suspended ones are in the listener's queue.
+ * (2) refused is the status to answer with, and the body is dropped; 0: it is not refused. */
 struct visit {
     struct visit *next;
     struct MHD_Connection *conn;
@@ -48,9 +49,8 @@ struct visit {
     bool complete, answered;
 };
 
-/* (1) All answers take the same time, so that first..last are in the order they are due. (2) held
- *   is how many bytes the bodies of all
- * visits have. */
+/* (1) All answers are delayed by the same time, so first..last are in the order they are due.
+ * (2) held is the size of the bodies of all visits. */
 struct listener {
     const struct cli *cli;
     const struct webhook_args *w;
@@ -60,12 +60,12 @@ struct listener {
     struct MHD_Response *answer;
     struct visit *first, *last;
     struct place place[PLACES];
-    int64_t look_at; /* when the first of them may be too late */
-    int halves;      /* an epoll of all of them, for who has said all */
-    bool any_half;
+    int64_t look_at; /* the earliest deadline of a place, or before it */
+    int halves;      /* epoll of all connections: who has closed its half */
+    bool any_half;   /* a place may be half_closed */
     size_t body_max, bodies_max, held;
     struct buf line;
-    int64_t seen, answered;
+    int64_t answered;
     struct error err;
 };
 
@@ -84,18 +84,20 @@ static const char *header(struct visit *v, const char *name)
     return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
 }
 
-/* clean_body appends the body as one line that a terminal survives, whatever it is. In one pass: it
- * may be 64 MiB of nothing good. */
+/* clean_body appends the body as one line that is safe for a terminal. It works in place and in one
+ * pass, since a hostile body may have 64 MiB. */
 static void clean_body(struct buf *b, const struct visit *v)
 {
     size_t start = b->n;
     buf_add(b, v->body.p, v->body.n);
-    buf_addc(b, '\0'); /* the room that text_clean wants for its own */
+    buf_addc(b, '\0'); /* text_clean ends its output with a NUL */
     if (b->failed)
         return;
     b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
+/* print_text prints a line about the request and one with its body. All of it comes from
+ * strangers. */
 static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
 {
     static const char *const names[] = {"ce-type", "ce-subject", "webhook-id"};
@@ -110,15 +112,19 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
         buf_addc(&l->line, ' ');
         output_clean(&l->line, value);
     }
-    buf_addf(&l->line, " -> %u%s%s\n  ", v->status, l->keys ? ", " : "", l->keys ? verdict : "");
+    buf_addf(&l->line, " -> %u", v->status);
+    if (l->keys)
+        buf_addf(&l->line, ", %s", verdict);
+    buf_adds(&l->line, "\n  ");
     clean_body(&l->line, v);
     buf_addc(&l->line, '\n');
 }
 
+/* add_header adds a header to the JSON object b. A name that is not UTF-8 is made so. */
 static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
-    char clean[256]; /* of a name that is no text */
+    char clean[256];
     (void)kind;
     if (!utf8_valid(str_of(name), NULL)) {
         text_clean(clean, sizeof clean, name, strlen(name));
@@ -150,7 +156,7 @@ static void print(struct listener *l, struct visit *v, const char *what, const c
         print_json(l, v, what, verdict);
     else
         print_text(l, v, what, verdict);
-    if (l->line.failed) { /* a huge one: better nothing than half of it */
+    if (l->line.failed) { /* too large to print: half of it would mislead */
         buf_clear(&l->line);
         buf_addf(&l->line, "(%zu bytes)\n", v->body.n);
     }
@@ -160,41 +166,48 @@ static void print(struct listener *l, struct visit *v, const char *what, const c
 
 /* ---- answering ---- */
 
-/* What a request says to be believed. p == NULL: nothing. */
+/* The headers that a signature is checked with. p == NULL: the header is missing. */
 struct claims {
     struct str id, timestamp;
-    struct buf signatures; /* of all such headers, with blanks between */
-    bool twice;            /* what may stand there once came again */
+    struct buf signatures; /* of all signature headers, separated by blanks */
+    bool twice;            /* there was a second id or timestamp */
 };
 
+/* claim_once takes a header that may occur only once. */
+static void claim_once(struct claims *c, struct str *field, struct str value)
+{
+    if (field->p)
+        c->twice = true;
+    *field = value;
+}
+
+/* note_claim collects the headers of a signature. Names of headers ignore case. */
 static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
     struct claims *c = claims;
     struct str text = str_of(value ? value : "");
     (void)kind;
+    if (strcasecmp(name, "webhook-id") == 0)
+        claim_once(c, &c->id, text);
+    if (strcasecmp(name, "webhook-timestamp") == 0)
+        claim_once(c, &c->timestamp, text);
     if (strcasecmp(name, "webhook-signature") == 0) {
         if (c->signatures.n)
             buf_addc(&c->signatures, ' ');
         buf_addstr(&c->signatures, text);
-    } else if (strcasecmp(name, "webhook-id") == 0) {
-        c->twice = c->twice || c->id.p;
-        c->id = text;
-    } else if (strcasecmp(name, "webhook-timestamp") == 0) {
-        c->twice = c->twice || c->timestamp.p;
-        c->timestamp = text;
     }
     return MHD_YES;
 }
 
-/* What is to be answered, and said. */
+/* What to answer a request, and what to print about it. */
 struct verdict {
     unsigned status;
     const char *text;
 };
 
-/* judge_genuine: one who replays what was accepted is refused; one whose first try got lost sends a
- * new timestamp. */
+/* judge_genuine refuses a replay of what was accepted before. A sender whose first attempt got lost
+ * tries again with a new timestamp, so that is no replay. */
 static struct verdict judge_genuine(struct listener *l, const struct signature_message *m,
                                     int64_t now)
 {
@@ -203,6 +216,7 @@ static struct verdict judge_genuine(struct listener *l, const struct signature_m
     if (known == REPLAY_REPLAY)
         return (struct verdict){MHD_HTTP_CONFLICT,
                                 "a replay: this very request was accepted before"};
+
     bool accepted = status < 300;
     if (accepted)
         replay_accept(l->memory, m, now);
@@ -211,28 +225,37 @@ static struct verdict judge_genuine(struct listener *l, const struct signature_m
     return (struct verdict){status, "genuine"};
 }
 
+/* missing_in says what is wrong with the headers, before any signature is checked; NULL: nothing.
+ * It reads the timestamp into *ret. */
+static const char *missing_in(const struct claims *c, int64_t *ret)
+{
+    if (c->twice)
+        return "more than one webhook-id or webhook-timestamp";
+    if (!c->id.n)
+        return "no webhook-id";
+    if (c->id.n > ID_MAX)
+        return "webhook-id is too long";
+    if (!c->timestamp.n)
+        return "no webhook-timestamp";
+    if (!signature_timestamp(c->timestamp, ret))
+        return "webhook-timestamp is not a number of seconds";
+    return NULL;
+}
+
 static struct verdict judge_claims(struct listener *l, struct visit *v, const struct claims *c)
 {
     int64_t now = clock_wall(&clock_system) / 1000;
     struct signature_message m = {.id = c->id, .body = {v->body.p, v->body.n}};
-    const char *why = NULL;
-    if (c->twice)
-        why = "webhook-id or webhook-timestamp stands there twice";
-    else if (!c->id.n)
-        why = "no webhook-id";
-    else if (c->id.n > ID_MAX)
-        why = "webhook-id is too long";
-    else if (!c->timestamp.n)
-        why = "no webhook-timestamp";
-    else if (!signature_timestamp(c->timestamp, &m.timestamp))
-        why = "webhook-timestamp is no number of seconds";
-    else
-        why = signature_check(l->keys, &m, (struct str){c->signatures.p, c->signatures.n}, now);
+    struct str signatures = {c->signatures.p, c->signatures.n};
+    const char *why = missing_in(c, &m.timestamp);
+    if (!why)
+        why = signature_check(l->keys, &m, signatures, now);
     if (why)
         return (struct verdict){MHD_HTTP_UNAUTHORIZED, why};
     return judge_genuine(l, &m, now);
 }
 
+/* judge decides how to answer a complete request. Without keys there is nothing to check. */
 static struct verdict judge(struct listener *l, struct visit *v)
 {
     struct claims c = {.twice = false};
@@ -240,6 +263,7 @@ static struct verdict judge(struct listener *l, struct visit *v)
         return (struct verdict){v->refused, "too large, or too much at once"};
     if (!l->keys)
         return (struct verdict){(unsigned)l->w->status, ""};
+
     buf_init(&c.signatures, HEAD_MAX);
     MHD_get_connection_values(v->conn, MHD_HEADER_KIND, note_claim, &c);
     struct verdict verdict = judge_claims(l, v, &c);
@@ -254,23 +278,28 @@ static enum MHD_Result answer(struct listener *l, struct visit *v)
     return MHD_queue_response(v->conn, v->status, l->answer);
 }
 
-/* enqueue lets the answer wait for its time. */
+/* enqueue suspends the connection until its answer is due. */
 static enum MHD_Result enqueue(struct listener *l, struct visit *v)
 {
     v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
     v->next = NULL;
-    *(l->last ? &l->last->next : &l->first) = v;
+    if (l->last)
+        l->last->next = v;
+    else
+        l->first = v;
     l->last = v;
     MHD_suspend_connection(v->conn);
     return MHD_YES;
 }
 
-static void let_go(struct listener *l, struct visit *v)
+static void drop_body(struct listener *l, struct visit *v)
 {
     l->held -= v->body.n;
     buf_release(&v->body);
 }
 
+/* complete deals with a request whose last byte has come: it is judged, printed and answered, now
+ * or later. */
 static enum MHD_Result complete(struct listener *l, struct visit *v, const char *method,
                                 const char *url)
 {
@@ -278,24 +307,26 @@ static enum MHD_Result complete(struct listener *l, struct visit *v, const char 
     v->complete = true;
     if (v->place)
         v->place->deadline = CLOCK_NEVER;
-    l->seen++;
+
     struct verdict verdict = judge(l, v);
     v->status = verdict.status;
     snprintf(what, sizeof(what), "%s %s", method, url);
     print(l, v, what, verdict.text);
-    let_go(l, v);
+
+    drop_body(l, v);
     if (l->w->delay_ms)
         return enqueue(l, v);
     return answer(l, v);
 }
 
-/* refuse lets go of what came of a body that is not wanted. */
+/* refuse drops what has come of the body; the rest is ignored. */
 static void refuse(struct listener *l, struct visit *v, unsigned status)
 {
     v->refused = status;
-    let_go(l, v);
+    drop_body(l, v);
 }
 
+/* keep adds a piece to the body, unless that or all bodies together become too large. */
 static void keep(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
@@ -322,7 +353,7 @@ static struct place *place_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
-/* give_time lets a connection wait for its other side, until then. */
+/* give_time gives the client of a connection so much time from now on. p may be NULL. */
 static void give_time(struct listener *l, struct place *p, int64_t ms)
 {
     if (!p)
@@ -332,28 +363,30 @@ static void give_time(struct listener *l, struct place *p, int64_t ms)
         l->look_at = p->deadline;
 }
 
-/* arrive: the head is there. One who announces too much is told so before he sends it. */
+/* arrive starts a visit when the head of a request is there. If the announced body is too large, it
+ * answers before the client sends it. */
 static enum MHD_Result arrive(struct listener *l, struct MHD_Connection *conn, void **state)
 {
-    struct visit *v = *state = calloc(1, sizeof(*v));
-    const char *announced = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "Content-Length");
+    struct visit *v = calloc(1, sizeof(*v));
+    *state = v;
     if (!v)
         return MHD_NO;
     v->conn = conn;
     v->place = place_of(conn);
     give_time(l, v->place, l->w->request_ms);
     buf_init(&v->body, l->body_max);
+
+    const char *announced = header(v, "Content-Length");
     bool too_large = announced && strtoull(announced, NULL, 10) > l->body_max;
     if (!too_large)
         return MHD_YES;
     v->complete = true;
     v->status = MHD_HTTP_CONTENT_TOO_LARGE;
-    l->seen++;
     return answer(l, v);
 }
 
-/* take is called for the head of a request, then for each piece of its body, then once more; and
- * again when one that was suspended goes on. */
+/* take is called for the head of a request, for each piece of its body, once more at its end, and
+ * again when a suspended request is resumed. */
 static enum MHD_Result take(void *ctx, struct MHD_Connection *conn, const char *url,
                             const char *method, const char *version, const char *data, size_t *size,
                             void **state)
@@ -368,73 +401,101 @@ static enum MHD_Result take(void *ctx, struct MHD_Connection *conn, const char *
         *size = 0;
         return MHD_YES;
     }
-    if (v->complete)
-        return v->answered ? MHD_YES : answer(l, v);
-    return complete(l, v, method, url);
+    if (!v->complete)
+        return complete(l, v, method, url);
+    if (!v->answered)
+        return answer(l, v);
+    return MHD_YES;
 }
 
+/* forget is called when a request is done with. The client gets time for its next one. */
 static void forget(void *ctx, struct MHD_Connection *conn, void **state,
                    enum MHD_RequestTerminationCode why)
 {
     struct listener *l = ctx;
     struct visit *v = *state;
-    (void)conn, (void)why;
+    (void)conn;
+    (void)why;
     if (!v)
         return;
     give_time(l, v->place, l->w->request_ms + BETWEEN_MS);
-    let_go(l, v);
+    drop_body(l, v);
     free(v);
     *state = NULL;
 }
 
-/* ---- those who never finish ---- */
+/* ---- clients that never finish ---- */
 
-/* The daemon reads what has come, and does not see that nothing will come any more where both came
- * at once: such a connection would stay until its time is up. So we look, too; once for each, as
- * one whose answer is still to go out stays as it is. */
+/* watch_half makes epoll report once when the client closes its half. If the last bytes and the end
+ * arrive together, the daemon reads the bytes and misses the end: the connection would stay until
+ * its time is up. */
 static void watch_half(struct listener *l, struct place *p)
 {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = p};
-    p->said_all = false;
+    p->half_closed = false;
     epoll_ctl(l->halves, EPOLL_CTL_ADD, p->fd, &ev);
 }
 
+/* see_halves marks the connections whose client has closed its half. */
 static void see_halves(struct listener *l)
 {
     struct epoll_event evs[64];
     int n = epoll_wait(l->halves, evs, 64, 0);
     for (int i = 0; i < n; i++) {
         struct place *p = evs[i].data.ptr;
-        p->said_all = l->any_half = true;
+        p->half_closed = true;
+        l->any_half = true;
     }
 }
 
-/* drop_halves shuts those that wait for the other side, once the daemon has read and worked off
- * whatever came. */
+/* shut ends a connection. The daemon notices, and cleans up. */
+static void shut(struct place *p)
+{
+    shutdown(p->fd, SHUT_RDWR);
+    p->deadline = CLOCK_NEVER;
+    p->half_closed = false;
+}
+
+/* waits_in_vain reports whether we wait for a client that will send nothing more. */
+static bool waits_in_vain(const struct place *p)
+{
+    int unread = 0;
+    if (p->deadline == CLOCK_NEVER)
+        return false; /* our answer is still to go out */
+    return ioctl(p->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
+/* drop_halves shuts connections that wait for a client which has closed its half, once the daemon
+ * has dealt with everything that came. */
 static void drop_halves(struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
-    bool at_work = MHD_get_timeout(l->daemon, &mhd) == MHD_YES && mhd == 0;
-    if (!l->any_half || at_work)
+    bool busy = MHD_get_timeout(l->daemon, &mhd) == MHD_YES && mhd == 0;
+    if (!l->any_half || busy)
         return;
+
     l->any_half = false;
     for (size_t i = 0; i < PLACES; i++) {
         struct place *p = &l->place[i];
-        int unread = 0;
-        if (!p->deadline || !p->said_all)
+        if (!p->deadline || !p->half_closed)
             continue;
-        bool waits = p->deadline != CLOCK_NEVER && ioctl(p->fd, FIONREAD, &unread) == 0 &&
-                     unread == 0;
-        if (!waits) {
+        if (waits_in_vain(p))
+            shut(p);
+        else
             l->any_half = true;
-            continue;
-        }
-        shutdown(p->fd, SHUT_RDWR);
-        p->deadline = CLOCK_NEVER;
-        p->said_all = false;
     }
 }
 
+static struct place *free_place(struct listener *l)
+{
+    for (size_t i = 0; i < PLACES; i++)
+        if (!l->place[i].deadline)
+            return &l->place[i];
+    return NULL;
+}
+
+/* on_connection gives a new connection a place, and frees the place of one that is closed. There
+ * are as many places as connections. */
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **place,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -447,43 +508,35 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **place,
             p->deadline = 0;
         return;
     }
-    for (size_t i = 0; info && i < PLACES; i++) {
-        if (l->place[i].deadline)
-            continue;
-        l->place[i].fd = info->connect_fd;
-        give_time(l, &l->place[i], l->w->request_ms + BETWEEN_MS);
-        watch_half(l, &l->place[i]);
-        *place = &l->place[i];
+
+    p = free_place(l);
+    if (!info || !p)
         return;
-    }
+    p->fd = info->connect_fd;
+    give_time(l, p, l->w->request_ms + BETWEEN_MS);
+    watch_half(l, p);
+    *place = p;
 }
 
-/* drop_late shuts connections whose time is up; the daemon sees that, and clears up. Returns how
- * long until it should look again, in ms; -1: there is nobody to look for. */
-static int drop_late(struct listener *l)
+/* drop_late shuts connections whose time is up, and finds the next deadline. */
+static void drop_late(struct listener *l, int64_t now)
 {
-    int64_t now = clock_mono(&clock_system), next = CLOCK_NEVER;
-    for (size_t i = 0; now >= l->look_at && i < PLACES; i++) {
+    if (now < l->look_at)
+        return;
+    l->look_at = CLOCK_NEVER;
+    for (size_t i = 0; i < PLACES; i++) {
         struct place *p = &l->place[i];
         if (!p->deadline || p->deadline == CLOCK_NEVER)
             continue;
-        if (now >= p->deadline) {
-            shutdown(p->fd, SHUT_RDWR);
-            p->deadline = CLOCK_NEVER;
-        } else if (p->deadline < next) {
-            next = p->deadline;
-        }
+        if (now >= p->deadline)
+            shut(p);
+        else if (p->deadline < l->look_at)
+            l->look_at = p->deadline;
     }
-    if (now >= l->look_at)
-        l->look_at = next;
-    if (l->look_at == CLOCK_NEVER)
-        return -1;
-    return (int)((l->look_at - now) / MS_NS) + 1;
 }
 
-/* resume lets go on whatever is due (all of it, at the end); returns how long until the next, in
- * ms; -1: none. */
-static int resume(struct listener *l, bool all)
+/* resume answers whatever is due, or with `all` everything that waits. */
+static void resume(struct listener *l, bool all)
 {
     int64_t now = clock_mono(&clock_system);
     while (l->first && (all || l->first->due <= now)) {
@@ -493,10 +546,33 @@ static int resume(struct listener *l, bool all)
             l->last = NULL;
         MHD_resume_connection(v->conn);
     }
-    return l->first ? (int)((l->first->due - now) / MS_NS) + 1 : -1;
 }
 
 /* ---- the loop ---- */
+
+static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_storage *sa)
+{
+    uint16_t port = htons((uint16_t)l->w->port);
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    if (sa->ss_family == AF_INET6) {
+        ((struct sockaddr_in6 *)sa)->sin6_port = port;
+        flags |= MHD_USE_IPv6;
+    } else {
+        ((struct sockaddr_in *)sa)->sin_port = port;
+    }
+
+    struct MHD_OptionItem options[] = {
+        {MHD_OPTION_SOCK_ADDR, 0, sa},
+        {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)forget, l},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, l},
+        {MHD_OPTION_CONNECTION_LIMIT, PLACES, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEAD_MAX, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    return MHD_start_daemon(flags, 0, NULL, NULL, take, l, MHD_OPTION_ARRAY, options,
+                            MHD_OPTION_END);
+}
 
 static int start(struct listener *l, struct error *err)
 {
@@ -504,31 +580,61 @@ static int start(struct listener *l, struct error *err)
     struct sockaddr_storage sa;
     unsigned port = (unsigned)l->w->port;
     ipnet_of_text(address, &sa);
-    bool six = sa.ss_family == AF_INET6;
-    if (six)
-        ((struct sockaddr_in6 *)&sa)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)&sa)->sin_port = htons((uint16_t)port);
-    l->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | (six ? MHD_USE_IPv6 : 0), 0, NULL,
-        NULL, take, l, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&sa, MHD_OPTION_NOTIFY_COMPLETED,
-        forget, l, MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)PLACES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEAD_MAX, MHD_OPTION_END);
+    l->daemon = start_daemon(l, &sa);
     if (!l->daemon)
         return err_errno(err, ERR_UNAVAILABLE, errno,
-                         "could not listen on %s port %u; --port N takes another", address, port);
+                         "could not listen on %s port %u; --port N uses another", address, port);
+
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    printf("listening on http://%s%s%s:%u/\n", six ? "[" : "", address, six ? "]" : "",
-           info ? info->port : port);
+    if (info)
+        port = info->port;
+    if (sa.ss_family == AF_INET6)
+        printf("listening on http://[%s]:%u/\n", address, port);
+    else
+        printf("listening on http://%s:%u/\n", address, port);
     return output_end(err);
 }
 
 static bool done(const struct listener *l)
 {
-    return stopped || l->err.code || (l->w->count && l->answered >= l->w->count);
+    bool all_answered = l->w->count && l->answered >= l->w->count;
+    return stopped || l->err.code || all_answered;
 }
 
+/* sooner returns the smaller of two timeouts in ms, where -1 stands for none. */
+static int sooner(int a, int b)
+{
+    if (a < 0)
+        return b;
+    if (b < 0)
+        return a;
+    return a < b ? a : b;
+}
+
+static int ms_until(int64_t at, int64_t now)
+{
+    if (at <= now)
+        return 0;
+    return (int)((at - now) / MS_NS) + 1;
+}
+
+/* timeout returns how long the loop may sleep, in ms; -1: until something happens. */
+static int timeout(const struct listener *l)
+{
+    MHD_UNSIGNED_LONG_LONG mhd;
+    int64_t now = clock_mono(&clock_system);
+    int ms = -1;
+    if (l->first)
+        ms = ms_until(l->first->due, now);
+    if (l->look_at != CLOCK_NEVER)
+        ms = sooner(ms, ms_until(l->look_at, now));
+    if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES)
+        ms = sooner(ms, (int)mhd);
+    return ms;
+}
+
+/* loop answers until it is told to stop. Signals are let in only while it waits, so none is
+ * missed. */
 static void loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
@@ -537,25 +643,26 @@ static void loop(struct listener *l, const sigset_t *waiting)
         {.fd = l->halves, .events = POLLIN},
     };
     while (!done(l)) {
-        MHD_UNSIGNED_LONG_LONG mhd;
-        int ms = resume(l, false), late = drop_late(l);
-        if (late >= 0 && (ms < 0 || late < ms))
-            ms = late;
-        if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES && (ms < 0 || mhd < (unsigned)ms))
-            ms = (int)mhd;
+        resume(l, false);
+        drop_late(l, clock_mono(&clock_system));
+        int ms = timeout(l);
         struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
         ppoll(fds, 2, ms < 0 ? NULL : &ts, waiting);
+
         resume(l, false);
         see_halves(l);
         MHD_run(l->daemon);
         drop_halves(l);
     }
-    for (int i = 0; i < 3; i++) { /* what was answered goes out */
+
+    /* Let the last answers go out. */
+    for (int i = 0; i < 3; i++) {
         resume(l, true);
         MHD_run(l->daemon);
     }
 }
 
+/* make_answer makes the one response that all requests get, apart from the status. */
 static int make_answer(struct listener *l, struct error *err)
 {
     char seconds[24];
@@ -568,7 +675,7 @@ static int make_answer(struct listener *l, struct error *err)
     return 0;
 }
 
-/* load_keys: with keys, what was accepted is remembered. */
+/* load_keys loads the keys for signatures, if there are any, and then the memory for replays. */
 static int load_keys(struct listener *l, struct error *err)
 {
     struct signature_source from = {l->w->secret_file, l->w->secret_env, SIGNATURE_VERIFY};
@@ -577,9 +684,12 @@ static int load_keys(struct listener *l, struct error *err)
     if (signature_keys_load(&from, &l->keys, err) != 0)
         return -1;
     l->memory = replay_new();
-    return l->memory ? 0 : err_nomem(err);
+    if (!l->memory)
+        return err_nomem(err);
+    return 0;
 }
 
+/* catch_signals blocks the signals that stop us, and returns the mask to wait with. */
 static void catch_signals(sigset_t *before)
 {
     struct sigaction stop = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
@@ -591,6 +701,32 @@ static void catch_signals(sigset_t *before)
     sigaddset(&block, SIGTERM);
     sigaddset(&block, SIGINT);
     sigprocmask(SIG_BLOCK, &block, before);
+}
+
+static int prepare(struct listener *l, struct error *err)
+{
+    l->halves = epoll_create1(EPOLL_CLOEXEC);
+    if (l->halves < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll");
+    if (load_keys(l, err) != 0)
+        return -1;
+    if (make_answer(l, err) != 0)
+        return -1;
+    return start(l, err);
+}
+
+static void release(struct listener *l)
+{
+    if (l->daemon)
+        MHD_stop_daemon(l->daemon);
+    if (l->halves >= 0)
+        close(l->halves);
+    if (l->answer)
+        MHD_destroy_response(l->answer);
+    signature_keys_free(l->keys);
+    replay_free(l->memory);
+    buf_release(&l->line);
+    free(l);
 }
 
 int listen_run(struct cli *cli, struct error *err)
@@ -606,29 +742,14 @@ int listen_run(struct cli *cli, struct error *err)
     l->bodies_max = 2 * l->body_max;
     buf_init(&l->line, OUTPUT_MAX);
     catch_signals(&before);
-    int r = load_keys(l, err);
-    l->halves = epoll_create1(EPOLL_CLOEXEC);
-    if (r == 0 && l->halves < 0)
-        r = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to listen");
-    if (r == 0)
-        r = make_answer(l, err);
-    if (r == 0)
-        r = start(l, err);
+
+    int r = prepare(l, err);
     if (r == 0)
         loop(l, &before);
     if (r == 0 && l->err.code) {
         *err = l->err;
         r = -1;
     }
-    if (l->daemon)
-        MHD_stop_daemon(l->daemon);
-    if (l->halves >= 0)
-        close(l->halves);
-    if (l->answer)
-        MHD_destroy_response(l->answer);
-    signature_keys_free(l->keys);
-    replay_free(l->memory);
-    buf_release(&l->line);
-    free(l);
+    release(l);
     return r;
 }

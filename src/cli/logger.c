@@ -1,6 +1,7 @@
+/* logger.c: writes the log of a relay. A line is one write, so that lines of several threads do not
+ * mix; lines of one shape beyond a few are only counted. */
 #include "cli/logger.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,10 +19,15 @@
 static const char *level_name(int level)
 {
     static const char *const names[] = {"debug", "info", "warning", "error"};
-    return names[level < 0 ? 0 : level > 3 ? 3 : level];
+    if (level < LOG_DEBUG_)
+        level = LOG_DEBUG_;
+    if (level > LOG_ERROR_)
+        level = LOG_ERROR_;
+    return names[level];
 }
 
-/* What one line says. about may be NULL; repeated is 0 for a line of its own. */
+/* One line. consumer and about may be NULL. repeated is the number of lines that this one stands
+ * for, 0 if it stands for itself. */
 struct line {
     int level;
     const char *consumer, *text;
@@ -62,7 +68,7 @@ static void add_text(struct buf *b, const char *stamp, int level, const char *co
     buf_adds(b, text);
 }
 
-/* plain makes text fit for a log: no control characters, and UTF-8 only. */
+/* plain returns the text without control characters and invalid UTF-8; it lives in b. */
 static const char *plain(struct buf *b, const char *text)
 {
     output_clean(b, text);
@@ -71,32 +77,41 @@ static const char *plain(struct buf *b, const char *text)
     return b->p;
 }
 
-/* is_simple: it can be written as it is, into a line of text or a string of JSON. */
+/* put writes a line that is complete. If stderr is gone, there is nobody left to tell. */
+static void put(const char *line, size_t n)
+{
+    ssize_t written = write(STDERR_FILENO, line, n);
+    (void)written;
+}
+
+/* is_simple reports whether text can be written as it is, into a log line or a JSON string. */
 static bool is_simple(const char *text)
 {
     for (const char *c = text; *c; c++) {
-        bool odd = (unsigned char)*c < 32 || (unsigned char)*c > 126 || *c == '"' || *c == '\\';
-        if (odd)
+        bool printable = *c >= ' ' && *c <= '~';
+        if (!printable || strchr("\"\\", *c))
             return false;
     }
     return strlen(text) < 256;
 }
 
-/* put_short is a line for which there is no memory: what can be said without. */
+/* put_short logs a line without allocating, as far as that is possible. */
 static void put_short(enum log_format format, const char *stamp, const struct line *l)
 {
     char text[512];
     const char *level = level_name(l->level), *said = l->text;
+    int n;
     if (!is_simple(said))
         said = "out of memory";
-    int n = format == LOG_JSON ? snprintf(text, sizeof text,
-                                          "{\"time\":\"%s\",\"level\":\"%s\",\"message\":\"%s\"}\n",
-                                          stamp, level, said)
-                               : snprintf(text, sizeof text, "%s %s %s\n", stamp, level, said);
-    ssize_t written = write(STDERR_FILENO, text, (size_t)n);
-    (void)written;
+    if (format == LOG_JSON)
+        n = snprintf(text, sizeof text, "{\"time\":\"%s\",\"level\":\"%s\",\"message\":\"%s\"}\n",
+                     stamp, level, said);
+    else
+        n = snprintf(text, sizeof text, "%s %s %s\n", stamp, level, said);
+    put(text, (size_t)n);
 }
 
+/* put_line formats a line and writes it. Without memory for that it writes a short one. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
@@ -109,13 +124,11 @@ static void put_line(enum log_format format, const struct line *l)
     else
         add_text(&b, stamp, l->level, l->consumer, plain(&clean, l->text));
     buf_addc(&b, '\n');
-    if (b.failed || clean.failed) {
+
+    if (b.failed || clean.failed)
         put_short(format, stamp, l);
-    } else {
-        /* one write, so that lines of several threads don't mix */
-        ssize_t written = write(STDERR_FILENO, b.p, b.n);
-        (void)written; /* nobody is left to tell */
-    }
+    else
+        put(b.p, b.n);
     buf_release(&b);
     buf_release(&clean);
 }
@@ -129,37 +142,53 @@ void logger_line(enum log_format format, int level, const char *consumer, const 
 
 /* ---- repeats ---- */
 
-/* shape_of hashes what lines that say the same have in common: all words without a digit. */
+/* shape_of hashes what lines of one shape have in common: the consumer, the level, and every word
+ * without a digit. */
 static uint64_t shape_of(int level, const char *consumer, const char *text)
 {
     uint64_t h = hash_add(HASH_INIT, str_of(consumer));
     h = hash_add(h, str_of(level_name(level)));
     while (*text) {
-        size_t n = strcspn(text, " "), digits = strcspn(text, "0123456789");
-        h = hash_add(h, digits < n ? STR("#") : (struct str){text, n});
-        text += n + (text[n] == ' ');
+        struct str word = {text, strcspn(text, " ")};
+        bool has_digit = strcspn(text, "0123456789") < word.n;
+        text += word.n;
+        if (*text)
+            text++;
+        if (has_digit)
+            word = STR("#");
+        h = hash_add(h, word);
     }
     return hash_end(h);
 }
 
+/* tell ends the span of a shape: it logs how often the last line was repeated, if it was, and frees
+ * the slot. */
 static void tell(struct logger *l, struct logger_shape *s, int64_t now)
 {
     char text[sizeof s->text + 64];
     if (s->held) {
+        int64_t seconds = (now - s->since + 500 * MS_NS) / (1000 * MS_NS);
         snprintf(text, sizeof text, "%s ... repeated %lld times in %lld s", s->text,
-                 (long long)s->held, (long long)((now - s->since + 500 * MS_NS) / (1000 * MS_NS)));
+                 (long long)s->held, (long long)seconds);
         logger_line(l->format, s->level, s->consumer[0] ? s->consumer : NULL, text, s->held);
     }
-    s->since = s->shown = s->held = 0;
+    s->since = 0;
+    s->shown = 0;
+    s->held = 0;
 }
 
-/* place_of finds the shape, or gives it the place of the oldest. */
-static struct logger_shape *place_of(struct logger *l, uint64_t hash, int64_t now)
+static bool is_over(const struct logger *l, const struct logger_shape *s, int64_t now)
+{
+    return s->since && now - s->since >= l->hold_ns;
+}
+
+/* slot_of finds the shape, or gives it a free slot, else that of the oldest. */
+static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now)
 {
     struct logger_shape *oldest = &l->shape[0];
     for (size_t i = 0; i < LOGGER_SHAPES; i++) {
         struct logger_shape *s = &l->shape[i];
-        if (s->since && now - s->since >= l->hold_ns)
+        if (is_over(l, s, now))
             tell(l, s, now);
         if (s->since && s->hash == hash)
             return s;
@@ -172,16 +201,34 @@ static struct logger_shape *place_of(struct logger *l, uint64_t hash, int64_t no
     return oldest;
 }
 
-static void hold(struct logger *l, struct logger_shape *s, int level, const char *consumer,
-                 const char *text)
+/* wake makes the watching thread call logger_tell. */
+static void wake(const struct logger *l)
 {
     uint64_t one = 1;
-    s->level = level;
-    snprintf(s->consumer, sizeof s->consumer, "%s", consumer ? consumer : "");
-    snprintf(s->text, sizeof s->text, "%s", text);
-    /* it is awake */
-    if (s->held++ == 0 && l->wake_fd >= 0 && write(l->wake_fd, &one, sizeof one) < 0)
+    if (l->wake_fd < 0)
         return;
+    ssize_t written = write(l->wake_fd, &one, sizeof one);
+    (void)written; /* it only fails if the thread is awake already */
+}
+
+/* hold counts a line instead of logging it. The first one held starts the wait for logger_tell. */
+static void hold(struct logger *l, struct logger_shape *s, const struct line *line)
+{
+    s->level = line->level;
+    snprintf(s->consumer, sizeof s->consumer, "%s", line->consumer ? line->consumer : "");
+    snprintf(s->text, sizeof s->text, "%s", line->text);
+    if (s->held == 0)
+        wake(l);
+    s->held++;
+}
+
+/* may_show counts a line of a shape and reports whether it is still logged. */
+static bool may_show(struct logger_shape *s)
+{
+    if (s->shown == LOGGER_BURST)
+        return false;
+    s->shown++;
+    return true;
 }
 
 void logger_write(void *logger, int level, const char *consumer, const char *text)
@@ -194,14 +241,14 @@ void logger_write_about(void *logger, int level, const char *consumer, const cha
 {
     struct logger *l = logger;
     struct line line = {.level = level, .consumer = consumer, .text = text, .about = about};
-    pthread_mutex_lock(&l->lock);
     struct logger_shape *s = NULL;
+    pthread_mutex_lock(&l->lock);
     if (l->hold_ns)
-        s = place_of(l, shape_of(level, consumer, text), clock_mono(&clock_system));
-    if (!s || s->shown++ < LOGGER_BURST)
+        s = slot_of(l, shape_of(level, consumer, text), clock_mono(&clock_system));
+    if (!s || may_show(s))
         put_line(l->format, &line);
     else
-        hold(l, s, level, consumer, text);
+        hold(l, s, &line);
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -211,7 +258,7 @@ int64_t logger_tell(struct logger *l, int64_t now)
     pthread_mutex_lock(&l->lock);
     for (size_t i = 0; i < LOGGER_SHAPES; i++) {
         struct logger_shape *s = &l->shape[i];
-        if (s->since && now - s->since >= l->hold_ns)
+        if (is_over(l, s, now))
             tell(l, s, now);
         if (s->held && s->since + l->hold_ns < next)
             next = s->since + l->hold_ns;

@@ -9,38 +9,38 @@
 #include "cli/cli.h"
 #include "cli/logger.h"
 
+/* The exit code of each error; any other is a bug. */
+static const struct {
+    int code, exit;
+} exits[] = {
+    {CLI_FOUND, EXIT_FOUND_},          {CLI_USAGE, EXIT_USAGE_},
+    {CLI_WRONG, EXIT_CONFIG_},         {ERR_CONFIG, EXIT_CONFIG_},
+    {ERR_INVALID, EXIT_DATA_},         {ERR_CONFLICT, EXIT_DATA_},
+    {ERR_NOTFOUND, EXIT_DATA_},        {ERR_NOTOURS, EXIT_DATA_},
+    {ERR_NEWER, EXIT_DATA_},           {ERR_UNAVAILABLE, EXIT_UNAVAILABLE_},
+    {ERR_READONLY, EXIT_UNAVAILABLE_}, {ERR_FULL, EXIT_UNAVAILABLE_},
+    {ERR_NOMEM, EXIT_UNAVAILABLE_},    {ERR_BUSY, EXIT_AGAIN_},
+    {ERR_LOST, EXIT_AGAIN_},
+};
+
 static int exit_code(int code)
 {
-    switch (code) {
-    case CLI_FOUND: return EXIT_FOUND_;
-    case CLI_USAGE: return EXIT_USAGE_;
-    case CLI_WRONG:
-    case ERR_CONFIG: return EXIT_CONFIG_;
-    case ERR_INVALID:
-    case ERR_CONFLICT:
-    case ERR_NOTFOUND:
-    case ERR_NOTOURS:
-    case ERR_NEWER: return EXIT_DATA_;
-    case ERR_UNAVAILABLE:
-    case ERR_READONLY:
-    case ERR_FULL:
-    case ERR_NOMEM: return EXIT_UNAVAILABLE_;
-    case ERR_BUSY:
-    case ERR_LOST: return EXIT_AGAIN_;
-    default: return EXIT_BUG_;
-    }
+    for (size_t i = 0; i < sizeof(exits) / sizeof(*exits); i++)
+        if (exits[i].code == code)
+            return exits[i].exit;
+    return EXIT_BUG_;
 }
 
-/* advise adds what to do next where the store cannot know it. */
-static void advise(const struct cli *cli, struct error *err)
+/* advice_for returns what to do next where the store cannot know it; "" if there is nothing. */
+static const char *advice_for(const struct cli *cli, const struct error *err)
 {
-    bool file = cli->settings.store && strncmp(cli->settings.store, "sqlite:", 7) == 0;
-    const char *next = err->code == ERR_FULL ? "; make room, then try again"
-                       : err->code == ERR_READONLY && file
-                           ? "; the file and its folder must be writable for you"
-                           : "";
-    size_t n = strlen(err->text);
-    snprintf(err->text + n, sizeof(err->text) - n, "%s", next);
+    const char *store = cli->settings.store;
+    bool is_file = store && strncmp(store, "sqlite:", 7) == 0;
+    if (err->code == ERR_FULL)
+        return "; make room, then try again";
+    if (err->code == ERR_READONLY && is_file)
+        return "; the file and its folder must be writable for you";
+    return "";
 }
 
 static int load_settings(struct cli *cli, struct error *err)
@@ -59,22 +59,35 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* caution: a relay logs it, and config check lists it. */
+/* caution warns of secrets that others can see, except where the command does: a relay logs the
+ * warnings, config check lists them. */
 static void caution(const struct cli *cli)
 {
-    bool says_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
-    if (!says_itself)
+    bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
+    if (!warns_itself)
         config_cautions(&cli->config, say_caution, NULL);
 }
 
+/* help runs `help` for -h. Options that came before it have filled the part of struct args that the
+ * commands share. */
+static int help(struct cli *cli, struct error *err)
+{
+    if (cli->cmd != cmd_help)
+        cli->args.helping = (struct help_args){0};
+    return cmd_help->run(cli, err);
+}
+
+/* run parses the arguments, loads the settings unless the command needs none, and runs the
+ * command. */
 static int run(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0)
         return -1;
     if (cli->args.help)
-        return cmd_help->run(cli, err);
+        return help(cli, err);
     if (cli->cmd->bare)
         return cli->cmd->run(cli, err);
+
     if (load_settings(cli, err) != 0)
         return -1;
     config_guard(&cli->config, &cli->settings);
@@ -82,22 +95,40 @@ static int run(struct cli *cli, int argc, char **argv, struct error *err)
     return cli->cmd->run(cli, err);
 }
 
-/* hold_stdio: if one of 0, 1, 2 is closed, nothing else may get its number. Opened the wrong way
- * round, so that reading or writing still fails. */
+/* hold_stdio occupies those of the descriptors 0, 1 and 2 that are closed, so that no file we open
+ * later gets their number. It opens them the wrong way round: reading or writing still fails. */
 static void hold_stdio(void)
 {
-    for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0)
-            _exit(70);
+    static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        bool is_open = fcntl(fd, F_GETFD) >= 0;
+        if (!is_open && open("/dev/null", wrong_way[fd]) < 0)
+            _exit(EXIT_BUG_);
+    }
 }
 
-/* hear_signals: whoever started us may have had signals blocked, and that is inherited: a relay
- * could not be stopped. */
+/* hear_signals unblocks all signals. A blocked signal is inherited, and a relay could not be
+ * stopped. */
 static void hear_signals(void)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* complain prints the error, unless the command has printed what there is to say. */
+static void complain(const struct cli *cli, const struct error *err)
+{
+    char text[sizeof(err->text) + 64];
+    if (err->code == CLI_FOUND || err->code == CLI_WRONG)
+        return;
+
+    snprintf(text, sizeof(text), "%s%s", err->text, advice_for(cli, err));
+    bool json = cli->cmd == cmd_relay && cli->settings.log_format == LOG_JSON;
+    if (json)
+        logger_line(LOG_JSON, LOG_ERROR_, NULL, text, 0);
+    else
+        output_error(text);
 }
 
 int main(int argc, char **argv)
@@ -111,13 +142,11 @@ int main(int argc, char **argv)
     int r = run(&cli, argc, argv, &err);
     if (r == 0)
         r = output_end(&err);
-    if (r != 0 && err.code != CLI_FOUND && err.code != CLI_WRONG) {
-        advise(&cli, &err);
-        if (cli.cmd == cmd_relay && cli.settings.log_format == LOG_JSON)
-            logger_line(LOG_JSON, LOG_ERROR_, NULL, err.text, 0);
-        else
-            output_error(err.text);
+    int status = 0;
+    if (r != 0) {
+        complain(&cli, &err);
+        status = exit_code(err.code);
     }
     config_release(&cli.config);
-    return r == 0 ? 0 : exit_code(err.code);
+    return status;
 }

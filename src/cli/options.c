@@ -1,3 +1,5 @@
+/* options.c: parses the arguments. Most options live in tables: those of a command set fields of
+ * struct args, those that environment and config file share are collected in the config. */
 #define OPTIONS_C
 #include <stdarg.h>
 #include <stdint.h>
@@ -10,10 +12,9 @@
 
 #define NAMES_MAX 64
 
-/* (1) consumer is the group that --consumer opened last; NULL: none. (2) ended: `--` has been seen.
- *   (3) environment is
- * what is wrong with a variable, if its code is set: told only at the end, because help must not
- * stumble over it. */
+/* (1) consumer is the group that --consumer opened last, or NULL. (2) ended is set after `--`.
+ * (3) environment holds the error of an invalid variable, if its code is set. It is reported only
+ * at the end, so that --help works in spite of it. */
 struct parser {
     struct cli *cli;
     char **argv;
@@ -30,8 +31,17 @@ int options_usage(struct error *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+
     err_set(err, ERR_CONFIG, "%s", text);
     if (err)
+        err->code = CLI_USAGE;
+    return -1;
+}
+
+int options_invalid(const char *name, struct error *err)
+{
+    err_prefix(err, "--%s", name);
+    if (err->code == ERR_CONFIG)
         err->code = CLI_USAGE;
     return -1;
 }
@@ -52,9 +62,11 @@ int options_key(void *field, const char *value, const struct option_def *o, stru
     const char *slash = strchr(value, '/');
     bool split = slash && slash != value && slash[1];
     (void)o;
+
     if (!split) {
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not an aggregate's type and id with a slash between: order/42",
+                       "\"%s\" is not a key; write the aggregate's type and id with a slash "
+                       "between them: order/42",
                        value);
     }
     key->aggregate_type = (struct str){value, (size_t)(slash - value)};
@@ -75,16 +87,16 @@ const struct option_def options_consumer[] = {
     OPTION_END,
 };
 
-/* ---- finding ---- */
+/* ---- finding an option ---- */
 
-/* What a name stands for: one of the two. */
+/* The option that a name or a letter stands for. (1) Exactly one of own and shared is set. */
 struct found {
-    const struct option_def *own;    /* of the command, sets struct args */
-    const struct option_def *shared; /* a setting: [outbox] or a consumer's */
+    const struct option_def *own;    /* of the command: sets a field of struct args */
+    const struct option_def *shared; /* a setting: of [outbox], or of a consumer */
     bool of_consumer;
 };
 
-/* find_own looks by name, or by letter if there is none. */
+/* find_own looks an option up by name or, if name is NULL, by letter. */
 static const struct option_def *find_own(const struct option_def *table, const char *name,
                                          char letter)
 {
@@ -92,29 +104,46 @@ static const struct option_def *find_own(const struct option_def *table, const c
         return NULL;
     if (name)
         return option_find(table, name);
+
     for (const struct option_def *o = table; o->name; o++)
         if (o->letter == letter)
             return o;
     return NULL;
 }
 
-static bool find(const struct command *cmd, const char *name, char letter, struct found *ret)
+static bool takes_consumers(const struct command *cmd)
 {
-    *ret = (struct found){0};
-    if (cmd)
-        ret->own = find_own(cmd->options, name, letter);
-    if (!ret->own && cmd && cmd->consumers)
-        ret->own = find_own(options_consumer, name, letter);
-    if (!ret->own)
-        ret->own = find_own(options_global, name, letter);
-    if (ret->own || !name)
-        return ret->own != NULL;
-    if (cmd && cmd->consumers)
+    return cmd && cmd->consumers;
+}
+
+/* find_shared looks among the settings; those of consumers only where the command takes them. */
+static bool find_shared(const struct command *cmd, const char *name, struct found *ret)
+{
+    if (takes_consumers(cmd))
         ret->shared = option_find(consumer_options, name);
     ret->of_consumer = ret->shared != NULL;
     if (!ret->shared)
         ret->shared = option_find(config_options, name);
     return ret->shared != NULL;
+}
+
+/* find looks an option up: first those of the command, then --consumer, the global ones, the
+ * settings. */
+static bool find(const struct command *cmd, const char *name, char letter, struct found *ret)
+{
+    *ret = (struct found){0};
+    if (cmd)
+        ret->own = find_own(cmd->options, name, letter);
+    if (!ret->own && takes_consumers(cmd))
+        ret->own = find_own(options_consumer, name, letter);
+    if (!ret->own)
+        ret->own = find_own(options_global, name, letter);
+
+    if (ret->own)
+        return true;
+    if (!name)
+        return false; /* settings have no letters */
+    return find_shared(cmd, name, ret);
 }
 
 static size_t add_names(const struct option_def *table, const char **names, size_t n)
@@ -124,68 +153,85 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
+/* unknown fails with the nearest name of all the options that could stand here. */
 static int unknown(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
     size_t n = add_names(options_global, names, 0);
     if (cli->cmd)
         n = add_names(cli->cmd->options, names, n);
-    if (cli->cmd && cli->cmd->consumers) {
+    if (takes_consumers(cli->cmd)) {
         n = add_names(options_consumer, names, n);
         n = add_names(consumer_options, names, n);
     }
     n = add_names(config_options, names, n);
     names[n] = NULL;
 
-    char hint[TEXT_HINT], others[100] = "a command's own options stand behind it: see outbox help";
+    char hint[TEXT_HINT], others[100] = "a command's own options go after it: see outbox help";
     if (cli->cmd)
-        snprintf(others, sizeof(others), "outbox help %s lists those there are", cli->cmd->name);
+        snprintf(others, sizeof(others), "outbox help %s lists the options", cli->cmd->name);
     text_hint(name, names, (struct text_hint){"--", NULL, others}, hint);
     return options_usage(err, "unknown option --%s%s", name, hint);
 }
 
 /* ---- reading ---- */
 
-/* from_environment sets the options of a table that may come from there. Arguments come later, and
- * so on top. */
+/* from_environment sets the options of a table that have a variable. Arguments are applied later,
+ * so they override it. */
 static int from_environment(const struct option_def *table, struct args *a, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
     for (const struct option_def *o = table; o && o->name; o++) {
-        const char *value = o->env ? getenv(config_variable(o->name, variable)) : NULL;
-        if (value && *value && option_apply(o, a, value, err) != 0)
+        if (!o->env)
+            continue;
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (value && option_apply(o, a, value, err) != 0)
             return err_prefix(err, "%s", variable);
     }
     return 0;
 }
 
-static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
+/* apply_shared adds a setting to the config. A secret is then masked in argv, which is ours to
+ * write to; the config has its own copy. */
+static int apply_shared(struct parser *p, const struct found *f, const char *value,
+                        struct error *err)
 {
-    struct cli *cli = p->cli;
-    if (f->shared) {
-        if (config_flag(&cli->config, f->of_consumer ? p->consumer : NULL, f->shared, value, err) !=
-            0)
-            return -1;
-        /* our arguments are ours to write to; a copy is kept */
-        config_hide((char *)(uintptr_t)value);
-        return 0;
-    }
-    if (f->own == options_consumer) {
-        if (config_flag_consumer(&cli->config, value, err) != 0)
-            return -1;
-        p->consumer = value;
-        return 0;
-    }
-    if (option_apply(f->own, &cli->args, value, err) == 0)
-        return 0;
-    err_prefix(err, "--%s", f->own->name);
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
+    const char *consumer = NULL;
+    if (f->of_consumer)
+        consumer = p->consumer;
+    if (config_flag(&p->cli->config, consumer, f->shared, value, err) != 0)
+        return -1;
+    config_hide((char *)(uintptr_t)value);
+    return 0;
 }
 
-/* take_value gives the value behind an option: what stood after '=', else the next argument; "yes"
- * for a switch. */
+static int open_group(struct parser *p, const char *consumer, struct error *err)
+{
+    if (config_flag_consumer(&p->cli->config, consumer, err) != 0)
+        return -1;
+    p->consumer = consumer;
+    return 0;
+}
+
+static int apply_own(struct parser *p, const struct option_def *o, const char *value,
+                     struct error *err)
+{
+    if (option_apply(o, &p->cli->args, value, err) != 0)
+        return options_invalid(o->name, err);
+    return 0;
+}
+
+static int apply(struct parser *p, const struct found *f, const char *value, struct error *err)
+{
+    if (f->shared)
+        return apply_shared(p, f, value, err);
+    if (f->own == options_consumer)
+        return open_group(p, value, err);
+    return apply_own(p, f->own, value, err);
+}
+
+/* take_value completes *value: it keeps what stood after '=', else takes the next argument. A
+ * switch gets "yes". */
 static int take_value(struct parser *p, const struct found *f, const char **value,
                       struct error *err)
 {
@@ -196,6 +242,7 @@ static int take_value(struct parser *p, const struct found *f, const char **valu
         *value = "yes";
         return 0;
     }
+
     if (p->i + 1 >= p->argc)
         return options_usage(err, "--%s needs a value: --%s %s", def->name, def->name, def->arg);
     *value = p->argv[++p->i];
@@ -205,36 +252,45 @@ static int take_value(struct parser *p, const struct found *f, const char **valu
 static int long_option(struct parser *p, const char *arg, struct error *err)
 {
     char name[64];
-    const char *equals = strchr(arg, '=');
-    const char *value = equals ? equals + 1 : NULL;
     struct found f;
-    int n = equals ? (int)(equals - arg) : (int)strlen(arg);
-    snprintf(name, sizeof(name), "%.*s", n, arg);
-    if ((size_t)n >= sizeof(name) || !find(p->cli->cmd, name, 0, &f))
+    const char *value = NULL;
+    size_t n = strcspn(arg, "=");
+    if (arg[n])
+        value = arg + n + 1;
+
+    snprintf(name, sizeof(name), "%.*s", (int)n, arg);
+    /* No option has a name that does not fit. */
+    bool known = n < sizeof(name) && find(p->cli->cmd, name, 0, &f);
+    if (!known)
         return unknown(p->cli, name, err);
     if (take_value(p, &f, &value, err) != 0)
         return -1;
     return apply(p, &f, value, err);
 }
 
-/* short_option takes -c FILE, -cFILE and -h. */
+/* short_option reads -c FILE, -cFILE and -h. */
 static int short_option(struct parser *p, const char *arg, struct error *err)
 {
     struct found f;
+    const char *value = NULL;
     if (!find(p->cli->cmd, NULL, arg[0], &f)) {
         return options_usage(err,
-                             "unknown option -%s; short ones are -c FILE and -h, all others have a "
-                             "name: see outbox help",
+                             "unknown option -%s; the short options are -c FILE and -h, all others "
+                             "have long names: see outbox help",
                              arg);
     }
-    const char *value = f.own->arg && arg[1] ? arg + 1 : NULL;
-    if (!f.own->arg && arg[1])
+
+    if (arg[1] && !f.own->arg)
         return options_usage(err, "unknown option -%s", arg);
+    if (arg[1])
+        value = arg + 1;
     if (take_value(p, &f, &value, err) != 0)
         return -1;
     return apply(p, &f, value, err);
 }
 
+/* select_command sets the defaults of a command's options, then what the environment has. An error
+ * there is kept for later: see struct parser. */
 static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
@@ -245,20 +301,33 @@ static int select_command(struct parser *p, const struct command *cmd, struct er
     return 0;
 }
 
+static int take_command(struct parser *p, const char *arg, struct error *err)
+{
+    struct cli *cli = p->cli;
+    if (commands_find(arg, &cli->rows, err) != 0)
+        return -1;
+    if (cli->rows->sub)
+        return 0; /* the subcommand comes next */
+    return select_command(p, cli->rows, err);
+}
+
+static int take_subcommand(struct parser *p, const char *arg, struct error *err)
+{
+    const struct command *row;
+    if (commands_sub(p->cli->rows, arg, &row, err) != 0)
+        return -1;
+    return select_command(p, row, err);
+}
+
+/* positional takes the command, the subcommand, or an argument of it, in this order. */
 static int positional(struct parser *p, const char *arg, struct error *err)
 {
     struct cli *cli = p->cli;
-    const struct command *row;
-    if (!cli->rows) {
-        if (commands_find(arg, &cli->rows, err) != 0)
-            return -1;
-        return cli->rows->sub ? 0 : select_command(p, cli->rows, err);
-    }
-    if (!cli->cmd) {
-        if (commands_sub(cli->rows, arg, &row, err) != 0)
-            return -1;
-        return select_command(p, row, err);
-    }
+    if (!cli->rows)
+        return take_command(p, arg, err);
+    if (!cli->cmd)
+        return take_subcommand(p, arg, err);
+
     if (cli->args.n_pos == cli->cmd->max)
         return options_usage(err, "unexpected argument \"%s\"", arg);
     cli->args.pos[cli->args.n_pos++] = arg;
@@ -267,18 +336,23 @@ static int positional(struct parser *p, const char *arg, struct error *err)
 
 static int one(struct parser *p, const char *arg, struct error *err)
 {
-    if (p->ended || arg[0] != '-' || !arg[1])
+    bool option = !p->ended && arg[0] == '-' && arg[1];
+    if (!option)
         return positional(p, arg, err);
     if (strcmp(arg, "--") == 0) {
         p->ended = true;
         return 0;
     }
-    /* A habit people have; behind a command --version is an option like any other. */
+
+    /* People expect --version of any program. After a command it is an option like any other. */
     if (!p->cli->rows && strcmp(arg, "--version") == 0)
         return positional(p, "version", err);
-    return arg[1] == '-' ? long_option(p, arg + 2, err) : short_option(p, arg + 1, err);
+    if (arg[1] == '-')
+        return long_option(p, arg + 2, err);
+    return short_option(p, arg + 1, err);
 }
 
+/* check_complete fails if the command, its subcommand or an argument is missing. */
 static int check_complete(const struct cli *cli, struct error *err)
 {
     const struct command *cmd = cli->cmd;
@@ -288,19 +362,25 @@ static int check_complete(const struct cli *cli, struct error *err)
         return commands_sub(cli->rows, NULL, &cmd, err);
     if (cli->args.n_pos >= cmd->min)
         return 0;
-    return options_usage(err, "%s%s%s needs %s; outbox help %s says more", cmd->name,
-                         cmd->sub ? " " : "", cmd->sub ? cmd->sub : "", cmd->args, cmd->name);
+
+    char name[100];
+    snprintf(name, sizeof(name), "%s", cmd->name);
+    if (cmd->sub)
+        snprintf(name, sizeof(name), "%s %s", cmd->name, cmd->sub);
+    return options_usage(err, "%s needs %s; outbox help %s says more", name, cmd->args, cmd->name);
 }
 
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
+    /* Help is given whatever is wrong with the rest. */
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
         if (one(&p, argv[p.i], err) != 0)
             return -1;
     }
     if (cli->args.help)
         return 0;
+
     if (p.environment.code) {
         *err = p.environment;
         return -1;

@@ -1,3 +1,5 @@
+/* output.c: everything printed for people and as JSON: tables, durations and counts, events,
+ * consumers, errors, progress. */
 #include <errno.h>
 #include <langinfo.h>
 #include <libsmartcols/libsmartcols.h>
@@ -15,7 +17,7 @@
 void output_locale(void)
 {
     setlocale(LC_CTYPE, "");
-    /* Keys and payloads are UTF-8 whatever LANG says; in the C locale tables would show them as
+    /* Keys and payloads are UTF-8 whatever LANG says. In the C locale, tables would show them as
      * \xNN. */
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
         setlocale(LC_CTYPE, "C.UTF-8");
@@ -23,15 +25,27 @@ void output_locale(void)
 
 bool output_color(const struct settings *s)
 {
+    const char *term = getenv("TERM");
     if (s->color != COLOR_AUTO)
         return s->color == COLOR_ALWAYS;
-    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
-    if ((no && *no) || (term && strcmp(term, "dumb") == 0))
+
+    bool dumb = term && strcmp(term, "dumb") == 0;
+    if (dumb || config_getenv("NO_COLOR"))
         return false;
     return isatty(STDOUT_FILENO);
 }
 
 /* ---- tables ---- */
+
+static int flags_of(const struct output_column *c)
+{
+    int flags = 0;
+    if (c->right)
+        flags |= SCOLS_FL_RIGHT;
+    if (c->trunc)
+        flags |= SCOLS_FL_TRUNC;
+    return flags;
+}
 
 int output_table(const struct output_column *columns, bool headings, bool color,
                  struct libscols_table **ret, struct error *err)
@@ -42,8 +56,7 @@ int output_table(const struct output_column *columns, bool headings, bool color,
     scols_table_enable_colors(tb, color);
     scols_table_enable_noheadings(tb, !headings);
     for (const struct output_column *c = columns; c->name; c++) {
-        int flags = (c->right ? SCOLS_FL_RIGHT : 0) | (c->trunc ? SCOLS_FL_TRUNC : 0);
-        if (!scols_table_new_column(tb, c->name, 0, flags)) {
+        if (!scols_table_new_column(tb, c->name, 0, flags_of(c))) {
             scols_unref_table(tb);
             return err_nomem(err);
         }
@@ -70,18 +83,25 @@ int output_row(struct libscols_table *tb, const char *const *cells, struct error
 void output_paint(struct libscols_table *tb, size_t column, const char *color)
 {
     struct libscols_line *ln = scols_table_get_line(tb, scols_table_get_nlines(tb) - 1);
-    struct libscols_cell *ce = ln ? scols_line_get_cell(ln, column) : NULL;
+    if (!ln)
+        return;
+    struct libscols_cell *ce = scols_line_get_cell(ln, column);
     if (ce)
         scols_cell_set_color(ce, color);
 }
 
 int output_print(struct libscols_table *tb, struct error *err)
 {
-    int r = scols_table_is_empty(tb) ? 0 : scols_print_table(tb);
+    int r = 0;
+    if (!scols_table_is_empty(tb))
+        r = scols_print_table(tb);
     scols_unref_table(tb);
+
     if (r == -ENOMEM)
         return err_nomem(err);
-    return r == 0 ? 0 : err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
+    if (r != 0)
+        return err_errno(err, ERR_UNAVAILABLE, -r, "could not print the table");
+    return 0;
 }
 
 void output_discard(struct libscols_table *tb)
@@ -100,7 +120,9 @@ int output_pairs(struct libscols_table **ret, struct error *err)
 int output_pair(struct libscols_table *tb, const char *name, const char *value, struct error *err)
 {
     const char *cells[] = {name, value};
-    return value && *value ? output_row(tb, cells, err) : 0;
+    if (!value || !*value)
+        return 0;
+    return output_row(tb, cells, err);
 }
 
 /* ---- for people ---- */
@@ -111,15 +133,20 @@ const char *output_age(int64_t ms, char out[OUTPUT_AGE])
         int64_t ms;
         const char *unit;
     } units[] = {{86400000, "d"}, {3600000, "h"}, {60000, "m"}, {1000, "s"}};
-    if (ms < 1000) {
-        snprintf(out, OUTPUT_AGE, "%lldms", (long long)(ms < 0 ? 0 : ms));
+    size_t last = sizeof(units) / sizeof(*units) - 1, i = 0;
+    if (ms < 0)
+        ms = 0;
+    if (ms < units[last].ms) {
+        snprintf(out, OUTPUT_AGE, "%lldms", (long long)ms);
         return out;
     }
-    size_t i = 0;
+
     while (ms < units[i].ms)
         i++;
     int n = snprintf(out, OUTPUT_AGE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
-    int64_t rest = i < 3 ? ms % units[i].ms / units[i + 1].ms : 0;
+    if (i == last)
+        return out;
+    int64_t rest = ms % units[i].ms / units[i + 1].ms;
     if (rest)
         snprintf(out + n, (size_t)(OUTPUT_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
     return out;
@@ -177,7 +204,7 @@ void output_error(const char *text)
     buf_init(&b, 4096);
     buf_adds(&b, "outbox: ");
     output_clean(&b, text);
-    fflush(stdout);
+    fflush(stdout); /* so that the error comes last where both go to one terminal */
     fprintf(stderr, "%s\n", buf_cstr(&b) ? b.p : "outbox: out of memory");
     buf_release(&b);
 }
@@ -186,8 +213,8 @@ void output_error(const char *text)
 
 void output_member(struct buf *b, const char *name)
 {
-    char last = b->n ? b->p[b->n - 1] : '{';
-    if (last != '{' && last != '[')
+    bool first = b->n == 0 || strchr("{[", b->p[b->n - 1]);
+    if (!first)
         buf_addc(b, ',');
     json_quote(b, str_of(name));
     buf_addc(b, ':');
@@ -196,12 +223,11 @@ void output_member(struct buf *b, const char *name)
 void output_str(struct buf *b, const char *name, struct str value)
 {
     output_member(b, name);
-    /* What was put into the database without us need not be UTF-8. */
-    if (value.p && utf8_valid(value, NULL)) {
+    /* A value that did not come into the database through us may not be UTF-8. */
+    if (value.p && utf8_valid(value, NULL))
         json_quote(b, value);
-    } else {
+    else
         buf_adds(b, "null");
-    }
 }
 
 void output_string(struct buf *b, const char *name, const char *value)
@@ -224,13 +250,17 @@ void output_bool(struct buf *b, const char *name, bool value)
 void output_stamp(struct buf *b, const char *name, int64_t wall_ms)
 {
     char text[CLOCK_RFC3339_SIZE];
-    output_string(b, name, wall_ms ? output_time(wall_ms, text) : NULL);
+    const char *value = NULL;
+    if (wall_ms)
+        value = output_time(wall_ms, text);
+    output_string(b, name, value);
 }
 
-/* embed adds a member whose value is JSON already, as it should be. */
+/* embed adds a member whose value is JSON already. If it is not valid JSON, it becomes a string. */
 static void embed(struct buf *b, const char *name, struct str json)
 {
-    if (!json.p || json_parse(json, NULL, NULL, NULL) != 0) {
+    bool valid = json.p && json_parse(json, NULL, NULL, NULL) == 0;
+    if (!valid) {
         output_str(b, name, json);
         return;
     }
@@ -245,12 +275,10 @@ void output_event(struct buf *b, const struct event *ev)
     output_str(b, "type", ev->type);
     output_str(b, "aggregate_type", ev->aggregate_type);
     output_str(b, "aggregate_id", ev->aggregate_id);
-    output_member(b, "version");
-    if (ev->has_version) {
-        buf_addi64(b, ev->version);
-    } else {
-        buf_adds(b, "null");
-    }
+    if (ev->has_version)
+        output_number(b, "version", ev->version);
+    else
+        output_string(b, "version", NULL);
     embed(b, "payload", ev->payload);
     embed(b, "headers", ev->headers.p ? ev->headers : STR("{}"));
     output_str(b, "idempotency_key", ev->idempotency_key);
@@ -268,7 +296,7 @@ void output_key(struct buf *b, const struct event *ev)
     buf_addstr(b, ev->aggregate_id);
 }
 
-/* flat_pair shows a JSON text on one line. */
+/* flat_pair adds JSON text on one line. */
 static int flat_pair(struct libscols_table *tb, const char *name, struct str json,
                      struct error *err)
 {
@@ -277,45 +305,55 @@ static int flat_pair(struct libscols_table *tb, const char *name, struct str jso
         return 0;
     buf_init(&b, OUTPUT_MAX);
     json_flat(&b, json);
-    int r = buf_cstr(&b) ? output_pair(tb, name, b.p, err) : err_nomem(err);
+    int r;
+    if (buf_cstr(&b))
+        r = output_pair(tb, name, b.p, err);
+    else
+        r = err_nomem(err);
     buf_release(&b);
     return r;
 }
 
 int output_event_pairs(struct libscols_table *tb, const struct event *ev, struct error *err)
 {
-    char seq[OUTPUT_INT], version[OUTPUT_INT], created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE];
+    char seq[OUTPUT_INT], version[OUTPUT_INT] = "";
+    char created[CLOCK_RFC3339_SIZE], due[CLOCK_RFC3339_SIZE];
     struct buf key;
     buf_init(&key, OUTPUT_MAX);
     output_key(&key, ev);
+    if (ev->has_version)
+        output_int(ev->version, version);
     const char *const pairs[][2] = {
         {"id", ev->id.p},
         {"seq", output_int(ev->seq, seq)},
         {"type", ev->type.p},
         {"key", buf_cstr(&key)},
-        {"version", ev->has_version ? output_int(ev->version, version) : NULL},
+        {"version", version},
         {"idempotency key", ev->idempotency_key.p},
         {"tenant", ev->tenant.p},
         {"created", output_time(ev->created_at, created)},
         {"not before", output_time(ev->not_before, due)},
     };
-    int r = key.failed ? err_nomem(err) : 0;
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs) && r == 0; i++) {
+    int r = 0;
+    if (key.failed)
+        r = err_nomem(err);
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs) && r == 0; i++)
         r = output_pair(tb, pairs[i][0], pairs[i][1], err);
-    }
     buf_release(&key);
+
     if (r == 0)
         r = flat_pair(tb, "headers", ev->headers, err);
-    return r == 0 ? flat_pair(tb, "payload", ev->payload, err) : -1;
+    if (r == 0)
+        r = flat_pair(tb, "payload", ev->payload, err);
+    return r;
 }
 
 int output_flush(struct buf *b, struct error *err)
 {
     if (b->failed)
         return err_nomem(err);
-    if (b->n && fwrite(b->p, 1, b->n, stdout) != b->n) {
+    if (b->n && fwrite(b->p, 1, b->n, stdout) != b->n)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
-    }
     buf_clear(b);
     return 0;
 }
@@ -337,10 +375,13 @@ const char *output_consumer_state(const struct consumer_info *c)
         return "down";
     if (c->claims > 0)
         return "in-flight";
-    /* for a delay, or behind one */
+    if (c->parked > 0 && c->last_error)
+        return "retrying";
     if (c->parked > 0)
-        return c->last_error ? "retrying" : "waiting";
-    return c->behind > 0 || !c->behind_exact ? "behind" : "idle";
+        return "waiting"; /* for a delay to end */
+    if (c->behind > 0 || !c->behind_exact)
+        return "behind";
+    return "idle";
 }
 
 const char *output_last_error(const struct consumer_info *c, int64_t now_ms, struct buf *to)
@@ -354,8 +395,16 @@ const char *output_last_error(const struct consumer_info *c, int64_t now_ms, str
     buf_addf(to, "since %s: ", output_age(clock_since(now_ms, c->report_at), age));
     buf_adds(to, c->report);
     if (c->claims == 0)
-        buf_adds(to, " (as its relay said last; none has a claim now)");
+        buf_adds(to, " (last report of its relay; none has a claim now)");
     return buf_cstr(to);
+}
+
+static int64_t lag_of(const struct consumer_info *c, int64_t now_ms)
+{
+    bool waits = c->oldest_at && now_ms > c->oldest_at;
+    if (!waits)
+        return 0;
+    return clock_since(now_ms, c->oldest_at);
 }
 
 void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_ms)
@@ -371,8 +420,7 @@ void output_consumer(struct buf *b, const struct consumer_info *c, int64_t now_m
     output_number(b, "position", c->position);
     output_number(b, "behind", c->behind);
     output_bool(b, "behind_exact", c->behind_exact);
-    output_number(b, "lag_ms",
-                  c->oldest_at && now_ms > c->oldest_at ? clock_since(now_ms, c->oldest_at) : 0);
+    output_number(b, "lag_ms", lag_of(c, now_ms));
     output_number(b, "delivered", c->delivered);
     output_number(b, "in_flight", c->inflight);
     output_bool(b, "in_flight_exact", c->inflight_exact);

@@ -1,3 +1,5 @@
+/* relay.c: what a running relay does beside delivering: it keeps the settings of its consumers,
+ * reloads the config, and watches over the process. */
 #include "cli/relay.h"
 
 #include <errno.h>
@@ -28,8 +30,8 @@ void relay_wake(struct relay *r)
 {
     uint64_t one = 1;
     int saved = errno;
-    if (write(r->wake_fd, &one, sizeof one) < 0)
-        errno = saved; /* it is awake */
+    ssize_t written = write(r->wake_fd, &one, sizeof one);
+    (void)written; /* it only fails if the thread is awake already */
     errno = saved;
 }
 
@@ -43,10 +45,13 @@ static size_t n_options(void)
     return n;
 }
 
-static const char *value_in(const struct config *config, const char *name, size_t option)
+/* given_in returns the value that a config gives an option, or NULL. */
+static const char *given_in(const struct config *config, const char *name, size_t option)
 {
     const struct given *g = config_get(config, name, &consumer_options[option]);
-    return g ? g->value : NULL;
+    if (!g)
+        return NULL;
+    return g->value;
 }
 
 static void forget(struct relay_consumer *c)
@@ -58,33 +63,43 @@ static void forget(struct relay_consumer *c)
     *c = (struct relay_consumer){0};
 }
 
+static bool copy_values(struct relay_consumer *c, const struct config *config)
+{
+    for (size_t i = 0; i < n_options(); i++) {
+        const char *value = given_in(config, c->name, i);
+        if (!value)
+            continue;
+        c->values[i] = strdup(value);
+        if (!c->values[i])
+            return false;
+    }
+    return true;
+}
+
+/* note copies a consumer's settings from a config. */
 static int note(struct relay_consumer *c, const struct config *config, const char *name,
                 struct error *err)
 {
     *c = (struct relay_consumer){.name = strdup(name),
                                  .values = calloc(n_options(), sizeof(char *))};
-    bool ok = c->name && c->values;
-    for (size_t i = 0; ok && i < n_options(); i++) {
-        const char *value = value_in(config, name, i);
-        if (value && !(c->values[i] = strdup(value)))
-            ok = false;
-    }
-    if (ok)
+    bool copied = c->name && c->values && copy_values(c, config);
+    if (copied)
         return 0;
     forget(c);
     return err_nomem(err);
 }
 
-/* make gives the outbox a consumer with the settings noted. */
+/* make creates the consumer in the outbox, with the settings noted. */
 static int make(struct relay *r, struct relay_consumer *c, struct error *err)
 {
     outbox_error *e = (outbox_error *)err; /* one layout: see outbox.c */
     if (outbox_consumer_new(r->ob, c->name, &c->c, e) != 0)
         return -1;
-    for (size_t i = 0; i < n_options(); i++)
-        if (c->values[i] &&
-            outbox_consumer_set(c->c, consumer_options[i].name, c->values[i], e) != 0)
+    for (size_t i = 0; i < n_options(); i++) {
+        const char *value = c->values[i];
+        if (value && outbox_consumer_set(c->c, consumer_options[i].name, value, e) != 0)
             return err_prefix(err, "consumer \"%s\"", c->name);
+    }
     return 0;
 }
 
@@ -95,9 +110,12 @@ int relay_consumer_add(struct relay *r, const struct config *config, const char 
     if (!grown)
         return err_nomem(err);
     r->consumer = grown;
-    if (note(&grown[r->n_consumers], config, name, err) != 0)
+
+    struct relay_consumer *c = &grown[r->n_consumers];
+    if (note(c, config, name, err) != 0)
         return -1;
-    return make(r, &grown[r->n_consumers++], err);
+    r->n_consumers++;
+    return make(r, c, err);
 }
 
 static void drop(struct relay *r, size_t i)
@@ -116,32 +134,28 @@ void relay_release(struct relay *r)
     r->consumer = NULL;
 }
 
-/* The first problem of several, and how many there are. */
+/* ---- checking ---- */
+
+/* The first of several problems, and their number. */
 struct refusal {
     size_t n;
     struct error *err;
 };
 
+/* note_refusal keeps the first problem and counts the others. Warnings do not keep a relay from
+ * running. */
 static void note_refusal(void *ctx, const struct problem *p)
 {
     struct refusal *f = ctx;
-    if (p->warning || f->n++ > 0)
+    if (p->warning)
         return;
-    if (p->where)
-        err_set(f->err, ERR_CONFIG, "%s: %s", p->where, p->text);
-    else
-        err_set(f->err, ERR_CONFIG, "%s", p->text);
-}
+    f->n++;
+    if (f->n > 1)
+        return;
 
-int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
-{
-    const struct settings *s = &cli->settings;
-    *ret = NULL;
-    if (!s->listen_token_file && !s->listen_token_env)
-        return 0;
-    if (token_load(s->listen_token_file, s->listen_token_env, ret, err) == 0)
-        return 0;
-    return err_prefix(err, "%s", s->listen_token_file ? "listen-token-file" : "listen-token-env");
+    err_set(f->err, ERR_CONFIG, "%s", p->text);
+    if (p->where)
+        err_prefix(f->err, "%s", p->where);
 }
 
 int relay_check(const struct config *config, struct error *err)
@@ -150,14 +164,27 @@ int relay_check(const struct config *config, struct error *err)
     config_check(config, false, note_refusal, &f);
     if (f.n == 0)
         return 0;
-    size_t at = strlen(err->text);
-    if (f.n > 1)
+    if (f.n > 1) {
+        size_t at = strlen(err->text);
         snprintf(err->text + at, sizeof(err->text) - at,
                  " (one of %zu problems: outbox config check lists them)", f.n);
+    }
     return -1;
 }
 
-/* ---- reading the config again ---- */
+int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
+{
+    const char *file = cli->settings.listen_token_file;
+    const char *variable = cli->settings.listen_token_env;
+    *ret = NULL;
+    if (!file && !variable)
+        return 0;
+    if (token_load(file, variable, ret, err) == 0)
+        return 0;
+    return err_prefix(err, "%s", file ? "listen-token-file" : "listen-token-env");
+}
+
+/* ---- reloading the config ---- */
 
 /* What a reload did. */
 struct changes {
@@ -182,110 +209,154 @@ static bool wanted(const struct config *config, const char *name)
     return false;
 }
 
+static bool equal(const char *a, const char *b)
+{
+    if (!a || !b)
+        return a == b;
+    return strcmp(a, b) == 0;
+}
+
+/* same reports whether the config gives a consumer the settings it runs with. */
 static bool same(const struct relay_consumer *c, const struct config *config)
 {
-    for (size_t i = 0; i < n_options(); i++) {
-        const char *value = value_in(config, c->name, i);
-        if ((value == NULL) != (c->values[i] == NULL) ||
-            (value && strcmp(value, c->values[i]) != 0))
+    for (size_t i = 0; i < n_options(); i++)
+        if (!equal(given_in(config, c->name, i), c->values[i]))
             return false;
-    }
     return true;
 }
 
-/* idle_by_itself: it is there, but had to stop by itself, or stands by. */
-static bool idle_by_itself(const struct relay *r, const char *name)
+/* is_idle reports whether a consumer stopped by itself, or is standing by. */
+static bool is_idle(const struct relay *r, const char *name)
 {
     struct runner_view *v;
     size_t n;
-    bool found = false;
+    bool idle = false;
     if (manage_views(r->ob, &v, &n, NULL) != 0)
         return false;
     for (size_t i = 0; i < n; i++) {
-        bool idle = v[i].state >= PIPELINE_STOPPED || v[i].stats.standby;
-        found = found || (idle && strcmp(v[i].consumer, name) == 0);
+        bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby;
+        if (!works && strcmp(v[i].consumer, name) == 0)
+            idle = true;
     }
     free(v);
-    return found;
+    return idle;
 }
 
-static int start(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
+static void stop(struct relay_consumer *c)
 {
-    c->c = NULL;
-    if (make(r, c, err) == 0 && manage_start(c->c, strict, err) == 0)
-        return 0;
     if (c->c)
         manage_stop(c->c);
     c->c = NULL;
-    return -1;
 }
 
+/* start creates and starts a consumer. With strict set it fails rather than stand by. */
+static int start(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
+{
+    c->c = NULL;
+    int result = make(r, c, err);
+    if (result == 0)
+        result = manage_start(c->c, strict, err);
+    if (result != 0)
+        stop(c);
+    return result;
+}
+
+/* remove_unwanted stops the consumers that the config no longer has. */
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
-    for (size_t i = 0; i < r->n_consumers;) {
+    size_t i = 0;
+    while (i < r->n_consumers) {
         struct relay_consumer *c = &r->consumer[i];
         if (wanted(config, c->name)) {
             i++;
             continue;
         }
-        manage_stop(c->c);
+        stop(c);
         relay_log(r, LOG_INFO_, c->name,
-                  "is not in the config any more: stopped; the store keeps its place, and its "
-                  "events, until it is removed "
-                  "with outbox consumers remove");
+                  "stopped: no longer in the config; the store keeps its position and its events "
+                  "until outbox consumers remove");
         drop(r, i);
         did->removed++;
     }
 }
 
-/* change starts a consumer anew with other settings; where that fails, with the old ones. Rather
- * than to stand by with the new ones it goes on with the old ones, unless it could not do so. */
+/* restart replaces a running consumer by one with the settings in the config. One that was working
+ * must not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
+ * stopped. */
+static int restart(struct relay *r, struct relay_consumer *c, const struct config *config,
+                   struct error *err)
+{
+    struct relay_consumer next;
+    bool worked = !is_idle(r, c->name);
+    if (note(&next, config, c->name, err) != 0)
+        return -1;
+
+    stop(c);
+    if (start(r, &next, worked, err) != 0) {
+        forget(&next);
+        return -1;
+    }
+    forget(c);
+    *c = next;
+    return 0;
+}
+
+/* change gives a consumer its new settings or, if that fails, goes on with the old ones. */
 static void change(struct relay *r, size_t i, const struct config *config, struct changes *did)
 {
-    struct relay_consumer *c = &r->consumer[i], next;
+    struct relay_consumer *c = &r->consumer[i];
     struct error err;
-    bool working = !idle_by_itself(r, c->name);
-    if (note(&next, config, c->name, &err) == 0) {
-        manage_stop(c->c);
-        c->c = NULL;
-        if (start(r, &next, working, &err) == 0) {
-            forget(c);
-            *c = next;
-            did->changed++;
-            relay_log(r, LOG_INFO_, c->name, "started again with other settings");
-            return;
-        }
-        forget(&next);
-    }
-    did->failed++;
-    relay_log(r, LOG_ERROR_, c->name,
-              "could not be given its new settings: %s; going on with the old ones", err.text);
-    if (c->c || start(r, c, false, &err) == 0)
+    if (restart(r, c, config, &err) == 0) {
+        did->changed++;
+        relay_log(r, LOG_INFO_, c->name, "restarted with new settings");
         return;
-    relay_log(r, LOG_ERROR_, c->name, "could not be started again: %s; it is not at work",
+    }
+
+    did->failed++;
+    relay_log(r, LOG_ERROR_, c->name, "could not apply the new settings: %s; keeping the old ones",
               err.text);
+    if (c->c)
+        return;
+    if (start(r, c, false, &err) == 0)
+        return;
+    relay_log(r, LOG_ERROR_, c->name, "could not be restarted: %s; it is not running", err.text);
     drop(r, i);
 }
 
+/* add_started adds a consumer and starts it; on failure nothing of it is left. */
+static int add_started(struct relay *r, const struct config *config, const char *name,
+                       struct error *err)
+{
+    size_t before = r->n_consumers;
+    int result = relay_consumer_add(r, config, name, err);
+    if (r->n_consumers == before)
+        return -1;
+
+    struct relay_consumer *c = &r->consumer[before];
+    if (result == 0)
+        result = manage_start(c->c, false, err);
+    if (result != 0) {
+        stop(c);
+        drop(r, before);
+    }
+    return result;
+}
+
+/* add starts a consumer that is new in the config. */
 static void add(struct relay *r, const struct config *config, const char *name, struct changes *did)
 {
     struct error err;
-    size_t before = r->n_consumers;
-    int made = relay_consumer_add(r, config, name, &err);
-    struct relay_consumer *c = r->n_consumers > before ? &r->consumer[before] : NULL;
-    if (made == 0 && c && manage_start(c->c, false, &err) == 0) {
+    if (add_started(r, config, name, &err) == 0) {
         did->added++;
-        relay_log(r, LOG_INFO_, name, "is new in the config: started");
+        relay_log(r, LOG_INFO_, name, "started: new in the config");
         return;
     }
-    if (c && c->c)
-        manage_stop(c->c);
-    if (c)
-        drop(r, before);
     did->failed++;
-    relay_log(r, LOG_ERROR_, name, "is new in the config, but could not be started: %s", err.text);
+    relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
 }
 
+/* apply makes the running consumers those of the config. One that stopped by itself is tried again,
+ * even with the same settings. */
 static void apply(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
@@ -295,28 +366,38 @@ static void apply(struct relay *r, const struct config *config, struct changes *
         size_t at = index_of(r, names[i]);
         if (at == r->n_consumers)
             add(r, config, names[i], did);
-        else if (!same(&r->consumer[at], config) || idle_by_itself(r, names[i]))
+        else if (!same(&r->consumer[at], config) || is_idle(r, names[i]))
             change(r, at, config, did);
     }
     r->abandoned = r->n_consumers == 0;
 }
 
-/* say_fixed names the settings that differ now, but count only from the next start on. Not their
- * values: there may be a password among them. */
+/* is_fixed reports whether an option of [outbox] takes effect only at the next start. */
+static bool is_fixed(const struct option_def *o)
+{
+    bool reloads = strcmp(o->name, "log-level") == 0;
+    bool unused = strcmp(o->name, "color") == 0; /* a relay prints no tables */
+    return !reloads && !unused;
+}
+
+static const char *value_or_empty(const struct config *config, const struct option_def *o)
+{
+    const char *value = config_value(config, NULL, o);
+    return value ? value : "";
+}
+
+/* say_fixed names the settings that differ now but only take effect at the next start. It does not
+ * log their values: there may be a password among them. */
 static void say_fixed(struct relay *r, const struct config *config)
 {
     for (const struct option_def *o = config_options; o->name; o++) {
-        const struct given *was = config_get(&r->cli->config, NULL, o),
-                           *is = config_get(config, NULL, o);
-        const char *a = was ? was->value : o->def, *b = is ? is->value : o->def;
-        if (strcmp(o->name, "log-level") == 0 || strcmp(o->name, "color") == 0)
+        const char *was = value_or_empty(&r->cli->config, o), *is = value_or_empty(config, o);
+        if (!is_fixed(o) || strcmp(was, is) == 0)
             continue;
-        if (strcmp(a ? a : "", b ? b : "") == 0)
-            continue;
-        relay_log(
-            r, LOG_WARN_, NULL,
-            "%s cannot change while a relay runs: going on with the old one until it is restarted",
-            o->name);
+        relay_log(r, LOG_WARN_, NULL,
+                  "%s cannot change while a relay runs; the old value stays in effect until it is "
+                  "restarted",
+                  o->name);
     }
 }
 
@@ -329,8 +410,8 @@ static int read_again(struct relay *r, struct config *config, struct settings *s
     return relay_check(config, err);
 }
 
-/* read_tokens: what is in the file counts from now on; a file that is no good leaves those of
- * before. */
+/* read_tokens puts the tokens now in the file into effect, or keeps the current ones if the file is
+ * invalid. */
 static void read_tokens(struct relay *r, struct changes *did)
 {
     struct tokens *tokens;
@@ -342,36 +423,50 @@ static void read_tokens(struct relay *r, struct changes *did)
         return;
     }
     did->failed++;
-    relay_log(r, LOG_ERROR_, NULL, "%s; going on with the token of before", err.text);
+    relay_log(r, LOG_ERROR_, NULL, "%s; keeping the previous tokens", err.text);
+}
+
+/* reload reads the config and, if a relay could run with all of it, applies it. Otherwise nothing
+ * changes. */
+static void reload(struct relay *r, struct changes *did)
+{
+    struct config config;
+    struct settings s;
+    struct error err;
+    if (read_again(r, &config, &s, &err) != 0) {
+        relay_log(r, LOG_ERROR_, NULL, "could not reload the config: %s; keeping the old one",
+                  err.text);
+        did->failed++;
+        config_release(&config);
+        return;
+    }
+
+    /* The engine and we filter the log separately. */
+    manage_log_level(r->ob, s.log_level);
+    atomic_store(&r->log_level, s.log_level);
+    say_fixed(r, &config);
+    apply(r, &config, did);
+    read_tokens(r, did);
+    relay_log(r, LOG_INFO_, NULL,
+              "reloaded the config: %zu consumers added, %zu removed, %zu changed, %zu failed",
+              did->added, did->removed, did->changed, did->failed);
+    config_release(&config);
+}
+
+static void say_ready(struct relay *r)
+{
+    notify_send(&r->notify, "READY=1\nSTATUS=consumers: %zu", r->n_consumers);
 }
 
 void relay_reload(void *relay)
 {
     struct relay *r = relay;
-    struct config config;
-    struct settings s;
-    struct error err;
     struct changes did = {0};
-    notify_send(&r->notify, "RELOADING=1\nMONOTONIC_USEC=%lld\nSTATUS=reading the config again",
+    notify_send(&r->notify, "RELOADING=1\nMONOTONIC_USEC=%lld\nSTATUS=reloading the config",
                 (long long)(clock_mono(&clock_system) / 1000));
-    if (read_again(r, &config, &s, &err) != 0) {
-        relay_log(r, LOG_ERROR_, NULL, "the config was not read again: %s; going on as before",
-                  err.text);
-        did.failed++;
-    } else {
-        manage_log_level(r->ob, s.log_level);
-        atomic_store(&r->log_level, s.log_level);
-        say_fixed(r, &config);
-        apply(r, &config, &did);
-        read_tokens(r, &did);
-        relay_log(
-            r, LOG_INFO_, NULL,
-            "read the config again: %zu consumers added, %zu removed, %zu changed, %zu failed",
-            did.added, did.removed, did.changed, did.failed);
-    }
-    config_release(&config);
+    reload(r, &did);
     atomic_fetch_add(&r->reloads[did.failed ? 1 : 0], 1);
-    notify_send(&r->notify, "READY=1\nSTATUS=consumers: %zu", r->n_consumers);
+    say_ready(r);
 }
 
 /* ---- watching ---- */
@@ -391,10 +486,10 @@ void relay_started(void *relay)
     struct relay *r = relay;
     atomic_store(&r->started, true);
     relay_waits(r, NULL);
-    notify_send(&r->notify, "READY=1\nSTATUS=consumers: %zu", r->n_consumers);
+    say_ready(r);
 }
 
-/* feed tells the service manager that we are alive, if that is so, and how we are, if that has
+/* feed tells the service manager that we are alive, if we are, and how we are, if that has
  * changed. */
 static void feed(struct relay *r, char said[HEALTH_TEXT])
 {
@@ -403,22 +498,32 @@ static void feed(struct relay *r, char said[HEALTH_TEXT])
         notify_send(&r->notify, "WATCHDOG=1");
     if (strcmp(said, h.text) == 0)
         return;
+
     snprintf(said, HEALTH_TEXT, "%s", h.text);
-    notify_send(&r->notify, "STATUS=%s",
-                h.text[0] ? h.text : "all consumers get on with their work");
+    notify_send(&r->notify, "STATUS=%s", h.text[0] ? h.text : "all consumers are working");
 }
 
+/* sleep_until waits for the eventfd or a time, and resets the eventfd. */
 static void sleep_until(struct relay *r, int64_t until)
 {
     struct pollfd fd = {.fd = r->wake_fd, .events = POLLIN};
-    int64_t left = until == CLOCK_NEVER ? 0 : until - clock_mono(&clock_system);
-    struct timespec ts = {0};
+    struct timespec ts = {0}, *timeout = NULL;
+    if (until != CLOCK_NEVER) {
+        int64_t left = until - clock_mono(&clock_system);
+        if (left > 0)
+            ts = (struct timespec){left / 1000000000, left % 1000000000};
+        timeout = &ts;
+    }
+    ppoll(&fd, 1, timeout, NULL);
+
     uint64_t count;
-    if (left > 0)
-        ts = (struct timespec){left / 1000000000, left % 1000000000};
-    ppoll(&fd, 1, until == CLOCK_NEVER ? NULL : &ts, NULL);
-    if (read(r->wake_fd, &count, sizeof count) < 0)
-        return; /* time was up */
+    ssize_t got = read(r->wake_fd, &count, sizeof count);
+    (void)got; /* it only fails if the time was up */
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 void *relay_watch(void *relay)
@@ -428,20 +533,21 @@ void *relay_watch(void *relay)
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
+        /* A reload that was asked for before the outbox is open waits until it is. */
         if (atomic_load(&r->open) && atomic_exchange(&r->reload, false))
             manage_reload(r->ob);
         if (atomic_load(&r->signal) && !stopping) {
             stopping = true;
-            notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing what is in flight");
+            notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
         }
+
         int64_t now = clock_mono(&clock_system);
         if (now >= feed_at) {
             feed(r, said);
             feed_at = now + r->notify.watchdog_ns / 2;
         }
-        int64_t tell = logger_tell(&r->logger, now), tick = admin_tick(r->admin, now);
-        int64_t next = tell < tick ? tell : tick;
-        sleep_until(r, next < feed_at ? next : feed_at);
+        int64_t next = earlier(logger_tell(&r->logger, now), admin_tick(r->admin, now));
+        sleep_until(r, earlier(next, feed_at));
     }
     return NULL;
 }

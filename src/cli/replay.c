@@ -7,17 +7,15 @@
 
 #define WAYS 8
 #define SETS (REPLAY_MAX / WAYS)
-#define DIGEST 16 /* bytes of it that are kept */
+#define DIGEST 16 /* bytes of a digest that are kept */
 
-/* (1) until == 0: free. */
+/* (1) until == 0: the place is free. */
 struct note {
     unsigned char digest[DIGEST];
-    /* seconds since 1970: later, its timestamp is too old for anybody to believe it */
-    int64_t until;
+    int64_t until; /* seconds since 1970; after that, the timestamp alone has it refused */
 };
 
-/* A note can stand in any place of its set, so that looking one up takes the same few steps however
- * many there are. */
+/* A note may take any place of its set: a lookup takes WAYS steps however many notes there are. */
 struct replay_memory {
     struct note note[SETS][WAYS];
 };
@@ -32,18 +30,21 @@ void replay_free(struct replay_memory *r)
     free(r);
 }
 
-/* digest_of tells ids apart, and messages: those have a time. Both are of a fixed form, so that
- * neither passes for the other. */
+/* digest_of identifies a message by its time and id or, without the time, by its id alone. The time
+ * stands first and ends with a dot, with -1 for none, so that neither form passes for the other. */
 static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
 {
     unsigned char whole[EVP_MAX_MD_SIZE];
     char head[48];
-    int n = snprintf(head, sizeof head, "%lld.", with_time ? (long long)m->timestamp : -1LL);
+    long long time = -1;
+    if (with_time)
+        time = (long long)m->timestamp;
+    int n = snprintf(head, sizeof head, "%lld.", time);
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    bool done = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1 &&
-                EVP_DigestUpdate(ctx, head, (size_t)n) == 1 &&
-                EVP_DigestUpdate(ctx, m->id.p, m->id.n) == 1 &&
-                EVP_DigestFinal_ex(ctx, whole, NULL) == 1;
+    bool done = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
+    done = done && EVP_DigestUpdate(ctx, head, (size_t)n) == 1;
+    done = done && EVP_DigestUpdate(ctx, m->id.p, m->id.n) == 1;
+    done = done && EVP_DigestFinal_ex(ctx, whole, NULL) == 1;
     EVP_MD_CTX_free(ctx);
     if (done)
         memcpy(out, whole, DIGEST);
@@ -57,6 +58,7 @@ static size_t set_of(const unsigned char digest[DIGEST])
     return n % SETS;
 }
 
+/* has reports whether a digest is noted and has not expired. */
 static bool has(const struct replay_memory *r, const unsigned char digest[DIGEST], int64_t now_s)
 {
     const struct note *set = r->note[set_of(digest)];
@@ -68,19 +70,25 @@ static bool has(const struct replay_memory *r, const unsigned char digest[DIGEST
     return false;
 }
 
-/* put takes the place of the same one, or of the first to be too old. */
+/* place_for returns the note of the same digest, else the one that expires first. */
+static struct note *place_for(struct note set[WAYS], const unsigned char digest[DIGEST])
+{
+    struct note *first = &set[0];
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].until && memcmp(set[i].digest, digest, DIGEST) == 0)
+            return &set[i];
+        if (set[i].until < first->until)
+            first = &set[i];
+    }
+    return first;
+}
+
 static void put(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
 {
-    struct note *set = r->note[set_of(digest)], *place = &set[0];
-    for (size_t i = 0; i < WAYS; i++) {
-        if (set[i].until < place->until)
-            place = &set[i];
-        if (!set[i].until || memcmp(set[i].digest, digest, DIGEST) != 0)
-            continue;
-        if (set[i].until < until)
-            set[i].until = until;
+    struct note *place = place_for(r->note[set_of(digest)], digest);
+    bool same = place->until && memcmp(place->digest, digest, DIGEST) == 0;
+    if (same && place->until >= until)
         return;
-    }
     memcpy(place->digest, digest, DIGEST);
     place->until = until;
 }
@@ -90,7 +98,7 @@ enum replay replay_known(const struct replay_memory *r, const struct signature_m
 {
     unsigned char digest[DIGEST];
     if (!digest_of(m, true, digest))
-        return REPLAY_REPLAY; /* rather refuse than not know */
+        return REPLAY_REPLAY; /* it is safer to refuse what we cannot look up */
     if (has(r, digest, now_s))
         return REPLAY_REPLAY;
     if (digest_of(m, false, digest) && has(r, digest, now_s))
@@ -101,8 +109,8 @@ enum replay replay_known(const struct replay_memory *r, const struct signature_m
 void replay_accept(struct replay_memory *r, const struct signature_message *m, int64_t now_s)
 {
     unsigned char digest[DIGEST];
-    int64_t later = m->timestamp > now_s ? m->timestamp : now_s,
-            until = later + SIGNATURE_TOLERANCE_S;
+    int64_t later = m->timestamp > now_s ? m->timestamp : now_s;
+    int64_t until = later + SIGNATURE_TOLERANCE_S;
     if (digest_of(m, true, digest))
         put(r, digest, until);
     if (digest_of(m, false, digest))

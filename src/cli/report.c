@@ -1,3 +1,4 @@
+/* report.c: prints the findings of `doctor` and `migrate validate`, as lines or as JSON. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -26,6 +27,7 @@ static void as_json(struct buf *b, const struct finding *f, bool first)
     buf_addc(b, '}');
 }
 
+/* as_line appends a finding as a line: level, name, text and advice. */
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
     static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
@@ -36,7 +38,7 @@ static void as_line(const struct report *r, struct buf *b, const struct finding 
     if (r->color)
         buf_adds(b, "\033[0m");
     buf_addf(b, "%-21s", f->name);
-    output_clean(b, f->text); /* names in it come from strangers */
+    output_clean(b, f->text); /* it may quote names that come from strangers */
     if (f->advice) {
         buf_adds(b, "; ");
         output_clean(b, f->advice);
@@ -69,33 +71,47 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
     report_visit(r, &f);
 }
 
-static void count(struct buf *b, size_t n, const char *what)
+/* count appends the number of findings of a level. */
+static void count(struct report *r, enum finding_level level, const char *noun)
 {
-    buf_addf(b, "%zu %s%s", n, what, n == 1 ? "" : "s");
+    char text[OUTPUT_COUNT];
+    buf_adds(&r->b, output_count((int64_t)r->count[level], noun, text));
+}
+
+static void summary_json(struct report *r, bool ok)
+{
+    buf_adds(&r->b, "]");
+    output_number(&r->b, "problems", (int64_t)r->count[FINDING_PROBLEM]);
+    output_number(&r->b, "warnings", (int64_t)r->count[FINDING_WARNING]);
+    output_number(&r->b, "notes", (int64_t)r->count[FINDING_NOTE]);
+    output_bool(&r->b, "ok", ok);
+    buf_adds(&r->b, "}\n");
+}
+
+static void summary_line(struct report *r, bool ok)
+{
+    buf_adds(&r->b, ok ? "all is well: " : "not in order: ");
+    count(r, FINDING_PROBLEM, "problem");
+    buf_adds(&r->b, ", ");
+    count(r, FINDING_WARNING, "warning");
+    buf_adds(&r->b, ", ");
+    count(r, FINDING_NOTE, "note");
+    buf_addc(&r->b, '\n');
 }
 
 int report_end(struct report *r, struct error *err)
 {
-    size_t notes = r->count[FINDING_NOTE], warnings = r->count[FINDING_WARNING],
-           problems = r->count[FINDING_PROBLEM];
-    struct buf *b = &r->b;
-    if (r->json) {
-        buf_adds(b, "],");
-        buf_addf(b, "\"problems\":%zu,\"warnings\":%zu,\"notes\":%zu,\"ok\":%s}\n", problems,
-                 warnings, notes, problems + warnings ? "false" : "true");
-    } else {
-        buf_adds(b, problems + warnings ? "not in order: " : "all is well: ");
-        count(b, problems, "problem");
-        buf_adds(b, ", ");
-        count(b, warnings, "warning");
-        buf_adds(b, ", ");
-        count(b, notes, "note");
-        buf_addc(b, '\n');
-    }
-    if (output_flush(b, err) != 0)
+    bool ok = r->count[FINDING_PROBLEM] + r->count[FINDING_WARNING] == 0;
+    if (r->json)
+        summary_json(r, ok);
+    else
+        summary_line(r, ok);
+    if (output_flush(&r->b, err) != 0)
         return -1;
-    if (problems + warnings == 0)
+    if (ok)
         return 0;
+
+    /* The findings are printed: main prints nothing for CLI_FOUND. */
     err_set(err, ERR_NONE, "not in order");
     if (err)
         err->code = CLI_FOUND;

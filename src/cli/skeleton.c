@@ -1,4 +1,4 @@
-/* skeleton.c: `migrate gen --out-dir`: the SQL, and what a service starts with, as files. */
+/* skeleton.c: `migrate gen --out-dir`: a program to start a service with, and writing files. */
 #include "cli/skeleton.h"
 
 #include <errno.h>
@@ -15,16 +15,16 @@
 
 /* ---- the program ---- */
 
-/* In the order of the text: service, store, service, service. */
+/* The argument is the name of the service. */
 static const char program_head[] =
-    "/* boot.c: the outbox of the service %s. It makes the tables where there are none, and delivers until SIGTERM or\n"
-    " * SIGINT. Change it as you like.\n"
+    "/* boot.c: the outbox of the service %s. It creates the tables if there are none, and\n"
+    " * delivers until SIGTERM or SIGINT. Change it as you like.\n"
     " *\n"
     " *     make\n"
     " *     ./boot              # delivers\n"
-    " *     ./boot emit TYPE    # hands in an event, as your own transactions will\n"
+    " *     ./boot emit TYPE    # emits an event, as your own transactions will\n"
     " *\n"
-    " * OUTBOX_STORE and OUTBOX_SINK stand for what is written here. */\n"
+    " * OUTBOX_STORE and OUTBOX_SINK override what is written here. */\n"
     "#include <signal.h>\n"
     "#include <stdio.h>\n"
     "#include <stdlib.h>\n"
@@ -34,7 +34,7 @@ static const char program_head[] =
     "\n";
 
 static const char program_body[] =
-    "static outbox *ob; /* signal handlers need it */\n"
+    "static outbox *ob; /* for the signal handler */\n"
     "\n"
     "static void on_stop(int number)\n"
     "{\n"
@@ -52,17 +52,22 @@ static const char program_body[] =
     "{\n"
     "    (void)ctx;\n"
     "    (void)level;\n"
-    "    fprintf(stderr, \"boot: %s%s%s\\n\", consumer ? consumer : \"\", consumer ? \": \" : \"\", text);\n"
+    "    if (consumer)\n"
+    "        fprintf(stderr, \"boot: %s: %s\\n\", consumer, text);\n"
+    "    else\n"
+    "        fprintf(stderr, \"boot: %s\\n\", text);\n"
     "}\n"
     "\n"
-    "/* emit: in a transaction of your own it is outbox_emit_pg or outbox_emit_sqlite, with your connection. */\n"
+    "/* emit uses a transaction of its own. In yours, call outbox_emit_pg or outbox_emit_sqlite\n"
+    " * with your connection. */\n"
     "static int emit(const char *type)\n"
     "{\n"
     "    outbox_message m = OUTBOX_MESSAGE_INIT;\n"
     "    outbox_error err;\n"
     "    m.type = type;\n"
     "    m.payload = \"{}\";\n"
-    "    if (outbox_emit(ob, &m, NULL, &err) != 0) return failed(\"emit\", &err);\n"
+    "    if (outbox_emit(ob, &m, NULL, &err) != 0)\n"
+    "        return failed(\"emit\", &err);\n"
     "    return EXIT_SUCCESS;\n"
     "}\n"
     "\n"
@@ -71,13 +76,17 @@ static const char program_body[] =
     "    const char *sink = getenv(\"OUTBOX_SINK\");\n"
     "    outbox_consumer *c;\n"
     "    outbox_error err;\n"
-    "    if (outbox_consumer_new(ob, SERVICE, &c, &err) != 0) return failed(SERVICE, &err);\n"
-    "    if (outbox_consumer_set(c, \"preset\", \"dispatcher\", &err) != 0) return failed(SERVICE, &err);\n"
-    "    if (outbox_consumer_set(c, \"sink\", sink ? sink : SINK, &err) != 0) return failed(SERVICE, &err);\n"
+    "    if (outbox_consumer_new(ob, SERVICE, &c, &err) != 0)\n"
+    "        return failed(SERVICE, &err);\n"
+    "    if (outbox_consumer_set(c, \"preset\", \"dispatcher\", &err) != 0)\n"
+    "        return failed(SERVICE, &err);\n"
+    "    if (outbox_consumer_set(c, \"sink\", sink ? sink : SINK, &err) != 0)\n"
+    "        return failed(SERVICE, &err);\n"
     "    signal(SIGTERM, on_stop);\n"
     "    signal(SIGINT, on_stop);\n"
     "    signal(SIGPIPE, SIG_IGN);\n"
-    "    if (outbox_run(ob, 0, &err) != 0) return failed(\"deliver\", &err);\n"
+    "    if (outbox_run(ob, 0, &err) != 0)\n"
+    "        return failed(\"deliver\", &err);\n"
     "    return EXIT_SUCCESS;\n"
     "}\n"
     "\n"
@@ -89,9 +98,12 @@ static const char program_body[] =
     "    int status;\n"
     "    options.create = 1;\n"
     "    options.log = on_log;\n"
-    "    if (outbox_open(store ? store : STORE, &options, &ob, &err) != 0) return failed(\"open\", &err);\n"
-    "    if (argc == 3 && strcmp(argv[1], \"emit\") == 0) status = emit(argv[2]);\n"
-    "    else status = deliver();\n"
+    "    if (outbox_open(store ? store : STORE, &options, &ob, &err) != 0)\n"
+    "        return failed(\"open\", &err);\n"
+    "    if (argc == 3 && strcmp(argv[1], \"emit\") == 0)\n"
+    "        status = emit(argv[2]);\n"
+    "    else\n"
+    "        status = deliver();\n"
     "    outbox_close(ob);\n"
     "    return status;\n"
     "}\n";
@@ -107,8 +119,8 @@ static const char makefile[] =
     "\n"
     ".PHONY: clean\n";
 
-/* add_literal appends a string of C. What is no plain character is written in octal, three digits of it; a second question mark
- * might make a trigraph. */
+/* add_literal appends a C string literal. Anything but printable ASCII is written as three octal
+ * digits. Two question marks could start a trigraph, so the first is escaped. */
 static void add_literal(struct buf *b, const char *text)
 {
     buf_addc(b, '"');
@@ -132,11 +144,12 @@ void skeleton_program(struct buf *b, const char *service, const char *store)
     add_literal(b, service);
     buf_adds(b, "\n#define STORE ");
     add_literal(b, store);
-    buf_adds(
-        b,
-        "\n#define SINK \"stdout:\" /* or \"redis://127.0.0.1:6379/0?stream={type}&lease=lock:outbox:");
-    buf_adds(b, service);
-    buf_adds(b, "\" */\n\n");
+    buf_addf(b,
+             "\n"
+             "#define SINK \"stdout:\"\n"
+             "/* or \"redis://127.0.0.1:6379/0?stream={type}&lease=lock:outbox:%s\" */\n"
+             "\n",
+             service);
     buf_adds(b, program_body);
 }
 
@@ -147,27 +160,31 @@ void skeleton_makefile(struct buf *b)
 
 /* ---- files ---- */
 
-/* make_folder makes the folder and those it is in. */
+static int make_one(const char *path, struct error *err)
+{
+    if (mkdir(path, DIR_MODE) == 0 || errno == EEXIST)
+        return 0;
+    return err_errno(err, ERR_CONFIG, errno, "--out-dir: could not create %s", path);
+}
+
+/* make_folder creates a directory and its parents. */
 static int make_folder(const char *dir, struct error *err)
 {
     char path[SKELETON_PATH];
     size_t n = strlen(dir);
     if (n == 0)
-        return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is empty");
+        return err_set(err, ERR_CONFIG, "--out-dir: the name of the directory is empty");
     if (n >= sizeof(path))
-        return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is too long");
+        return err_set(err, ERR_CONFIG, "--out-dir: the name of the directory is too long");
+
     memcpy(path, dir, n + 1);
-    for (char *p = path + 1; *p; p++) {
-        if (*p != '/')
-            continue;
-        *p = '\0';
-        if (mkdir(path, DIR_MODE) != 0 && errno != EEXIST)
-            return err_errno(err, ERR_CONFIG, errno, "--out-dir: could not make %s", path);
-        *p = '/';
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (make_one(path, err) != 0)
+            return -1;
+        *slash = '/';
     }
-    if (mkdir(path, DIR_MODE) != 0 && errno != EEXIST)
-        return err_errno(err, ERR_CONFIG, errno, "--out-dir: could not make %s", path);
-    return 0;
+    return make_one(path, err);
 }
 
 static int path_of(const char *dir, const char *name, char out[SKELETON_PATH], struct error *err)
@@ -175,70 +192,86 @@ static int path_of(const char *dir, const char *name, char out[SKELETON_PATH], s
     int n = snprintf(out, SKELETON_PATH, "%s/%s", dir, name);
     if (n < SKELETON_PATH)
         return 0;
-    return err_set(err, ERR_CONFIG, "--out-dir: the folder's name is too long");
+    return err_set(err, ERR_CONFIG, "--out-dir: the name of the directory is too long");
 }
 
-/* look says what is at the place of a file. */
-static int look(const char *path, struct skeleton_file *f, struct error *err)
+static bool same_text(const struct buf *a, const struct buf *b)
 {
+    if (a->n != b->n)
+        return false;
+    return a->n == 0 || memcmp(a->p, b->p, a->n) == 0;
+}
+
+/* look finds out whether a file exists, and fails if it has another content. */
+static int look(const char *dir, struct skeleton_file *f, struct error *err)
+{
+    char path[SKELETON_PATH];
     struct buf there;
+    if (path_of(dir, f->name, path, err) != 0)
+        return -1;
+
     buf_init(&there, f->text.n + 1);
     int e = lines_slurp(path, f->text.n + 1, &there);
-    bool same = e == 0 && there.n == f->text.n &&
-                memcmp(there.p ? there.p : "", f->text.p, there.n) == 0;
+    f->there = e == 0 && same_text(&there, &f->text);
     buf_release(&there);
-    f->there = same;
-    if (e == ENOENT || same)
+
+    if (e == ENOENT || f->there)
         return 0;
-    return err_set(
-        err, ERR_CONFIG,
-        "%s is there already, and is not what would be written; nothing was: move it away, or take another "
-        "--out-dir",
-        path);
+    return err_set(err, ERR_CONFIG,
+                   "%s already exists and differs from what would be written; nothing was written: "
+                   "move it away, or use another --out-dir",
+                   path);
 }
 
-/* write_new never replaces a file, nor follows a link: whatever came there meanwhile stays. */
-static int write_new(const char *path, const struct buf *text, struct error *err)
+static int write_all(int fd, const struct buf *text)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
-    if (fd < 0)
-        return err_errno(err, ERR_CONFIG, errno, "could not make %s", path);
     size_t at = 0;
     while (at < text->n) {
         ssize_t n = write(fd, text->p + at, text->n - at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            int e = errno;
-            close(fd);
-            unlink(path);
-            return err_errno(err, ERR_FULL, e, "could not write %s", path);
-        }
-        at += (size_t)n;
+        if (n >= 0)
+            at += (size_t)n;
+        else if (errno != EINTR)
+            return -1;
     }
-    if (close(fd) == 0)
-        return 0;
-    return err_errno(err, ERR_FULL, errno, "could not write %s", path);
+    return 0;
+}
+
+/* write_new writes a file that does not exist. It neither replaces what was put there meanwhile nor
+ * follows a link. */
+static int write_new(const char *dir, const struct skeleton_file *f, struct error *err)
+{
+    char path[SKELETON_PATH];
+    if (path_of(dir, f->name, path, err) != 0)
+        return -1;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+    if (fd < 0)
+        return err_errno(err, ERR_CONFIG, errno, "could not create %s", path);
+
+    if (write_all(fd, &f->text) != 0) {
+        int e = errno;
+        close(fd);
+        unlink(path);
+        return err_errno(err, ERR_FULL, e, "could not write %s", path);
+    }
+    if (close(fd) != 0)
+        return err_errno(err, ERR_FULL, errno, "could not write %s", path);
+    return 0;
 }
 
 int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struct error *err)
 {
-    char path[SKELETON_PATH];
     for (size_t i = 0; i < n; i++)
         if (!buf_cstr(&files[i].text))
             return err_nomem(err);
     if (make_folder(dir, err) != 0)
         return -1;
+
+    /* Look at all of them before writing the first: all or nothing. */
     for (size_t i = 0; i < n; i++)
-        if (path_of(dir, files[i].name, path, err) != 0 || look(path, &files[i], err) != 0)
+        if (look(dir, &files[i], err) != 0)
             return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (files[i].there)
-            continue;
-        if (path_of(dir, files[i].name, path, err) != 0)
+    for (size_t i = 0; i < n; i++)
+        if (!files[i].there && write_new(dir, &files[i], err) != 0)
             return -1;
-        if (write_new(path, &files[i].text, err) != 0)
-            return -1;
-    }
     return 0;
 }

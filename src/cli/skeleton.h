@@ -1,4 +1,4 @@
-/* skeleton.h: what `migrate gen --out-dir` writes. */
+/* skeleton.h: the files that `migrate gen --out-dir` writes. */
 #ifndef CLI_SKELETON_H
 #define CLI_SKELETON_H
 
@@ -8,17 +8,17 @@
 
 /* A file to write. */
 struct skeleton_file {
-    const char *name; /* within the folder */
+    const char *name; /* within the directory */
     struct buf text;
-    bool there; /* it was there already, just like this */
+    bool there; /* it exists already with this content */
 };
 
-/* skeleton_program appends boot.c, skeleton_makefile the file that makes it. The service's name has
- * passed store_name_check. */
+/* skeleton_program appends boot.c. The name of the service has passed store_name_check. */
 void skeleton_program(struct buf *b, const char *service, const char *store);
+/* skeleton_makefile appends the Makefile for boot.c. */
 void skeleton_makefile(struct buf *b);
-/* skeleton_write writes the files into a folder, which it makes if need be. A file that is there
- * and says anything else is an error, and then none is written. */
+/* skeleton_write writes the files into a directory, which it creates if need be. If one of them
+ * exists with another content, it fails and writes none. */
 int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struct error *err);
 
 #endif

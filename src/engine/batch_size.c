@@ -8,7 +8,7 @@
 #define QUICK (100 * MS_NS) /* a full batch that took less: double the next */
 #define SLOW (1000 * MS_NS) /* one that took more: halve it */
 
-/* hold keeps n within its bounds; `most` is the user's word, and counts more than `least`. */
+/* hold keeps n within its bounds. */
 static void hold(struct batch_size *b)
 {
     if (b->n < b->least) {

@@ -1,4 +1,4 @@
-/* calls.c: whether a handler is called for an event, and what comes of the call. */
+/* calls.c: decides whether a handler is called for an event, and what the call comes to. */
 #include "engine/calls.h"
 
 #include <stdio.h>
@@ -53,6 +53,7 @@ void calls_forget(struct calls *c, const struct live *l)
         c->epoch = 0;
 }
 
+/* place_of returns the index of a call in the arrays of struct calls. */
 static size_t place_of(size_t handler, const struct item *it)
 {
     size_t event = (size_t)(it - it->live->items);
@@ -68,8 +69,8 @@ void calls_renew(struct calls *c)
     }
 }
 
-/* calls_flagged marks only calls of which nothing is known: one with a savepoint asks the inbox
- * itself. */
+/* calls_flagged marks only calls about which nothing is known: a call with a savepoint asks the
+ * inbox itself. */
 bool calls_flagged(struct calls *c)
 {
     bool any = false;
@@ -90,8 +91,8 @@ const bool *calls_not_done(struct calls *c)
     return c->flag;
 }
 
-/* fail_next makes the call count as failed when the batch is done again. If there is no memory for
- * the reason, the call is made again instead. */
+/* fail_next makes the call count as failed when the batch is done again. Without memory for the
+ * reason, the call is made again instead. */
 static void fail_next(struct calls *c, struct live *l, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
@@ -109,7 +110,7 @@ void calls_fail_event(struct calls *c, const struct item *it, const char *why)
         fail_next(c, it->live, place_of(h, it), why);
 }
 
-/* ---- what every mode has ---- */
+/* ---- common to all modes ---- */
 
 static void say(struct handler_call *call, const char *text)
 {
@@ -137,24 +138,26 @@ static void say_who_ended(const struct calls *c, size_t handler, struct handler_
         c->h[handler].name);
 }
 
-/* known_fate answers for calls that are not made any more. HANDLER_RUN: this one may be. */
+/* known_fate answers for a call whose fate is known. HANDLER_RUN: it is not, make the call. */
 static enum handler_entry known_fate(const struct calls *c, size_t handler, size_t at,
                                      struct handler_call *call)
 {
-    switch (c->fate[at]) {
-    case CALL_RECORDED: return HANDLER_SKIP;
-    case CALL_FAILED: say(call, c->failure[at]); return HANDLER_FAIL;
-    case CALL_ENDED: say_who_ended(c, handler, call); return HANDLER_REFUSE;
-    case CALL_OPEN:
-    case CALL_DONE:
-    case CALL_ALONE:
-    case CALL_LOST: break;
+    enum call_fate fate = c->fate[at];
+    if (fate == CALL_RECORDED)
+        return HANDLER_SKIP;
+    if (fate == CALL_FAILED) {
+        say(call, c->failure[at]);
+        return HANDLER_FAIL;
+    }
+    if (fate == CALL_ENDED) {
+        say_who_ended(c, handler, call);
+        return HANDLER_REFUSE;
     }
     return HANDLER_RUN;
 }
 
-/* recorded_itself looks at the inbox after a call was undone because a record was there already. If
- * the record is gone now, the call had made it. */
+/* recorded_itself asks the inbox after a call was undone because its record existed already. If the
+ * record is gone now, the call itself had written it. */
 static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool there;
@@ -164,13 +167,14 @@ static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct e
     return 0;
 }
 
+/* record writes the call into the inbox. *ret_first: it was not there before. */
 static int record(struct effects *e, size_t at, bool *ret_first, struct error *err)
 {
     static const bool skip_none = false;
     return e->st->ops->handled_put(e->st, &e->calls.key[at], &skip_none, 1, ret_first, err);
 }
 
-/* ---- calls in a transaction of the batch, or of an event ---- */
+/* ---- calls that share a transaction ---- */
 
 static bool has_savepoint(const struct effects *e, size_t at)
 {
@@ -179,8 +183,8 @@ static bool has_savepoint(const struct effects *e, size_t at)
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
 }
 
-/* enter_savepoint looks for the record before the call and leaves writing it until afterwards:
- * written first, it would block the worker that takes over from one that hangs. */
+/* enter_savepoint looks for the record before the call, but the record is written after it. Written
+ * first, it would block the worker that takes over if this one hangs. */
 static enum handler_entry enter_savepoint(struct effects *e, size_t at, struct error *err)
 {
     bool done;
@@ -218,17 +222,17 @@ static enum handler_entry enter_shared(struct pipeline *p, struct item *it, size
     return wait_because(call, err.text);
 }
 
-/* start_over ends a call whose transaction cannot go on. The batch will be done again. */
+/* start_over ends a call whose transaction cannot continue. The batch will be done again. */
 static enum sink_status start_over(struct effects *e, const struct error *why)
 {
     effects_break(e, why);
     return SINK_CANCELLED;
 }
 
-/* ended_tx deals with a call during which the transaction ended: the effects of the others went
- * with it, or were committed without a settlement. The batch is done again without this call, and
- * finds what was committed in the inbox. If the handler had failed, the database gave the
- * transaction up (SQLite does when the disk is full), which is an ordinary failure. */
+/* ended_tx handles a call during which the transaction ended. The effects of other calls went with
+ * it, or were committed without a settlement. The batch is done again without this call, and what
+ * was committed is found in the inbox. If the handler failed, the database gave the transaction up,
+ * as SQLite does when the disk is full; that is an ordinary failure. */
 static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status said,
                                  const struct handler_call *call)
 {
@@ -244,7 +248,7 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     return start_over(e, NULL);
 }
 
-/* lost_connection blames the call once the connection was lost twice while it was made. */
+/* lost_connection fails a call during which the connection was lost twice. */
 static enum sink_status lost_connection(struct effects *e, size_t at)
 {
     struct calls *c = &e->calls;
@@ -255,8 +259,8 @@ static enum sink_status lost_connection(struct effects *e, size_t at)
     return start_over(e, NULL);
 }
 
-/* keep_call records the call and keeps what it did, unless another worker was first: then the
- * effect of that one counts. */
+/* keep_call records the call and keeps what it did, unless another worker was first: then that
+ * worker's effect counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
@@ -275,35 +279,43 @@ static int undo_call(struct effects *e, struct error *err)
     return e->st->ops->savepoint(e->st, SAVEPOINT_UNDO, err);
 }
 
-static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
-                                        struct handler_call *call)
+/* end_savepoint keeps or undoes what a call did, and says what the call comes to. */
+static enum sink_status end_savepoint(struct effects *e, size_t at, enum sink_status said,
+                                      struct handler_call *call)
 {
     struct error err = {0};
-    enum tx_state state = e->st->ops->tx_state(e->st);
-    if (state == TX_GONE)
-        return ended_tx(e, at, said, call);
-    if (state == TX_LOST)
-        return lost_connection(e, at);
-    if (state == TX_FAILED && said == SINK_DELIVERED)
-        said = failed(call, silent);
-
     bool own = false;
     int r;
     if (said == SINK_DELIVERED)
         r = keep_call(e, at, &own, &err);
     else
         r = undo_call(e, &err);
+
     bool savepoint_gone = r != 0 && err.code == ERR_MISUSE;
     if (savepoint_gone)
         return ended_tx(e, at, SINK_DELIVERED, call);
     if (r != 0)
         return start_over(e, &err);
-
     if (own)
         said = failed(call, own_record);
     if (said != SINK_DELIVERED)
         e->failures++;
     return said;
+}
+
+static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
+                                        struct handler_call *call)
+{
+    enum tx_state state = e->st->ops->tx_state(e->st);
+    if (state == TX_GONE)
+        return ended_tx(e, at, said, call);
+    if (state == TX_LOST)
+        return lost_connection(e, at);
+
+    bool hid_failure = state == TX_FAILED && said == SINK_DELIVERED;
+    if (hid_failure)
+        said = failed(call, silent);
+    return end_savepoint(e, at, said, call);
 }
 
 static enum sink_status leave_shared(struct effects *e, const struct item *it, size_t at,
@@ -351,22 +363,26 @@ static enum handler_entry enter_own(struct pipeline *p, struct item *it, size_t 
     return HANDLER_RUN;
 }
 
-/* record_external notes that a handler acted outside of the database. If that fails it has acted
- * all the same, and the settlement says so, too. */
+/* record_alone records a call in a transaction of its own. */
+static int record_alone(struct effects *e, size_t at, struct error *err)
+{
+    bool first;
+    if (e->st->ops->begin(e->st, err) != 0)
+        return -1;
+    int r = record(e, at, &first, err);
+    if (r == 0)
+        r = e->st->ops->commit(e->st, err);
+    if (r != 0)
+        e->st->ops->rollback(e->st);
+    return r;
+}
+
+/* record_external records that a handler acted outside of the database. If that fails, the handler
+ * has acted all the same, and the settlement will say so. */
 static void record_external(struct pipeline *p, size_t at)
 {
-    struct effects *e = &p->effects;
     struct error err;
-    bool first;
-    int r = e->st->ops->begin(e->st, &err);
-    if (r == 0) {
-        r = record(e, at, &first, &err);
-        if (r == 0)
-            r = e->st->ops->commit(e->st, &err);
-        if (r != 0)
-            e->st->ops->rollback(e->st);
-    }
-    if (r == 0)
+    if (record_alone(&p->effects, at, &err) == 0)
         return;
     log_at(p->cfg.log, LOG_WARN_, p->c->name,
            "could not record that a handler acted, it may act again: %s", err.text);
@@ -381,7 +397,7 @@ static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool
     if (record(e, at, &first, err) != 0)
         return -1;
     if (!first) {
-        e->st->ops->rollback(e->st); /* the effect of another worker counts */
+        e->st->ops->rollback(e->st); /* another worker was first, and its effect counts */
         return recorded_itself(e, at, ret_own, err);
     }
     if (e->st->ops->extend(e->st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost, err) != 0)
@@ -391,7 +407,7 @@ static int commit_call(struct pipeline *p, const struct live *l, size_t at, bool
     return e->st->ops->commit(e->st, err);
 }
 
-/* end_call says what a call that reported success has come to. */
+/* end_call says what a call that reported success comes to. */
 static enum sink_status end_call(struct pipeline *p, const struct item *it, size_t handler,
                                  struct handler_call *call)
 {

@@ -5,7 +5,7 @@ void careful_init(struct careful_token *t, atomic_flag *shared)
     *t = (struct careful_token){.shared = shared};
 }
 
-/* take gets the permission, unless another pipeline of this process has it. */
+/* take takes the permission, unless another pipeline of this process has it. */
 static bool take(struct careful_token *t)
 {
     if (!t->shared || t->held)
@@ -18,7 +18,7 @@ static bool take(struct careful_token *t)
 enum careful careful_mode(struct careful_token *t, size_t others)
 {
     if (others > 0)
-        return CAREFUL_WAIT; /* they end first: a careful event is delivered alone */
+        return CAREFUL_WAIT; /* let them end first: a careful event is delivered alone */
     if (take(t))
         return CAREFUL_TAKE;
     return CAREFUL_SKIP;

@@ -4,8 +4,7 @@
 
 #define DELAY_MIN_MS 100
 #define DELAY_MAX_MS 30000
-/* while the delay is no longer than this there may be several probes at once */
-#define PROBES_MS 2000
+#define PROBES_MS 2000 /* with delays up to this there may be several probes at once */
 
 void circuit_init(struct circuit *c)
 {
@@ -49,7 +48,7 @@ bool circuit_up(struct circuit *c)
     c->until = 0;
     if (c->window < CIRCUIT_FULL)
         c->window *= 2;
-    /* it stays careful until the sink has proved itself */
+    /* the next outage begins with a long wait unless the sink has proved itself */
     if (c->window >= CIRCUIT_FULL)
         c->delay_ms = 0;
     return was_down;

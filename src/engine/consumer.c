@@ -13,9 +13,9 @@
 #define TIME_MAX_MS (24 * INT64_C(3600000))
 #define CONCURRENCY_MAX 1024
 #define BATCH_MAX 10000
-#define NORMAL_MAX (64 * 1024) /* of patterns or of a predicate, as filter_new has it */
+#define NORMAL_MAX (64 * 1024) /* limit on patterns or a predicate, as in filter_new */
 
-/* What a preset sets, option by option. `none` puts the defaults back. */
+/* What a preset sets, option by option. `none` restores the defaults. */
 static const struct preset {
     const char *name;
     const char *const (*values)[2]; /* ends with a name that is NULL */
@@ -31,37 +31,46 @@ static const struct preset {
                                             {NULL, NULL}}},
 };
 
+#define PRESETS (sizeof presets / sizeof *presets)
+
 static const struct preset *preset_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
+    for (size_t i = 0; i < PRESETS; i++) {
         if (strcmp(presets[i].name, name) == 0)
             return &presets[i];
+    }
     return NULL;
 }
 
 static const char *preset_value(const struct preset *p, const char *option)
 {
-    for (size_t i = 0; p->values[i][0]; i++)
+    for (size_t i = 0; p->values[i][0]; i++) {
         if (strcmp(p->values[i][0], option) == 0)
             return p->values[i][1];
+    }
     return NULL;
 }
 
 const char *consumer_preset(const char *preset, const char *option)
 {
     const struct preset *p = preset_find(preset);
-    return p ? preset_value(p, option) : NULL;
+    if (!p)
+        return NULL;
+    return preset_value(p, option);
 }
 
-/* some_preset_sets: then another preset, or none, has to put it back. */
+/* some_preset_sets says whether any preset sets the option, so that choosing another one has to
+ * restore its default. */
 static bool some_preset_sets(const char *option)
 {
-    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++)
+    for (size_t i = 0; i < PRESETS; i++) {
         if (preset_value(&presets[i], option))
             return true;
+    }
     return false;
 }
 
+/* set_preset applies a preset to all options that were not given explicitly. */
 static int set_preset(void *target, const char *value, const struct option_def *row,
                       struct error *err)
 {
@@ -73,11 +82,14 @@ static int set_preset(void *target, const char *value, const struct option_def *
 
     for (size_t i = 0; consumer_options[i].name; i++) {
         const struct option_def *o = &consumer_options[i];
-        bool ours = some_preset_sets(o->name) && !(c->given & UINT64_C(1) << i);
-        if (!ours)
+        bool given = (c->given & UINT64_C(1) << i) != 0;
+        if (given || !some_preset_sets(o->name))
             continue;
-        const char *preset = preset_value(p, o->name);
-        if (option_apply(o, c, preset ? preset : o->def, err) != 0)
+
+        const char *text = preset_value(p, o->name);
+        if (!text)
+            text = o->def;
+        if (option_apply(o, c, text, err) != 0)
             return err_prefix(err, "%s of preset %s", o->name, value);
     }
     return 0;
@@ -91,7 +103,14 @@ static int set_sink(void *field, const char *value, const struct option_def *o, 
     return option_copy(field, value, o, err);
 }
 
-/* Filters are kept in their normal form: two that mean the same are the same to the store, too. */
+static int too_long(struct error *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "is too long, the limit is %d bytes with a blank behind each comma", NORMAL_MAX);
+}
+
+/* set_normal sets a filter in its normal form, so that two filters that differ only in spelling are
+ * the same to the store. */
 static int set_normal(char **field, const char *value, void (*normal)(const char *, struct buf *),
                       struct error *err)
 {
@@ -99,14 +118,13 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
     buf_init(&b, NORMAL_MAX);
     normal(value, &b);
     const char *text = buf_cstr(&b);
-    int r = -1;
+    int r;
     if (text)
         r = option_copy(field, text, NULL, err);
     else if (b.full)
-        err_set(err, ERR_CONFIG,
-                "is too long, the limit is %d bytes with a blank behind each comma", NORMAL_MAX);
+        r = too_long(err);
     else
-        err_nomem(err);
+        r = err_nomem(err);
     buf_release(&b);
     return r;
 }
@@ -159,14 +177,25 @@ static int set_retry(void *field, const char *value, const struct option_def *o,
     return retry_parse(value, field, err);
 }
 
+/* octal reads three or four octal digits; 0: value is something else. */
+static long octal(const char *value)
+{
+    size_t n = strlen(value);
+    if (n < 3 || n > 4)
+        return 0;
+    if (strspn(value, "01234567") != n)
+        return 0;
+    return strtol(value, NULL, 8);
+}
+
 static int set_file_mode(void *field, const char *value, const struct option_def *o,
                          struct error *err)
 {
     (void)o;
-    size_t n = strlen(value);
-    bool octal = n >= 3 && n <= 4 && strspn(value, "01234567") == n;
-    long mode = octal ? strtol(value, NULL, 8) : 0;
-    bool usable = (mode & 0600) == 0600 && mode <= 0777 && !(mode & 0002);
+    long mode = octal(value);
+    bool ours_to_use = (mode & 0600) == 0600;
+    bool others_write = (mode & 0002) != 0;
+    bool usable = ours_to_use && !others_write && mode <= 0777;
     if (!usable)
         return err_set(err, ERR_CONFIG,
                        "\"%s\" is not a mode such as 0640: we need to read and write, and others "
@@ -284,15 +313,19 @@ int consumer_init(struct consumer *c, const char *name, struct error *err)
     struct consumer made = {0};
     if (store_name_check(name, err) != 0)
         return -1;
-    if (option_copy(&made.name, name, NULL, err) != 0 ||
-        option_copy(&made.events, "", NULL, err) != 0 ||
-        option_copy(&made.where, "", NULL, err) != 0 ||
-        option_defaults(consumer_options, &made, err) != 0) {
-        consumer_release(&made);
-        return -1;
-    }
+    if (option_copy(&made.name, name, NULL, err) != 0)
+        goto fail;
+    if (option_copy(&made.events, "", NULL, err) != 0)
+        goto fail;
+    if (option_copy(&made.where, "", NULL, err) != 0)
+        goto fail;
+    if (option_defaults(consumer_options, &made, err) != 0)
+        goto fail;
     *c = made;
     return 0;
+fail:
+    consumer_release(&made);
+    return -1;
 }
 
 void consumer_release(struct consumer *c)
@@ -306,22 +339,40 @@ void consumer_release(struct consumer *c)
     *c = (struct consumer){0};
 }
 
+/* copy_text copies a string that may be NULL. */
+static int copy_text(char **field, const char *text, struct error *err)
+{
+    if (!text)
+        return 0;
+    return option_copy(field, text, NULL, err);
+}
+
 int consumer_copy(const struct consumer *from, const char *name, const char *events,
                   struct consumer *ret, struct error *err)
 {
     struct consumer made = *from;
-    made.name = made.sink = made.events = made.where = made.exec_env = NULL;
-    if (http_options_copy(&from->http, &made.http, err) != 0 ||
-        option_copy(&made.name, name, NULL, err) != 0 ||
-        set_normal(&made.events, events, normal_events, err) != 0 ||
-        option_copy(&made.where, from->where, NULL, err) != 0 ||
-        (from->sink && option_copy(&made.sink, from->sink, NULL, err) != 0) ||
-        (from->exec_env && option_copy(&made.exec_env, from->exec_env, NULL, err) != 0)) {
-        consumer_release(&made);
-        return -1;
-    }
+    made.name = NULL;
+    made.sink = NULL;
+    made.events = NULL;
+    made.where = NULL;
+    made.exec_env = NULL;
+    if (http_options_copy(&from->http, &made.http, err) != 0)
+        goto fail;
+    if (option_copy(&made.name, name, NULL, err) != 0)
+        goto fail;
+    if (set_normal(&made.events, events, normal_events, err) != 0)
+        goto fail;
+    if (option_copy(&made.where, from->where, NULL, err) != 0)
+        goto fail;
+    if (copy_text(&made.sink, from->sink, err) != 0)
+        goto fail;
+    if (copy_text(&made.exec_env, from->exec_env, err) != 0)
+        goto fail;
     *ret = made;
     return 0;
+fail:
+    consumer_release(&made);
+    return -1;
 }
 
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT])

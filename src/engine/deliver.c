@@ -1,16 +1,38 @@
-/* deliver.c: events to the sink, and its answers back. */
+/* deliver.c: hands events to the sink, and acts on its answers. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
 
-#define OFFER 256
-#define SUBMIT_SLICE (50 * MS_NS) /* then leases and the wish to stop are looked at */
-#define NOT_MINE_WAIT_MS 1000
+#define OFFER 256                 /* events to submit at once to a sink that takes batches */
+#define SUBMIT_SLICE (50 * MS_NS) /* then it is time to look after leases, and for a stop */
+#define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
 #define NOT_NOW_MIN_MS 1000
+
+/* ---- answers ---- */
 
 static const char *reason(const char *text)
 {
     return text ? text : "no reason given";
+}
+
+static int64_t longer(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* note_failure remembers how an event failed, for pipeline_failure. */
+static void note_failure(struct pipeline *p, const struct item *it, const char *text)
+{
+    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
+}
+
+/* end_for_now ends an item that is to be tried again after delay_ms, without using up an attempt.
+ * */
+static void end_for_now(struct pipeline *p, struct item *it, int64_t delay_ms, const char *text)
+{
+    struct outcome out = {
+        .kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = delay_ms, .error = text};
+    item_end(it, &out, true, &p->hand.ready);
 }
 
 static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r,
@@ -18,40 +40,42 @@ static void event_rejected(struct pipeline *p, struct item *it, const struct sin
 {
     int attempts = it->d.ev->attempts + 1;
     const char *text = reason(r->text);
-    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
+    note_failure(p, it, text);
     judge_buried(p, it->d.ev, attempts, text, why);
     item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true,
              &p->hand.ready);
 }
 
-/* event_failed ends it for now; whether that counts against it is decided when the batch is
- * settled, for by then it is known what became of the others. */
-static void event_failed(struct pipeline *p, struct item *it, const struct sink_result *r)
+/* learn_from_failure takes a failure as evidence about the sink. */
+static void learn_from_failure(struct pipeline *p, const struct item *it,
+                               const struct sink_result *r)
 {
-    const char *text = reason(r->text);
     int64_t now = pipeline_now(p);
-    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
-    struct outcome out = {.kind = OUTCOME_RETRY,
-                          .attempts = it->d.ev->attempts,
-                          .delay_ms = r->retry_after_ms,
-                          .error = text};
-    item_end(it, &out, true, &p->hand.ready);
-    it->unjudged = true;
-
-    if (p->c->retry.outage_ms == 0) {
-        outage_passed(p, it); /* it answered, and whatever it says is about the event */
+    bool every_failure_counts = p->c->retry.outage_ms == 0;
+    if (every_failure_counts) {
+        outage_passed(p, it); /* the sink answered, and whatever it said is about the event */
         return;
     }
     bool known = it->d.ev->proven || evidence_found(&p->evidence, it->d.ev->seq);
     if (known)
-        return; /* that it fails is no news, and nothing is to be learnt from it */
+        return; /* this event is known to fail, so nothing is learnt about the sink */
+
     evidence_failed(&p->evidence, it->d.ev->seq, it->sent_at, now);
     bool still_down = circuit_open(&p->circuit);
     if (still_down || evidence_down(&p->evidence, now))
-        outage_suspected(p, text, r->retry_after_ms);
+        outage_suspected(p, reason(r->text), r->retry_after_ms);
 }
 
-/* ---- answers ---- */
+/* event_failed ends an event that failed, for now. Whether that counts as an attempt is decided
+ * when its batch is settled, because by then it is known what became of the others. */
+static void event_failed(struct pipeline *p, struct item *it, const struct sink_result *r)
+{
+    const char *text = reason(r->text);
+    note_failure(p, it, text);
+    end_for_now(p, it, r->retry_after_ms, text);
+    it->unjudged = true;
+    learn_from_failure(p, it, r);
+}
 
 static void event_delivered(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
@@ -63,8 +87,8 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
              p->c->receipts, &p->hand.ready);
 }
 
-/* not_mine leaves it to a worker that knows what to do with it, after a moment in which one may
- * come. */
+/* not_mine leaves the event to a worker that has a handler for it, after a random pause in which
+ * such a worker may claim it. */
 static void not_mine(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
@@ -73,50 +97,41 @@ static void not_mine(struct pipeline *p, struct item *it, const struct sink_resu
     struct log_about of = judge_about(it->d.ev, it->d.attempt, key);
     log_about(p->cfg.log, LOG_INFO_, p->c->name, &of, "event %s (%s) is left to another worker: %s",
               it->d.ev->id.p, it->d.ev->type.p, text);
-    item_end(it,
-             &(struct outcome){.kind = OUTCOME_RETRY,
-                               .attempts = it->d.ev->attempts,
-                               .delay_ms = delay > r->retry_after_ms ? delay : r->retry_after_ms,
-                               .error = text},
-             true, &p->hand.ready);
+    end_for_now(p, it, longer(delay, r->retry_after_ms), text);
 }
 
-/* not_now: what keeps it is neither the event nor the whole sink, so others go on. */
+/* not_now puts the event off for a reason that is neither its own fault nor concerns the whole
+ * sink, so other events go on. */
 static void not_now(struct pipeline *p, struct item *it, const struct sink_result *r)
 {
-    const char *text = r->text ? r->text : "no reason given";
-    int64_t delay = r->retry_after_ms > NOT_NOW_MIN_MS ? r->retry_after_ms : NOT_NOW_MIN_MS;
+    int64_t delay = longer(r->retry_after_ms, NOT_NOW_MIN_MS);
+    const char *text = reason(r->text);
     char key[JUDGE_KEY];
     struct log_about of = judge_about(it->d.ev, it->d.attempt, key);
     log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
               "event %s (%s) has to wait, no attempt is counted: %s; next in %lld ms",
               it->d.ev->id.p, it->d.ev->type.p, text, (long long)delay);
-    snprintf(p->failure, sizeof p->failure, "%s: %s", it->d.ev->type.p, text);
-    item_end(it,
-             &(struct outcome){.kind = OUTCOME_RETRY,
-                               .attempts = it->d.ev->attempts,
-                               .delay_ms = delay,
-                               .error = text},
-             true, &p->hand.ready);
+    note_failure(p, it, text);
+    end_for_now(p, it, delay, text);
 }
 
 static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
 {
+    const char *text = r->text ? r->text : "the sink gave up";
     struct error err;
-    err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, r->native, "%s",
-             r->text ? r->text : "the sink gave up");
+    err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, r->native, "%s", text);
     pipeline_fail(p, &err, pipeline_now(p));
 }
 
-/* sink_says_stop pauses the consumer, once. If that is impossible the sink counts as down: then it
- * is asked again. Handlers never say it, so that no transaction of theirs is open. */
+/* sink_says_stop pauses the consumer. If that fails, the sink counts as down, so that it is asked
+ * again later. Handlers never say SINK_PAUSE, so no transaction of theirs is open here. */
 static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
 {
     const char *text = r->text ? r->text : "the sink wants no more";
     struct error err;
     hand_want_back(&p->hand);
     if (p->stats.paused)
-        return; /* one of many that were in flight */
+        return; /* one of several in flight has said so before */
     if (p->cfg.st->ops->consumer_pause(p->cfg.st, p->c->name, true, &err) != 0) {
         outage_down(p, reason(r->text), r->retry_after_ms);
         return;
@@ -127,9 +142,10 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
     report_paused(&p->report, text);
 }
 
-/* not_tried: a careful event goes back to the store, with the attempt that was counted for it:
- * holding it would keep the careful events of other consumers waiting, and a crash of theirs would
- * count against it. */
+/* not_tried takes back an event that the sink has not tried. It is queued again, unless it is a
+ * careful one. That goes back to the store, with the attempt that was counted for it: if it stayed
+ * here, careful events of other consumers would have to wait, and a crash in one of their
+ * deliveries would be blamed on it. */
 static void not_tried(struct pipeline *p, struct item *it)
 {
     if (it->live->b.careful) {
@@ -140,11 +156,12 @@ static void not_tried(struct pipeline *p, struct item *it)
     hand_disturb(&p->hand);
 }
 
-/* count: a sink that takes whole batches answers for them at once, so one look at the clock per
- * batch will do. */
+/* count counts the end of a delivery. A sink that takes whole batches answers for a batch at once,
+ * so the clock is read once per batch. */
 static void count(struct pipeline *p, const struct item *it, const struct sink_result *r)
 {
-    if (!p->answered || !pipeline_failstop(p))
+    bool same_batch = p->answered && pipeline_failstop(p);
+    if (!same_batch)
         p->stats.ended_at = pipeline_now(p);
     p->answered = true;
     int64_t now = p->stats.ended_at;
@@ -163,7 +180,7 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     case SINK_DELIVERED: event_delivered(p, it, r); break;
     case SINK_RETRY: event_failed(p, it, r); break;
     case SINK_REJECT:
-        /* it looked at the event, and found something wrong with it */
+        /* the sink has examined the event, and found something wrong with it */
         if (!r->unasked)
             outage_passed(p, it);
         event_rejected(p, it, r, BURIAL_REJECTED);
@@ -193,7 +210,10 @@ void deliver_done(struct pipeline *p, struct item *it, const struct sink_result 
     }
 }
 
-/* submit: handlers do their work in here, and the claim may be extended meanwhile. */
+/* ---- submitting ---- */
+
+/* submit hands deliveries to the sink. Handlers do their work in here, so meanwhile the heart may
+ * extend the claim, and has then moved its deadline. */
 static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     if (!p->cfg.pulse)
@@ -205,16 +225,16 @@ static size_t submit(struct pipeline *p, struct delivery *const *d, size_t n, in
     return took;
 }
 
-/* next_sent gives each delivery a time of its own, so that it is known which of two was sent
+/* next_sent gives each delivery a time of its own, so that it is clear which of two was sent
  * first. */
 static int64_t next_sent(struct pipeline *p, int64_t now)
 {
-    p->last_sent = now > p->last_sent ? now : p->last_sent + 1;
+    p->last_sent = longer(now, p->last_sent + 1);
     return p->last_sent;
 }
 
-/* bury_malformed: what no sink can be given is a dead letter at once, and what is behind it goes
- * on. */
+/* bury_malformed makes an event that cannot be given to any sink a dead letter. Returns whether it
+ * did. */
 static bool bury_malformed(struct pipeline *p, struct item *it)
 {
     struct error why;
@@ -225,8 +245,8 @@ static bool bury_malformed(struct pipeline *p, struct item *it)
     return true;
 }
 
-/* gather takes up to max items off the queue that can be given to a sink. *ret_buried: those that
- * no sink can be given. */
+/* gather takes up to max deliverable items off the queue. *ret_buried counts the malformed ones
+ * that it buried. */
 static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t *ret_buried)
 {
     size_t n = 0;
@@ -242,47 +262,65 @@ static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t
     return n;
 }
 
-/* offer hands up to `room` queued items to the sink; returns how many it took, or buried as
- * malformed. The items fly before the sink has said so, because it may answer from within
- * submit. */
-static size_t offer(struct pipeline *p, size_t room, int64_t now)
+/* launch marks items as flying, before they are submitted: the sink may answer from within submit.
+ * */
+static void launch(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
-    struct delivery *d[OFFER];
-    d[0] = NULL;
-    size_t max = pipeline_failstop(p) ? OFFER : 1;
-    size_t buried;
-    size_t n = gather(p, d, room < max ? room : max, &buried);
-    if (n == 0)
-        return buried;
-
     for (size_t i = 0; i < n; i++) {
         struct item *it = (struct item *)d[i];
         item_fly(it);
         it->sent_at = next_sent(p, now);
     }
-    p->answered = false;
-    size_t took = submit(p, d, n, now);
-    for (size_t i = n; i > took; i--) {
-        struct item *it = (struct item *)d[i - 1];
+}
+
+/* take_back puts items that the sink did not take back at the head of the queue, in their order. */
+static void take_back(struct pipeline *p, struct delivery *const *d, size_t n)
+{
+    while (n > 0) {
+        struct item *it = (struct item *)d[--n];
         item_land(it);
         ready_unshift(&p->hand.ready, it);
     }
+}
+
+/* offer hands up to `room` queued items to the sink. Returns how many have left the queue, because
+ * the sink took them or because they were malformed. */
+static size_t offer(struct pipeline *p, size_t room, int64_t now)
+{
+    struct delivery *d[OFFER];
+    d[0] = NULL;
+    size_t max = pipeline_failstop(p) ? OFFER : 1;
+    if (max > room) {
+        max = room;
+    }
+    size_t buried;
+    size_t n = gather(p, d, max, &buried);
+    if (n == 0)
+        return buried;
+
+    launch(p, d, n, now);
+    p->answered = false;
+    size_t took = submit(p, d, n, now);
+    take_back(p, d + took, n - took);
     return took + buried;
 }
 
-/* lease_allows: nothing is submitted of a claim past its deadline, nor past half of its lease while
- * it can be extended first: handlers take their time inside submit. */
+/* lease_allows says whether events of the claim may be submitted. Not past its deadline; and not
+ * past half of its lease, if it can be extended first, because handlers take their time. */
 static bool lease_allows(const struct pipeline *p, const struct live *l, int64_t now)
 {
-    bool frozen = effects_in_tx(&p->effects) && (p->cfg.st->caps & STORE_ONE_WRITER);
+    bool one_writer = (p->cfg.st->caps & STORE_ONE_WRITER) != 0;
+    bool frozen = effects_in_tx(&p->effects) && one_writer;
     if (frozen)
         return true;
-    return now < l->deadline &&
-           (now < pipeline_half_lease(p, l) || schedule_store_away(&p->schedule, now));
+    if (now >= l->deadline)
+        return false;
+    bool first_half = now < pipeline_half_lease(p, l);
+    return first_half || schedule_store_away(&p->schedule, now);
 }
 
-/* time_left says whether more may be submitted in this step. A transaction of handlers has its own
- * limit. */
+/* time_left says whether more may be submitted in this step. The handlers' transaction has a limit
+ * of its own. */
 static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
 {
     if (effects_in_tx(&p->effects))
@@ -290,8 +328,8 @@ static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
     return now < until;
 }
 
-/* offer_next offers what is first in the queue, as far as its claim and the circuit allow; returns
- * whether anything went. */
+/* offer_next offers the head of the queue to the sink, as far as its claim and the circuit allow.
+ * Returns whether anything left the queue. */
 static bool offer_next(struct pipeline *p, int64_t now)
 {
     const struct item *first = p->hand.ready.head;
@@ -310,7 +348,7 @@ bool deliver_submit(struct pipeline *p)
     int64_t until = now + SUBMIT_SLICE;
     bool in_vain = effects_used(&p->effects) && schedule_store_away(&p->schedule, now);
     if (in_vain)
-        return false; /* what handlers did would be undone, and again, and again */
+        return false; /* whatever handlers did would be undone, over and over again */
 
     while (p->hand.ready.head && p->state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))
@@ -322,6 +360,7 @@ bool deliver_submit(struct pipeline *p)
             break;
         now = pipeline_now(p);
     }
+
     if (!effects_in_tx(&p->effects))
         hand_tidy(&p->hand);
     effects_finish(p);

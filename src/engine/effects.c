@@ -6,9 +6,8 @@
 
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
 #define UNDO_MAX 3          /* a batch undone this often gets savepoints */
-#define SAVEPOINTS_FOR 4    /* and so do as many batches after it */
-/* after as many batches of which nothing was recorded before, the inbox is not asked first */
-#define FRESH_MIN 4
+#define SAVEPOINTS_FOR 4    /* and so do this many batches after it */
+#define FRESH_MIN 4         /* after this many fresh batches, the inbox is not asked first */
 
 /* set_mode is the only place where the mode changes. */
 static void set_mode(struct effects *e, enum effects_mode mode)
@@ -33,7 +32,7 @@ struct handler_guard effects_guard(struct pipeline *p)
     return (struct handler_guard){p, calls_enter, calls_leave};
 }
 
-/* ---- the beginning of a transaction ---- */
+/* ---- opening the transaction ---- */
 
 static enum effects_mode first_mode(const struct effects *e, const struct live *l)
 {
@@ -44,7 +43,7 @@ static enum effects_mode first_mode(const struct effects *e, const struct live *
     return MODE_PER_BATCH;
 }
 
-/* load does what is done once for a batch, however often it is done again. */
+/* load prepares a batch, once, however often it is done again. */
 static int load(struct effects *e, struct live *l, struct error *err)
 {
     if (calls_loaded(&e->calls, l))
@@ -56,9 +55,9 @@ static int load(struct effects *e, struct live *l, struct error *err)
     return 0;
 }
 
-/* ask_inbox finds out which calls took effect before. An event that comes for the first time has
- * none, so where that has been true for a while nobody asks. If one was recorded after all,
- * recording it again will tell, and the batch is done again. */
+/* ask_inbox finds out which calls took effect before. None did for an event that comes for the
+ * first time, so once that has held for some batches, it stops asking. If a call was recorded after
+ * all, recording it again will fail, and the batch is done again. */
 static int ask_inbox(struct effects *e, const struct live *l, struct error *err)
 {
     struct calls *c = &e->calls;
@@ -91,9 +90,8 @@ int effects_open(struct pipeline *p, struct live *l, struct error *err)
     e->trouble.code = 0;
     pipeline_frozen(p, true);
     calls_renew(&e->calls);
-    /* each call asks the inbox, and has its own savepoint */
     if (e->mode != MODE_PER_BATCH)
-        return 0;
+        return 0; /* each call asks the inbox itself, and has its own savepoint */
 
     int r = ask_inbox(e, l, err);
     if (r == 0)
@@ -112,7 +110,7 @@ void effects_break(struct effects *e, const struct error *why)
 
 /* ---- undoing it ---- */
 
-/* end_tx: the transaction is over, and claims run out again. */
+/* end_tx notes that the transaction is over. Claims can expire again. */
 static void end_tx(struct pipeline *p, enum effects_state state)
 {
     p->effects.state = state;
@@ -124,15 +122,14 @@ static void uncount(struct pipeline *p, const struct live *l)
 {
     for (size_t i = 0; i < l->b.n; i++) {
         const struct item *it = &l->items[i];
-        if (it->state != ITEM_ENDED || it->released)
-            continue;
-        if (it->out.kind == OUTCOME_DELIVERED)
+        bool tried = it->state == ITEM_ENDED && !it->released;
+        if (tried && it->out.kind == OUTCOME_DELIVERED)
             p->stats.delivered--;
     }
 }
 
-/* use_savepoints narrows the mode for this batch, and for some to come: what made it necessary is
- * seldom alone. */
+/* use_savepoints narrows the mode for this batch and for some to come, because failures seldom come
+ * alone. */
 static void use_savepoints(struct effects *e)
 {
     e->savepoint_batches = SAVEPOINTS_FOR;
@@ -140,7 +137,7 @@ static void use_savepoints(struct effects *e)
         set_mode(e, MODE_SAVEPOINTS);
 }
 
-/* undo takes back what the transaction did. The batch starts again. */
+/* undo takes back what the transaction did, and starts the batch over. */
 static void undo(struct pipeline *p)
 {
     struct effects *e = &p->effects;
@@ -155,7 +152,7 @@ static void undo(struct pipeline *p)
     hand_again(&p->hand, l);
 }
 
-/* ---- its end ---- */
+/* ---- ending it ---- */
 
 bool effects_pending(const struct pipeline *p, int64_t now)
 {
@@ -168,7 +165,7 @@ bool effects_pending(const struct pipeline *p, int64_t now)
     return now - e->opened_at < SLICE;
 }
 
-/* record_done writes the inbox for the calls that had no savepoint of their own. */
+/* record_done records the calls that had no savepoint of their own. */
 static int record_done(struct effects *e, struct error *err)
 {
     struct calls *c = &e->calls;
@@ -180,7 +177,8 @@ static int record_done(struct effects *e, struct error *err)
     return e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err);
 }
 
-/* seal records what was done, and that it was. All that is left is the commit. */
+/* seal adds the inbox records and the settlement to the transaction. Then only the commit is
+ * left. */
 static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
@@ -193,18 +191,18 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
-/* effects_refused: the database has answered, and will not have what handlers did, because of a
- * deferred constraint, say. Any other error means that the answer got lost, or is not about
- * them. */
+/* effects_refused is true if the database has answered and does not accept what handlers did,
+ * because of a deferred constraint, for example. Any other error means that the answer was lost, or
+ * is not about them. */
 bool effects_refused(struct effects *e, const struct error *err)
 {
     bool answered = err->code == ERR_INVALID || err->code == ERR_INTERNAL;
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* isolate: something in the transaction cannot be committed, and only the commit tells. So the
- * batch is done again with one event to a transaction. If it was one already, that event has
- * failed. */
+/* isolate finds the event whose effects cannot be committed. Only a commit can tell, so the batch
+ * is done again with one event per transaction. If there was only one in it, that event has failed.
+ * */
 static void isolate(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -218,8 +216,8 @@ static void isolate(struct pipeline *p, const struct error *err)
     undo(p);
 }
 
-/* count_batch decides how many batches to come begin with savepoints. A batch of one event says
- * nothing about that. */
+/* count_batch decides how many batches to come begin with savepoints. A batch of one event is no
+ * guide to that. */
 static void count_batch(struct effects *e, const struct live *l)
 {
     bool several = l->b.n > 1;
@@ -241,8 +239,8 @@ static void commit_failed(struct pipeline *p, const struct error *err)
     turn_store_failed(p, err);
 }
 
-/* commit ends a transaction that is sealed. Without the claim it must not take effect: another
- * worker has the events. */
+/* commit ends a sealed transaction. If the claim is lost, it must not take effect: another worker
+ * has the events. */
 static void commit(struct pipeline *p, struct live *l, bool lost)
 {
     struct effects *e = &p->effects;
@@ -265,16 +263,17 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     turn_settled(p, 0, lost);
 }
 
-/* give_rest_back keeps what is done and hands the rest to the store: time is up, or the sink is
- * down. */
+/* give_rest_back gives back the events that were not called for, because time is up or the sink is
+ * down. What is done stays done. */
 static void give_rest_back(struct pipeline *p)
 {
     hand_give_back(&p->hand);
     batch_size_halve(&p->batch_size);
 }
 
-/* seal_failed: if a call was recorded by another worker, or ended the transaction, nobody has seen
- * which. With savepoints the batch will show it. Anything else is a failure of the store. */
+/* seal_failed undoes the transaction. If another worker had recorded a call, or a handler had ended
+ * the transaction, it is not known which call it was: the batch is done again with savepoints,
+ * which will show. Any other error is a failure of the store. */
 static void seal_failed(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -329,8 +328,8 @@ void effects_drop(struct pipeline *p, const struct live *l)
     e->batch = NULL;
 }
 
-/* effects_resolve asks for the claim: if it is still there, nothing was committed. If it is not,
- * all of it was, or another worker has taken over. */
+/* effects_resolve looks for the claim. If it is still there, nothing was committed. If it is gone,
+ * everything was, or another worker has taken over. */
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;

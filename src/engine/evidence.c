@@ -1,8 +1,9 @@
 #include "engine/evidence.h"
 
-/* before a sink counts as down; and of each event, before it can be given up without proof */
+/* Failures before a sink counts as down, and of each event before it can be given up without proof.
+ * */
 #define DOWN_FAILURES 3
-#define USUAL 512 /* deliveries that count for how many fail usually; the older, the less */
+#define USUAL 512 /* how many deliveries to remember for how many usually fail */
 
 void evidence_init(struct evidence *e)
 {
@@ -23,28 +24,37 @@ static void keep_slot(struct evidence *e, int64_t sent_at)
         s->last = sent_at;
 }
 
+/* is_near says whether what got through was sent soon after what failed. */
 static bool is_near(int64_t failed_sent, int64_t passed_sent)
 {
     return passed_sent > failed_sent && passed_sent <= failed_sent + EVIDENCE_NEAR;
 }
 
-/* in_outage: it was sent while the sink was out, as far as that is over. */
+/* in_outage says whether it was sent during the last outage that is over. */
 static bool in_outage(const struct evidence *e, int64_t sent_at)
 {
     return sent_at >= e->out_from && sent_at < e->out_to;
 }
 
-/* surprising is how many failures in a row are too many to be chance, given how many there usually
- * are: 1 in `odds`. */
+/* surprising returns how many failures in a row are too many to be chance (1 in `odds`), given how
+ * many deliveries usually fail. */
 static size_t surprising(const struct evidence *e, size_t least, double odds)
 {
-    double usual = e->usual_fails / (e->usual_fails + e->usual_passes + 1.0), chance = 1.0;
+    double usual = e->usual_fails / (e->usual_fails + e->usual_passes + 1.0);
+    double chance = 1.0;
     size_t n = 0;
-    for (; n < EVIDENCE_FAILING && (n < least || chance > 1.0 / odds); n++)
+    while (n < EVIDENCE_FAILING) {
+        bool likely = chance > 1.0 / odds;
+        if (n >= least && !likely)
+            break;
         chance *= usual;
+        n++;
+    }
     return n;
 }
 
+/* note_usual counts a success, and the failures before it, as usual. Halving both numbers makes
+ * older deliveries count less. */
 static void note_usual(struct evidence *e)
 {
     e->usual_passes++;
@@ -60,12 +70,13 @@ static bool fails_for_long(const struct evidence *e, int64_t ns)
     return e->failures >= surprising(e, DOWN_FAILURES, 1e3) && ns >= EVIDENCE_PATIENCE;
 }
 
-/* note_outage: something was sent, and gets through again. If that ends an outage, what failed in
- * it is nobody's fault but the sink's, however soon after it the sink was back. */
+/* note_outage notes the end of a series of failures. If it was an outage, only the sink is to blame
+ * for them, however soon after them the sink was back. */
 static void note_outage(struct evidence *e, int64_t sent_at)
 {
     bool for_long = fails_for_long(e, sent_at - e->first_sent);
-    if (!evidence_certain(e) && !(evidence_many(e) && for_long)) {
+    bool outage = evidence_certain(e) || (evidence_many(e) && for_long);
+    if (!outage) {
         note_usual(e);
         return;
     }
@@ -73,11 +84,13 @@ static void note_outage(struct evidence *e, int64_t sent_at)
     e->out_to = sent_at;
 }
 
+/* convict proves guilty the suspects that were sent shortly before something that got through. */
 static void convict(struct evidence *e, int64_t sent_at)
 {
     for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
         struct evidence_suspect *s = &e->suspect[i];
-        if (s->seq && is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at))
+        bool guilty = is_near(s->sent_at, sent_at) && !in_outage(e, s->sent_at);
+        if (s->seq && guilty)
             s->proven = true;
     }
 }
@@ -90,32 +103,37 @@ void evidence_passed(struct evidence *e, int64_t sent_at)
         note_usual(e);
         return;
     }
-    bool again = sent_at >= e->first_sent; /* else it was on its way when the sink still worked */
-    if (again)
+
+    /* Otherwise it was sent while the sink still worked. */
+    bool back = sent_at >= e->first_sent;
+    if (back)
         note_outage(e, sent_at);
     convict(e, sent_at);
-    if (!again)
-        return;
-    e->failing_since = 0;
-    e->failures = e->n_failing = 0;
+    if (back) {
+        e->failing_since = 0;
+        e->failures = 0;
+        e->n_failing = 0;
+    }
 }
 
 /* ---- what failed ---- */
 
 static void add_failing(struct evidence *e, int64_t seq)
 {
-    for (size_t i = 0; i < e->n_failing; i++)
+    for (size_t i = 0; i < e->n_failing; i++) {
         if (e->failing[i] == seq)
             return;
+    }
     if (e->n_failing < EVIDENCE_FAILING)
         e->failing[e->n_failing++] = seq;
 }
 
 static struct evidence_suspect *find_suspect(struct evidence *e, int64_t seq)
 {
-    for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++)
+    for (size_t i = 0; i < EVIDENCE_SUSPECTS; i++) {
         if (e->suspect[i].seq == seq)
             return &e->suspect[i];
+    }
     return NULL;
 }
 
@@ -138,7 +156,7 @@ void evidence_failed(struct evidence *e, int64_t seq, int64_t sent_at, int64_t n
     add_suspect(e, seq, sent_at);
 }
 
-/* ---- what follows ---- */
+/* ---- conclusions ---- */
 
 bool evidence_near(const struct evidence *e, int64_t sent_at)
 {
@@ -187,7 +205,8 @@ bool evidence_down(const struct evidence *e, int64_t now)
     return fails_for_long(e, now - e->failing_since);
 }
 
-/* still_open: nothing has got through since it was sent, so that it is among those that fail. */
+/* still_open says whether nothing has got through since sent_at, so that what was sent then is
+ * among the failures. */
 static bool still_open(const struct evidence *e, int64_t sent_at)
 {
     return e->failures > 0 && sent_at >= e->first_sent;

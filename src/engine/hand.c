@@ -27,12 +27,13 @@ struct live *hand_spare(struct hand *h)
 
 int hand_take(struct hand *h, struct live *l, bool chain)
 {
-    /* A fresh batch of the only lane: had there been a claim that we don't know of, the lane would
-     * not have been free. */
+    /* If the store had a claim that we don't know of, the lane would not have been free. With more
+     * than one lane, that claim might be in another. */
     bool lane_was_free = !l->b.parked && h->c->lanes == 1;
     if (lane_was_free) {
         h->forgot = false;
     }
+
     if (live_load(l, h->c->order, chain, &h->keys, &h->ready) != 0) {
         h->forgot = true;
         l->used = false;
@@ -90,19 +91,23 @@ bool hand_untidy(const struct hand *h)
     return h->queue != QUEUE_READY;
 }
 
-/* requeue makes the queue anew, in the order of the batches and of the events in them: what came
- * back goes before what was claimed after it. */
+static void queue_ready(struct ready *q, struct live *l)
+{
+    for (size_t i = 0; i < l->b.n; i++) {
+        struct item *it = &l->items[i];
+        if (it->state == ITEM_READY)
+            ready_push(q, it);
+    }
+}
+
+/* requeue rebuilds the queue in claim order, so that an event that came back goes before those
+ * claimed after it. */
 static void requeue(struct hand *h)
 {
     ready_init(&h->ready);
     for (size_t i = 0; i < h->n; i++) {
-        struct live *l = h->live[i];
-        if (l->lost)
-            continue;
-        for (size_t k = 0; k < l->b.n; k++) {
-            if (l->items[k].state == ITEM_READY)
-                ready_push(&h->ready, &l->items[k]);
-        }
+        if (!h->live[i]->lost)
+            queue_ready(&h->ready, h->live[i]);
     }
     h->queue = QUEUE_READY;
 }
@@ -135,7 +140,7 @@ void hand_again(struct hand *h, struct live *l)
 void hand_lose(struct hand *h, struct live *l)
 {
     l->lost = true;
-    h->forgot = true; /* it may still be there, until somebody takes it over */
+    h->forgot = true; /* the store may have it until somebody takes it over */
     live_give_up(l, &h->ready);
     hand_disturb(h);
     hand_tidy(h);

@@ -3,22 +3,23 @@
 
 #include "engine/pipeline_impl.h"
 
-/* How a failure is judged. (1) attempts == 0: it may be the sink's fault. */
+/* How a failure is judged. */
 struct judgement {
-    /* that are used up by it: this one, and one before, if its guilt came out only afterwards */
+    /* How many attempts it uses up: this one and, if it turned out only now that the event was to
+     * blame for the one before, that one too. 0: the sink may be to blame. */
     int attempts;
-    bool proven;   /* others got through, so it is its own fault */
-    bool hopeless; /* nobody knows whose fault it is, but it has gone on for long enough */
+    bool proven;   /* other events got through, so this one is to blame */
+    bool hopeless; /* nobody knows who is to blame, but it has gone on for long enough */
     int64_t failing_ms;
 };
 
-/* sink_is_out says whether the sink counts as down by the word of more than one event. */
+/* sink_is_out says whether the sink counts as down, and more than one event says so. */
 static bool sink_is_out(const struct pipeline *p)
 {
     return evidence_many(&p->evidence) && evidence_down(&p->evidence, pipeline_now(p));
 }
 
-/* failing_ms is for how long the event has been failing; 0: this is the first time. */
+/* failing_ms returns how long the event has been failing; 0: this is the first time. */
 static int64_t failing_ms(const struct pipeline *p, const struct item *it)
 {
     int64_t before = it->d.ev->failing_ms;
@@ -31,9 +32,10 @@ static int64_t failing_ms(const struct pipeline *p, const struct item *it)
     return all;
 }
 
-/* judge_in_doubt: nothing speaks against the event, but it is not tried for ever. If it has failed
- * for long enough it is given up; if others get through now and then, only never close enough to
- * prove anything, the attempt counts. While the sink is out beyond doubt nothing is given up. */
+/* judge_in_doubt judges an event against which there is no proof, but which cannot be tried for
+ * ever. Once it has failed for long enough, it is given up; or, if other events get through now and
+ * then but never close enough to prove anything, the attempt counts. While the sink is down beyond
+ * doubt, nothing is given up. */
 static void judge_in_doubt(const struct pipeline *p, const struct item *it, struct judgement *j)
 {
     const struct evidence *e = &p->evidence;
@@ -46,6 +48,7 @@ static void judge_in_doubt(const struct pipeline *p, const struct item *it, stru
     }
 }
 
+/* judge decides whether the event or the sink is to blame for a failure. See evidence.h. */
 static struct judgement judge(struct pipeline *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
@@ -75,7 +78,7 @@ static struct judgement judge(struct pipeline *p, const struct item *it)
     return j;
 }
 
-/* ---- what follows ---- */
+/* ---- the consequences ---- */
 
 struct log_about judge_about(const struct event *ev, int attempt, char key[JUDGE_KEY])
 {
@@ -94,12 +97,13 @@ void judge_buried(struct pipeline *p, const struct event *ev, int attempts, cons
 
     char key[JUDGE_KEY];
     struct log_about of = judge_about(ev, attempts, key);
+    const char *plural = attempts == 1 ? "" : "s";
     log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of,
               "event %s (%s) is a dead letter after %d attempt%s: %s", ev->id.p, ev->type.p,
-              attempts, attempts == 1 ? "" : "s", text);
+              attempts, plural, text);
 }
 
-/* say_failed tells that the event failed, whether that counts, and when it is tried again. */
+/* say_failed logs that the event failed, whether that counts, and when it is tried again. */
 static void say_failed(const struct pipeline *p, const struct item *it, bool counts)
 {
     const struct event *ev = it->d.ev;
@@ -124,8 +128,8 @@ static void say_failed(const struct pipeline *p, const struct item *it, bool cou
     }
 }
 
-/* wait_for_retry puts the next attempt off by what the retry policy says, and by what the sink
- * asked for at least. */
+/* wait_for_retry puts the next attempt off as the retry policy says, or longer if the sink asked
+ * for that. */
 static void wait_for_retry(struct pipeline *p, struct item *it, const struct judgement *j)
 {
     struct outcome *out = &it->out;
@@ -143,6 +147,7 @@ static void wait_for_retry(struct pipeline *p, struct item *it, const struct jud
     say_failed(p, it, counts);
 }
 
+/* judge_item turns a failure into a retry or a dead letter. */
 static void judge_item(struct pipeline *p, struct item *it)
 {
     struct outcome *out = &it->out;
@@ -157,8 +162,10 @@ static void judge_item(struct pipeline *p, struct item *it)
         wait_for_retry(p, it, &j);
         return;
     }
+
+    enum burial why = used_up ? BURIAL_ATTEMPTS : BURIAL_OUTAGE;
     out->kind = OUTCOME_DEAD;
-    judge_buried(p, it->d.ev, out->attempts, out->error, used_up ? BURIAL_ATTEMPTS : BURIAL_OUTAGE);
+    judge_buried(p, it->d.ev, out->attempts, out->error, why);
 }
 
 void judge_batch(struct pipeline *p, struct live *l)

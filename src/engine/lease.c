@@ -1,4 +1,4 @@
-/* lease.c: keeping the claims of the batches in hand, or finding out that they are gone. */
+/* lease.c: extends the claims of the batches in hand, and finds out if they are lost. */
 #include "engine/pipeline_impl.h"
 
 void lease_lose(struct pipeline *p, struct live *l, const char *why)
@@ -12,7 +12,7 @@ void lease_lose(struct pipeline *p, struct live *l, const char *why)
            (long long)l->b.epoch, why, l->b.n);
 }
 
-/* extend asks the store for another lease from now on; -1: it did not answer. */
+/* extend asks the store for a new lease that begins now. Returns -1 if the store failed. */
 static int extend(struct pipeline *p, struct live *l)
 {
     int64_t now = pipeline_now(p);
@@ -36,7 +36,8 @@ static int extend(struct pipeline *p, struct live *l)
 }
 
 /* extend_all goes from the newest claim to the oldest and stops at a failure. So of two claims of a
- * lane the earlier never outlives the later one, and whoever takes over finds them in order. */
+ * lane, the older never expires after the newer, and whoever takes over gets their events in
+ * order. */
 static void extend_all(struct pipeline *p)
 {
     for (size_t i = p->hand.n; i-- > 0;) {
@@ -59,8 +60,8 @@ static bool any_half_gone(const struct pipeline *p, int64_t now)
     return false;
 }
 
-/* lease_keep extends all claims when half of the oldest lease is gone. Past its deadline a claim
- * may be someone else's: then nothing of it is submitted (see lease_allows in deliver.c) until the
+/* lease_keep extends all claims once half of any lease is over. A claim past its deadline may
+ * belong to somebody else: nothing of it is submitted (see lease_allows in deliver.c) until the
  * store has said that it is still ours. */
 void lease_keep(struct pipeline *p)
 {

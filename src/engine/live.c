@@ -26,14 +26,17 @@ static struct item **keymap_slot(struct keymap *m, uint64_t key)
     return p;
 }
 
-/* keymap_put makes it the last of its key and returns the one that was. */
+/* keymap_put makes it the last of its key, and returns the item that was; NULL: none. */
 static struct item *keymap_put(struct keymap *m, struct item *it)
 {
-    struct item **p = keymap_slot(m, it->key), *last = *p;
-    it->next_in_bucket = last ? last->next_in_bucket : NULL;
+    struct item **p = keymap_slot(m, it->key);
+    struct item *last = *p;
+    it->next_in_bucket = NULL;
     it->mapped = true;
-    if (last)
+    if (last) {
+        it->next_in_bucket = last->next_in_bucket;
         last->mapped = false;
+    }
     *p = it;
     return last;
 }
@@ -78,9 +81,9 @@ struct item *ready_pop(struct ready *q)
     return it;
 }
 
-/* holds says whether an ended event keeps those of its key behind it from being tried. A dead
- * letter does, too, until it is settled: were its burial lost in a crash, it would be tried again,
- * after them. */
+/* holds says whether an ended event keeps later events of its key from being tried. Even a dead
+ * letter does, until it is settled: if a crash undid its burial, it would be tried again, and after
+ * them. */
 static bool holds(const struct item *it)
 {
     return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
@@ -92,14 +95,23 @@ void item_hold(struct item *it, struct ready *q)
              q);
 }
 
+static void wait_for(struct item *it, struct item *before)
+{
+    before->follower = it;
+    it->before = before;
+    it->state = ITEM_WAITING;
+}
+
+/* place decides what becomes of an item: it waits for the one before it of its key (NULL: there is
+ * none), is held back, is put off because it is not due yet, or is queued. */
 static void place(struct item *it, struct item *before, struct ready *q)
 {
     const struct event *ev = it->d.ev;
-    if (before && before->state != ITEM_ENDED) {
-        before->follower = it;
-        it->before = before;
-        it->state = ITEM_WAITING;
-    } else if (ev->behind || (before && holds(before))) {
+    bool must_wait = before && before->state != ITEM_ENDED;
+    bool held = ev->behind || (before && holds(before));
+    if (must_wait) {
+        wait_for(it, before);
+    } else if (held) {
         item_hold(it, q);
     } else if (ev->delayed) {
         item_end(it, &(struct outcome){.kind = OUTCOME_DELAY, .attempts = ev->attempts}, true, q);
@@ -118,30 +130,36 @@ static void unlink_follower(struct item *it)
 
 static bool any_held(const struct batch *b)
 {
-    for (size_t i = 0; i < b->n; i++)
+    for (size_t i = 0; i < b->n; i++) {
         if (b->ev[i].behind || b->ev[i].delayed)
             return true;
+    }
     return false;
 }
 
-/* start makes the items new, and queues those that may go. */
+/* start makes the items anew, and queues those that may go. */
 static void start(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q)
 {
     l->used = true;
     l->open = l->b.n;
     l->lost = false;
-    l->flying = l->exceptions = 0;
+    l->flying = 0;
+    l->exceptions = 0;
     l->release_from = 0;
     l->out = NULL;
     l->n_out = 0;
-    chain = chain || any_held(&l->b);
+
+    bool by_key = chain || any_held(&l->b);
     for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
+        struct item *before = NULL;
         *it = (struct item){.live = l, .d = {.ev = &l->b.ev[i]}, .state = ITEM_READY};
         it->d.attempt = it->d.ev->attempts + 1;
-        if (chain)
+        if (by_key)
             it->key = store_order_key(order, it->d.ev->key);
-        place(it, it->key ? keymap_put(m, it) : NULL, q);
+        if (it->key)
+            before = keymap_put(m, it);
+        place(it, before, q);
     }
 }
 
@@ -160,7 +178,7 @@ static void unlink_all(struct live *l, struct keymap *m)
         struct item *it = &l->items[i];
         keymap_drop(m, it);
         unlink_follower(it);
-        /* a lost batch goes before the one it waits for */
+        /* A lost batch can be dropped while it still waits for an earlier one. */
         if (it->before)
             unlink_follower(it->before);
     }
@@ -168,9 +186,12 @@ static void unlink_all(struct live *l, struct keymap *m)
 
 void live_remap(struct live *l, struct keymap *m)
 {
-    for (size_t i = 0; l->flying > 0 && i < l->b.n; i++) {
+    if (l->flying == 0)
+        return;
+    for (size_t i = 0; i < l->b.n; i++) {
         struct item *it = &l->items[i];
-        if (it->state == ITEM_FLYING && it->key && !*keymap_slot(m, it->key))
+        bool flies = it->state == ITEM_FLYING && it->key;
+        if (flies && !*keymap_slot(m, it->key))
             keymap_put(m, it);
     }
 }
@@ -210,35 +231,50 @@ static const char *keep(struct arena *a, const char *text)
     return text ? arena_bytes(a, text, strlen(text)) : NULL;
 }
 
-/* A follower that was waiting goes on as its own flags and the event before it say. Chains can be
- * long, so it is a loop in the one place where it could recurse: hold_back ends an item, whose
- * follower is held back in turn. */
+/* note_end ends one item, with this outcome. */
+static void note_end(struct item *it, const struct outcome *out, bool exceptional)
+{
+    struct live *l = it->live;
+    assert(it->state != ITEM_ENDED);
+    if (it->state == ITEM_FLYING)
+        l->flying--;
+    l->open--;
+    if (exceptional)
+        l->exceptions++;
+
+    it->state = ITEM_ENDED;
+    it->exceptional = exceptional;
+    it->out = *out;
+    it->out.ev = it->d.ev;
+    it->out.error = keep(&l->a, out->error);
+    it->out.receipt = keep(&l->a, out->receipt);
+}
+
+/* take_follower unlinks the item that waits for this one and returns it; NULL: none waits. */
+static struct item *take_follower(struct item *it)
+{
+    struct item *next = it->follower;
+    unlink_follower(it);
+    if (!next || next->state != ITEM_WAITING)
+        return NULL;
+    return next;
+}
+
+/* item_end goes along the chain of followers until one may go or none is left. It is a loop because
+ * chains can be long: ending an item that is held back could otherwise recurse for each of them. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q)
 {
-    for (struct outcome o = *out;;
-         o = (struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}) {
-        assert(it->state != ITEM_ENDED);
-        if (it->state == ITEM_FLYING)
-            it->live->flying--;
-        it->state = ITEM_ENDED;
-        it->live->open--;
-        it->exceptional = exceptional;
-        it->out = o;
-        it->out.ev = it->d.ev;
-        it->out.error = keep(&it->live->a, o.error);
-        it->out.receipt = keep(&it->live->a, o.receipt);
-        if (exceptional)
-            it->live->exceptions++;
-        struct item *next = it->follower;
-        unlink_follower(it);
-        if (!next || next->state != ITEM_WAITING)
-            return;
-        if (!holds(it) && !next->d.ev->behind) {
+    struct item *next;
+    note_end(it, out, exceptional);
+    while ((next = take_follower(it))) {
+        bool held = holds(it) || next->d.ev->behind;
+        if (!held) {
             place(next, NULL, q);
             return;
         }
+        struct outcome behind = {.kind = OUTCOME_BEHIND, .attempts = next->d.ev->attempts};
+        note_end(next, &behind, true);
         it = next;
-        exceptional = true;
     }
 }
 
@@ -247,43 +283,62 @@ static bool untried(const struct item *it)
     return it->state == ITEM_READY || it->state == ITEM_WAITING;
 }
 
-/* give_back leaves an untried item to release_from; what waits for it in another batch is held
- * back. */
+/* give_back leaves an untried item to release_from. An item of another batch that waits for it is
+ * held back. */
 static void give_back(struct item *it, struct ready *q)
 {
-    struct item *next = it->follower;
     it->state = ITEM_ENDED;
     it->released = true;
     it->live->open--;
-    unlink_follower(it);
-    if (next && next->state == ITEM_WAITING)
+    struct item *next = take_follower(it);
+    if (next)
         item_hold(next, q);
+}
+
+/* give_back_tail gives back the run of untried items at the end of a fresh batch, the last one
+ * first, so that none has a follower in its own batch. Returns where the run begins. */
+static size_t give_back_tail(struct live *l, struct ready *q)
+{
+    size_t tail = l->b.n;
+    while (tail > 0 && untried(&l->items[tail - 1])) {
+        tail--;
+        give_back(&l->items[tail], q);
+    }
+    if (tail == l->b.n)
+        return tail;
+
+    if (tail == 0)
+        l->release_from = l->b.from + 1;
+    else
+        l->release_from = l->items[tail].d.ev->seq;
+    return tail;
 }
 
 void live_give_up(struct live *l, struct ready *q)
 {
-    /* from here on nothing was tried: a run at the end, so followers in it go first */
     size_t tail = l->b.n;
-    while (!l->b.parked && tail > 0 && untried(&l->items[tail - 1]))
-        give_back(&l->items[--tail], q);
-    if (tail < l->b.n)
-        l->release_from = tail == 0 ? l->b.from + 1 : l->items[tail].d.ev->seq;
-    for (size_t i = 0; i < tail; i++)
+    if (!l->b.parked)
+        tail = give_back_tail(l, q);
+    for (size_t i = 0; i < tail; i++) {
         if (untried(&l->items[i]))
             item_hold(&l->items[i], q);
+    }
 }
 
 int live_outcomes(struct live *l)
 {
     assert(l->open == 0);
     if (l->out)
-        return 0; /* settling may have to be tried many times */
+        return 0; /* settling may have to be tried several times */
     struct outcome *out = arena_alloc(&l->a, (l->exceptions + 1) * sizeof *out);
     if (!out)
         return -1;
-    for (size_t i = 0; l->exceptions && i < l->b.n; i++)
+
+    bool any = l->exceptions > 0;
+    for (size_t i = 0; any && i < l->b.n; i++) {
         if (l->items[i].exceptional)
             out[l->n_out++] = l->items[i].out;
+    }
     l->out = out;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* live.h: a claimed batch while it is being delivered: where each event stands, and what its key
- * allows. */
+/* live.h: a claimed batch while it is being delivered: the state of each event, and which events
+ * wait for others of their key. */
 #ifndef ENGINE_LIVE_H
 #define ENGINE_LIVE_H
 
@@ -25,21 +25,21 @@ struct item {
     struct item *follower, *before;
     struct item *next_ready;
     struct item *next_in_bucket;
-    uint64_t key;    /* what order goes by; 0: nothing */
-    int64_t sent_at; /* monotonic: when the sink was last offered it; no two have the same */
+    uint64_t key;    /* events with the same key stay in order; 0: none in particular */
+    int64_t sent_at; /* when it was last offered to the sink, monotonic; no two are equal */
     enum item_state state;
-    bool mapped;      /* the last of its key: in the keymap */
+    bool mapped;      /* in the keymap, as the last of its key */
     bool exceptional; /* `out` goes into the settlement */
-    bool unjudged;    /* it failed, and whose fault that is is decided when the batch is settled */
+    bool unjudged;    /* it failed; whose fault that is will be decided when the batch is settled */
     bool released;    /* not tried, and given back by release_from */
     struct outcome out;
 };
 
-/* (1) open == number of items that have not ended. (2) used == false: everything else is
- *   meaningless but the arena. */
+/* (1) open == number of items that have not ended.
+ * (2) While used is false, nothing but the arena has a meaning. */
 struct live {
     bool used;
-    bool lost; /* the claim is not ours any more: ends without a settlement */
+    bool lost; /* the claim is no longer ours: the batch ends without a settlement */
     struct arena a;
     struct batch b;
     struct item *items;
@@ -51,7 +51,7 @@ struct live {
     int64_t deadline;   /* claimed_at or last extension + lease */
 };
 
-/* The last event of every key that is on its way, over all live batches of a pipeline. */
+/* The last event of each key, over all live batches of a pipeline. */
 struct keymap {
     struct item **bucket;
     size_t n; /* a power of two */
@@ -62,41 +62,47 @@ struct ready {
     struct item *head, **tail;
 };
 
+/* keymap_init makes room for about that many keys. Returns -1 when out of memory. */
 int keymap_init(struct keymap *m, size_t items);
 void keymap_release(struct keymap *m);
 
+/* ready_push appends an item, ready_unshift puts it first, ready_pop takes the first; NULL: none.
+ * */
 void ready_init(struct ready *q);
 void ready_push(struct ready *q, struct item *it);
 void ready_unshift(struct ready *q, struct item *it);
 struct item *ready_pop(struct ready *q);
 
-/* live_load makes items of l->b and queues those that may go. With `chain`, events of one key go
- * one after the other; without, the sink keeps their order (SINK_FAILSTOP) and the map is used only
- * where something is held back. -1: out of memory. */
+/* live_load makes items of the events in l->b and queues those that may go. With `chain`, events of
+ * a key go one after the other. Without it, the sink keeps their order (SINK_FAILSTOP), and the map
+ * is used only where something is held back. Returns -1 when out of memory. */
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
-/* live_remap has what flies wait for by its key again, where the last of that key was in a batch
- * that was forgotten. */
+/* live_remap puts flying items back into the map where their key is missing, because the last event
+ * of that key was in a batch that was dropped. So later events of the key will wait for them. */
 void live_remap(struct live *l, struct keymap *m);
-/* live_release forgets the batch; the arena keeps its largest block. */
+/* live_release forgets the batch. The arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
 
+/* item_fly notes that a ready item is handed to the sink. */
 void item_fly(struct item *it);
-/* item_land takes a flying item back: it was not tried. The caller queues it again. */
+/* item_land makes a flying item that was not tried ready again. The caller queues it. */
 void item_land(struct item *it);
-/* item_end records the outcome, and queues or holds back the follower: only a delivered event lets
- * it go. Text in `out` is copied. `exceptional` is false for a plain delivery. */
+/* item_end records the outcome, and queues the follower if the event was delivered, or else holds
+ * it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
 
-/* item_hold ends an item as not tried: it goes behind its key, its attempts as they were. */
+/* item_hold ends an item that was not tried: it will be parked behind its key, with its attempts
+ * unchanged. */
 void item_hold(struct item *it, struct ready *q);
 
-/* live_give_up ends everything that is not flying as not tried. What of it is a tail of a fresh
- * batch is left to release_from, without outcomes. The caller empties its queue afterwards. */
+/* live_give_up ends every item that is not flying as not tried. Those at the end of a fresh batch
+ * are given back by release_from and need no outcome; the others are held. The caller empties its
+ * queue afterwards. */
 void live_give_up(struct live *l, struct ready *q);
 
-/* live_outcomes lists the exceptions, in batch order, in l->out; once nothing is open. Returns -1
+/* live_outcomes lists the exceptions in l->out, in batch order, once nothing is open. Returns -1
  * when out of memory. */
 int live_outcomes(struct live *l);
 

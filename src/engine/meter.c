@@ -19,7 +19,7 @@ static void observe(struct histogram *h, const int64_t *bounds, int64_t ns)
 {
     size_t i = 0;
     if (ns < 0)
-        ns = 0; /* clocks of two machines */
+        ns = 0; /* the clocks of two machines may differ */
     while (i < METER_BUCKETS && ns > bounds[i])
         i++;
     h->bucket[i]++;
@@ -30,25 +30,37 @@ static void observe(struct histogram *h, const int64_t *bounds, int64_t ns)
 static bool named(const struct meter *m, size_t i, struct str type)
 {
     const char *name = m->type[i].name;
-    return type.n < METER_NAME && memcmp(name, type.p, type.n) == 0 && name[type.n] == 0;
+    if (type.n >= METER_NAME)
+        return false;
+    return memcmp(name, type.p, type.n) == 0 && name[type.n] == '\0';
 }
 
-/* index_of finds the type's place, giving it one as long as there are some. */
-static size_t index_of(struct meter *m, struct str type)
+/* slot_of returns the slot of the type, or a free one where it belongs. Half of the slots are
+ * always free, so the search ends. */
+static size_t slot_of(const struct meter *m, struct str type)
 {
     const size_t slots = sizeof m->slot / sizeof *m->slot;
-    if (m->last < m->n_types && named(m, m->last, type))
+    size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
+    while (m->slot[at] && !named(m, m->slot[at] - 1u, type))
+        at = (at + 1) % slots;
+    return at;
+}
+
+/* index_of finds the type, or adds it while there is room. METER_TYPES: there is none. */
+static size_t index_of(struct meter *m, struct str type)
+{
+    bool same_as_last = m->last < m->n_types && named(m, m->last, type);
+    if (same_as_last)
         return m->last;
     if (type.n >= METER_NAME)
         return METER_TYPES;
-    size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
-    for (; m->slot[at]; at = (at + 1) % slots)
-        if (named(m, m->slot[at] - 1u, type))
-            return m->slot[at] - 1u;
-    /* half of the slots stay free, so the search ends */
+    size_t at = slot_of(m, type);
+    if (m->slot[at])
+        return m->slot[at] - 1u;
     if (m->n_types == METER_TYPES)
         return METER_TYPES;
-    memcpy(m->type[m->n_types].name, type.p, type.n); /* what is behind it is 0 still */
+
+    memcpy(m->type[m->n_types].name, type.p, type.n); /* the rest of the name is 0 already */
     m->slot[at] = (uint8_t)(m->n_types + 1);
     return m->n_types++;
 }
@@ -61,6 +73,16 @@ void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n)
     m->type[at].buried[why] += n;
 }
 
+static int64_t age_ns(int64_t age_ms)
+{
+    int64_t ns;
+    if (age_ms < 0)
+        return 0; /* the clocks of two machines may differ */
+    if (__builtin_mul_overflow(age_ms, MS_NS, &ns))
+        return INT64_MAX;
+    return ns;
+}
+
 void meter_ended(struct meter *m, const struct meter_end *e)
 {
     if (e->status == SINK_CANCELLED)
@@ -68,9 +90,6 @@ void meter_ended(struct meter *m, const struct meter_end *e)
     m->last = index_of(m, e->type);
     m->type[m->last].ends[e->status]++;
     observe(&m->call, meter_call_bounds, e->call_ns);
-    int64_t age;
-    if (__builtin_mul_overflow(e->age_ms, MS_NS, &age))
-        age = e->age_ms < 0 ? 0 : INT64_MAX;
     if (e->status == SINK_DELIVERED)
-        observe(&m->delivery, meter_delivery_bounds, age);
+        observe(&m->delivery, meter_delivery_bounds, age_ns(e->age_ms));
 }

@@ -1,5 +1,5 @@
-/* meter.h: what a pipeline counts for those who look from outside. One thread counts, without a
- * lock and without allocating; the others are given copies of the whole. */
+/* meter.h: what a pipeline counts for the metrics. One thread counts, without a lock and without
+ * allocating; others are given copies of the whole. */
 #ifndef ENGINE_METER_H
 #define ENGINE_METER_H
 
@@ -9,15 +9,14 @@
 #include "base/str.h"
 #include "sink/sink.h"
 
-/* types of events counted by name; what comes later is counted as "other" */
-#define METER_TYPES 32
-#define METER_NAME 80    /* longer names are "other" at once */
-#define METER_BUCKETS 14 /* bounded ones; one more is for the rest */
+#define METER_TYPES 32   /* event types counted by name; all others are counted as "other" */
+#define METER_NAME 80    /* types with longer names are "other" at once */
+#define METER_BUCKETS 14 /* with an upper bound; one more is for the rest */
 
 /* Upper bounds of the buckets of each histogram, in nanoseconds. */
 extern const int64_t meter_delivery_bounds[METER_BUCKETS], meter_call_bounds[METER_BUCKETS];
 
-/* (1) bucket[i] counts what is above bound i-1 and not above bound i. */
+/* (1) bucket[i] counts values above bound i-1 and not above bound i. */
 struct histogram {
     int64_t bucket[METER_BUCKETS + 1];
     int64_t sum_ns;
@@ -27,10 +26,9 @@ struct histogram {
 enum burial {
     BURIAL_ATTEMPTS,  /* its attempts are used up */
     BURIAL_REJECTED,  /* the sink will never take it */
-    BURIAL_OUTAGE,    /* nobody knows whose fault it is, but it has gone on for `outage` */
-    BURIAL_MALFORMED, /* no sink can be given it */
-    /* the process died at each attempt; the store buries those, so their types are not known */
-    BURIAL_CRASHED,
+    BURIAL_OUTAGE,    /* nobody knows who is to blame, but it has failed for `outage` */
+    BURIAL_MALFORMED, /* it cannot be given to any sink */
+    BURIAL_CRASHED,   /* the process died at each attempt; buried by the store, type unknown */
     BURIALS
 };
 
@@ -42,13 +40,13 @@ struct meter_type {
     int64_t buried[BURIALS];
 };
 
-/* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest. (2) slot[] holds an index
- *   of type + 1, or 0.
+/* (1) type[0..n_types) have names, and type[METER_TYPES] is for the rest.
+ * (2) slot is a hash table of the names: an index of type + 1, or 0.
  * (3) Numbers only grow. */
 struct meter {
     struct meter_type type[METER_TYPES + 1];
     size_t n_types;
-    size_t last; /* of type: whose turn it was last */
+    size_t last; /* the index of the type that was counted last */
     uint8_t slot[2 * METER_TYPES];
     struct histogram delivery; /* from created_at to delivered */
     struct histogram call;     /* from submit to done, however it ended */
@@ -56,15 +54,15 @@ struct meter {
     int64_t store_errors, openings; /* openings of the circuit */
 };
 
-/* meter_ended counts the end of a delivery: how, how long the sink took, and (if delivered) how old
- * the event was. */
+/* meter_ended counts the end of a delivery: how it ended, how long the sink took and, if it was
+ * delivered, how old the event was. */
 struct meter_end {
     struct str type;
     enum sink_status status;
     int64_t call_ns, age_ms;
 };
 void meter_ended(struct meter *m, const struct meter_end *e);
-/* meter_buried counts dead letters of a type; one without a name counts as "other". */
+/* meter_buried counts n dead letters of a type; "" counts as "other". */
 void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n);
 
 #endif

@@ -1,10 +1,11 @@
-/* outage.c: what a pipeline knows of its sink as a whole: that it is away, that nothing gets
+/* outage.c: what a pipeline knows of its sink as a whole: that it is down, that nothing gets
  * through, that it is back. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
 
-/* of a sink that answers: with one event each time it might always be one that it does not like */
+/* How many events probe a sink that answers but takes nothing. A single one might be an event that
+ * this sink never takes. */
 #define PROBES 4
 
 void outage_report(struct pipeline *p)
@@ -13,29 +14,31 @@ void outage_report(struct pipeline *p)
     struct error err;
     if (!report_take(&p->report, &text))
         return;
-    /* A note for operators: the next one will do. But what the store says of itself is said
-     * once. */
+    /* The line is lost, and the next one will do. What the store said is logged, though. */
     if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &err) != 0) {
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
     }
 }
 
-/* say_down tells operators that the sink is down, and why. */
+/* say_down notes and logs that the sink is down, and why. */
 static void say_down(struct pipeline *p, const char *what, const char *next)
 {
     bool first = !p->stats.down;
+    enum log_level level = first ? LOG_WARN_ : LOG_DEBUG_;
     snprintf(p->stats.why, sizeof p->stats.why, "%s", what);
-    log_at(p->cfg.log, first ? LOG_WARN_ : LOG_DEBUG_, p->c->name, "%s; %s", what, next);
+    log_at(p->cfg.log, level, p->c->name, "%s; %s", what, next);
     if (!first)
         return;
+
     p->stats.down = true;
     p->stats.down_since = pipeline_now(p);
     p->stats.meter.openings++;
     report_trouble(&p->report, what);
 }
 
-/* let_others_try: it may be that only we cannot reach the sink. So events are not kept for longer
- * than a lease: another relay can have them. Handlers are no place that only others can reach. */
+/* let_others_try gives back what is in hand once the sink has been down for as long as a lease:
+ * another relay may be able to reach it. Handlers run in this process, so there is no point in that
+ * for them. */
 static void let_others_try(struct pipeline *p, int64_t now)
 {
     bool for_long = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
@@ -43,8 +46,8 @@ static void let_others_try(struct pipeline *p, int64_t now)
         hand_want_back(&p->hand);
 }
 
-/* open_circuit sends nothing for a while but a probe now and then. Of many deliveries that were in
- * flight the first one says so. */
+/* open_circuit stops sending, except for a probe now and then. Of several deliveries in flight that
+ * fail, only the first is logged. */
 static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms,
                          size_t probes)
 {
@@ -69,8 +72,8 @@ void outage_down(struct pipeline *p, const char *why, int64_t retry_after_ms)
     open_circuit(p, what, retry_after_ms, 1);
 }
 
-/* A single event that fails may be the only one there is to try. Then its own retries are the
- * probes, and no other has to wait for them. */
+/* outage_suspected opens the circuit only if several events fail. A single one may be the only one
+ * there is to try: then its own retries are the probes, and no other event has to wait for them. */
 void outage_suspected(struct pipeline *p, const char *why, int64_t retry_after_ms)
 {
     char what[REPORT_TEXT];

@@ -6,6 +6,21 @@
 
 #include "engine/pipeline_impl.h"
 
+#define SWEEP_MS 30000 /* unless the host or the consumer says otherwise */
+#define POLL_MS 500
+
+/* set_intervals fills in how often to look where the host has left that open. The consumer's own
+ * interval wins. */
+static void set_intervals(struct pipeline *p)
+{
+    if (!p->cfg.sweep_ms)
+        p->cfg.sweep_ms = SWEEP_MS;
+    if (p->c->poll_ms)
+        p->cfg.sweep_ms = p->c->poll_ms;
+    if (!p->cfg.poll_ms)
+        p->cfg.poll_ms = POLL_MS;
+}
+
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
     struct pipeline *p = calloc(1, sizeof *p);
@@ -13,18 +28,14 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
         return err_nomem(err);
     p->cfg = *cfg;
     p->c = cfg->consumer;
-    if (!p->cfg.sweep_ms)
-        p->cfg.sweep_ms = 30000;
-    if (p->c->poll_ms)
-        p->cfg.sweep_ms = p->c->poll_ms;
-    if (!p->cfg.poll_ms)
-        p->cfg.poll_ms = 500;
+    set_intervals(p);
     batch_size_init(&p->batch_size, (size_t)p->c->concurrency, (size_t)p->c->batch);
     careful_init(&p->careful, cfg->careful);
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
     evidence_init(&p->evidence);
     effects_init(&p->effects, cfg->work, cfg->handlers, cfg->n_handlers);
+
     if (hand_init(&p->hand, p->c) != 0) {
         err_nomem(err);
         goto fail;
@@ -46,7 +57,9 @@ struct handler_guard pipeline_guard(struct pipeline *p)
 void pipeline_attach(struct pipeline *p, struct sink *sk)
 {
     p->sk = sk;
-    const char *caution = sk->ops->caution ? sk->ops->caution(sk) : NULL;
+    if (!sk->ops->caution)
+        return;
+    const char *caution = sk->ops->caution(sk);
     if (caution)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
 }
@@ -61,7 +74,7 @@ void pipeline_free(struct pipeline *p)
     free(p);
 }
 
-/* set_state is the one place where the state changes. */
+/* set_state is the one place where the state changes. It never goes back. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
     if (p->state < s)
@@ -90,27 +103,29 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* keeps_lease: the sink is driven when idle, too, to keep its lease or to ask for it. Not while we
- * stand by: then it runs out, and those who have the settings that count get it. */
+/* keeps_lease says whether the sink must be driven even when idle, to keep its lease or to ask for
+ * it. Not while we stand by: the lease then expires, and a worker with the current settings gets
+ * it. */
 static bool keeps_lease(const struct pipeline *p)
 {
     return pipeline_leased(p) && !p->standby.code;
 }
 
-/* awaits_sink says whether the sink has something to do for us. */
+/* awaits_sink says whether the sink has anything to do for us. */
 static bool awaits_sink(const struct pipeline *p)
 {
     return hand_flying(&p->hand) > 0 || keeps_lease(p);
 }
 
-/* stands_by: others have the say, and nothing is left in hand. */
+/* stands_by says whether newer settings are in force and everything claimed under ours is settled.
+ * */
 static bool stands_by(const struct pipeline *p)
 {
     return p->standby.code && p->hand.n == 0;
 }
 
-/* hear_sink lets the sink get on with its work. What it hands back is queued again; if it is not
- * our turn to deliver, what was not started goes to whoever has it. */
+/* hear_sink lets the sink make progress. Events it hands back are queued again. If it is not our
+ * turn to deliver, events that were not started go back to the store, for whoever's turn it is. */
 static void hear_sink(struct pipeline *p)
 {
     if (awaits_sink(p))
@@ -120,9 +135,10 @@ static void hear_sink(struct pipeline *p)
     hand_tidy(&p->hand);
 }
 
-/* forget_all: the time for draining is up, and the store is away: the leases will run out. All
- * batches go at once, or a later one would overtake an earlier one. What is with the sink has to be
- * cancelled first, which the next step does. */
+/* forget_all drops all batches if the time for draining is up, because the store cannot settle
+ * them; their leases will expire. They go together, or a later one could overtake an earlier one.
+ * Deliveries in flight must be cancelled first, which the next step does. Returns whether there is
+ * a next step to do. */
 static bool forget_all(struct pipeline *p)
 {
     if (!schedule_drain_over(&p->schedule, pipeline_now(p)))
@@ -134,8 +150,18 @@ static bool forget_all(struct pipeline *p)
     return true;
 }
 
-/* drain gives back what was not started, the newest batch first (see hand_next), lets end what is
- * with the sink, and settles it. */
+/* stop ends a drain. */
+static void stop(struct pipeline *p)
+{
+    if (p->error.code)
+        set_state(p, PIPELINE_FAILED);
+    else
+        set_state(p, PIPELINE_STOPPED);
+}
+
+/* drain gives back what was not started, newest batch first (see hand_next), waits for deliveries
+ * in flight and settles them. Past the deadline it cancels them, and asks the store even if that
+ * was to be left alone. */
 static bool drain(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -145,11 +171,12 @@ static bool drain(struct pipeline *p)
     hand_give_back(&p->hand);
     turn_drop_lost(p);
     if (p->hand.n == 0) {
-        set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
+        stop(p);
         return false;
     }
 
-    if (schedule_store_away(&p->schedule, now) && !over)
+    bool must_wait = !over && schedule_store_away(&p->schedule, now);
+    if (must_wait)
         return false;
     size_t next = hand_next(&p->hand);
     if (p->hand.live[next]->open > 0)
@@ -159,8 +186,8 @@ static bool drain(struct pipeline *p)
     return forget_all(p);
 }
 
-/* work hands events to the sink, settles what has ended and claims more. Either may be what ends
- * the pipeline: then it is worth another step, which drains. */
+/* work hands events to the sink, settles what has ended and claims more. Sink and store can both
+ * make the pipeline fail; then another step is due at once, which drains. */
 static bool work(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);
@@ -171,7 +198,9 @@ static bool work(struct pipeline *p)
         return true;
 
     bool turned = turn_store(p);
-    return submitted || turned || p->state == PIPELINE_DRAINING;
+    if (p->state == PIPELINE_DRAINING)
+        return true;
+    return submitted || turned;
 }
 
 bool pipeline_step(struct pipeline *p)
@@ -196,7 +225,7 @@ static int64_t sooner(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* lease_wake is when the first of the claims in hand wants to be extended. */
+/* lease_wake returns when the first of the claims in hand has to be extended. */
 static int64_t lease_wake(const struct pipeline *p)
 {
     int64_t at = CLOCK_NEVER;
@@ -208,18 +237,22 @@ static int64_t lease_wake(const struct pipeline *p)
     return at;
 }
 
-/* wait_for_work waits for the bell and for the next look, if this is a time for new work at all. */
+/* wait_for_work adds the bell to what is polled for, and brings *at forward to the next look, if
+ * there is room for more work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {
-    if (!turn_may_claim(p, now, 0) || schedule_store_away(&p->schedule, now))
+    if (!turn_may_claim(p, now, 0))
+        return 0;
+    if (schedule_store_away(&p->schedule, now))
         return 0;
     *at = sooner(*at, schedule_look_wake(&p->schedule, now));
     if (!schedule_listens(&p->schedule, now))
         return 0;
 
     int bell = p->cfg.st->ops->bell_fd(p->cfg.st);
-    if (bell < 0 || max == 0)
+    bool has_bell = bell >= 0;
+    if (!has_bell || max == 0)
         return 0;
     fds[0] = (struct pollfd){.fd = bell, .events = POLLIN};
     return 1;
@@ -234,6 +267,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     int64_t now = pipeline_now(p);
     int64_t at = lease_wake(p);
     size_t n = 0;
+
     if (awaits_sink(p)) {
         n += p->sk->ops->fds(p->sk, fds, max);
         at = sooner(at, p->sk->ops->deadline(p->sk));
@@ -249,6 +283,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     } else {
         n += wait_for_work(p, now, fds + n, max - n, &at);
     }
+
     *ret_deadline = schedule_wake(&p->schedule, now, at);
     return n;
 }
@@ -286,8 +321,10 @@ struct pipeline_held pipeline_held(const struct pipeline *p)
         h.n += p->hand.live[i]->open;
     if (h.n == 0)
         return h;
-    h.oldest_at = p->hand.live[0]->b.ev[0].created_at;
-    h.type = p->hand.live[0]->b.ev[0].type;
+
+    const struct event *oldest = &p->hand.live[0]->b.ev[0];
+    h.oldest_at = oldest->created_at;
+    h.type = oldest->type;
     return h;
 }
 

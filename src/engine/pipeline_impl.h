@@ -1,7 +1,8 @@
-/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door), deliver.c (to
- * the sink and back), turn.c (to the store and back), lease.c (keeping claims), effects.c and
- * calls.c (handlers' transactions), standby.c (registering, and waiting while others have the say).
- * Nobody else includes it. */
+/* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door),
+ * deliver.c (to the sink and back), turn.c (to the store and back), lease.c (keeps claims), judge.c
+ * (whose fault a failure was), outage.c (the sink as a whole), effects.c and calls.c (handlers'
+ * transactions) and standby.c (registers the consumer, and waits while newer settings are in
+ * force). No other file includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -21,7 +22,7 @@ struct pipeline {
     struct filter *filter;
     struct sink *sk;
     enum pipeline_state state;
-    struct error error; /* why it failed */
+    struct error error; /* why it failed; code 0: it has not */
     struct pipeline_stats stats;
 
     struct hand hand;
@@ -30,20 +31,22 @@ struct pipeline {
     struct effects effects;
 
     struct batch_size batch_size;
-    int lane;
-    bool parked_turn;
+    int lane;         /* the lane the next claim tries first */
+    bool parked_turn; /* the next claim tries parked events first */
     struct careful_token careful;
     struct schedule schedule;
     struct error store_error; /* of the last turn; code 0: it went well */
-    struct error standby;     /* why we stand by; code 0: we don't */
-    int64_t standby_at, standby_delay;
-    int64_t last_sent; /* sent_at of the last delivery; no two have the same */
-    bool answered;     /* since the sink was last offered something */
-    /* of the monotonic clock, at the last claim: saves asking the clock twice per event */
-    int64_t wall_ahead_ms;
-    char in_the_way[200]; /* who keeps us from being woken, as last said; "": nobody */
-    char failure[256];    /* the last failure of an event */
-    struct report report; /* for operators */
+
+    struct error standby;  /* why it stands by; code 0: it does not */
+    int64_t standby_at;    /* when to try to register again, monotonic */
+    int64_t standby_delay; /* the last wait between two tries; 0: none yet */
+
+    int64_t last_sent;     /* sent_at of the last delivery; no two are equal */
+    bool answered;         /* the sink has answered since it was last offered something */
+    int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
+    char in_the_way[200];  /* who blocks the doorbell, as last logged; "": nobody */
+    char failure[256];     /* how the last event that failed did: "type: why" */
+    struct report report;  /* for operators */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -51,26 +54,33 @@ static inline int64_t pipeline_now(const struct pipeline *p)
     return clock_mono(p->cfg.clock);
 }
 
+/* pipeline_failstop says whether the sink takes whole batches and keeps their order itself: see
+ * SINK_FAILSTOP. */
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (p->sk->ops->caps & SINK_FAILSTOP) != 0;
 }
 
-/* pipeline_frozen: while the own transaction of a store with one writer is open, no claim can run
- * out or be extended. */
+/* pipeline_frozen tells whoever extends claims that the handlers' transaction has begun or ended.
+ * In a store with one writer, no claim can be taken over or extended while it is open. */
 static inline void pipeline_frozen(struct pipeline *p, bool frozen)
 {
-    if (p->cfg.pulse && (p->cfg.st->caps & STORE_ONE_WRITER))
+    bool one_writer = (p->cfg.st->caps & STORE_ONE_WRITER) != 0;
+    if (p->cfg.pulse && one_writer)
         atomic_store(&p->cfg.pulse->frozen, frozen);
 }
 
-/* pipeline_leased: the sink takes turns with others, and wants to be driven when idle, too.
- * pipeline_our_turn: it is ours, and so are the settings that count. */
+/* pipeline_leased returns the sink's lease if the sink takes turns with others, else NULL. Such a
+ * sink must be driven even when it is idle. */
 static inline const struct sink_lease *pipeline_leased(const struct pipeline *p)
 {
-    return p->sk->ops->lease ? p->sk->ops->lease(p->sk) : NULL;
+    if (!p->sk->ops->lease)
+        return NULL;
+    return p->sk->ops->lease(p->sk);
 }
 
+/* pipeline_our_turn says whether we may deliver: we do not stand by, and the sink is not leased to
+ * somebody else. */
 static inline bool pipeline_our_turn(const struct pipeline *p)
 {
     if (p->standby.code)
@@ -79,72 +89,75 @@ static inline bool pipeline_our_turn(const struct pipeline *p)
     return !l || l->held;
 }
 
-/* pipeline_half_lease: when the claim wants to be extended. */
+/* pipeline_half_lease returns when half of the claim's lease is over, which is when to extend it.
+ * */
 static inline int64_t pipeline_half_lease(const struct pipeline *p, const struct live *l)
 {
     return l->deadline - p->c->lease_ms * MS_NS / 2;
 }
 
-/* pipeline_fail stops the consumer for good, because of err, letting what is with the sink end
- * until the deadline. */
+/* pipeline_fail drains the pipeline until the deadline and then stops it for good, because of err.
+ * Only the first error counts. */
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
 
-/* deliver_submit hands what may go to the sink; returns whether it took anything. deliver_done
- * takes the sink's answer. */
+/* deliver_submit hands queued events to the sink, and ends the handlers' transaction if it opened
+ * one. Returns whether the sink took anything. deliver_done handles the sink's answer for one
+ * event. */
 bool deliver_submit(struct pipeline *p);
 void deliver_done(struct pipeline *p, struct item *it, const struct sink_result *r);
 
-/* judge_batch decides for each failure in a batch that is about to be settled whether it is held
- * against the event. judge_buried counts a dead letter and says so. judge_about is what a line of
- * the log is about; key must live as long. */
+/* judge_batch decides, for each failure in a batch that is about to be settled, whether it counts
+ * as an attempt of the event. judge_buried counts and logs a dead letter. judge_about describes the
+ * event for a log line; the result points to `key`. */
 #define JUDGE_KEY 256
 void judge_batch(struct pipeline *p, struct live *l);
 void judge_buried(struct pipeline *p, const struct event *ev, int attempts, const char *text,
                   enum burial why);
 struct log_about judge_about(const struct event *ev, int attempt, char key[JUDGE_KEY]);
 
-/* outage_down: the sink is away, it says so itself. outage_suspected: event after event fails and
- * nothing gets through, so it is the sink, whatever it answers. */
+/* outage_down notes that the sink says it is down. outage_suspected notes that event after event
+ * fails while nothing gets through, so the sink counts as down whatever it answers. */
 void outage_down(struct pipeline *p, const char *why, int64_t retry_after_ms);
 void outage_suspected(struct pipeline *p, const char *why, int64_t retry_after_ms);
-/* outage_answered: the sink is there, which proves nothing about what it would do with other
- * events. outage_passed: it has looked at an event, so it is known to work. */
+/* outage_answered notes that the sink is reachable, which says nothing about how it would treat
+ * other events. outage_passed notes that it has examined an event, so it works. */
 void outage_answered(struct pipeline *p);
 void outage_passed(struct pipeline *p, const struct item *it);
-/* outage_report writes down what operators should know of the sink, if there is news. No
- * transaction may be open. */
+/* outage_report writes the line about the sink that operators read, if it is new. No transaction
+ * may be open. */
 void outage_report(struct pipeline *p);
 
-/* turn_store settles what has ended, or claims, if it is time for either; returns whether anything
- * happened. While it is not known whether a batch's effects were committed it does nothing: see
- * effects_resolve. turn_settle settles live[i], all of which has ended, and claims the next batch
- * in the same transaction if this is a time for new work; returns whether the store took it.
- * turn_may_claim says whether it is such a time, `settling` of the batches in hand being about to
- * go. */
+/* turn_store settles the batch that has ended, or claims one, if it is time for either. Returns
+ * whether anything happened. It does nothing while it is unknown whether a batch's effects were
+ * committed: see effects_resolve. */
 bool turn_store(struct pipeline *p);
+/* turn_settle settles live[i], whose events have all ended, and claims the next batch in the same
+ * transaction if turn_may_claim and a look is due. Returns whether the store did it. */
 bool turn_settle(struct pipeline *p, size_t i);
+/* turn_may_claim says whether there is room for another batch, where `settling` (0 or 1) of those
+ * in hand are about to go. */
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
-/* turn_drop forgets live[i]. turn_drop_lost forgets the batches that are not ours any more, once
- * nothing of them is with the sink. */
+/* turn_drop forgets live[i]. turn_drop_lost forgets all batches whose claims are no longer ours and
+ * of which nothing is with the sink. */
 void turn_drop(struct pipeline *p, size_t i);
 void turn_drop_lost(struct pipeline *p);
 
-/* lease_keep extends the claims in hand in time. lease_lose says that a claim is not ours any more,
- * and why. */
+/* lease_keep extends the claims in hand in time. lease_lose marks a claim as no longer ours, and
+ * logs why. */
 void lease_keep(struct pipeline *p);
 void lease_lose(struct pipeline *p, struct live *l, const char *why);
 
-/* standby_enter: others have given the consumer other settings. standby_try registers ours again,
- * if it is time to; returns whether we may go on. */
+/* standby_enter stops claiming, because the consumer has been given newer settings than ours.
+ * standby_try registers ours again, if it is time to. Returns whether the pipeline may go on. */
 void standby_enter(struct pipeline *p);
 bool standby_try(struct pipeline *p);
 
-/* turn_settlement is what to record of a batch. turn_settled forgets live[i], whose settlement the
- * store has taken, or refused because the claim was `lost`. effects.c settles in its own
- * transaction, and needs both. */
+/* turn_settlement returns what to record of a batch; it points into l. turn_settled forgets
+ * live[i], which the store has settled, or refused to because the claim was `lost`. effects.c
+ * settles in its own transaction, and needs both. */
 struct settlement turn_settlement(const struct pipeline *p, const struct live *l);
 void turn_settled(struct pipeline *p, size_t i, bool lost);
-/* turn_store_failed notes that the store gave no answer, or an error: it is left alone for a while.
+/* turn_store_failed notes that the store failed or gave no answer, and leaves it alone for a while.
  * turn_store_back notes that it has answered. */
 void turn_store_failed(struct pipeline *p, const struct error *err);
 void turn_store_back(struct pipeline *p);

@@ -1,6 +1,6 @@
-/* pulse.h: what a pipeline says about the call it is in, where the sink works in the pipeline's own
- * thread (handlers), so that somebody else can extend its claim meanwhile. All of it may be read at
- * any time, from any thread. */
+/* pulse.h: which handler call a pipeline is in. Handlers work in the pipeline's own thread, so
+ * another thread (see heart.h) extends its claim meanwhile. Any thread may read a pulse at any
+ * time. */
 #ifndef ENGINE_PULSE_H
 #define ENGINE_PULSE_H
 
@@ -9,15 +9,13 @@
 #include <stdint.h>
 
 struct pulse {
-    _Atomic int64_t started; /* monotonic; 0: it is in no call */
-    _Atomic int64_t epoch;   /* of the claim */
-    _Atomic int64_t
-        /* monotonic: when the claim runs out. Who extends it moves this, unless the claim
-         * changed */
-        deadline;
-    atomic_bool frozen; /* no claim can run out now, nor be extended (STORE_ONE_WRITER) */
+    _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
+    _Atomic int64_t epoch;    /* of the claim */
+    _Atomic int64_t deadline; /* when the claim expires, monotonic; whoever extends it moves this */
+    atomic_bool frozen; /* claims can neither expire nor be extended now: see pipeline_frozen */
 };
 
+/* pulse_begin notes that a call begins, under the claim `epoch`. */
 static inline void pulse_begin(struct pulse *u, int64_t epoch, int64_t deadline, int64_t now)
 {
     atomic_store_explicit(&u->epoch, epoch, memory_order_relaxed);
@@ -25,7 +23,7 @@ static inline void pulse_begin(struct pulse *u, int64_t epoch, int64_t deadline,
     atomic_store_explicit(&u->started, now, memory_order_release);
 }
 
-/* pulse_end returns when the claim runs out now. */
+/* pulse_end notes that the call has ended, and returns when the claim expires by now. */
 static inline int64_t pulse_end(struct pulse *u)
 {
     atomic_store_explicit(&u->started, 0, memory_order_relaxed);

@@ -30,8 +30,10 @@ void report_answered(struct report *r, bool was_down, bool paused)
         r->paused = false;
     }
     if (r->paused)
-        return; /* why it is paused stays to be read */
-    if (was_down || resumed || first)
+        return; /* operators should still see why it is paused */
+
+    bool may_have_line = was_down || resumed || first;
+    if (may_have_line)
         note(r, "");
 }
 
@@ -40,6 +42,9 @@ bool report_take(struct report *r, const char **ret_text)
     if (!r->due)
         return false;
     r->due = false;
-    *ret_text = r->text[0] ? r->text : NULL;
+    *ret_text = NULL;
+    if (r->text[0]) {
+        *ret_text = r->text;
+    }
     return true;
 }

@@ -2,8 +2,7 @@
 
 #include "base/clock.h"
 
-/* while another worker has the lane, look no more often than this */
-#define CROWDED_WAIT (50 * MS_NS)
+#define CROWDED_WAIT (50 * MS_NS) /* between looks while another worker has the lane */
 #define STORE_WAIT_MIN (100 * MS_NS)
 #define STORE_WAIT_MAX (5000 * MS_NS)
 #define STORE_PAUSE (200 * MS_NS)
@@ -26,8 +25,8 @@ void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded)
     if (!crowded)
         return;
 
-    /* Every commit of the worker that has the lane rings, and each look would find the lane
-     * taken. */
+    /* The worker that has the lane rings the bell with every commit, and each look would find the
+     * lane taken. */
     s->deaf_until = now + CROWDED_WAIT;
     if (wait < CROWDED_WAIT) {
         s->look_at = s->deaf_until;
@@ -110,8 +109,8 @@ int64_t schedule_wake(const struct schedule *s, int64_t now, int64_t at)
 {
     if (!schedule_store_away(s, now))
         return at;
-    bool due = at <= now; /* and was not done, because it needs the store */
-    if (due || s->store_at < at)
+    bool waits_for_store = at <= now; /* or it would have been done by now */
+    if (waits_for_store || s->store_at < at)
         return s->store_at;
     return at;
 }

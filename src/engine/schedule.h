@@ -1,5 +1,5 @@
-/* schedule.h: when a pipeline does what nobody tells it to do: look for work, listen for the bell,
- * ask a store again that was away, give up a drain. Nothing here reads a clock: every time is
+/* schedule.h: when a pipeline acts by itself: when it looks for work, listens for the bell, asks a
+ * store again that has failed, gives up a drain. Nothing here reads a clock: every time is
  * monotonic, in ns, and comes from the caller. */
 #ifndef ENGINE_SCHEDULE_H
 #define ENGINE_SCHEDULE_H
@@ -7,54 +7,54 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* (1) Only schedule.c writes these. (2) deaf_until matters only while look_at lies ahead. (3)
- *   store_at lies ahead while the
- * store is left alone. (4) drain_by never moves back. */
+/* (1) Only schedule.c writes these.
+ * (2) deaf_until matters only while look_at lies ahead.
+ * (3) store_at lies ahead while the store is left alone.
+ * (4) drain_by only ever moves to an earlier time. */
 struct schedule {
     int64_t look_at;     /* when to ask the store for work; 0: at once */
-    int64_t deaf_until;  /* until then the bell is ignored */
-    int64_t store_at;    /* no request before; 0: at once */
-    int64_t store_delay; /* how long it was left alone last; 0: it has answered since */
-    /* what is with the sink by then is cancelled; CLOCK_NEVER: nobody drains */
-    int64_t drain_by;
+    int64_t deaf_until;  /* the bell is ignored until then */
+    int64_t store_at;    /* the store is not asked before; 0: it may be asked at once */
+    int64_t store_delay; /* how long it was last left alone; 0: it has answered since */
+    int64_t drain_by;    /* when deliveries in flight are cancelled; CLOCK_NEVER: no drain */
 };
 
-/* schedule_init: look at once, and drain never. */
+/* schedule_init starts with a look at once, and no drain. */
 void schedule_init(struct schedule *s);
 
-/* schedule_look_now asks for a look as soon as there is room for work. schedule_rest puts the next
- * look off by `wait` and listens for the bell until then; `crowded` means that another worker has
- * what we want: then neither the bell nor a shorter wait brings the look forward to less than 50
- * ms. schedule_look_by brings it forward, if it would come later. */
+/* schedule_look_now makes a look due at once. schedule_look_by makes it due at `at`, unless it is
+ * due sooner. */
 void schedule_look_now(struct schedule *s);
-void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded);
 void schedule_look_by(struct schedule *s, int64_t at);
-/* schedule_ring is schedule_look_now by somebody who knows better: the store is asked even if it
- * was left alone. */
+/* schedule_rest makes the next look due in `wait`, or when the bell rings. `crowded` means that
+ * another worker has the lane: then the next look is at least 50 ms away, bell or not. */
+void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool crowded);
+/* schedule_ring makes a look due at once, and has the store asked even if it is being left alone.
+ * */
 void schedule_ring(struct schedule *s);
 
-/* schedule_look_due says whether it is time to look. schedule_listens says whether the bell counts
- * now. schedule_look_wake is when to wake up for either. */
+/* schedule_look_due says whether a look is due. schedule_listens says whether the bell counts now.
+ * schedule_look_wake returns when either will change. */
 bool schedule_look_due(const struct schedule *s, int64_t now);
 bool schedule_listens(const struct schedule *s, int64_t now);
 int64_t schedule_look_wake(const struct schedule *s, int64_t now);
 
-/* schedule_store_failed leaves the store alone for a while, which doubles with every failure in a
- * row from 100 ms to 5 s, and returns for how long. schedule_store_pause leaves it alone for 200 ms
- * and counts no failure. schedule_store_back says that it has answered. schedule_store_away says
- * whether it is being left alone. */
+/* schedule_store_failed leaves the store alone for a while and returns for how long: 100 ms, then
+ * twice as long with each failure in a row, up to 5 s. schedule_store_pause leaves it alone for
+ * 200 ms without counting a failure. schedule_store_back notes that it has answered.
+ * schedule_store_away says whether it is being left alone. */
 int64_t schedule_store_failed(struct schedule *s, int64_t now);
 void schedule_store_pause(struct schedule *s, int64_t now);
 void schedule_store_back(struct schedule *s);
 bool schedule_store_away(const struct schedule *s, int64_t now);
 
-/* schedule_drain sets the end of a drain, unless it is to end sooner already. schedule_drain_over
- * says whether it has come. */
+/* schedule_drain sets the deadline of a drain, unless an earlier one is set. schedule_drain_over
+ * says whether it has passed. */
 void schedule_drain(struct schedule *s, int64_t deadline);
 bool schedule_drain_over(const struct schedule *s, int64_t now);
 
-/* schedule_wake adjusts the time a pipeline wants to wake up at: what is due while the store is
- * left alone waits for it. */
+/* schedule_wake returns when a pipeline that wants to wake up at `at` should do so. While the store
+ * is left alone, what is due already can only be waiting for the store. */
 int64_t schedule_wake(const struct schedule *s, int64_t now, int64_t at);
 
 #endif

@@ -1,8 +1,8 @@
-/* standby.c: registering a consumer, and standing by while it has other settings than ours.
+/* standby.c: registers the consumer, and stands by while it has newer settings than ours.
  *
- * In a rolling deploy workers with old and with new settings run side by side. The store takes the
- * new ones and refuses those they replaced, so the old workers stand by: they claim nothing, settle
- * what they have, and ask again now and then. They go on if an operator brings their settings
+ * In a rolling deploy, workers with old and new settings run side by side. The store accepts the
+ * new settings and refuses those they replaced, so the old workers stand by: they settle what they
+ * have, claim nothing, and ask again now and then. They go on if an operator brings their settings
  * back. */
 #include <stdio.h>
 
@@ -11,6 +11,7 @@
 #define AGAIN_MIN (1000 * MS_NS)
 #define AGAIN_MAX (15000 * MS_NS)
 
+/* put registers the consumer with our settings. */
 static int put(struct pipeline *p, enum put how, struct error *err)
 {
     char retry_text[RETRY_TEXT];
@@ -20,15 +21,23 @@ static int put(struct pipeline *p, enum put how, struct error *err)
     return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
 }
 
-/* wait_on notes why we stand by, and says so in the log if it is news. */
+/* longer_delay doubles the wait between two tries, from 1 s to 15 s. */
+static int64_t longer_delay(int64_t delay)
+{
+    if (delay == 0)
+        return AGAIN_MIN;
+    if (delay > AGAIN_MAX / 2)
+        return AGAIN_MAX;
+    return delay * 2;
+}
+
+/* wait_on notes why we stand by, logs it if it is news, and sets the time of the next try. */
 static void wait_on(struct pipeline *p, const struct error *why)
 {
     bool news = strcmp(p->standby.text, why->text) != 0;
     p->standby = *why;
     p->stats.standby = true;
-    p->standby_delay = p->standby_delay ? p->standby_delay * 2 : AGAIN_MIN;
-    if (p->standby_delay > AGAIN_MAX)
-        p->standby_delay = AGAIN_MAX;
+    p->standby_delay = longer_delay(p->standby_delay);
     p->standby_at = pipeline_now(p) + p->standby_delay;
     if (news)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
@@ -39,7 +48,8 @@ static void go_on(struct pipeline *p)
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings count again: going on");
     p->standby = (struct error){0};
     p->stats.standby = false;
-    p->standby_at = p->standby_delay = 0;
+    p->standby_at = 0;
+    p->standby_delay = 0;
     schedule_look_now(&p->schedule);
 }
 
@@ -48,7 +58,9 @@ int pipeline_register(struct pipeline *p, struct error *err)
     struct error why;
     if (put(p, PUT_START, &why) == 0)
         return 0;
-    if (why.code == ERR_CONFLICT && p->cfg.stand_by) {
+
+    bool replaced = why.code == ERR_CONFLICT;
+    if (replaced && p->cfg.stand_by) {
         wait_on(p, &why);
         return 0;
     }
@@ -61,7 +73,7 @@ void standby_enter(struct pipeline *p)
 {
     p->standby = (struct error){.code = ERR_CONFLICT, .text = ""};
     p->stats.standby = true;
-    p->standby_at = 0; /* the store knows why, and says so when it is asked */
+    p->standby_at = 0; /* standby_try asks the store at once, which then says why */
 }
 
 bool standby_try(struct pipeline *p)

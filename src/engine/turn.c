@@ -1,29 +1,29 @@
-/* turn.c: what a pipeline does with its store: settles what has ended and claims what comes next,
- * both in one exchange. */
+/* turn.c: a pipeline's dealings with its store. It settles the batch that has ended and claims the
+ * next one, both in one exchange. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
 
-#define BATCH_BYTES (2 * 1024 * 1024) /* of events in a batch; what bounds memory */
-#define PROBE_EVENTS 16               /* to claim while the sink is down */
-/* when another pipeline of this process is at a careful event */
-#define CAREFUL_AGAIN (20 * MS_NS)
-#define NO_MEMORY_WAIT (1000 * MS_NS)
+#define BATCH_BYTES (2 * 1024 * 1024) /* ceiling on the events of one batch; bounds memory */
+#define PROBE_EVENTS 16               /* events to claim while the sink is down */
+#define CAREFUL_AGAIN (20 * MS_NS)    /* pause while another pipeline delivers a careful event */
+#define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
 
-/* One exchange with the store: what is settled and what is asked for, in one transaction, and the
- * answer. Everything the store needs to know is in here, and everything it says. */
+/* One exchange with the store: what to settle, what to claim, and the answer. The store does both
+ * in one transaction. Everything it needs to know is in here, and so is everything it says. */
 struct exchange {
-    int64_t at; /* when it was made */
+    int64_t at; /* when it was made, monotonic */
 
-    struct live *settled; /* NULL: nothing is settled */
-    size_t place;         /* of it in the hand */
+    struct live *settled; /* the batch to settle; NULL: none */
+    size_t place;         /* settled == hand.live[place] */
     struct settlement settlement;
 
-    struct live *next; /* where the next batch goes; NULL: none is asked for */
+    struct live *next; /* where the claimed batch goes; NULL: nothing is claimed */
     struct claim_request request;
-    int64_t known[HAND_MAX]; /* what request.known points to */
+    int64_t known[HAND_MAX]; /* request.known points here */
 
-    bool lost; /* the claim that was to be settled is not ours any more */
+    /* The answer. */
+    bool lost; /* the claim of `settled` is no longer ours */
     struct batch batch;
     struct claim_hint hint;
 };
@@ -60,7 +60,7 @@ void turn_store_back(struct pipeline *p)
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
 }
 
-/* ---- batches that go ---- */
+/* ---- dropping batches ---- */
 
 void turn_drop(struct pipeline *p, size_t i)
 {
@@ -88,10 +88,11 @@ void turn_drop_lost(struct pipeline *p)
         hand_remap(&p->hand);
 }
 
-/* ---- is this a time for new work? ---- */
+/* ---- may more be claimed? ---- */
 
-/* batches_at_once is how many batches may be in hand. With a sink that keeps order by itself one is
- * enough, and it is what makes that safe. Handlers' effects are one transaction for one batch. */
+/* batches_at_once returns how many batches may be in hand. A fail-stop sink keeps the order of what
+ * it is given, which holds only while it sees one batch at a time. Handlers share one transaction,
+ * and that belongs to one batch. */
 static size_t batches_at_once(const struct pipeline *p)
 {
     if (pipeline_failstop(p))
@@ -104,13 +105,13 @@ static size_t batches_at_once(const struct pipeline *p)
 /* may_join says whether a batch may be claimed beside those in hand. */
 static bool may_join(const struct pipeline *p)
 {
-    /* What went back is somebody else's once it is settled. Claimed again, the last of a key would
-     * know of nothing before it. */
+    /* Once settled, the events given back can be claimed by anybody. Claiming now could fetch a
+     * later event of a key without the earlier one that it must wait for. */
     if (p->hand.gave_back)
         return false;
 
-    /* While a careful event is on its way, or waits to be, nothing else is started: if the process
-     * dies, it was that event. */
+    /* While a careful event is being delivered, or is about to be, nothing else starts. So if the
+     * process dies, that event is to blame. */
     const struct live *newest = p->hand.live[p->hand.n - 1];
     return !p->careful.due && !newest->b.careful;
 }
@@ -121,7 +122,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
     if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
         return false;
     if (p->hand.ready.head)
-        return false; /* there is work in hand */
+        return false; /* deliver what is in hand first */
     if (others >= batches_at_once(p))
         return false;
     if (others > 0 && !may_join(p))
@@ -134,9 +135,10 @@ static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
     return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
 }
 
-/* ---- what is asked of the store ---- */
+/* ---- the request ---- */
 
-/* known_epochs lists the claims in hand, so that the store finds one that we don't know of. */
+/* known_epochs lists the claims in hand. Any other claim of ours that the store has is one whose
+ * answer was lost, and its events must come first. */
 static size_t known_epochs(const struct pipeline *p, int64_t known[HAND_MAX])
 {
     size_t n = 0;
@@ -148,7 +150,7 @@ static size_t known_epochs(const struct pipeline *p, int64_t known[HAND_MAX])
     return n;
 }
 
-/* begin makes an exchange that settles nothing and asks for nothing yet. */
+/* begin prepares an exchange that does not settle or claim anything yet. */
 static void begin(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
@@ -184,7 +186,8 @@ struct settlement turn_settlement(const struct pipeline *p, const struct live *l
     return s;
 }
 
-/* add_settlement has the exchange settle live[i], all of which has ended. -1: out of memory. */
+/* add_settlement adds the settlement of live[i], whose events have all ended. Returns -1 when out
+ * of memory. */
 static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, struct error *err)
 {
     struct live *l = p->hand.live[i];
@@ -196,14 +199,15 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
     x->place = i;
     x->settlement = turn_settlement(p, l);
     if (l->b.careful) {
-        careful_leave(&p->careful); /* nothing of it is on its way any more */
+        careful_leave(&p->careful); /* the careful event is with the sink no longer */
         l->b.careful = false;
     }
-    schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
+    schedule_look_now(&p->schedule); /* settling may make a retry or a follower due */
     return 0;
 }
 
-/* claim_size is how many events to ask for: a few, while they only serve to probe the sink. */
+/* claim_size returns how many events to ask for. While the sink is down a few are enough, because
+ * they only probe it. */
 static size_t claim_size(const struct pipeline *p)
 {
     size_t most = p->batch_size.n;
@@ -213,8 +217,8 @@ static size_t claim_size(const struct pipeline *p)
     return most;
 }
 
-/* add_claim has the exchange claim the next batch, if this is a time for new work. The bell is
- * emptied before the look, never after it: what rings meanwhile stays in it. */
+/* add_claim adds a claim of the next batch, if there is room for one and it is time to look. It
+ * clears the bell before the store is asked, never after: a ring in between must not be missed. */
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
@@ -229,7 +233,7 @@ static void add_claim(struct pipeline *p, struct exchange *x)
     x->request.careful = careful_mode(&p->careful, p->hand.n - settling);
 }
 
-/* ---- what follows from the answer ---- */
+/* ---- the answer ---- */
 
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
@@ -238,12 +242,13 @@ void turn_settled(struct pipeline *p, size_t i, bool lost)
         p->sk->ops->marks_kept(p->sk);
     if (lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
+
     batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
     turn_drop(p, i);
-    schedule_look_now(&p->schedule); /* for what it leaves behind, a retry or the next of a key */
+    schedule_look_now(&p->schedule); /* settling may have made a retry or a follower due */
 }
 
-/* note_crashes counts and tells what the store took over from workers that vanished. */
+/* note_crashes counts and logs what the store took over from workers that vanished. */
 static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 {
     p->stats.crashed += (int64_t)h->crashed;
@@ -260,7 +265,8 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     }
 }
 
-/* superseded: another worker has registered the consumer with other settings, and those count. */
+/* superseded stops claiming, because another worker has registered the consumer with newer
+ * settings. The pipeline stands by if it may, and fails otherwise. */
 static void superseded(struct pipeline *p)
 {
     if (p->cfg.stand_by) {
@@ -270,15 +276,14 @@ static void superseded(struct pipeline *p)
     struct error err;
     err_fate(&err, ERR_CONFLICT, FATE_FATAL, 0,
              "this consumer was given another order, number of lanes or filter meanwhile (outbox "
-             "consumers history %s); "
-             "start it again with those",
+             "consumers history %s); start it again with those",
              p->c->name);
-    /* what is with the sink may end */
+    /* Deliveries in flight may end within their lease. */
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS);
 }
 
-/* say_who_is_in_the_way tells who keeps us from being woken: once, and again when it is somebody
- * else. */
+/* say_who_is_in_the_way logs which session keeps the doorbell from waking this relay, once for each
+ * such session. NULL means that nobody does. */
 static void say_who_is_in_the_way(struct pipeline *p, const char *who)
 {
     const char *now = who ? who : "";
@@ -292,8 +297,7 @@ static void say_who_is_in_the_way(struct pipeline *p, const char *who)
     }
     log_at(p->cfg.log, LOG_WARN_, p->c->name,
            "nobody can wake this relay: a lock of the doorbell is held by %s, who has no business "
-           "with it; looking every "
-           "second until that ends",
+           "with it; looking every second until that ends",
            who);
 }
 
@@ -302,7 +306,7 @@ static int64_t shorter(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* rest_ms is how long to rest when nothing was found and nobody rings. */
+/* rest_ms returns how long to wait before the next look, if no bell rings before. */
 static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
 {
     bool has_bell = p->cfg.st->ops->bell_fd(p->cfg.st) >= 0;
@@ -319,8 +323,9 @@ static int64_t rest_ms(const struct pipeline *p, const struct claim_hint *h)
     return wait;
 }
 
-/* found_nothing decides when to look again. A careful event that was left behind waits either for
- * our own batches to end, or for another pipeline of this process, which is at one. */
+/* found_nothing decides when to look again after a claim that returned no events. A careful event
+ * that the store left behind waits either for our own batches to end, or for another pipeline of
+ * this process that is delivering one. */
 static void found_nothing(struct pipeline *p, const struct exchange *x)
 {
     const struct claim_hint *h = &x->hint;
@@ -342,12 +347,12 @@ static void found_nothing(struct pipeline *p, const struct exchange *x)
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->hand.n == 0;
     if (p->stats.through) {
-        p->stats.stalled_since = 0; /* no work that could get stuck */
+        p->stats.stalled_since = 0; /* there is no work that could be stuck */
     }
 }
 
-/* took_batch takes a claimed batch in hand. The next claim tries the next lane, and the other kind
- * of events first. */
+/* took_batch takes a claimed batch in hand. The next claim starts with the next lane, and with
+ * parked events if this one started with fresh ones, and the other way round. */
 static void took_batch(struct pipeline *p, struct live *l)
 {
     p->stats.claims++;
@@ -369,7 +374,7 @@ static void took_batch(struct pipeline *p, struct live *l)
     }
 }
 
-/* claimed takes the answer to a claim: a batch, or word when to ask again. */
+/* claimed handles the answer to a claim: a batch, or a hint when to ask again. */
 static void claimed(struct pipeline *p, const struct exchange *x)
 {
     struct live *l = x->next;
@@ -379,6 +384,7 @@ static void claimed(struct pipeline *p, const struct exchange *x)
     if (!l->b.careful) {
         careful_leave(&p->careful);
     }
+
     if (l->b.n > 0) {
         took_batch(p, l);
         return;
@@ -387,7 +393,7 @@ static void claimed(struct pipeline *p, const struct exchange *x)
     found_nothing(p, x);
 }
 
-/* withdraw gives up what was made ready for a claim. */
+/* withdraw releases what add_claim has set aside. */
 static void withdraw(struct pipeline *p, struct exchange *x)
 {
     if (x->next)
@@ -398,11 +404,12 @@ static void withdraw(struct pipeline *p, struct exchange *x)
 static void exchange_failed(struct pipeline *p, struct exchange *x, const struct error *err)
 {
     if (x->next)
-        hand_forgot(&p->hand); /* it may have been done, and the answer got lost */
+        hand_forgot(&p->hand); /* the claim may have been made, and only its answer was lost */
     withdraw(p, x);
     turn_store_failed(p, err);
 }
 
+/* take_answer acts on the store's answer: first on what was settled, then on what was claimed. */
 static void take_answer(struct pipeline *p, struct exchange *x)
 {
     turn_store_back(p);
@@ -417,25 +424,41 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     } else if (x->next) {
         claimed(p, x);
     }
-    if (p->hand.n == 0 && !p->stats.down) {
+
+    bool idle = p->hand.n == 0 && !p->stats.down;
+    if (idle) {
         p->stats.stalled_since = 0;
     }
 }
 
-/* exchange is the one place where a pipeline settles and claims. Returns whether anything
- * happened. */
+/* ask sends an exchange to the store, which fills in the answer. */
+static int ask(struct store *st, struct exchange *x, struct error *err)
+{
+    const struct settlement *s = NULL;
+    struct arena *a = NULL;
+    if (x->settled) {
+        s = &x->settlement;
+    }
+    if (x->next) {
+        a = &x->next->a;
+    }
+    return st->ops->turn(st, s, &x->lost, &x->request, a, &x->batch, &x->hint, err);
+}
+
+/* exchange is the one place where a pipeline settles and claims. Returns whether that got it any
+ * further: something was settled, claimed or skipped. */
 static bool exchange(struct pipeline *p, struct exchange *x)
 {
-    const struct settlement *s = x->settled ? &x->settlement : NULL;
-    struct arena *a = x->next ? &x->next->a : NULL;
     struct error err = {0};
-    if (p->cfg.st->ops->turn(p->cfg.st, s, &x->lost, &x->request, a, &x->batch, &x->hint, &err) !=
-        0) {
+    if (ask(p->cfg.st, x, &err) != 0) {
         exchange_failed(p, x, &err);
         return false;
     }
     take_answer(p, x);
-    return x->settled || x->batch.n > 0 || x->hint.skipped > 0;
+
+    bool claimed_any = x->batch.n > 0;
+    bool passed_any = x->hint.skipped > 0;
+    return x->settled || claimed_any || passed_any;
 }
 
 /* ---- turns ---- */
@@ -453,7 +476,7 @@ bool turn_settle(struct pipeline *p, size_t i)
     return exchange(p, &x);
 }
 
-/* claim asks for a batch, with nothing to settle. */
+/* claim asks for a batch without settling one. */
 static bool claim(struct pipeline *p)
 {
     struct exchange x;
@@ -462,19 +485,24 @@ static bool claim(struct pipeline *p)
     return exchange(p, &x);
 }
 
-/* hear_bell looks at once if the bell has rung. */
+/* hear_bell brings the next look forward if the bell has rung. It does not ask the bell when the
+ * answer would change nothing: a look is due anyway, or another worker has the lane. */
 static void hear_bell(struct pipeline *p, int64_t now)
 {
     struct pollfd bell = {.fd = p->cfg.st->ops->bell_fd(p->cfg.st), .events = POLLIN};
     if (bell.fd < 0)
         return;
-    if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now))
+    if (schedule_look_due(&p->schedule, now))
         return;
+    if (!schedule_listens(&p->schedule, now))
+        return;
+
     bool rang = poll(&bell, 1, 0) == 1;
     if (rang)
         schedule_look_now(&p->schedule);
 }
 
+/* ended says whether there is a live[i] and all of its events have ended. */
 static bool ended(const struct pipeline *p, size_t i)
 {
     return i < p->hand.n && p->hand.live[i]->open == 0;

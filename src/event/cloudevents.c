@@ -12,51 +12,66 @@ struct writer {
     bool binary;
 };
 
-/* What an event's own header may not be called: these are said by us. */
+/* Names that a header of an event may not have, because we give these attributes ourselves. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
+/* add_percent appends s with every byte encoded that a header may not have as it is. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
     for (size_t i = 0; i < s.n; i++) {
         unsigned char c = (unsigned char)s.p[i];
-        char enc[3] = {'%', hex[c >> 4], hex[c & 15]};
         bool plain = char_is_visible(s.p[i]) && c != '"' && c != '%';
         if (plain)
             buf_addc(b, s.p[i]);
         else
-            buf_add(b, enc, 3);
+            buf_add(b, (char[]){'%', hex[c >> 4], hex[c & 15]}, 3);
     }
 }
 
+static void add_header(struct buf *b, struct str name, struct str value)
+{
+    buf_adds(b, "ce-");
+    buf_addstr(b, name);
+    buf_adds(b, ": ");
+    add_percent(b, value);
+    buf_addc(b, '\0');
+}
+
+static void add_member(struct buf *b, struct str name, struct str value)
+{
+    buf_adds(b, ",\"");
+    buf_addstr(b, name);
+    buf_adds(b, "\":");
+    json_quote(b, value);
+}
+
+/* add writes an attribute, unless it is absent. */
 static void add(struct writer *w, struct str name, struct str value)
 {
     if (!value.p)
         return;
-    buf_adds(w->b, w->binary ? "ce-" : ",\"");
-    buf_addstr(w->b, name);
-    buf_adds(w->b, w->binary ? ": " : "\":");
     if (w->binary)
-        add_percent(w->b, value);
+        add_header(w->b, name, value);
     else
-        json_quote(w->b, value);
-    if (w->binary)
-        buf_addc(w->b, '\0');
+        add_member(w->b, name, value);
 }
 
-/* subject is the key that order goes by: order/42. */
+/* add_subject writes the key that order goes by: order/42. */
 static void add_subject(struct writer *w, const struct event *ev)
 {
-    struct buf text;
     if (!ev->aggregate_id.p)
         return;
+
+    struct buf text;
     buf_init(&text, ev->aggregate_type.n + 1 + ev->aggregate_id.n);
     buf_addstr(&text, ev->aggregate_type);
     buf_addc(&text, '/');
     buf_addstr(&text, ev->aggregate_id);
+
     if (text.failed)
         w->b->failed = true;
     else
@@ -66,56 +81,75 @@ static void add_subject(struct writer *w, const struct event *ev)
 
 static void add_version(struct writer *w, const struct event *ev)
 {
-    char text[24];
-    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
     if (!ev->has_version)
         return;
+    char text[24];
+    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
     buf_addi64(&b, ev->version);
     add(w, STR("aggregateversion"), (struct str){text, b.n});
 }
 
-static bool is_hex(const char *p, size_t n)
+/* ---- which headers go along ---- */
+
+static bool is_digit(char c)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!((p[i] >= '0' && p[i] <= '9') || (p[i] >= 'a' && p[i] <= 'f')))
+    return c >= '0' && c <= '9';
+}
+
+/* has_form says whether v looks like the form, where x stands for a hexadecimal digit in lower case
+ * and any other character for itself. */
+static bool has_form(struct str v, const char *form)
+{
+    if (v.n != strlen(form))
+        return false;
+    for (size_t i = 0; i < v.n; i++) {
+        bool hex = is_digit(v.p[i]) || (v.p[i] >= 'a' && v.p[i] <= 'f');
+        bool fits = form[i] == 'x' ? hex : v.p[i] == form[i];
+        if (!fits)
+            return false;
+    }
+    return true;
+}
+
+static bool is_traceparent(struct str v)
+{
+    return has_form(v, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
+}
+
+static bool is_tracestate(struct str v)
+{
+    if (v.n == 0 || v.n > TRACESTATE_MAX)
+        return false;
+    for (size_t i = 0; i < v.n; i++)
+        if (v.p[i] != ' ' && !char_is_visible(v.p[i]))
             return false;
     return true;
 }
 
-/* 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 */
-static bool traceparent_ok(struct str v)
+/* is_ours says whether we give an attribute of that name ourselves. */
+static bool is_ours(struct str name)
 {
-    return v.n == 55 && v.p[2] == '-' && v.p[35] == '-' && v.p[52] == '-' && is_hex(v.p, 2) &&
-           is_hex(v.p + 3, 32) && is_hex(v.p + 36, 16) && is_hex(v.p + 53, 2);
-}
-
-static bool tracestate_ok(struct str v)
-{
-    for (size_t i = 0; i < v.n; i++)
-        if ((unsigned char)v.p[i] < 0x20 || (unsigned char)v.p[i] > 0x7e)
-            return false;
-    return v.n > 0 && v.n <= TRACESTATE_MAX;
-}
-
-/* ---- which headers go along ---- */
-
-/* is_name: CloudEvents allows small letters and digits only. What is called otherwise stays with
- * us. */
-static bool is_name(struct str name)
-{
-    for (size_t i = 0; i < name.n; i++) {
-        bool letter = name.p[i] >= 'a' && name.p[i] <= 'z';
-        bool digit = name.p[i] >= '0' && name.p[i] <= '9';
-        if (!letter && !digit)
-            return false;
-    }
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (str_is(name, ours[i]))
-            return false;
-    return name.n > 0;
+            return true;
+    return false;
 }
 
-/* put_header: of repeated names the last counts. */
+/* is_name says whether a header can go along under its name: CloudEvents allows lower-case letters
+ * and digits only. */
+static bool is_name(struct str name)
+{
+    if (name.n == 0 || is_ours(name))
+        return false;
+    for (size_t i = 0; i < name.n; i++) {
+        bool letter = name.p[i] >= 'a' && name.p[i] <= 'z';
+        if (!letter && !is_digit(name.p[i]))
+            return false;
+    }
+    return true;
+}
+
+/* put_header adds a header, or replaces the one of that name: the last counts. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -134,6 +168,20 @@ static int put_header(struct cloudevents_headers *all, struct str name, struct j
     return 0;
 }
 
+/* take_header adds a header whose name, given raw, can go along. */
+static int take_header(struct cloudevents_headers *all, struct str raw, struct json value,
+                       struct error *err)
+{
+    char text[CLOUDEVENTS_NAME_MAX];
+    struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
+    json_unescape(raw, &b);
+    struct str name = {text, b.n};
+    bool fits = !b.failed && is_name(name);
+    if (!fits)
+        return 0;
+    return put_header(all, name, value, err);
+}
+
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err)
 {
     struct json all, value;
@@ -141,27 +189,22 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     ret->n = 0;
     if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0)
         return 0;
-    for (size_t it = 0; json_each(all, &it, &raw, &value);) {
-        char text[CLOUDEVENTS_NAME_MAX];
-        struct buf name = {.p = text, .cap = sizeof text, .max = sizeof text};
-        if (raw.n < 2)
-            continue; /* an array has no names */
-        json_unescape(raw, &name);
-        if (name.failed || !is_name((struct str){text, name.n}))
-            continue;
-        if (put_header(ret, (struct str){text, name.n}, value, err) != 0)
+    if (all.type != JSON_OBJECT)
+        return 0;
+
+    for (size_t it = 0; json_each(all, &it, &raw, &value);)
+        if (take_header(ret, raw, value, err) != 0)
             return -1;
-    }
     return 0;
 }
 
-/* is_fit: what W3C has a form for has that form, or stays with us. */
+/* is_fit says whether a value has the form that W3C gives it; one that has not stays here. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)
-        return traceparent_ok(value);
+        return is_traceparent(value);
     if (strcmp(name, "tracestate") == 0)
-        return tracestate_ok(value);
+        return is_tracestate(value);
     return true;
 }
 
@@ -192,12 +235,14 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
 {
     char created[CLOCK_RFC3339_SIZE];
     size_t n = clock_rfc3339(ev->created_at, created);
+
     add(w, STR("id"), ev->id);
     add(w, STR("source"), source);
     add(w, STR("type"), ev->type);
     add_subject(w, ev);
     add(w, STR("time"), (struct str){created, n});
-    add(w, STR("tenant"), ev->tenant.n ? ev->tenant : (struct str){0});
+    if (ev->tenant.n > 0)
+        add(w, STR("tenant"), ev->tenant);
     add_version(w, ev);
     add_extensions(w, more);
 }
@@ -225,13 +270,15 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
 
 static void add_trace(struct buf *b, const char *name, struct json v)
 {
-    char text[TRACESTATE_MAX];
-    struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
     if (v.type != JSON_STRING)
         return;
+    char text[TRACESTATE_MAX];
+    struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
     json_unescape(v.raw, &value);
-    if (value.failed || !is_fit(name, (struct str){text, value.n}))
+    bool fits = !value.failed && is_fit(name, (struct str){text, value.n});
+    if (!fits)
         return;
+
     buf_adds(b, name);
     buf_adds(b, ": ");
     buf_add(b, text, value.n);

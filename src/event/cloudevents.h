@@ -8,9 +8,8 @@
 
 #define CLOUDEVENTS_NAME_MAX 20 /* of an extension attribute */
 
-/* Headers of an event that go along: extension attributes, and what W3C has for traces. (1) Names
- * are small letters and digits, each is there once. (2) Values are as they stand in the event's
- * headers, escaped. */
+/* The headers of an event that go along: extension attributes, and W3C's for traces. (1) Names are
+ * lower-case letters and digits, and differ. (2) Values are as in the event's headers, escaped. */
 struct cloudevents_headers {
     struct {
         char name[CLOUDEVENTS_NAME_MAX + 1];
@@ -19,23 +18,23 @@ struct cloudevents_headers {
     size_t n;
 };
 
-/* cloudevents_headers finds them, in one pass; of a name that comes twice the last counts.
- * ERR_INVALID: there are too many. */
+/* cloudevents_headers finds them in one pass; the last of several with the same name wins.
+ * ERR_INVALID if there are too many. *ret borrows from the event. */
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
 
-/* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ended with a NUL.
- * Whatever is not a plain printable character is percent-encoded, as the HTTP binding has it: no
+/* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ended by a NUL.
+ * Anything but plain printable characters is percent-encoded, as the HTTP binding demands, so no
  * value can end its line. */
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more);
 
-/* cloudevents_structured appends the whole event as one JSON object, the payload in it byte for
+/* cloudevents_structured appends the whole event as one JSON object, with the payload byte for
  * byte. */
 void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
                             const struct cloudevents_headers *more);
 
-/* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ..." of the event,
- * where it has them and they are well formed, each ended with a NUL. */
+/* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ...", each ended by
+ * a NUL, as far as the event has them and they are well-formed. */
 void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 
-/* What an envelope takes beside its strings: keys, punctuation, numbers, the time. */
+/* What an envelope takes besides its strings: keys, punctuation, numbers, the time. */
 #define OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
@@ -19,50 +19,78 @@ static void add_string(struct buf *b, struct str s)
         ADD(b, "null");
 }
 
-static bool blank(char c)
+static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* has_telemetry: a member of that name is there already. Looking costs a parse, so only where the
- * word, or an escape that may hide it, stands in the text. */
+/* may_have_telemetry says whether the word, or an escape that may hide it, is in the payload. */
+static bool may_have_telemetry(struct str payload)
+{
+    return memmem(payload.p, payload.n, "_telemetry", 10) || memmem(payload.p, payload.n, "\\u", 2);
+}
+
+/* has_telemetry says whether the payload has a member of that name. Looking costs a parse, so it is
+ * done only where the text gives cause. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
-    if (!memmem(payload.p, payload.n, "_telemetry", 10) && !memmem(payload.p, payload.n, "\\u", 2))
+    if (!may_have_telemetry(payload))
         return false;
     if (json_parse(payload, &object, NULL, NULL) != 0)
         return true;
     return json_get(object, STR("_telemetry"), &found);
 }
 
-/* add_payload embeds the payload, and puts the headers before its last brace. */
+/* object_end returns the closing brace of the payload, which only blanks can follow; NULL if it is
+ * no object. */
+static const char *object_end(struct str payload)
+{
+    size_t first = 0;
+    while (first < payload.n && is_blank(payload.p[first]))
+        first++;
+    bool opens = first < payload.n && payload.p[first] == '{';
+    if (!opens)
+        return NULL;
+    return memrchr(payload.p + first, '}', payload.n - first);
+}
+
+/* add_with_headers embeds an object with the headers as its last member. */
+static void add_with_headers(struct buf *b, struct str object, const char *brace,
+                             struct str headers)
+{
+    const char *last = brace - 1; /* the last byte inside, or the opening brace */
+    while (is_blank(*last))
+        last--;
+    bool empty = *last == '{';
+
+    size_t before = (size_t)(brace - object.p);
+    buf_add(b, object.p, before);
+    if (!empty)
+        ADD(b, ",");
+    ADD(b, "\"_telemetry\":");
+    buf_addstr(b, headers);
+    buf_add(b, brace, object.n - before);
+}
+
+/* add_payload embeds the payload, with the headers in it if it has room for them: if it is an
+ * object without a member of that name. */
 static void add_payload(struct buf *b, const struct event *ev)
 {
-    struct str p = ev->payload, h = ev->headers;
-    size_t first = 0, last = p.n;
-    if (!p.p) {
+    struct str payload = ev->payload;
+    if (!payload.p) {
         ADD(b, "null");
         return;
     }
-    while (first < p.n && blank(p.p[first]))
-        first++;
-    /* only blanks can follow the brace of an object */
-    while (last > first && p.p[last - 1] != '}')
-        last--;
-    if (!h.p || str_is(h, "{}") || first == p.n || p.p[first] != '{' || has_telemetry(p)) {
-        buf_addstr(b, p);
-        return;
-    }
-    size_t inner = last - 1;
-    while (blank(p.p[inner - 1]))
-        inner--;
-    buf_add(b, p.p, last - 1);
-    if (inner - 1 != first)
-        ADD(b, ",");
-    ADD(b, "\"_telemetry\":");
-    buf_addstr(b, h);
-    buf_add(b, p.p + last - 1, p.n - (last - 1));
+
+    const char *brace = NULL;
+    bool has_headers = ev->headers.p && !str_is(ev->headers, "{}");
+    if (has_headers)
+        brace = object_end(payload);
+    if (brace && !has_telemetry(payload))
+        add_with_headers(b, payload, brace, ev->headers);
+    else
+        buf_addstr(b, payload);
 }
 
 void envelope_write(struct buf *b, const struct event *ev, struct str stream)
@@ -91,7 +119,7 @@ void envelope_write(struct buf *b, const struct event *ev, struct str stream)
     ADD(b, "\"}");
 }
 
-/* Reading */
+/* ---- reading ---- */
 
 static const struct {
     const char *name;
@@ -104,8 +132,8 @@ static const struct {
     {"aggregate_id", offsetof(struct event, aggregate_id), false},
 };
 
-/* unescape appends the characters and a NUL. The buffer has room for all of them, so that it does
- * not move. */
+/* unescape appends the characters and a NUL. The buffer has room for all of them, so it does not
+ * move. */
 static struct str unescape(struct str raw, struct buf *text)
 {
     size_t at = text->n;
@@ -119,14 +147,14 @@ static int read_strings(struct json o, struct buf *text, struct event *ret, stru
 {
     for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
         struct json v;
-        struct str s = {0};
-        bool there = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
-        if (!there && strings[i].required)
+        bool found = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
+        if (!found && strings[i].required)
             return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
-        if (there && v.type != JSON_STRING)
+        if (!found)
+            continue;
+        if (v.type != JSON_STRING)
             return err_set(err, ERR_INVALID, "its %s is no string", strings[i].name);
-        if (there)
-            s = unescape(v.raw, text);
+        struct str s = unescape(v.raw, text);
         memcpy((char *)ret + strings[i].offset, &s, sizeof s);
     }
     return 0;
@@ -141,7 +169,7 @@ static struct str copy(struct str raw, struct buf *text)
     return (struct str){text->p + at, raw.n};
 }
 
-/* time_of reads what clock_rfc3339 writes; 0: it is something else. */
+/* time_of reads what clock_rfc3339 writes; 0 for anything else. */
 static int64_t time_of(struct json v)
 {
     struct tm tm = {0};
@@ -161,6 +189,21 @@ static int64_t time_of(struct json v)
     return (int64_t)timegm(&tm) * 1000 + ms;
 }
 
+/* read_payload copies the payload, and as headers what it has as telemetry. A "_telemetry" that is
+ * no object is the producer's own. */
+static int read_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
+{
+    struct json payload, telemetry;
+    if (!json_get(o, STR("payload"), &payload))
+        return err_set(err, ERR_INVALID, "it has no payload");
+    ret->payload = copy(payload.raw, text);
+
+    bool found = json_get(payload, STR("_telemetry"), &telemetry);
+    if (found && telemetry.type == JSON_OBJECT)
+        ret->headers = copy(telemetry.raw, text);
+    return 0;
+}
+
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;
@@ -173,18 +216,17 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
         return err_set(err, ERR_INVALID, "it is no JSON object");
     if (!buf_reserve(text, 2 * envelope.n + 16))
         return err_nomem(err);
+
     if (read_strings(o, text, ret, err) != 0)
         return -1;
     if (json_get(o, STR("committed_at"), &v))
         ret->created_at = time_of(v);
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
-    if (!json_get(o, STR("payload"), &v))
-        return err_set(err, ERR_INVALID, "it has no payload");
-    ret->payload = copy(v.raw, text);
-    bool telemetry = json_get(v, STR("_telemetry"), &v) &&
-                     v.type == JSON_OBJECT; /* else the producer's own, of whatever kind */
-    if (telemetry)
-        ret->headers = copy(v.raw, text);
+    if (read_payload(o, text, ret, err) != 0)
+        return -1;
     ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
-    return text->failed ? err_nomem(err) : event_check_stored(ret, err);
+
+    if (text->failed)
+        return err_nomem(err);
+    return event_check_stored(ret, err);
 }

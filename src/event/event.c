@@ -9,21 +9,34 @@
 #include "base/hash.h"
 #include "base/json.h"
 
-/* is_space says whether the character at p (valid UTF-8) is white space, Unicode's own included. */
+#define NO_ESCAPE 0x10000ul /* more than four digits can say */
+
+/* is_wide_space says whether a code point is one of Unicode's spaces of three bytes. */
+static bool is_wide_space(unsigned c)
+{
+    static const unsigned others[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
+    if (c >= 0x2000 && c <= 0x200A)
+        return true;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (c == others[i])
+            return true;
+    return false;
+}
+
+/* is_space says whether the character at p (valid UTF-8) is white space, Unicode's included. */
 static bool is_space(const unsigned char *p, size_t n)
 {
     if (p[0] < 0x80)
         return p[0] == ' ';
     if (p[0] == 0xC2)
         return p[1] == 0xA0;
-    if (n < 3 || p[0] >> 4 != 0xE)
+    bool three_bytes = n >= 3 && p[0] >> 4 == 0xE;
+    if (!three_bytes)
         return false;
-    unsigned c = (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
-    return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202F || c == 0x205F || c == 0x3000;
+    return is_wide_space((p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu));
 }
 
-/* What a piece of text may be. */
+/* What a text may have. */
 struct rule {
     const char *what; /* its name in messages */
     size_t max;
@@ -36,6 +49,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     size_t at;
     if (!utf8_valid(s, &at))
         return err_set(err, ERR_INVALID, "%s is not valid UTF-8 at byte %zu", rule->what, at);
+
     const unsigned char *p = (const unsigned char *)s.p;
     for (size_t i = 0; i < s.n; i++) {
         bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
@@ -51,7 +65,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* check_text refuses an empty string too; whether it may be absent is the caller's question. */
+/* check_text checks a text that is there; whether it may be absent is up to the caller. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -60,6 +74,14 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
         return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", rule->what, s.n,
                        rule->max);
     return check_characters(rule, s, err);
+}
+
+/* check_optional checks a text that may be absent. */
+static int check_optional(const struct rule *rule, struct str s, struct error *err)
+{
+    if (!s.p)
+        return 0;
+    return check_text(rule, s, err);
 }
 
 static int check_aggregate(const struct new_event *ev, struct error *err)
@@ -73,6 +95,7 @@ static int check_aggregate(const struct new_event *ev, struct error *err)
         return err_set(err, ERR_INVALID, "aggregate type is given without an aggregate id");
     if (!ev->aggregate_type.p)
         return err_set(err, ERR_INVALID, "aggregate id is given without an aggregate type");
+
     if (check_text(&type, ev->aggregate_type, err) != 0)
         return -1;
     return check_text(&id, ev->aggregate_id, err);
@@ -91,15 +114,20 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     return 0;
 }
 
-/* is_escape: raw has \\uXXXX at i, with a value within the bounds. */
-static bool is_escape(struct str raw, size_t i, unsigned low, unsigned high)
+/* escape_at returns the value of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
+static unsigned long escape_at(struct str raw, size_t i)
 {
+    bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';
+    if (!escape)
+        return NO_ESCAPE;
     char digits[5] = "";
-    if (i + 6 > raw.n || raw.p[i] != '\\' || raw.p[i + 1] != 'u')
-        return false;
     memcpy(digits, raw.p + i + 2, 4);
-    unsigned long value = strtoul(digits, NULL, 16);
-    return value >= low && value <= high;
+    return strtoul(digits, NULL, 16);
+}
+
+static bool is_between(unsigned long c, unsigned long least, unsigned long most)
+{
+    return c >= least && c <= most;
 }
 
 /* check_header_text refuses what JSON can write and text cannot hold: NUL, and half a surrogate
@@ -109,10 +137,13 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
     for (size_t i = 0; i < raw.n; i++) {
         if (raw.p[i] != '\\')
             continue;
-        if (is_escape(raw, i, 0, 0))
+        unsigned long c = escape_at(raw, i);
+        if (c == 0)
             return err_set(err, ERR_INVALID, "headers has a NUL at byte %zu", at + i);
-        bool pair = is_escape(raw, i, 0xD800, 0xDBFF) && is_escape(raw, i + 6, 0xDC00, 0xDFFF);
-        if (!pair && is_escape(raw, i, 0xD800, 0xDFFF))
+
+        bool high = is_between(c, 0xD800, 0xDBFF);
+        bool pair = high && is_between(escape_at(raw, i + 6), 0xDC00, 0xDFFF);
+        if (!pair && is_between(c, 0xD800, 0xDFFF))
             return err_set(err, ERR_INVALID, "headers has half a surrogate pair at byte %zu",
                            at + i);
         i += pair ? 11 : 1; /* past what is escaped */
@@ -120,44 +151,57 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
     return 0;
 }
 
-/* check_header_name looks at the name as receivers will see it: unescaped. */
+/* check_header_name checks the name as receivers see it: unescaped. */
 static int check_header_name(struct str raw, struct error *err)
 {
     static const struct rule rule = {.what = "header name", .max = EVENT_HEADERS_MAX};
     if (!memchr(raw.p, '\\', raw.n))
         return check_text(&rule, (struct str){raw.p + 1, raw.n - 2}, err);
+
     struct buf b;
+    int r;
     buf_init(&b, EVENT_HEADERS_MAX);
     json_unescape(raw, &b);
-    int r = b.failed ? err_nomem(err) : check_text(&rule, (struct str){b.p, b.n}, err);
+    if (b.failed)
+        r = err_nomem(err);
+    else
+        r = check_text(&rule, (struct str){b.p, b.n}, err);
     buf_release(&b);
     return r;
+}
+
+/* check_header checks one entry; headers is the text that it is in. */
+static int check_header(struct str headers, struct str name, struct json value, struct error *err)
+{
+    size_t name_at = (size_t)(name.p - headers.p);
+    size_t value_at = (size_t)(value.raw.p - headers.p);
+    if (check_header_name(name, err) != 0)
+        return -1;
+    if (check_header_text(name, name_at, err) != 0)
+        return -1;
+    if (value.type != JSON_STRING)
+        return err_set(err, ERR_INVALID, "headers has a value that is not a string at byte %zu",
+                       value_at);
+    return check_header_text(value.raw, value_at, err);
 }
 
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
     struct str name;
-    size_t count = 0;
     if (!headers.p)
         return 0;
     if (check_json("headers", headers, EVENT_HEADERS_MAX, &object, err) != 0)
         return -1;
     if (object.type != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "headers is not a JSON object");
-    for (size_t it = 0; json_each(object, &it, &name, &value);) {
-        if (count++ == EVENT_HEADERS_COUNT)
+
+    size_t count = 0;
+    for (size_t it = 0; json_each(object, &it, &name, &value); count++) {
+        if (count == EVENT_HEADERS_COUNT)
             return err_set(err, ERR_INVALID, "headers has more entries than %d, the limit",
                            EVENT_HEADERS_COUNT);
-        size_t at = (size_t)(value.raw.p - headers.p);
-        if (check_header_name(name, err) != 0)
-            return -1;
-        if (check_header_text(name, (size_t)(name.p - headers.p), err) != 0)
-            return -1;
-        if (value.type != JSON_STRING)
-            return err_set(err, ERR_INVALID, "headers has a value that is not a string at byte %zu",
-                           at);
-        if (check_header_text(value.raw, at, err) != 0)
+        if (check_header(headers, name, value, err) != 0)
             return -1;
     }
     return 0;
@@ -176,31 +220,46 @@ static int check_not_before(int64_t not_before, int64_t now, struct error *err)
 static const struct rule type_rule = {.what = "type", .max = EVENT_TYPE_MAX, .no_space = true};
 static const struct rule tenant_rule = {.what = "tenant", .max = EVENT_KEY_MAX};
 
-int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err)
+/* payload_limit returns the most bytes that a payload may have. */
+static size_t payload_limit(const struct event_limits *limits)
+{
+    int64_t max = limits->payload_max;
+    if (max < 0)
+        max = 0;
+    if (max > EVENT_PAYLOAD_CEILING)
+        max = EVENT_PAYLOAD_CEILING;
+    return (size_t)max;
+}
+
+/* check_names checks what an event is called and filed under. */
+static int check_names(const struct new_event *ev, struct error *err)
 {
     static const struct rule key = {.what = "idempotency key", .max = EVENT_KEY_MAX};
-    int64_t most = limits->payload_max < EVENT_PAYLOAD_CEILING ? limits->payload_max
-                                                               : EVENT_PAYLOAD_CEILING;
-    size_t max = most < 0 ? 0 : (size_t)most;
-
     if (!ev->type.p)
         return err_set(err, ERR_INVALID, "type is missing");
     if (check_text(&type_rule, ev->type, err) != 0)
         return -1;
     if (check_aggregate(ev, err) != 0)
         return -1;
-    if (ev->idempotency_key.p && check_text(&key, ev->idempotency_key, err) != 0)
+    if (check_optional(&key, ev->idempotency_key, err) != 0)
         return -1;
-    if (ev->tenant.p && check_text(&tenant_rule, ev->tenant, err) != 0)
+    return check_optional(&tenant_rule, ev->tenant, err);
+}
+
+int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err)
+{
+    if (check_names(ev, err) != 0)
         return -1;
     if (check_not_before(ev->not_before, limits->now, err) != 0)
         return -1;
     if (check_headers(ev->headers, err) != 0)
         return -1;
-    return ev->payload.p ? check_json("payload", ev->payload, max, NULL, err) : 0;
+    if (!ev->payload.p)
+        return 0;
+    return check_json("payload", ev->payload, payload_limit(limits), NULL, err);
 }
 
-/* check_bytes: any text that is UTF-8 and has no NUL. */
+/* check_bytes refuses a text that is not UTF-8 or has a NUL. */
 static int check_bytes(const char *what, struct str s, struct error *err)
 {
     size_t at;
@@ -214,41 +273,58 @@ static int check_bytes(const char *what, struct str s, struct error *err)
     return 0;
 }
 
+/* check_stored_texts checks the texts of a stored event, whatever their length. */
+static int check_stored_texts(const struct event *ev, struct error *err)
+{
+    const struct {
+        struct rule rule;
+        struct str text;
+    } texts[] = {
+        {{.what = "type"}, ev->type},
+        {{.what = "aggregate type"}, ev->aggregate_type},
+        {{.what = "aggregate id"}, ev->aggregate_id},
+        {{.what = "tenant"}, ev->tenant},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (check_characters(&texts[i].rule, texts[i].text, err) != 0)
+            return -1;
+    return check_bytes("payload", ev->payload, err);
+}
+
 int event_check_stored(const struct event *ev, struct error *err)
 {
-    static const struct rule type = {.what = "type"}, aggregate_type = {.what = "aggregate type"},
-                             aggregate_id = {.what = "aggregate id"};
-    struct json headers;
     if (!uuid7_valid(ev->id))
         return err_set(err, ERR_INVALID, "malformed: id is no UUID");
-    if (check_characters(&type, ev->type, err) != 0 ||
-        check_characters(&aggregate_type, ev->aggregate_type, err) != 0 ||
-        check_characters(&aggregate_id, ev->aggregate_id, err) != 0 ||
-        check_characters(&tenant_rule, ev->tenant, err) != 0 ||
-        check_bytes("payload", ev->payload, err) != 0)
+    if (check_stored_texts(ev, err) != 0)
         return err_prefix(err, "malformed");
     if (!ev->headers.p)
         return 0;
-    if (json_parse(ev->headers, &headers, NULL, NULL) != 0 || headers.type != JSON_OBJECT)
+
+    struct json headers;
+    int r = json_parse(ev->headers, &headers, NULL, NULL);
+    if (r != 0 || headers.type != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "malformed: headers is not a JSON object");
     return 0;
 }
 
-int event_check_inbox(struct str handler, struct str key, struct error *err)
+/* check_inbox_text checks one of the two texts of an entry of the inbox. */
+static int check_inbox_text(const char *what, struct str s, struct error *err)
 {
-    if (handler.n == 0 || handler.n > EVENT_KEY_MAX)
-        return err_set(err, ERR_INVALID, "handler is %zu bytes, the limit is 1 to %d", handler.n,
+    if (s.n == 0 || s.n > EVENT_KEY_MAX)
+        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is 1 to %d", what, s.n,
                        EVENT_KEY_MAX);
-    if (key.n == 0 || key.n > EVENT_KEY_MAX)
-        return err_set(err, ERR_INVALID, "key is %zu bytes, the limit is 1 to %d", key.n,
-                       EVENT_KEY_MAX);
-    if (check_bytes("handler", handler, err) != 0)
-        return -1;
-    return check_bytes("key", key, err);
+    return check_bytes(what, s, err);
 }
 
-/* event_key is stored beside events: a different function here needs a migration that recomputes
- * every stored key. */
+int event_check_inbox(struct str handler, struct str key, struct error *err)
+{
+    if (check_inbox_text("handler", handler, err) != 0)
+        return -1;
+    return check_inbox_text("key", key, err);
+}
+
+/* event_key is stored with events, so a different hash needs a migration that recomputes every
+ * stored key. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id)
 {
     if (!aggregate_id.p)

@@ -18,9 +18,8 @@ struct segment {
 
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, the others none. So a tree is only as
- *   deep as the
- * parentheses are, however long a chain of "or". */
+/* (1) OR and AND have any number of children, NOT has one, the others have none. So a tree is only
+ * as deep as its parentheses, however long a chain of "or" is. */
 struct node {
     enum node_type type;
     struct node *first, *next;
@@ -54,38 +53,22 @@ static bool is_space(char c)
 
 static bool is_word(char c)
 {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
+    bool upper = c >= 'A' && c <= 'Z';
+    bool lower = c >= 'a' && c <= 'z';
+    bool digit = c >= '0' && c <= '9';
+    return upper || lower || digit || c == '_' || c == '-';
 }
 
-bool pattern_match(struct str pattern, struct str type)
-{
-    size_t p = 0, t = 0, star = SIZE_MAX, resume = 0;
-    while (t < type.n) {
-        if (p < pattern.n && pattern.p[p] == '*') {
-            star = p++;
-            resume = t;
-        } else if (p < pattern.n && pattern.p[p] == type.p[t]) {
-            p++;
-            t++;
-        } else if (star != SIZE_MAX) {
-            p = star + 1; /* let the last star take one more character */
-            t = ++resume;
-        } else {
-            return false;
-        }
-    }
-    while (p < pattern.n && pattern.p[p] == '*')
-        p++;
-    return p == pattern.n;
-}
+/* ---- reading ---- */
 
+/* expected says what should stand where the parser is, and what does. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
     if (!*ps->p)
         return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found the end", what, at);
-    int n = 1;
+
+    int n = 1; /* bytes of the character */
     while (n < 4 && ((unsigned char)ps->p[n] & 0xC0) == 0x80)
         n++;
     return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found '%.*s'", what, at, n,
@@ -121,14 +104,15 @@ static bool take_word(struct parser *ps, const char *word)
     return true;
 }
 
+/* new_node returns NULL, with the error set, when out of memory. */
 static struct node *new_node(struct parser *ps, enum node_type type)
 {
     struct node *n = arena_zalloc(ps->a, 1, sizeof *n);
-    if (n) {
-        n->type = type;
-    } else {
+    if (!n) {
         err_nomem(ps->err);
+        return NULL;
     }
+    n->type = type;
     return n;
 }
 
@@ -139,15 +123,19 @@ static const char *quoted_end(const char *p)
     for (p++; *p && *p != '"'; p++)
         if (*p == '\\' && p[1])
             p++;
-    return *p ? p + 1 : p;
+    if (*p == '"')
+        p++;
+    return p;
 }
 
-/* parse_quoted reads a string in double quotes, JSON's own. */
+/* parse_quoted reads a JSON string, in double quotes. */
 static int parse_quoted(struct parser *ps, struct json *ret)
 {
-    const char *why, *end = quoted_end(ps->p);
+    const char *end = quoted_end(ps->p);
+    struct str text = {ps->p, (size_t)(end - ps->p)};
+    const char *why;
     size_t at;
-    if (json_parse((struct str){ps->p, (size_t)(end - ps->p)}, ret, &why, &at) != 0) {
+    if (json_parse(text, ret, &why, &at) != 0) {
         at += (size_t)(ps->p - ps->text);
         return err_set(ps->err, ERR_CONFIG, "bad string: %s at byte %zu", why, at);
     }
@@ -155,33 +143,44 @@ static int parse_quoted(struct parser *ps, struct json *ret)
     return 0;
 }
 
-/* unescape copies into the arena what `raw`, a JSON string, stands for. */
-static int unescape(struct parser *ps, struct str raw, struct str *ret)
+/* keep copies what is in a buffer into the arena, and releases the buffer. */
+static int keep(struct parser *ps, struct buf *b, struct str *ret)
 {
+    char *p = NULL;
+    if (!b->failed)
+        p = arena_bytes(ps->a, b->p, b->n);
+    *ret = (struct str){p, b->n};
+    buf_release(b);
+    if (!p)
+        return err_nomem(ps->err);
+    return 0;
+}
+
+/* parse_name reads a name in double quotes, and keeps what it stands for. */
+static int parse_name(struct parser *ps, struct str *ret)
+{
+    struct json quoted;
+    if (parse_quoted(ps, &quoted) != 0)
+        return -1;
     struct buf b;
-    buf_init(&b, raw.n);
-    json_unescape(raw, &b);
-    char *p = b.failed ? NULL : arena_bytes(ps->a, b.p, b.n);
-    *ret = (struct str){p, b.n};
-    buf_release(&b);
-    return p ? 0 : err_nomem(ps->err);
+    buf_init(&b, quoted.raw.n);
+    json_unescape(quoted.raw, &b);
+    return keep(ps, &b, ret);
 }
 
 static int parse_segment(struct parser *ps, struct segment **ret)
 {
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
-    struct json quoted;
-    size_t n = word_len(ps->p);
     if (!s)
         return err_nomem(ps->err);
-    if (n) {
+
+    size_t n = word_len(ps->p);
+    if (n > 0) {
         s->name = (struct str){ps->p, n};
         s->bare = true;
         ps->p += n;
     } else if (*ps->p == '"') {
-        if (parse_quoted(ps, &quoted) != 0)
-            return -1;
-        if (unescape(ps, quoted.raw, &s->name) != 0)
+        if (parse_name(ps, &s->name) != 0)
             return -1;
     } else {
         return expected(ps, "a name or a \"quoted name\"");
@@ -196,6 +195,7 @@ static int parse_path(struct parser *ps, struct segment **ret)
     for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
         if (at_word(ps, keywords[i]))
             return expected(ps, "a path (quote a name that is a keyword)");
+
     for (;;) {
         if (parse_segment(ps, ret) != 0)
             return -1;
@@ -206,7 +206,7 @@ static int parse_path(struct parser *ps, struct segment **ret)
     }
 }
 
-/* parse_apostrophes reads '...', in which nothing is an escape, and keeps it as a JSON string. */
+/* parse_apostrophes reads '...', where nothing is an escape, and keeps it as a JSON string. */
 static int parse_apostrophes(struct parser *ps, struct json *ret)
 {
     const char *end = strchr(ps->p + 1, '\'');
@@ -214,39 +214,54 @@ static int parse_apostrophes(struct parser *ps, struct json *ret)
         ps->p += strlen(ps->p);
         return expected(ps, "a closing apostrophe");
     }
+
     struct buf b;
-    buf_init(&b, FILTER_MAX_BYTES * 6 + 2);
+    buf_init(&b, FILTER_MAX_BYTES * 6 + 2); /* a control character takes six bytes */
     json_quote(&b, (struct str){ps->p + 1, (size_t)(end - ps->p - 1)});
-    char *p = b.failed ? NULL : arena_bytes(ps->a, b.p, b.n);
-    *ret = (struct json){JSON_STRING, {p, b.n}};
-    buf_release(&b);
     ps->p = end + 1;
-    return p ? 0 : err_nomem(ps->err);
+    ret->type = JSON_STRING;
+    return keep(ps, &b, &ret->raw);
 }
 
 static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
-    const char *end = ps->p;
     if (*ps->p == '\'')
         return parse_apostrophes(ps, ret);
     if (*ps->p == '"')
         return parse_quoted(ps, ret);
+
+    const char *end = ps->p;
     while (is_word(*end) || *end == '.' || *end == '+')
         end++;
-    if (json_parse((struct str){ps->p, (size_t)(end - ps->p)}, ret, NULL, NULL) != 0)
+    struct str text = {ps->p, (size_t)(end - ps->p)};
+    if (json_parse(text, ret, NULL, NULL) != 0)
         return expected(ps, "a \"string\", a number, true, false or null");
     ps->p = end;
     return 0;
 }
 
-/* negate wraps n in a NOT. */
-static int negate(struct parser *ps, struct node *n, struct node **ret)
+/* negate wraps *n in a NOT. */
+static int negate(struct parser *ps, struct node **n)
 {
-    *ret = new_node(ps, NODE_NOT);
-    if (!*ret)
+    struct node *outer = new_node(ps, NODE_NOT);
+    if (!outer)
         return -1;
-    (*ret)->first = n;
+    outer->first = *n;
+    *n = outer;
+    return 0;
+}
+
+/* take_operator steps over = or !=; *ret_differs says which it was. */
+static int take_operator(struct parser *ps, bool *ret_differs)
+{
+    bool differs = ps->p[0] == '!' && ps->p[1] == '=';
+    if (differs)
+        ps->p++;
+    if (*ps->p != '=')
+        return expected(ps, "=, != or exists");
+    ps->p++;
+    *ret_differs = differs;
     return 0;
 }
 
@@ -256,6 +271,7 @@ static int parse_comparison(struct parser *ps, struct node **ret)
     if (!n)
         return -1;
     *ret = n;
+
     if (take_word(ps, "exists")) {
         n->type = NODE_EXISTS;
         skip_space(ps);
@@ -267,13 +283,15 @@ static int parse_comparison(struct parser *ps, struct node **ret)
         n->type = NODE_EXISTS;
         return 0;
     }
-    bool differs = ps->p[0] == '!' && ps->p[1] == '=';
-    if (!differs && *ps->p != '=')
-        return expected(ps, "=, != or exists");
-    ps->p += differs ? 2 : 1;
+
+    bool differs = false;
+    if (take_operator(ps, &differs) != 0)
+        return -1;
     if (parse_literal(ps, &n->literal) != 0)
         return -1;
-    return differs ? negate(ps, n, ret) : 0;
+    if (differs)
+        return negate(ps, ret);
+    return 0;
 }
 
 static int parse_or(struct parser *ps, struct node **ret);
@@ -290,20 +308,29 @@ static int parse_parentheses(struct parser *ps, struct node **ret)
     return 0;
 }
 
+static int parse_factor(struct parser *ps, struct node **ret);
+
+static int parse_negation(struct parser *ps, struct node **ret)
+{
+    if (parse_factor(ps, ret) != 0)
+        return -1;
+    return negate(ps, ret);
+}
+
 static int parse_factor(struct parser *ps, struct node **ret)
 {
-    int r;
-    if (++ps->depth > FILTER_MAX_DEPTH)
+    ps->depth++;
+    if (ps->depth > FILTER_MAX_DEPTH)
         return err_set(ps->err, ERR_CONFIG, "nested too deeply at byte %zu",
                        (size_t)(ps->p - ps->text));
-    if (take_word(ps, "not")) {
-        struct node *inner;
-        r = parse_factor(ps, &inner) != 0 ? -1 : negate(ps, inner, ret);
-    } else if (*ps->p == '(') {
+
+    int r;
+    if (take_word(ps, "not"))
+        r = parse_negation(ps, ret);
+    else if (*ps->p == '(')
         r = parse_parentheses(ps, ret);
-    } else {
+    else
         r = parse_comparison(ps, ret);
-    }
     ps->depth--;
     return r;
 }
@@ -346,27 +373,33 @@ static int parse_where(struct parser *ps, struct node **ret)
     if (parse_or(ps, ret) != 0)
         return -1;
     skip_space(ps);
-    return *ps->p ? expected(ps, "and, or or the end") : 0;
+    if (*ps->p)
+        return expected(ps, "and, or or the end");
+    return 0;
 }
 
-/* parse_pattern reads up to the next comma; a pattern's own characters are whatever a type may
- * have. */
+/* parse_pattern reads up to the next comma. A pattern may have any character that a type may. */
 static int parse_pattern(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
-    const char *end = ps->p;
-    while (*end && *end != ',' && !is_space(*end))
-        end++;
-    if (end == ps->p)
+    size_t n = 0;
+    while (ps->p[n] && ps->p[n] != ',' && !is_space(ps->p[n]))
+        n++;
+    if (n == 0)
         return expected(ps, "a pattern");
+
     struct pattern *p = arena_zalloc(ps->a, 1, sizeof *p);
     if (!p)
         return err_nomem(ps->err);
-    p->text = (struct str){ps->p, (size_t)(end - ps->p)};
-    ps->p = end;
-    skip_space(ps);
+    p->text = (struct str){ps->p, n};
     *ret = p;
-    return *ps->p && *ps->p != ',' ? expected(ps, "a comma") : 0;
+
+    ps->p += n;
+    skip_space(ps);
+    bool ends = !*ps->p || *ps->p == ',';
+    if (!ends)
+        return expected(ps, "a comma");
+    return 0;
 }
 
 static int parse_patterns(struct parser *ps, struct pattern **ret)
@@ -384,41 +417,62 @@ static int parse_patterns(struct parser *ps, struct pattern **ret)
     }
 }
 
-/* parser_on copies the text into the filter, which then points into it. */
-static int parser_on(struct parser *ps, struct arena *a, const char *text, struct error *err)
+/* parser_init copies the text into the filter, which then points into it. */
+static int parser_init(struct parser *ps, struct arena *a, const char *given, struct error *err)
 {
-    size_t n = text ? strlen(text) : 0, at;
-    if (n > FILTER_MAX_BYTES)
-        return err_set(err, ERR_CONFIG, "is %zu bytes long, the limit is %d", n, FILTER_MAX_BYTES);
-    if (!utf8_valid((struct str){text, n}, &at))
+    struct str text = str_of(given);
+    size_t at;
+    if (text.n > FILTER_MAX_BYTES)
+        return err_set(err, ERR_CONFIG, "is %zu bytes long, the limit is %d", text.n,
+                       FILTER_MAX_BYTES);
+    if (!utf8_valid(text, &at))
         return err_set(err, ERR_CONFIG, "invalid UTF-8 at byte %zu", at);
-    char *copy = arena_bytes(a, text, n);
+
+    char *copy = arena_bytes(a, text.p, text.n);
     if (!copy)
         return err_nomem(err);
     *ps = (struct parser){.a = a, .text = copy, .p = copy, .err = err};
     return 0;
 }
 
-int filter_new(const char *events, const char *where, struct filter **ret, struct error *err)
+static int compile_events(struct filter *f, const char *events, struct error *err)
 {
     struct parser ps;
+    int r = parser_init(&ps, &f->a, events, err);
+    if (r == 0)
+        r = parse_patterns(&ps, &f->patterns);
+    if (r != 0)
+        return err_prefix(err, "events");
+    return 0;
+}
+
+static int compile_where(struct filter *f, const char *where, struct error *err)
+{
+    struct parser ps;
+    int r = parser_init(&ps, &f->a, where, err);
+    if (r == 0)
+        r = parse_where(&ps, &f->where);
+    if (r != 0)
+        return err_prefix(err, "where");
+    return 0;
+}
+
+int filter_new(const char *events, const char *where, struct filter **ret, struct error *err)
+{
     struct filter *f = calloc(1, sizeof *f);
     if (!f)
         return err_nomem(err);
     arena_init(&f->a, 0);
-    if (parser_on(&ps, &f->a, events, err) != 0 || parse_patterns(&ps, &f->patterns) != 0) {
-        err_prefix(err, "events");
-        goto fail;
-    }
-    if (parser_on(&ps, &f->a, where, err) != 0 || parse_where(&ps, &f->where) != 0) {
-        err_prefix(err, "where");
-        goto fail;
+
+    int r = compile_events(f, events, err);
+    if (r == 0)
+        r = compile_where(f, where, err);
+    if (r != 0) {
+        filter_free(f);
+        return -1;
     }
     *ret = f;
     return 0;
-fail:
-    filter_free(f);
-    return -1;
 }
 
 void filter_free(struct filter *f)
@@ -428,6 +482,8 @@ void filter_free(struct filter *f)
     arena_release(&f->a);
     free(f);
 }
+
+/* ---- deciding ---- */
 
 bool filter_has_types(const struct filter *f)
 {
@@ -454,50 +510,77 @@ bool filter_has_where(const struct filter *f)
     return f && f->where;
 }
 
-static bool element(struct json array, const struct segment *s, struct json *ret)
+/* index_of reads a segment that indexes an array: bare, and nothing but digits. */
+static bool index_of(const struct segment *s, uint64_t *ret)
 {
-    uint64_t index = 0;
     if (!s->bare || s->name.n > 9)
         return false;
+
+    uint64_t index = 0;
     for (size_t i = 0; i < s->name.n; i++) {
-        if (s->name.p[i] < '0' || s->name.p[i] > '9')
+        char c = s->name.p[i];
+        bool digit = c >= '0' && c <= '9';
+        if (!digit)
             return false;
-        index = index * 10 + (uint64_t)(s->name.p[i] - '0');
+        index = index * 10 + (uint64_t)(c - '0');
     }
+    *ret = index;
+    return true;
+}
+
+static bool element(struct json array, const struct segment *s, struct json *ret)
+{
+    uint64_t index;
+    if (!index_of(s, &index))
+        return false;
     size_t it = 0;
-    do {
+    for (uint64_t i = 0; i <= index; i++)
         if (!json_each(array, &it, NULL, ret))
             return false;
-    } while (index--);
     return true;
+}
+
+/* step goes from an array to its element, or from an object to its member. */
+static bool step(struct json v, const struct segment *s, struct json *ret)
+{
+    if (v.type == JSON_ARRAY)
+        return element(v, s, ret);
+    return json_get(v, s->name, ret);
 }
 
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {
-    for (; path; path = path->next) {
-        bool found = v.type == JSON_ARRAY ? element(v, path, &v) : json_get(v, path->name, &v);
-        if (!found)
+    for (; path; path = path->next)
+        if (!step(v, path, &v))
             return false;
-    }
     *ret = v;
+    return true;
+}
+
+static bool holds(const struct node *n, struct json payload);
+
+static bool any_holds(const struct node *n, struct json payload)
+{
+    for (; n; n = n->next)
+        if (holds(n, payload))
+            return true;
+    return false;
+}
+
+static bool all_hold(const struct node *n, struct json payload)
+{
+    for (; n; n = n->next)
+        if (!holds(n, payload))
+            return false;
     return true;
 }
 
 static bool holds(const struct node *n, struct json payload)
 {
     struct json v;
-    const struct node *c;
     switch (n->type) {
-    case NODE_OR:
-        for (c = n->first; c; c = c->next)
-            if (holds(c, payload))
-                return true;
-        return false;
-    case NODE_AND:
-        for (c = n->first; c; c = c->next)
-            if (!holds(c, payload))
-                return false;
-        return true;
+    case NODE_OR: return any_holds(n->first, payload);
+    case NODE_AND: return all_hold(n->first, payload);
     case NODE_NOT: return !holds(n->first, payload);
     case NODE_EQUALS: return look_up(payload, n->path, &v) && json_equal(v, n->literal);
     case NODE_EXISTS: return look_up(payload, n->path, &v);

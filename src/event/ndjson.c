@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-/* What a line takes beside its strings: keys, punctuation, numbers, the time. */
+/* What a line takes besides its strings: keys, punctuation, numbers, the time. */
 #define LINE_OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
@@ -97,14 +97,15 @@ static int wrong_type(struct reader *r, const struct key *k, const char *wanted,
                    type_name(v.type));
 }
 
-/* unescape copies a string's characters into the arena, with a NUL behind them. */
+/* unescape copies the characters of a string into the arena, with a NUL behind them. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);
     if (!p)
         return err_nomem(r->err);
-    /* Unescaped is never longer than escaped, so this buffer does not grow, and the arena keeps its
-     * memory. */
+
+    /* Unescaped text is never longer than escaped, so this buffer does not grow out of the
+     * arena. */
     struct buf b = {.p = p, .cap = raw.n - 1, .max = raw.n - 1};
     json_unescape(raw, &b);
     p[b.n] = '\0';
@@ -114,11 +115,12 @@ static int unescape(struct reader *r, struct str raw, struct str *ret)
 
 static int read_string(struct reader *r, const struct key *k, struct json v)
 {
-    struct str *to = (struct str *)(void *)((char *)r->ev + k->offset);
     if (v.type == JSON_NULL)
         return 0;
     if (v.type != JSON_STRING)
         return wrong_type(r, k, "a string", v);
+
+    struct str *to = (struct str *)(void *)((char *)r->ev + k->offset);
     if (memchr(v.raw.p, '\\', v.raw.n))
         return unescape(r, v.raw, to);
     *to = (struct str){v.raw.p + 1, v.raw.n - 2};
@@ -127,22 +129,24 @@ static int read_string(struct reader *r, const struct key *k, struct json v)
 
 static int read_delay(struct reader *r, const struct key *k, struct json v)
 {
-    struct str s = {0};
-    int64_t ms;
     if (v.type == JSON_NULL)
         return 0;
     if (v.type != JSON_STRING)
         return wrong_type(r, k, "a duration such as \"5m\"", v);
+    struct str s = {0};
     if (unescape(r, v.raw, &s) != 0)
         return -1;
     if (strlen(s.p) != s.n)
         return err_set(r->err, ERR_INVALID, "delay has a NUL character");
+
+    int64_t ms;
     if (text_duration(s.p, &ms, r->err) != 0) {
         if (r->err)
             r->err->code = ERR_INVALID; /* it is data here, not a setting */
         return err_prefix(r->err, "delay");
     }
-    r->ev->not_before = ms ? r->now_ms + ms : 0;
+    if (ms > 0)
+        r->ev->not_before = r->now_ms + ms;
     return 0;
 }
 
@@ -168,7 +172,7 @@ static int read_headers(struct reader *r, const struct key *k, struct json v)
     return 0;
 }
 
-/* read_payload takes null as the value it is; in every other key null means absent. */
+/* read_payload takes null for a value; for every other key null means absent. */
 static int read_payload(struct reader *r, const struct key *k, struct json v)
 {
     (void)k;
@@ -200,16 +204,21 @@ static int unknown_key(struct reader *r, const char *name)
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
 }
 
-/* find_key returns the index in keys of a raw name, or -1. */
+/* find_key returns the index in keys of a raw name; -1, with the error set, if it is none of
+ * them. */
 static int find_key(struct reader *r, struct str raw)
 {
     struct str name = {raw.p + 1, raw.n - 2};
-    if (memchr(raw.p, '\\', raw.n) && unescape(r, raw, &name) != 0)
+    bool escaped = memchr(raw.p, '\\', raw.n) != NULL;
+    if (escaped && unescape(r, raw, &name) != 0)
         return -1;
     for (size_t i = 0; i < N_KEYS; i++)
         if (str_is(name, keys[i].name))
             return (int)i;
-    return unescape(r, raw, &name) != 0 ? -1 : unknown_key(r, name.p);
+
+    if (unescape(r, raw, &name) != 0) /* for its NUL */
+        return -1;
+    return unknown_key(r, name.p);
 }
 
 static int read_members(struct reader *r, struct json object)
@@ -221,9 +230,10 @@ static int read_members(struct reader *r, struct json object)
         int i = find_key(r, name);
         if (i < 0)
             return -1;
-        if (seen >> i & 1)
+        unsigned bit = 1u << i;
+        if (seen & bit)
             return err_set(r->err, ERR_INVALID, "%s is given twice", keys[i].name);
-        seen |= 1u << i;
+        seen |= bit;
         if (keys[i].read(r, &keys[i], v) != 0)
             return -1;
     }
@@ -240,6 +250,7 @@ int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_eve
         return err_set(err, ERR_INVALID, "not JSON: %s at byte %zu", why, at);
     if (object.type != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "must be a JSON object, not %s", type_name(object.type));
+
     struct new_event ev = {.has_version = false};
     struct reader r = {.now_ms = now_ms, .a = a, .ev = &ev, .err = err};
     if (read_members(&r, object) != 0)

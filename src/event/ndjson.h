@@ -6,20 +6,21 @@
 #include "base/buf.h"
 #include "event/event.h"
 
-/* ndjson_write appends one object and a line feed, keys in this order, all always there, absent
+/* ndjson_write appends one object and a line feed, with all of these keys in this order, absent
  * ones null:
  *     id, seq, type, aggregate_type, aggregate_id, version, payload, headers, created_at, consumer,
  *     attempt
- * payload is embedded as it was emitted, only raw line breaks become spaces; headers is {} when
- * there are none; created_at is RFC 3339 in UTC. This line is a public format: keys may be
+ * payload is embedded as it was emitted, but for raw line breaks, which become spaces; headers is
+ * {} when there are none; created_at is RFC 3339 in UTC. The line is a public format: keys may be
  * appended, never changed. */
 void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, int attempt);
 
-/* ndjson_read fills *ret from one line: keys type, aggregate_type, aggregate_id, version, payload,
- * headers, idempotency_key, tenant, delay (a duration string): others are an error that names the
- * nearest valid one, and so is a wrong type of value. Strings that need unescaping live in `a`;
- * payload and headers are slices of the line. `now_ms` turns delay into not_before. ERR_INVALID
- * without the line's number (the caller knows it). Does not call event_check. */
+/* ndjson_read fills *ret from one line with the keys type, aggregate_type, aggregate_id, version,
+ * payload, headers, idempotency_key, tenant, delay (a duration as a string). Another key is an
+ * error that names the nearest of these, and a value of the wrong type is one, too. Strings that
+ * need unescaping live in `a`; payload and headers are slices of the line. now_ms turns delay into
+ * not_before. ERR_INVALID does not name the line, whose number the caller knows. The event still
+ * has to pass event_check. */
 int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret,
                 struct error *err);
 

@@ -12,7 +12,7 @@ static int in_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* squeeze makes one star of several in a row. */
+/* squeeze turns several stars in a row into one. */
 static void squeeze(char *pattern)
 {
     char *to = pattern;
@@ -22,25 +22,32 @@ static void squeeze(char *pattern)
     *to = '\0';
 }
 
-/* split cuts the text at its commas; returns how many patterns there are. */
+/* trim returns p without the blanks at its ends, which it overwrites. */
+static char *trim(char *p)
+{
+    p += strspn(p, BLANKS);
+    size_t n = strlen(p);
+    while (n > 0 && strchr(BLANKS, p[n - 1]))
+        n--;
+    p[n] = '\0';
+    return p;
+}
+
+/* split cuts the text at its commas into patterns, and returns how many there are. */
 static size_t split(char *text, char **list)
 {
     size_t n = 0;
     char *save = NULL;
     for (char *p = strtok_r(text, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
-        p += strspn(p, BLANKS);
-        size_t len = strlen(p);
-        while (len > 0 && strchr(BLANKS, p[len - 1]))
-            len--;
-        p[len] = '\0';
-        squeeze(p);
-        if (*p)
-            list[n++] = p;
+        char *pattern = trim(p);
+        squeeze(pattern);
+        if (*pattern)
+            list[n++] = pattern;
     }
     return n;
 }
 
-static bool takes_all(char *const *list, size_t n)
+static bool means_all(char *const *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(list[i], "*") == 0)
@@ -48,28 +55,39 @@ static bool takes_all(char *const *list, size_t n)
     return false;
 }
 
+/* add_sorted appends the patterns, each once. */
+static void add_sorted(struct buf *out, char **list, size_t n)
+{
+    qsort(list, n, sizeof *list, in_order);
+    for (size_t i = 0; i < n; i++) {
+        bool again = i > 0 && strcmp(list[i], list[i - 1]) == 0;
+        if (again)
+            continue;
+        if (i > 0)
+            buf_adds(out, ", ");
+        buf_adds(out, list[i]);
+    }
+}
+
+/* count_commas returns how many patterns there are at most, less one. */
+static size_t count_commas(const char *s)
+{
+    size_t n = 0;
+    for (; *s; s++)
+        n += *s == ',';
+    return n;
+}
+
 void normal_events(const char *events, struct buf *out)
 {
-    size_t most = 1;
-    for (const char *p = events; *p; p++)
-        most += *p == ',';
     char *text = strdup(events);
-    char **list = calloc(most, sizeof *list);
-    if (!text || !list) {
-        out->failed = true;
-    } else {
+    char **list = calloc(count_commas(events) + 1, sizeof *list);
+    if (text && list) {
         size_t n = split(text, list);
-        if (takes_all(list, n))
-            n = 0;
-        qsort(list, n, sizeof *list, in_order);
-        for (size_t i = 0; i < n; i++) {
-            bool again = i > 0 && strcmp(list[i], list[i - 1]) == 0;
-            if (again)
-                continue;
-            if (i > 0)
-                buf_adds(out, ", ");
-            buf_adds(out, list[i]);
-        }
+        if (!means_all(list, n))
+            add_sorted(out, list, n);
+    } else {
+        out->failed = true;
     }
     free(list);
     free(text);
@@ -77,13 +95,19 @@ void normal_events(const char *events, struct buf *out)
 
 /* ---- predicates ---- */
 
-/* string_end: behind a string that begins at p; in apostrophes nothing is an escape. */
+/* string_end returns what follows the string that begins at p. Only between double quotes is a
+ * backslash an escape. */
 static const char *string_end(const char *p)
 {
-    char quote = *p++;
-    while (*p && *p != quote)
-        p += quote == '"' && *p == '\\' && p[1] ? 2 : 1;
-    return *p ? p + 1 : p;
+    char quote = *p;
+    for (p++; *p && *p != quote; p++) {
+        bool escape = quote == '"' && *p == '\\' && p[1];
+        if (escape)
+            p++;
+    }
+    if (*p)
+        p++;
+    return p;
 }
 
 static bool is_quote(char c)
@@ -91,17 +115,26 @@ static bool is_quote(char c)
     return c == '"' || c == '\'';
 }
 
-/* word_end: behind a name, a path, or a literal; of a path, parts may be in quotes. */
+static bool ends_word(char c)
+{
+    return c == '\0' || strchr(BLANKS "()=!", c);
+}
+
+/* word_end returns what follows a name, a path or a literal. A string is a word, or a segment of a
+ * path. */
 static const char *word_end(const char *p)
 {
-    bool begins = true;
-    while (*p && !strchr(BLANKS "()=!", *p)) {
-        if (is_quote(*p) && !begins)
-            return p;
-        bool quoted = is_quote(*p);
-        p = quoted ? string_end(p) : p + 1;
-        if (quoted && *p != '.')
-            return p;
+    bool begins = true; /* p is where a segment begins */
+    while (!ends_word(*p)) {
+        if (is_quote(*p)) {
+            if (!begins)
+                return p;
+            p = string_end(p);
+            if (*p != '.')
+                return p;
+        } else {
+            p++;
+        }
         begins = p[-1] == '.';
     }
     return p;

@@ -18,7 +18,8 @@ static const struct {
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
 
-/* field < 0: the literal `text`. index < 0: the whole field. */
+/* A literal, or a field of an event. (1) field < 0 means the literal `text`. (2) index < 0 means
+ * the whole field. */
 struct part {
     int field, index;
     struct str text;
@@ -49,56 +50,91 @@ static int unknown_field(const char *name, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-/* add_field takes what stands between braces: a name, or a name and [N]. */
+static int find_field(const char *name)
+{
+    for (size_t i = 0; i < FIELDS; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* cut_index cuts [N] off the name; *ret is N, or -1 if the name has none. */
+static int cut_index(char *name, int64_t *ret, struct error *err)
+{
+    *ret = -1;
+    char *bracket = strchr(name, '[');
+    if (!bracket)
+        return 0;
+    char *end = strchr(bracket, ']');
+    if (!end || end[1] != '\0')
+        return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
+    *bracket = '\0';
+    *end = '\0';
+    if (text_int(bracket + 1, 0, INDEX_MAX, ret, err) != 0)
+        return err_prefix(err, "{%s[]}", name);
+    return 0;
+}
+
+/* add_field takes what is between braces: a name, or a name and [N]. */
 static int add_field(struct template *t, struct str text, struct error *err)
 {
     char name[64];
-    int64_t index = -1;
     if (text.n >= sizeof name)
         return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
     memcpy(name, text.p, text.n);
     name[text.n] = '\0';
-    char *bracket = strchr(name, '[');
-    if (bracket) {
-        char *end = strchr(bracket, ']');
-        if (!end || end[1] != '\0')
-            return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
-        *bracket = *end = '\0';
-        if (text_int(bracket + 1, 0, INDEX_MAX, &index, err) != 0)
-            return err_prefix(err, "{%s[]}", name);
-    }
-    for (size_t i = 0; i < FIELDS; i++)
-        if (strcmp(fields[i].name, name) == 0)
-            return add_part(t, (struct part){.field = (int)i, .index = (int)index}, err);
-    return unknown_field(name, err);
+
+    int64_t index;
+    if (cut_index(name, &index, err) != 0)
+        return -1;
+    int field = find_field(name);
+    if (field < 0)
+        return unknown_field(name, err);
+    return add_part(t, (struct part){.field = field, .index = (int)index}, err);
 }
 
-/* compile cuts t->text at its braces. A doubled brace becomes a literal of one. */
+static int add_literal(struct template *t, const char *p, size_t n, struct error *err)
+{
+    return add_part(t, (struct part){.field = -1, .text = {p, n}}, err);
+}
+
+/* add_brace takes what begins with the brace at *p, and steps over it: a doubled brace, which is a
+ * literal of one, or a field. */
+static int add_brace(struct template *t, const char **p, struct error *err)
+{
+    const char *brace = *p;
+    if (brace[0] == brace[1]) {
+        *p += 2;
+        return add_literal(t, brace, 1, err);
+    }
+    if (*brace == '}')
+        return err_set(err, ERR_CONFIG, "a } without its {; write }} for the character itself");
+
+    const char *end = strchr(brace, '}');
+    if (!end)
+        return err_set(err, ERR_CONFIG, "a { without its }; write {{ for the character itself");
+    *p = end + 1;
+    return add_field(t, (struct str){brace + 1, (size_t)(end - brace - 1)}, err);
+}
+
+/* compile cuts t->text at its braces. */
 static int compile(struct template *t, struct error *err)
 {
     for (const char *p = t->text; *p;) {
         size_t n = strcspn(p, "{}");
-        if (n == 0 && p[0] == p[1]) {
-            if (add_part(t, (struct part){.field = -1, .text = {p, 1}}, err) != 0)
-                return -1;
-            p += 2;
-        } else if (n == 0 && *p == '{') {
-            const char *end = strchr(p, '}');
-            if (!end)
-                return err_set(err, ERR_CONFIG,
-                               "a { without its }; write {{ for the character itself");
-            if (add_field(t, (struct str){p + 1, (size_t)(end - p - 1)}, err) != 0)
-                return -1;
-            p = end + 1;
-        } else if (n == 0) {
-            return err_set(err, ERR_CONFIG, "a } without its {; write }} for the character itself");
-        } else {
-            if (add_part(t, (struct part){.field = -1, .text = {p, n}}, err) != 0)
-                return -1;
+        int r;
+        if (n > 0) {
+            r = add_literal(t, p, n, err);
             p += n;
+        } else {
+            r = add_brace(t, &p, err);
         }
+        if (r != 0)
+            return -1;
     }
-    return t->n ? 0 : err_set(err, ERR_CONFIG, "an empty name");
+    if (t->n == 0)
+        return err_set(err, ERR_CONFIG, "an empty name");
+    return 0;
 }
 
 int template_new(const char *text, struct template **ret, struct error *err)
@@ -129,16 +165,43 @@ bool template_fixed(const struct template *t)
     return true;
 }
 
-/* piece gives part number `index` of s, cut at dots; absent if there are not so many. */
+/* piece returns part number `index` of s, cut at dots; absent if there are fewer. */
 static struct str piece(struct str s, int index)
 {
-    for (; s.p; index--) {
+    while (s.p) {
         const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
+        size_t n = dot ? (size_t)(dot - s.p) : s.n;
         if (index == 0)
-            return (struct str){s.p, dot ? (size_t)(dot - s.p) : s.n};
-        s = dot ? (struct str){dot + 1, s.n - (size_t)(dot + 1 - s.p)} : (struct str){0};
+            return (struct str){s.p, n};
+        index--;
+        if (!dot)
+            break;
+        s = (struct str){dot + 1, s.n - n - 1};
     }
-    return s;
+    return (struct str){0};
+}
+
+/* part_of returns what a part of the name is for this event; absent if the event lacks it. */
+static struct str part_of(const struct part *p, const struct event *ev)
+{
+    if (p->field < 0)
+        return p->text;
+    struct str field;
+    memcpy(&field, (const char *)ev + fields[p->field].offset, sizeof field);
+    if (p->index < 0)
+        return field;
+    return piece(field, p->index);
+}
+
+static int lacks_part(const struct part *p, struct error *err)
+{
+    const char *name = fields[p->field].name;
+    if (p->index < 0)
+        return err_set(err, ERR_INVALID, "it has no %s, which the name of the stream is made of",
+                       name);
+    return err_set(err, ERR_INVALID,
+                   "its %s has no part number %d, which the name of the stream is made of", name,
+                   p->index);
 }
 
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
@@ -146,23 +209,13 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
 {
     size_t before = b->n, length = 0;
     for (size_t i = 0; i < t->n; i++) {
-        const struct part *p = &t->part[i];
-        struct str s = p->text;
-        if (p->field >= 0)
-            memcpy(&s, (const char *)ev + fields[p->field].offset, sizeof s);
-        if (p->field >= 0 && p->index >= 0)
-            s = piece(s, p->index);
-        if (!s.p && p->index >= 0)
-            return err_set(err, ERR_INVALID,
-                           "its %s has no part number %d, which the name of the stream is made of",
-                           fields[p->field].name, p->index);
+        struct str s = part_of(&t->part[i], ev);
         if (!s.p)
-            return err_set(err, ERR_INVALID,
-                           "it has no %s, which the name of the stream is made of",
-                           fields[p->field].name);
+            return lacks_part(&t->part[i], err);
         buf_addstr(b, s);
         length += s.n;
     }
+
     if (length > b->max)
         return err_set(err, ERR_INVALID,
                        "the name of its stream would have %zu bytes; the limit is %zu", length,

@@ -1,4 +1,4 @@
-/* template.h: a name made of parts of an event, such as that of the stream it goes to:
+/* template.h: names made of parts of an event, such as that of the stream it goes to:
  * "tenant.{type[1]}". */
 #ifndef EVENT_TEMPLATE_H
 #define EVENT_TEMPLATE_H
@@ -10,18 +10,18 @@
 
 struct template;
 
-/* template_new compiles: {type}, {type[1]} (the part of the type between its first and second dot),
- * {aggregate_type}, {aggregate_id}, {tenant}; {{ and }} stand for braces. ERR_CONFIG. The caller
- * frees *ret. */
+/* template_new compiles a text with the fields {type}, {type[1]} (the part of the type between its
+ * first and second dot), {aggregate_type}, {aggregate_id} and {tenant}; {{ and }} stand for braces.
+ * ERR_CONFIG. The caller frees *ret. */
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
-/* template_fixed: it has no fields, so every event gets the same name. */
+/* template_fixed says whether there are no fields, so that every event gets the same name. */
 bool template_fixed(const struct template *t);
 
-/* template_write appends the name for an event. ERR_INVALID when the event lacks a part of it, or
- * the name would be empty, have control characters or be no UTF-8: people and their tools shall be
- * able to say it. */
+/* template_write appends the name for an event. ERR_INVALID if the event lacks a part of it, or if
+ * the name would be too long, empty, have control characters, or not be UTF-8: people and their
+ * tools must be able to write it. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err);
 

@@ -362,7 +362,7 @@ static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
-        redisReply *r;
+        redisReply *r = NULL;
         if (next_reply(c, &r, err) != 0)
             return -1;
         if (!r)

@@ -4,15 +4,15 @@
 #include "outbox_rows.h"
 #include "rows/rows.h"
 
-/* Fields that a caller compiled against an older header does not have are left at their
- * defaults. */
+/* claim_rows leaves the fields that a caller's older header does not have at their defaults. */
 static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given,
                       outbox_rows **ret, struct error *err)
 {
-    outbox_row_claim c = OUTBOX_ROW_CLAIM_INIT;
     if (given->size == 0)
         return err_set(err, ERR_MISUSE, "claim was not initialised with OUTBOX_ROW_CLAIM_INIT");
-    memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
+    outbox_row_claim c = OUTBOX_ROW_CLAIM_INIT;
+    size_t known = given->size < sizeof c ? given->size : sizeof c;
+    memcpy(&c, given, known);
     return rows_claim(d, conn, &c, ret, err);
 }
 
@@ -33,25 +33,33 @@ OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows)
     return rows->n;
 }
 
+/* cell returns NULL for a row or a column that does not exist. */
 static const struct rows_value *cell(const outbox_rows *rows, size_t row, size_t column)
 {
-    return row < rows->n && column < rows->n_columns ? &rows->cells[row * rows->n_columns + column]
-                                                     : NULL;
+    bool exists = row < rows->n && column < rows->n_columns;
+    if (!exists)
+        return NULL;
+    return &rows->cells[row * rows->n_columns + column];
 }
 
 OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
                                         size_t *ret_size)
 {
     const struct rows_value *v = cell(rows, row, column);
+    struct str text = {NULL, 0};
+    if (v)
+        text = v->text;
     if (ret_size)
-        *ret_size = v ? v->text.n : 0;
-    return v ? v->text.p : NULL;
+        *ret_size = text.n;
+    return text.p;
 }
 
 OUTBOX_API int64_t outbox_rows_int(const outbox_rows *rows, size_t row, size_t column)
 {
     const char *text = outbox_rows_text(rows, row, column, NULL);
-    return text ? strtoll(text, NULL, 10) : 0;
+    if (!text)
+        return 0;
+    return strtoll(text, NULL, 10);
 }
 
 OUTBOX_API void outbox_rows_free(outbox_rows *rows)

@@ -1,20 +1,19 @@
-/* rows_postgres.c: claims of rows in PostgreSQL, in one statement:
+/* postgres.c: claims of rows in PostgreSQL, in one statement:
  *
  *     WITH picked AS MATERIALIZED (
  *         SELECT * FROM unnest(ARRAY(
- *             SELECT key FROM jobs WHERE criteria ORDER BY order_by LIMIT n FOR NO KEY UPDATE SKIP
- *             LOCKED
+ *             SELECT key FROM jobs WHERE criteria ORDER BY order_by LIMIT n
+ *             FOR NO KEY UPDATE SKIP LOCKED
  *         )) WITH ORDINALITY AS p (key, place)
  *     )
- *     UPDATE jobs SET fields FROM picked WHERE jobs.key = picked.key RETURNING picked.place,
- *     columns
+ *     UPDATE jobs SET fields FROM picked WHERE jobs.key = picked.key
+ *     RETURNING picked.place, columns
  *
- * The candidates are locked, and rows that others have locked are stepped over. They are picked
- * once, before the update starts: as a plain `key IN (SELECT ... LIMIT n)` the planner may run the
- * inner part again for each row, which then locks the next n, and more rows are claimed than
- * wanted. The place keeps their order, which RETURNING does not. NO KEY UPDATE is the lock an
- * UPDATE of other columns takes; FOR UPDATE would also step over rows that a foreign key is just
- * being checked against. */
+ * The candidates are locked, and rows that others have locked are skipped. They are picked once,
+ * before the update starts: of a plain `key IN (SELECT ... LIMIT n)` the planner may run the inner
+ * part again for each row, which locks the next n, and claims more rows than wanted. The place
+ * keeps their order, which RETURNING does not. NO KEY UPDATE is the lock that an UPDATE of other
+ * columns takes; FOR UPDATE would also skip rows that a foreign key is being checked against. */
 #include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -22,7 +21,7 @@
 
 #include "rows/rows.h"
 
-/* code_of: by SQLSTATE, first match counts. */
+/* code_of turns a SQLSTATE into a code; the first prefix that matches counts. */
 static enum err_code code_of(const char *state)
 {
     static const struct {
@@ -38,9 +37,8 @@ static enum err_code code_of(const char *state)
         {"53200", ERR_NOMEM},
         {"08", ERR_UNAVAILABLE},
         {"53", ERR_UNAVAILABLE},
-        /* a value that is none of its column's type */
         {"57", ERR_UNAVAILABLE},
-        {"22", ERR_INVALID},
+        {"22", ERR_INVALID}, /* a value that is none of its column's type */
         {"23", ERR_INVALID}, /* a constraint */
         {"42", ERR_INVALID}, /* no such table, no such column */
         {"3F", ERR_INVALID}, /* no such schema */
@@ -51,42 +49,57 @@ static enum err_code code_of(const char *state)
     return ERR_INTERNAL;
 }
 
+/* fate_of says whether trying again can help. */
+static enum fate fate_of(enum err_code code)
+{
+    switch (code) {
+    case ERR_INVALID:
+    case ERR_READONLY:
+    case ERR_INTERNAL: return FATE_FATAL;
+    default: return FATE_RETRY;
+    }
+}
+
 static int fail(PGconn *conn, const PGresult *res, struct error *err)
 {
     const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
     const char *message = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
-    bool lost = PQstatus(conn) != CONNECTION_OK || !state;
-    enum err_code code = lost ? ERR_UNAVAILABLE : code_of(state);
-    enum fate fate = code == ERR_INVALID || code == ERR_READONLY || code == ERR_INTERNAL
-                         ? FATE_FATAL
-                         : FATE_RETRY;
-    return err_fate(err, code, fate, 0, "could not claim rows: %s%s%s%s",
-                    message ? message : PQerrorMessage(conn), state ? " (SQLSTATE " : "",
-                    state ? state : "", state ? ")" : "");
+    if (!message)
+        message = PQerrorMessage(conn);
+    if (!state)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "could not claim rows: %s", message);
+
+    enum err_code code = code_of(state);
+    if (PQstatus(conn) != CONNECTION_OK)
+        code = ERR_UNAVAILABLE;
+    return err_fate(err, code, fate_of(code), 0, "could not claim rows: %s (SQLSTATE %s)", message,
+                    state);
 }
 
 static int ready(void *conn, struct error *err)
 {
     if (!conn)
         return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
+
     PGTransactionStatusType status = PQtransactionStatus(conn);
+    bool busy = status == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF;
     if (status == PQTRANS_UNKNOWN)
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                         "could not claim rows: the connection is broken");
-    if (status == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF)
+    if (busy)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows on a connection that is busy with another command");
     if (status != PQTRANS_IDLE)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows inside an open transaction would not be one until its "
-                       "commit: commit first, or "
-                       "use another connection");
+                       "commit: commit first, or use another connection");
     return 0;
 }
 
-/* Values go as text, without a type, so that each takes that of the column it meets. */
 #define NUMBER_MAX 32
 
+/* param_text returns a value as text, written into `number` if need be. Values have no type on
+ * their way, so each takes that of the column it meets. */
 static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX])
 {
     switch (v->kind) {
@@ -102,23 +115,26 @@ static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX
 /* send runs the statement in one round trip; the caller clears the result. */
 static PGresult *send(PGconn *conn, struct rows_sql *sql, struct error *err)
 {
-    const char *values[ROWS_PARAMS_MAX];
-    char numbers[ROWS_PARAMS_MAX][NUMBER_MAX];
     const char *text = rows_sql_text(sql, err);
     if (!text)
         return NULL;
+
+    const char *values[ROWS_PARAMS_MAX];
+    char numbers[ROWS_PARAMS_MAX][NUMBER_MAX];
     for (size_t i = 0; i < sql->n; i++)
         values[i] = param_text(&sql->params[i], numbers[i]);
     PGresult *res = PQexecParams(conn, text, (int)sql->n, NULL, values, NULL, NULL, 0);
     ExecStatusType status = PQresultStatus(res);
-    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+    bool done = status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK;
+    if (done)
         return res;
+
     fail(conn, res, err);
     PQclear(res);
     return NULL;
 }
 
-/* take_row adds a row of the result to *ret, from its column `first` on. */
+/* take_row adds row `at` of the result to *ret, from its column `first` on. */
 static int take_row(const PGresult *res, int at, int first, struct outbox_rows *ret,
                     struct error *err)
 {
@@ -144,7 +160,8 @@ static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_
     if (!res)
         return -1;
     int r = 0;
-    for (int i = 0; ret && r == 0 && i < PQntuples(res); i++)
+    int n = ret ? PQntuples(res) : 0;
+    for (int i = 0; r == 0 && i < n; i++)
         r = take_row(res, i, 0, ret, err);
     if (r == 0 && ret_changed)
         *ret_changed = strtoll(PQcmdTuples(res), NULL, 10);
@@ -159,8 +176,7 @@ const struct rows_dialect rows_postgres = {
     .now = {"(pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) (",
             "::float8 OPERATOR(pg_catalog.*) interval '1 millisecond'))"},
     .now_ms = {"((extract(epoch FROM pg_catalog.statement_timestamp()) OPERATOR(pg_catalog.*) "
-               "1000)::bigint "
-               "OPERATOR(pg_catalog.+) ",
+               "1000)::bigint OPERATOR(pg_catalog.+) ",
                "::bigint)"},
     .ready = ready,
     .run = run,
@@ -194,15 +210,18 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* take_in_order adds the rows in the order of the candidates. */
 static int take_in_order(const PGresult *res, struct outbox_rows *ret, struct error *err)
 {
-    int n = PQntuples(res), r = 0;
+    int n = PQntuples(res);
     struct place *places = calloc((size_t)n + 1, sizeof *places);
     if (!places)
         return err_nomem(err);
     for (int i = 0; i < n; i++)
         places[i] = (struct place){strtoll(PQgetvalue(res, i, 0), NULL, 10), i};
     qsort(places, (size_t)n, sizeof *places, by_place);
+
+    int r = 0;
     for (int i = 0; r == 0 && i < n; i++)
         r = take_row(res, places[i].at, 1, ret, err);
     free(places);

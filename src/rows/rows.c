@@ -1,14 +1,14 @@
-/* rows.c: claims of rows of any table: which path, the portable path, and what comes back. */
+/* rows.c: claims of rows of any table: the choice of a path, the portable path, and the result. */
 #include "rows/rows.h"
 
 #include <stdlib.h>
 
-/* How often the portable path looks for other candidates when it has lost all it had. Then others
- * have got on; without an end, rows that can be seen but not updated (row-level security, a
- * trigger) would keep it looking. */
+/* How often the portable path looks for other candidates after it has lost all it had to others.
+ * Without an end, rows that can be seen but not updated (row-level security, a trigger) would keep
+ * it looking. */
 #define ROUNDS_MAX 10
 
-/* Which dialect has a path of its own. One that is not listed claims portably. */
+/* The dialects that have a path of their own. All others claim portably. */
 static const struct {
     const char *dialect;
     rows_path path;
@@ -28,13 +28,19 @@ rows_path rows_path_of(const struct rows_dialect *d)
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err)
 {
-    if (rows_check(d, c, err) != 0 || d->ready(conn, err) != 0)
+    if (rows_check(d, c, err) != 0)
+        return -1;
+    if (d->ready(conn, err) != 0)
         return -1;
     struct outbox_rows *rows = malloc(sizeof *rows);
     if (!rows)
         return err_nomem(err);
-    rows_init(rows, c->n_columns ? c->n_columns : 1);
-    rows_path path = c->flags & OUTBOX_CLAIM_PORTABLE ? rows_portable_claim : rows_path_of(d);
+    size_t n_columns = c->n_columns ? c->n_columns : 1; /* without columns, the key comes back */
+    rows_init(rows, n_columns);
+
+    rows_path path = rows_path_of(d);
+    if (c->flags & OUTBOX_CLAIM_PORTABLE)
+        path = rows_portable_claim;
     if (path(d, conn, c, rows, err) != 0) {
         rows_release(rows);
         free(rows);
@@ -56,7 +62,7 @@ static int run_text(const struct rows_dialect *d, void *conn, const char *text, 
     return r;
 }
 
-/* guarded_update changes the row if it still matches. */
+/* guarded_update changes the row if it still meets the criteria. */
 static int guarded_update(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                           const struct rows_value *key, int64_t *ret_changed, struct error *err)
 {
@@ -94,7 +100,7 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return r;
 }
 
-/* claim_one claims one candidate in a transaction of its own: holding one row at a time, claimers
+/* claim_one claims one candidate in a transaction of its own: claimers that hold one row at a time
  * cannot deadlock. The row is ours only once that has committed. */
 static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct rows_value *key, struct outbox_rows *ret, struct error *err)
@@ -103,6 +109,7 @@ static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_
     int64_t changed = 0;
     if (run_text(d, conn, d->begin, err) != 0)
         return -1;
+
     int r = guarded_update(d, conn, c, key, &changed, err);
     if (r == 0 && changed > 0)
         r = read_back(d, conn, c, key, ret, err);
@@ -110,6 +117,7 @@ static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_
         r = run_text(d, conn, "COMMIT", err);
     if (r == 0)
         return 0;
+
     run_text(d, conn, "ROLLBACK", NULL);
     ret->n = before;
     return -1;
@@ -126,7 +134,8 @@ static int candidates(const struct rows_dialect *d, void *conn, const outbox_row
     return r;
 }
 
-/* claim_round claims what it can of the first candidates; *ret_found is how many there were. */
+/* claim_round claims as many of the first candidates as it can; *ret_found is how many there
+ * were. */
 static int claim_round(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                        struct outbox_rows *ret, size_t *ret_found, struct error *err)
 {
@@ -143,14 +152,20 @@ static int claim_round(const struct rows_dialect *d, void *conn, const outbox_ro
 int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                         struct outbox_rows *ret, struct error *err)
 {
-    size_t found = 1;
-    int r = 0;
-    for (int round = 0; r == 0 && ret->n == 0 && found > 0 && round < ROUNDS_MAX; round++)
-        r = claim_round(d, conn, c, ret, &found, err);
-    return ret->n > 0 ? 0 : r; /* what has been claimed is committed: it must reach the caller */
+    for (int round = 0; round < ROUNDS_MAX; round++) {
+        size_t found;
+        int r = claim_round(d, conn, c, ret, &found, err);
+        if (ret->n > 0)
+            return 0; /* even after a failure: these are committed, and must reach the caller */
+        if (r != 0)
+            return -1;
+        if (found == 0)
+            return 0;
+    }
+    return 0;
 }
 
-/* ---- what comes back ---- */
+/* ---- the result ---- */
 
 void rows_init(struct outbox_rows *rows, size_t n_columns)
 {
@@ -174,8 +189,10 @@ struct rows_value *rows_add(struct outbox_rows *rows)
         rows->cells = cells;
         rows->cap = cap;
     }
-    struct rows_value *row = rows->cells + rows->n++ * rows->n_columns;
+
+    struct rows_value *row = rows->cells + rows->n * rows->n_columns;
     for (size_t i = 0; i < rows->n_columns; i++)
         row[i] = (struct rows_value){.kind = ROWS_NULL};
+    rows->n++;
     return row;
 }

@@ -1,13 +1,12 @@
-/* rows.h: the claim of rows of any table, behind outbox_claim_rows_* (outbox_rows.h says what it
- * promises).
+/* rows.h: claims of rows of any table, behind outbox_claim_rows_*; outbox_rows.h has the contract.
  *
- *     rows_claim ── check ── path of the dialect: rows_postgres_claim  one statement
- *                                                 rows_sqlite_claim    one transaction
- *                                                 rows_portable_claim  every other: candidates,
- *                                                 then guarded updates
+ *     rows_claim -- check -- the path of the dialect:
+ *         rows_postgres_claim   one statement
+ *         rows_sqlite_claim     one transaction
+ *         rows_portable_claim   any other: candidates, then guarded updates
  *
- * A new dialect fills in a struct rows_dialect and claims portably. A path of its own is a line in
- * rows.c. */
+ * A new dialect fills in a struct rows_dialect and claims portably. A path of its own is one more
+ * line in rows.c. */
 #ifndef ROWS_ROWS_H
 #define ROWS_ROWS_H
 
@@ -22,9 +21,9 @@
 
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };
 
-/* A value on its way into the database or out of it. (1) Out of it, text is set unless kind is
- * ROWS_NULL, ends with a NUL and lives in the arena of its outbox_rows. (2) Into it, what kind
- * names is set. */
+/* A value for a database or from one. (1) One from a database has its text set, unless kind is
+ * ROWS_NULL, with a NUL behind it, in the arena of its outbox_rows. (2) One for a database has set
+ * what its kind names. */
 struct rows_value {
     enum rows_kind kind;
     struct str text;
@@ -41,12 +40,13 @@ struct outbox_rows {
 
 void rows_init(struct outbox_rows *rows, size_t n_columns);
 void rows_release(struct outbox_rows *rows);
-/* rows_add gives the cells of a new row, all NULL, until the next call; NULL if there is no
+
+/* rows_add adds a row of NULLs and returns its cells, valid until the next call; NULL when out of
  * memory. */
 struct rows_value *rows_add(struct outbox_rows *rows);
 
-/* A statement in the making. (1) params[i] belongs to the placeholder i + 1, which occurs once. (2)
- * After a failure `failed` stays set: callers append freely and rows_sql_text checks once. */
+/* A statement being built. (1) params[i] belongs to placeholder i + 1, which occurs once. (2) After
+ * a failure `failed` stays set: callers append freely, and rows_sql_text checks once. */
 struct rows_sql {
     const struct rows_dialect *d;
     struct buf text;
@@ -58,20 +58,21 @@ struct rows_sql {
 /* What the portable path needs to know of a database. */
 struct rows_dialect {
     const char *name;
-    char mark; /* of a placeholder: mark and number */
-    /* opens a transaction whose UPDATE sees what is committed when it gets the row */
-    const char *begin;
-    const char *rowid; /* the key of a table without one, or NULL */
-    /* Around the placeholder for an offset in milliseconds: the database's time, see enum
-     * outbox_value_kind. */
+    char mark;         /* a placeholder is this and a number */
+    const char *begin; /* opens a transaction whose UPDATE sees what is committed when it locks */
+    const char *rowid; /* the key of a table that has none; or NULL */
+
+    /* The database's time plus an offset in milliseconds: what stands around the placeholder for
+     * the offset. See enum outbox_value_kind. */
     struct {
         const char *before, *after;
     } now, now_ms;
 
-    /* ready refuses a connection on which a claim could not commit: none, one that is broken, in
-     * use, or inside a transaction. */
+    /* ready refuses a connection on which a claim could not commit: NULL, or one that is broken,
+     * busy, or inside a transaction. */
     int (*ready)(void *conn, struct error *err);
-    /* run runs one statement. Its rows are added to *ret, which may be NULL if there are none;
+
+    /* run runs one statement and adds its rows to *ret, which may be NULL if it has none;
      * *ret_changed (may be NULL) is how many rows an UPDATE has changed. */
     int (*run)(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
                struct error *err);
@@ -79,6 +80,7 @@ struct rows_dialect {
 
 extern const struct rows_dialect rows_postgres, rows_sqlite;
 
+/* A rows_path claims on a connection that is ready, by a request that was checked, into *ret. */
 typedef int (*rows_path)(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                          struct outbox_rows *ret, struct error *err);
 
@@ -86,7 +88,8 @@ typedef int (*rows_path)(const struct rows_dialect *d, void *conn, const outbox_
  * *ret. */
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err);
-/* rows_path_of is the path a dialect takes by itself. */
+
+/* rows_path_of returns the path that a dialect takes unless told otherwise. */
 rows_path rows_path_of(const struct rows_dialect *d);
 
 int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
@@ -96,24 +99,30 @@ int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_r
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err);
 
-/* sql.c. rows_check refuses a claim that could not mean what it says. */
+/* rows_check refuses a request that cannot be meant: ERR_MISUSE. */
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);
 
 void rows_sql_init(struct rows_sql *sql, const struct rows_dialect *d);
 void rows_sql_release(struct rows_sql *sql);
-/* rows_sql_text is the finished statement; NULL, with the reason in *err, if it could not be
- * made. */
+
+/* rows_sql_text returns the finished statement; NULL, with the error set, if building it failed. */
 const char *rows_sql_text(struct rows_sql *sql, struct error *err);
+
+/* rows_sql_add appends SQL. */
 void rows_sql_add(struct rows_sql *sql, const char *text);
+
+/* rows_sql_param appends a placeholder and its value, borrowed until the statement has run. */
 void rows_sql_param(struct rows_sql *sql, const struct rows_value *v);
-/* Parts of statements. Columns are qualified with the table's name: SQLite takes a quoted name that
- * it does not know for a string, unless it is qualified. */
+
+/* rows_sql_table and those below append parts of statements. Columns are qualified by the table's
+ * name: SQLite takes a quoted name that it does not know for a string, unless it is qualified. */
 void rows_sql_table(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_key(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_set(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c);
-/* rows_sql_candidates: the keys of the rows to claim, in order, at most as many as wanted. */
+
+/* rows_sql_candidates appends the query for the keys to claim, in order, at most c->limit. */
 void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c);
 
 #endif

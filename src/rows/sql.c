@@ -1,5 +1,5 @@
-/* rows_sql.c: what a claim of rows asks for, checked and as SQL. Values only ever become
- * parameters, names are quoted. */
+/* sql.c: checks a claim of rows, and writes it as SQL. Values only ever become parameters; names
+ * are quoted. */
 #include "rows/rows.h"
 
 #define TEXT_MAX (1 << 20)
@@ -12,7 +12,7 @@ static const char *const operators[] = {" = ",  " <> ",  " < ",      " <= ",    
 
 static int check_name(const char *what, const char *name, struct error *err)
 {
-    size_t n = name ? strlen(name) : 0;
+    size_t n = str_of(name).n;
     if (n == 0)
         return err_set(err, ERR_MISUSE, "a claim of rows needs the name of its %s", what);
     if (n > ROWS_NAME_MAX)
@@ -32,6 +32,7 @@ static int check_value(const char *column, const outbox_value *v, struct error *
     return 0;
 }
 
+/* check_compared checks a value that a criterion compares with. */
 static int check_compared(const char *column, const outbox_value *v, struct error *err)
 {
     if (check_value(column, v, err) != 0)
@@ -45,6 +46,16 @@ static int check_compared(const char *column, const outbox_value *v, struct erro
     return 0;
 }
 
+static int check_in(const outbox_criterion *k, struct error *err)
+{
+    if (k->n_values == 0)
+        return err_set(err, ERR_MISUSE, "criterion on \"%s\": IN without values", k->column);
+    for (size_t i = 0; i < k->n_values; i++)
+        if (check_compared(k->column, &k->values[i], err) != 0)
+            return -1;
+    return 0;
+}
+
 static int check_criterion(const outbox_criterion *k, struct error *err)
 {
     if (check_name("column", k->column, err) != 0)
@@ -53,13 +64,8 @@ static int check_criterion(const outbox_criterion *k, struct error *err)
         return err_set(err, ERR_MISUSE, "criterion on \"%s\": %d is no operator", k->column, k->op);
     if (k->op < OUTBOX_IN)
         return check_compared(k->column, &k->value, err);
-    if (k->op != OUTBOX_IN)
-        return 0;
-    if (k->n_values == 0)
-        return err_set(err, ERR_MISUSE, "criterion on \"%s\": IN without values", k->column);
-    for (size_t i = 0; i < k->n_values; i++)
-        if (check_compared(k->column, &k->values[i], err) != 0)
-            return -1;
+    if (k->op == OUTBOX_IN)
+        return check_in(k, err);
     return 0;
 }
 
@@ -72,6 +78,7 @@ static int check_field(const outbox_row_claim *c, const outbox_claim_field *f, s
     return check_value(f->column, &f->value, err);
 }
 
+/* check_parts checks everything that a claim has several of. */
 static int check_parts(const outbox_row_claim *c, struct error *err)
 {
     for (size_t i = 0; i < c->n_criteria; i++)
@@ -89,19 +96,27 @@ static int check_parts(const outbox_row_claim *c, struct error *err)
     return 0;
 }
 
-int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
+/* check_names checks the table, its schema, and its key, which may be left to the dialect. */
+static int check_names(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
 {
     if (check_name("table", c->table, err) != 0)
         return -1;
     if (c->schema && check_name("schema", c->schema, err) != 0)
         return -1;
-    if ((c->key || !d->rowid) && check_name("key column", c->key, err) != 0)
+    bool by_rowid = !c->key && d->rowid;
+    if (by_rowid)
+        return 0;
+    return check_name("key column", c->key, err);
+}
+
+int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
+{
+    if (check_names(d, c, err) != 0)
         return -1;
     if (c->n_criteria == 0 || c->n_fields == 0)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows of \"%s\" needs criteria, and fields that end them: "
-                       "without both, the next "
-                       "caller would get the same rows",
+                       "without both, the next caller would get the same rows",
                        c->table);
     if (c->limit < 1 || c->limit > ROWS_LIMIT_MAX)
         return err_set(err, ERR_MISUSE, "the limit of a claim of rows is 1 to %d, not %zu",
@@ -126,12 +141,14 @@ void rows_sql_release(struct rows_sql *sql)
 
 const char *rows_sql_text(struct rows_sql *sql, struct error *err)
 {
-    const char *text = buf_cstr(&sql->text);
-    if (sql->failed)
+    if (sql->failed) {
         err_set(err, ERR_MISUSE, "a claim of rows with more than %d values", ROWS_PARAMS_MAX);
-    else if (!text)
+        return NULL;
+    }
+    const char *text = buf_cstr(&sql->text);
+    if (!text)
         err_nomem(err);
-    return sql->failed ? NULL : text;
+    return text;
 }
 
 void rows_sql_add(struct rows_sql *sql, const char *text)
@@ -163,7 +180,8 @@ void rows_sql_param(struct rows_sql *sql, const struct rows_value *v)
         sql->failed = true;
         return;
     }
-    sql->params[sql->n++] = *v;
+    sql->params[sql->n] = *v;
+    sql->n++;
     buf_addf(&sql->text, "%c%zu", sql->d->mark, sql->n);
 }
 
@@ -172,23 +190,36 @@ static void add_number(struct rows_sql *sql, int64_t number)
     rows_sql_param(sql, &(struct rows_value){.kind = ROWS_INT, .number = number});
 }
 
-/* add_value adds what a criterion compares with or a field becomes; column is the one it is
- * about. */
+/* add_separator puts `between` before every item but the first, which gets `before`. */
+static void add_separator(struct rows_sql *sql, size_t i, const char *before, const char *between)
+{
+    const char *separator = i == 0 ? before : between;
+    rows_sql_add(sql, separator);
+}
+
+/* add_value adds what a criterion on the column compares with, or what the column becomes. */
 static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const char *column,
                       const outbox_value *v)
 {
     static const enum rows_kind kinds[] = {ROWS_NULL, ROWS_TEXT, ROWS_INT, ROWS_REAL};
-    if (v->kind == OUTBOX_VALUE_NOW || v->kind == OUTBOX_VALUE_NOW_MS) {
-        bool ms = v->kind == OUTBOX_VALUE_NOW_MS;
-        rows_sql_add(sql, ms ? sql->d->now_ms.before : sql->d->now.before);
+    switch (v->kind) {
+    case OUTBOX_VALUE_NOW:
+        rows_sql_add(sql, sql->d->now.before);
         add_number(sql, v->number);
-        rows_sql_add(sql, ms ? sql->d->now_ms.after : sql->d->now.after);
-    } else if (v->kind == OUTBOX_VALUE_PLUS) {
+        rows_sql_add(sql, sql->d->now.after);
+        break;
+    case OUTBOX_VALUE_NOW_MS:
+        rows_sql_add(sql, sql->d->now_ms.before);
+        add_number(sql, v->number);
+        rows_sql_add(sql, sql->d->now_ms.after);
+        break;
+    case OUTBOX_VALUE_PLUS:
         rows_sql_add(sql, "COALESCE(");
         add_column(sql, c, column);
         rows_sql_add(sql, ", 0) + ");
         add_number(sql, v->number);
-    } else {
+        break;
+    default:
         rows_sql_param(sql,
                        &(struct rows_value){kinds[v->kind], str_of(v->text), v->number, v->real});
     }
@@ -218,8 +249,7 @@ void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c)
     if (c->n_columns == 0)
         rows_sql_key(sql, c);
     for (size_t i = 0; i < c->n_columns; i++) {
-        if (i)
-            rows_sql_add(sql, ", ");
+        add_separator(sql, i, "", ", ");
         add_column(sql, c, c->columns[i]);
     }
 }
@@ -227,7 +257,7 @@ void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c)
 void rows_sql_set(struct rows_sql *sql, const outbox_row_claim *c)
 {
     for (size_t i = 0; i < c->n_fields; i++) {
-        rows_sql_add(sql, i ? ", " : " SET ");
+        add_separator(sql, i, " SET ", ", ");
         add_name(sql, c->fields[i].column);
         rows_sql_add(sql, " = ");
         add_value(sql, c, c->fields[i].column, &c->fields[i].value);
@@ -243,16 +273,16 @@ static void add_criterion(struct rows_sql *sql, const outbox_row_claim *c,
         add_value(sql, c, k->column, &k->value);
     if (k->op != OUTBOX_IN)
         return;
+
     for (size_t i = 0; i < k->n_values; i++) {
-        if (i)
-            rows_sql_add(sql, ", ");
+        add_separator(sql, i, "", ", ");
         add_value(sql, c, k->column, &k->values[i]);
     }
     rows_sql_add(sql, ")");
 }
 
-/* first_of says whether no criterion before i belongs to the same alternative. */
-static bool first_of(const outbox_row_claim *c, size_t i)
+/* is_first says whether criterion i is the first of its alternative. */
+static bool is_first(const outbox_row_claim *c, size_t i)
 {
     for (size_t j = 0; j < i; j++)
         if (c->criteria[j].alternative == c->criteria[i].alternative)
@@ -260,21 +290,26 @@ static bool first_of(const outbox_row_claim *c, size_t i)
     return true;
 }
 
+/* add_alternative joins the criteria of the alternative whose first is at i. */
+static void add_alternative(struct rows_sql *sql, const outbox_row_claim *c, size_t i)
+{
+    for (size_t j = i; j < c->n_criteria; j++) {
+        if (c->criteria[j].alternative != c->criteria[i].alternative)
+            continue;
+        add_separator(sql, j - i, "(", " AND ");
+        add_criterion(sql, c, &c->criteria[j]);
+    }
+    rows_sql_add(sql, ")");
+}
+
 void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c)
 {
     rows_sql_add(sql, "(");
     for (size_t i = 0; i < c->n_criteria; i++) {
-        if (!first_of(c, i))
+        if (!is_first(c, i))
             continue;
-        rows_sql_add(sql, i ? " OR (" : "(");
-        for (size_t j = i; j < c->n_criteria; j++) {
-            if (c->criteria[j].alternative != c->criteria[i].alternative)
-                continue;
-            if (j > i)
-                rows_sql_add(sql, " AND ");
-            add_criterion(sql, c, &c->criteria[j]);
-        }
-        rows_sql_add(sql, ")");
+        add_separator(sql, i, "", " OR ");
+        add_alternative(sql, c, i);
     }
     rows_sql_add(sql, ")");
 }
@@ -288,7 +323,7 @@ void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c)
     rows_sql_add(sql, " WHERE ");
     rows_sql_where(sql, c);
     for (size_t i = 0; i < c->n_order_by; i++) {
-        rows_sql_add(sql, i ? ", " : " ORDER BY ");
+        add_separator(sql, i, " ORDER BY ", ", ");
         add_column(sql, c, c->order_by[i].column);
         if (c->order_by[i].descending)
             rows_sql_add(sql, " DESC");

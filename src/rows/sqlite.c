@@ -1,6 +1,5 @@
-/* rows_sqlite.c: claims of rows in SQLite. There is one writer at a time, so a transaction that is
- * allowed to write from its start is all it takes: between the candidates and their updates nothing
- * can change. */
+/* sqlite.c: claims of rows in SQLite. There is one writer at a time, so one transaction that may
+ * write from its start is enough: nothing can change between the candidates and their updates. */
 #include <sqlite3.h>
 
 #include "rows/rows.h"
@@ -8,7 +7,8 @@
 
 static int fail(sqlite3 *db, int rc, struct error *err)
 {
-    if (rc == SQLITE_ERROR) /* no such table, no such column */
+    bool unknown_name = rc == SQLITE_ERROR; /* no such table, no such column */
+    if (unknown_name)
         return err_fate(err, ERR_INVALID, FATE_FATAL, rc, "could not claim rows: %s",
                         sqlite3_errmsg(db));
     sqlite_fail(NULL, db, rc, err);
@@ -22,8 +22,7 @@ static int ready(void *conn, struct error *err)
     if (!sqlite3_get_autocommit(conn))
         return err_set(err, ERR_MISUSE,
                        "a claim of rows inside an open transaction would not be one until its "
-                       "commit: commit first, or "
-                       "use another connection");
+                       "commit: commit first, or use another connection");
     return 0;
 }
 
@@ -40,23 +39,35 @@ static int bind(sqlite3_stmt *q, int at, const struct rows_value *v)
     return SQLITE_MISUSE;
 }
 
-/* prepare gives the statement with its parameters bound, borrowed from sql; NULL on failure. */
+/* prepare returns the statement with its parameters bound, which it borrows from sql; NULL on
+ * failure. */
 static sqlite3_stmt *prepare(sqlite3 *db, struct rows_sql *sql, struct error *err)
 {
-    sqlite3_stmt *q;
     const char *text = rows_sql_text(sql, err);
     if (!text)
         return NULL;
+
+    sqlite3_stmt *q;
     int rc = sqlite3_prepare_v2(db, text, -1, &q, NULL);
     for (size_t i = 0; rc == SQLITE_OK && i < sql->n; i++)
         rc = bind(q, (int)i + 1, &sql->params[i]);
     if (rc == SQLITE_OK)
         return q;
+
     fail(db, rc, err);
     sqlite3_finalize(q);
     return NULL;
 }
 
+/* bytes_of returns the bytes of a cell, as text unless it is a blob. An empty blob has none. */
+static const void *bytes_of(sqlite3_stmt *q, int col, enum rows_kind kind)
+{
+    if (kind == ROWS_BLOB)
+        return sqlite3_column_blob(q, col);
+    return sqlite3_column_text(q, col);
+}
+
+/* take_cell copies a cell of the current row; false when out of memory. */
 static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct arena *a)
 {
     static const enum rows_kind kinds[] = {
@@ -70,28 +81,36 @@ static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct are
         v->number = sqlite3_column_int64(q, col);
     if (v->kind == ROWS_REAL)
         v->real = sqlite3_column_double(q, col);
-    const void *p = v->kind == ROWS_BLOB ? sqlite3_column_blob(q, col)
-                                         : sqlite3_column_text(q, col);
+
+    const void *p = bytes_of(q, col, v->kind);
     size_t n = (size_t)sqlite3_column_bytes(q, col);
     if (!p && n > 0)
         return false;
-    v->text = (struct str){arena_bytes(a, p ? p : "", n), n};
+    v->text = (struct str){arena_bytes(a, p, n), n};
     return v->text.p != NULL;
+}
+
+static int take_row(sqlite3_stmt *q, struct outbox_rows *ret, struct error *err)
+{
+    struct rows_value *row = rows_add(ret);
+    if (!row)
+        return err_nomem(err);
+    for (size_t i = 0; i < ret->n_columns; i++)
+        if (!take_cell(q, (int)i, &row[i], &ret->a))
+            return err_nomem(err);
+    return 0;
 }
 
 /* step runs the statement to its end and adds its rows to *ret. */
 static int step(sqlite3 *db, sqlite3_stmt *q, struct outbox_rows *ret, struct error *err)
 {
     int rc;
-    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
-        struct rows_value *row = ret ? rows_add(ret) : NULL;
-        if (!row)
-            return err_nomem(err);
-        for (size_t i = 0; i < ret->n_columns; i++)
-            if (!take_cell(q, (int)i, &row[i], &ret->a))
-                return err_nomem(err);
-    }
-    return rc == SQLITE_DONE ? 0 : fail(db, rc, err);
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW)
+        if (take_row(q, ret, err) != 0)
+            return -1;
+    if (rc != SQLITE_DONE)
+        return fail(db, rc, err);
+    return 0;
 }
 
 static int run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
@@ -131,8 +150,8 @@ static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_row
     return r;
 }
 
-/* update_keys updates row by row, since that keeps the order; the order of RETURNING is nobody's
- * promise. The key is the last parameter, bound anew for each. */
+/* update_keys updates row by row to keep the order, since that of RETURNING is not defined. The key
+ * is the last parameter, bound anew for each row. */
 static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
                        struct outbox_rows *ret, struct error *err)
 {
@@ -147,12 +166,16 @@ static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outb
     rows_sql_param(&sql, &(struct rows_value){.kind = ROWS_NULL});
     rows_sql_add(&sql, " RETURNING ");
     rows_sql_columns(&sql, c);
+
     sqlite3_stmt *q = prepare(db, &sql, err);
     int r = q ? 0 : -1;
     for (size_t i = 0; r == 0 && i < keys->n; i++) {
         sqlite3_reset(q);
         int rc = bind(q, (int)sql.n, &keys->cells[i]);
-        r = rc == SQLITE_OK ? step(db, q, ret, err) : fail(db, rc, err);
+        if (rc == SQLITE_OK)
+            r = step(db, q, ret, err);
+        else
+            r = fail(db, rc, err);
     }
     sqlite3_finalize(q);
     rows_sql_release(&sql);
@@ -162,7 +185,9 @@ static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outb
 static int run_text(sqlite3 *db, const char *text, struct error *err)
 {
     int rc = sqlite3_exec(db, text, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? 0 : fail(db, rc, err);
+    if (rc != SQLITE_OK)
+        return fail(db, rc, err);
+    return 0;
 }
 
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
@@ -178,8 +203,9 @@ int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row
         r = update_keys(db, c, &keys, ret, err);
     if (r == 0)
         r = run_text(db, "COMMIT", err);
-    /* A full disk rolls back by itself; a commit that was refused (a reader holds its lock) leaves
-     * that to us. */
+
+    /* A full disk rolls back by itself; a commit that was refused, because a reader holds its lock,
+     * leaves that to us. */
     if (r != 0 && !sqlite3_get_autocommit(db))
         run_text(db, "ROLLBACK", NULL);
     rows_release(&keys);

@@ -182,7 +182,8 @@ static struct run *free_slot(struct exec *x)
 static int start(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = free_slot(x);
-    int in, ends[2];
+    int in = -1;
+    int ends[2];
     if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0)
         return -1;
     if (make_stdin(x, d, &in, err) != 0)

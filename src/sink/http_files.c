@@ -98,7 +98,7 @@ static int parse_header(struct str line, struct header *ret, struct error *err)
 
 static int add_header(struct buf *b, struct str line, struct error *err)
 {
-    struct header h;
+    struct header h = {0};
     if (parse_header(line, &h, err) != 0)
         return -1;
     buf_addstr(b, h.name);

@@ -1,9 +1,9 @@
 /* pull.h: when a store looks for events that a wrong clock has parked for longer than they were
  * told to wait.
  *
- * The look takes in all parked events of a consumer, so it is not made at every turn. Whoever waits
- * for a parked event comes back in time for the next one: the time it waits for may be such a
- * clock's. Times here are monotonic. */
+ * The look covers all parked events of a consumer, so it is not made at every turn. A worker that
+ * waits for a parked event comes back in time for the next look: the time it waits for may be due
+ * to such a clock. Times here are monotonic. */
 #ifndef STORE_PULL_H
 #define STORE_PULL_H
 
@@ -18,6 +18,7 @@ struct pull {
     int64_t at; /* when to look again; 0: at once */
 };
 
+/* pull_due says whether it is time for a look; pull_done that one was made. */
 static inline bool pull_due(const struct pull *p, int64_t now)
 {
     return now >= p->at;
@@ -28,7 +29,7 @@ static inline void pull_done(struct pull *p, int64_t now)
     p->at = now + PULL_EVERY;
 }
 
-/* pull_left_ms is how long to wait for the next look, if none is due. */
+/* pull_left_ms is the time until the next look, if none is due. */
 static inline int64_t pull_left_ms(const struct pull *p, int64_t now)
 {
     return (p->at - now) / MS_NS + 1;

@@ -1,3 +1,4 @@
+/* store.c: the kinds of store there are, and what they have in common. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -105,8 +106,10 @@ uint64_t store_order_key(enum order order, uint64_t key)
 int64_t store_seq_of(const char *id)
 {
     char *end;
-    long long seq = id ? strtoll(id, &end, 10) : 0;
-    return id && *id && !*end ? (int64_t)seq : 0;
+    if (!id || !*id)
+        return 0;
+    long long seq = strtoll(id, &end, 10);
+    return *end ? 0 : (int64_t)seq;
 }
 
 int store_no_consumer(const char *name, struct error *err)
@@ -115,46 +118,52 @@ int store_no_consumer(const char *name, struct error *err)
                    name);
 }
 
-/* add_difference appends what counts now, where it differs from what was replaced. */
+/* add_difference appends a setting in force, if it differs from what was replaced. */
 static void add_difference(struct buf *b, const char *name, const char *now, const char *old)
 {
     if (strcmp(now, old) == 0)
         return;
-    buf_addf(b, "%s%s \"%.60s\"", b->n ? ", " : "", name, now);
+    if (b->n)
+        buf_adds(b, ", ");
+    buf_addf(b, "%s \"%.60s\"", name, now);
+}
+
+static const char *shown_events(const char *events)
+{
+    return *events ? events : "*";
 }
 
 int store_replaced(const char *name, const struct consumer_settings *now,
                    const struct consumer_settings *old, struct error *err)
 {
-    char at[CLOCK_RFC3339_SIZE], lanes[2][16];
+    char at[CLOCK_RFC3339_SIZE], lanes_now[16], lanes_old[16];
     struct buf b;
     buf_init(&b, 1024);
-    snprintf(lanes[0], sizeof lanes[0], "%d", now->lanes);
-    snprintf(lanes[1], sizeof lanes[1], "%d", old->lanes);
-    add_difference(&b, "events", *now->events ? now->events : "*",
-                   *old->events ? old->events : "*");
+    snprintf(lanes_now, sizeof lanes_now, "%d", now->lanes);
+    snprintf(lanes_old, sizeof lanes_old, "%d", old->lanes);
+    add_difference(&b, "events", shown_events(now->events), shown_events(old->events));
     add_difference(&b, "where", now->where, old->where);
     add_difference(&b, "order", store_order_names[now->order], store_order_names[old->order]);
-    add_difference(&b, "lanes", lanes[0], lanes[1]);
+    add_difference(&b, "lanes", lanes_now, lanes_old);
     clock_rfc3339(now->since, at);
+
+    const char *by = now->by ? now->by : "somebody";
     err_set(err, ERR_CONFLICT,
             "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were "
-            "replaced, and come back "
-            "only on purpose: outbox consumers revert %s --to %d",
-            name, at, now->by ? now->by : "somebody", b.n ? buf_cstr(&b) : "", name,
-            old->generation);
+            "replaced, and come back only on purpose: outbox consumers revert %s --to %d",
+            name, at, by, b.n ? buf_cstr(&b) : "", name, old->generation);
     buf_release(&b);
     return -1;
 }
 
 int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live, struct error *err)
 {
-    if (!dead && !parked && !live)
+    bool nothing = !dead && !parked && !live;
+    if (nothing)
         return 0;
     return err_set(err, ERR_CONFLICT,
                    "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live "
-                   "claims, which would be lost; "
-                   "--force removes it all the same",
+                   "claims, which would be lost; --force removes it all the same",
                    name, (long long)dead, (long long)parked, (long long)live);
 }
 

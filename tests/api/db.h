@@ -1,5 +1,5 @@
-/* db.h: what the tests of handlers need of a database, SQLite (db_sqlite.c) or PostgreSQL
- * (db_pg.c). */
+/* db.h: what the tests of handlers need of a database, on SQLite (db_sqlite.c), on PostgreSQL
+ * (db_pg.c), or in memory, where there is only db_fresh and db_clean (db_memory.c). */
 #ifndef TESTS_API_DB_H
 #define TESTS_API_DB_H
 
@@ -9,21 +9,24 @@
 
 extern const bool db_one_writer; /* a handler's transaction keeps everybody else from writing */
 
-/* db_fresh makes an outbox, and a table effect (handler, key, at) beside it, `at` telling the
- * order. db_open opens it once more. */
+/* db_fresh makes an outbox, and beside it a table effect (handler, key, at) in which `at` tells the
+ * order. db_open opens it once more. Where the tests cannot go on, these functions abort. */
 outbox *db_fresh(const outbox_options *o);
 outbox *db_open(const outbox_options *o);
 void db_clean(void);
 
-/* On a connection of its own. @ stands before the name of each table: @event, @handled, @effect. */
+/* db_do runs SQL on a connection of its own, db_number gives the number that a query gives. In it,
+ * @ stands before the name of each table: @event, @handled, @effect. */
 void db_do(const char *sql);
 long db_number(const char *sql);
-/* The same through a handler's transaction; -1: it failed. */
+/* db_tx runs SQL in a handler's transaction; -1: it failed. db_tx_run does so without arguments. */
 int db_tx(outbox_tx *tx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int db_tx_run(outbox_tx *tx, const char *sql);
+void db_give_up(const char *what, const char *why) __attribute__((noreturn));
 
-/* db_once is an application that got a message otherwise: on a connection of its own it asks the
- * inbox, makes an effect if it is the first, and commits if told to. db_once_bare asks without a
- * transaction. */
+/* db_once is an application that got a message by another way. On a connection of its own it asks
+ * the inbox, takes effect if the message is new, and commits if `keep` is set. db_once_bare asks
+ * without a transaction. */
 int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first,
             outbox_error *err);
 int db_once_bare(outbox *ob, const char *key, int *ret_first, outbox_error *err);

@@ -1,4 +1,3 @@
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +10,7 @@ const bool db_one_writer = false;
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 
-static void give_up(const char *what, const char *why)
-{
-    fprintf(stderr, "%s: %s\n", what, why);
-    abort();
-}
-
+/* expand writes the name of the schema and a dot for each @. */
 static const char *expand(const char *sql, char *out, size_t size)
 {
     size_t n = 0;
@@ -35,7 +29,7 @@ outbox *db_open(const outbox_options *o)
     outbox *ob;
     outbox_error err;
     if (outbox_open(pg_url(), o, &ob, &err) != 0)
-        give_up("open", err.text);
+        db_give_up("open", err.text);
     return ob;
 }
 
@@ -43,7 +37,7 @@ outbox *db_fresh(const outbox_options *o)
 {
     struct store *st = pg_fresh(&(struct store_options){.create = true}, false);
     if (!st)
-        give_up("fresh", "no server");
+        db_give_up("fresh", "no server");
     store_close(st);
     db_do("CREATE TABLE @effect (handler text, key text, at bigserial PRIMARY KEY)");
     return db_open(o);
@@ -71,16 +65,13 @@ long db_number(const char *sql)
     return n;
 }
 
-int db_tx(outbox_tx *tx, const char *fmt, ...)
+int db_tx_run(outbox_tx *tx, const char *sql)
 {
-    char sql[1024], text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(sql, sizeof sql, fmt, ap);
-    va_end(ap);
-    if (!outbox_tx_pg(tx))
-        give_up(sql, "no transaction");
-    PGresult *r = PQexec(outbox_tx_pg(tx), expand(sql, text, sizeof text));
+    char text[1024];
+    PGconn *db = outbox_tx_pg(tx);
+    if (!db)
+        db_give_up(sql, "no transaction");
+    PGresult *r = PQexec(db, expand(sql, text, sizeof text));
     ExecStatusType s = PQresultStatus(r);
     PQclear(r);
     return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK ? 0 : -1;

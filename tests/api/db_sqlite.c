@@ -1,5 +1,4 @@
 #include <sqlite3.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +9,7 @@
 const bool db_one_writer = true;
 static char dir[64], url[128];
 
-static void give_up(const char *what, const char *why)
-{
-    fprintf(stderr, "%s: %s\n", what, why);
-    abort();
-}
-
-/* expand puts outbox_ for @, except before effect, which is the application's own. */
+/* expand writes outbox_ for each @, but nothing before effect, which is the application's own. */
 static const char *expand(const char *sql, char *out, size_t size)
 {
     size_t n = 0;
@@ -34,7 +27,7 @@ static sqlite3 *connect_db(void)
 {
     sqlite3 *db;
     if (sqlite3_open(url + strlen("sqlite:"), &db) != SQLITE_OK)
-        give_up(url, sqlite3_errmsg(db));
+        db_give_up(url, sqlite3_errmsg(db));
     sqlite3_busy_timeout(db, 10000);
     return db;
 }
@@ -44,7 +37,7 @@ outbox *db_open(const outbox_options *o)
     outbox *ob;
     outbox_error err;
     if (outbox_open(url, o, &ob, &err) != 0)
-        give_up("open", err.text);
+        db_give_up("open", err.text);
     return ob;
 }
 
@@ -54,7 +47,7 @@ outbox *db_fresh(const outbox_options *o)
     with.create = 1;
     strcpy(dir, "/tmp/outbox-XXXXXX");
     if (!mkdtemp(dir))
-        give_up(dir, "could not be made");
+        db_give_up(dir, "could not be made");
     snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
     outbox *ob = db_open(&with);
     db_do("CREATE TABLE @effect (handler text, key text, at INTEGER PRIMARY KEY AUTOINCREMENT)");
@@ -77,7 +70,7 @@ void db_do(const char *sql)
     char text[1024];
     sqlite3 *db = connect_db();
     if (sqlite3_exec(db, expand(sql, text, sizeof text), NULL, NULL, NULL) != SQLITE_OK)
-        give_up(text, sqlite3_errmsg(db));
+        db_give_up(text, sqlite3_errmsg(db));
     sqlite3_close(db);
 }
 
@@ -88,26 +81,21 @@ long db_number(const char *sql)
     sqlite3_stmt *q;
     if (sqlite3_prepare_v2(db, expand(sql, text, sizeof text), -1, &q, NULL) != SQLITE_OK ||
         sqlite3_step(q) != SQLITE_ROW)
-        give_up(text, sqlite3_errmsg(db));
+        db_give_up(text, sqlite3_errmsg(db));
     long n = (long)sqlite3_column_int64(q, 0);
     sqlite3_finalize(q);
     sqlite3_close(db);
     return n;
 }
 
-int db_tx(outbox_tx *tx, const char *fmt, ...)
+int db_tx_run(outbox_tx *tx, const char *sql)
 {
-    char sql[1024], text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(sql, sizeof sql, fmt, ap);
-    va_end(ap);
-    if (!outbox_tx_sqlite(tx))
-        give_up(sql, "no transaction");
-    return sqlite3_exec(outbox_tx_sqlite(tx), expand(sql, text, sizeof text), NULL, NULL, NULL) ==
-                   SQLITE_OK
-               ? 0
-               : -1;
+    char text[1024];
+    sqlite3 *db = outbox_tx_sqlite(tx);
+    if (!db)
+        db_give_up(sql, "no transaction");
+    int r = sqlite3_exec(db, expand(sql, text, sizeof text), NULL, NULL, NULL);
+    return r == SQLITE_OK ? 0 : -1;
 }
 
 int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first,
@@ -119,7 +107,7 @@ int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *re
     sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     int r = outbox_handle_once_sqlite(ob, db, "queue", key, payload, 0, ret_first, err);
     if (r == 0 && *ret_first && sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        give_up(sql, sqlite3_errmsg(db));
+        db_give_up(sql, sqlite3_errmsg(db));
     sqlite3_exec(db, r == 0 && keep ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
     sqlite3_close(db);
     return r;

@@ -1,4 +1,5 @@
-/* Claiming events for a delivery of one's own, on every store: claim, extend, settle. */
+/* Applications that claim events and deliver them themselves, on every store: claim, extend,
+ * settle. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,12 +15,7 @@
 #include <time.h>
 
 #include "db.h"
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
+#include "ok.h"
 
 static outbox_error err;
 
@@ -55,7 +51,7 @@ static void emit(outbox *ob, const char *type, const char *key)
     emit_about(ob, type, key, 0);
 }
 
-/* add_consumer registers one; options are pairs that end with NULL. */
+/* add_consumer registers a consumer with options, which are pairs of strings ended by NULL. */
 static void add_consumer(outbox *ob, const char *name, ...)
 {
     outbox_consumer *c;
@@ -91,7 +87,7 @@ static void say(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict)
     OK(outbox_batch_verdict(b, ev, verdict, 0, "said so", &err));
 }
 
-/* deliver says DONE to everything and settles; returns how many there were. */
+/* deliver says DONE to everything, settles, and returns how many events there were. */
 static size_t deliver(outbox_batch *b)
 {
     size_t n = 0;
@@ -110,7 +106,7 @@ static bool nothing_for(outbox *ob, const char *worker, const char *target)
     return n == 0;
 }
 
-/* wait_for claims until there is something: what is due again, or was taken over. */
+/* wait_for claims until there is something, which is due again or taken over. */
 static outbox_batch *wait_for(outbox *ob, const char *worker, const char *target)
 {
     struct timespec pause = {0, 2000000};
@@ -213,7 +209,7 @@ static void every_verdict_is_kept(void **state)
     say(b, ev[3], OUTBOX_DOWN);
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
-    /* Three come again; the one that failed has used an attempt, and this was its last. */
+    /* Three come again. The one that failed has used an attempt, which was its last. */
     int seen = 0;
     while (seen < 3) {
         b = wait_for(ob, "w", "c");
@@ -229,8 +225,8 @@ static void every_verdict_is_kept(void **state)
     assert_true(nothing_for(ob, "w", "c"));
 }
 
-/* A delay that no database can add to a time, and a reason that is no text, keep nothing from being
- * settled. */
+/* A delay that no database can add to a time, and a reason that is not text, do not prevent a
+ * settlement. */
 static void absurd_verdicts_are_settled_all_the_same(void **state)
 {
     outbox *ob = *state;
@@ -355,7 +351,7 @@ static void claim_inside_a_transaction_is_refused(void **state)
     assert_int_equal(deliver(claim(ob, "w", "c")), 1);
 }
 
-/* by_hand runs a statement on the handle's own connection, as nobody should outside of
+/* by_hand runs a statement on the handle's own connection, which nobody should do outside of
  * outbox_begin. */
 static void by_hand(outbox *ob, const char *sql)
 {
@@ -395,7 +391,8 @@ static void settlement_is_part_of_the_callers_transaction(void **state)
     emit(ob, "effect", NULL);
     OK(outbox_batch_settle(b, &err));
     outbox_rollback(ob);
-    assert_true(nothing_for(ob, "w2", "c")); /* neither effect nor record: the claim is as it was */
+    /* There is neither effect nor record, and the claim is as it was. */
+    assert_true(nothing_for(ob, "w2", "c"));
     OK(outbox_begin(ob, &err));
     emit(ob, "effect", NULL);
     OK(outbox_batch_settle(b, &err));

@@ -1,5 +1,5 @@
-/* What a relay does with an outbox at work, besides outbox.h: watching it, and letting consumers
- * come and go. */
+/* What a relay does with a running outbox, beyond outbox.h: it watches it, and lets consumers come
+ * and go. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void on_started(void *ctx)
     atomic_store(&g->started, 1);
 }
 
-/* on_reload has the guest come, or go. Not in the thread of the test, so that it only counts what
+/* on_reload makes the guest come or go. It is not in the thread of the test, so it only counts what
  * goes wrong. */
 static void on_reload(void *ctx)
 {
@@ -72,7 +72,7 @@ static void *run(void *ctx)
     return NULL;
 }
 
-/* watch looks all the time, and counts what cannot be: numbers that go back. */
+/* watch looks all the time, and counts what must not be: numbers that go back. */
 static void *watch(void *ctx)
 {
     struct rig *g = ctx;

@@ -1,5 +1,5 @@
-/* Handlers that do what they should not, or whose database does: the event fails alone, as one that
- * says so does, and nothing is done twice, left out or repeated for ever. */
+/* Handlers, or their database, misbehave. The event fails alone, as if the handler had said so, and
+ * nothing is done twice, left out or repeated for ever. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,15 +13,10 @@
 #include <string.h>
 
 #include "db.h"
+#include "ok.h"
 
 #define EVENTS 20
-#define BAD 7 /* the event that is badly handled */
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
+#define BAD 7 /* the event that is handled badly */
 
 static outbox_error err;
 static atomic_int calls, calls_bad;
@@ -65,8 +60,8 @@ static outbox_verdict nothing(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* through runs consumer "c" with that handler "h" until nothing is left; beside an external one,
- * too: then each call has a transaction of its own. */
+/* through runs consumer "c" with this handler until nothing is left. With `beside`, there is an
+ * external handler as well, and then each call has a transaction of its own. */
 static void through(outbox_handler fn, bool beside)
 {
     outbox_consumer *c = consumer("c");
@@ -93,8 +88,8 @@ static int effect(outbox_tx *tx, const outbox_event *ev)
                  outbox_event_payload(ev, NULL));
 }
 
-/* dead: the event is a dead letter after three attempts, for a reason with that in it, and all
- * others took effect once. */
+/* dead checks that the event is a dead letter after three attempts, for a reason with these words,
+ * and that all others took effect once. */
 static void dead(const char *why)
 {
     char sql[200];

@@ -17,14 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ok.h"
+
 static outbox_error err;
 static char dir[64];
-
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
 
 static outbox *ob_of(void **state)
 {
@@ -60,8 +56,10 @@ static int in_a_file(void **state)
     if (!mkdtemp(dir))
         return -1;
     snprintf(url, sizeof url, "sqlite:%s/t.db", dir);
-    if (outbox_open(url, &o, &ob, &err) != 0)
-        return print_error("%s\n", err.text), -1;
+    if (outbox_open(url, &o, &ob, &err) != 0) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
     *state = ob;
     return 0;
 }
@@ -315,7 +313,7 @@ static void misuse_is_told(void **state)
     assert_int_equal(err.code, OUTBOX_MISUSE);
     assert_int_equal(outbox_commit(ob_of(state), &err), -1);
     assert_int_equal(err.code, OUTBOX_MISUSE);
-    outbox_rollback(ob_of(state)); /* nothing to roll back: harmless */
+    outbox_rollback(ob_of(state)); /* harmless, though there is nothing to roll back */
     outbox_message m = OUTBOX_MESSAGE_INIT;
     m.type = "has space";
     assert_int_equal(outbox_emit(ob_of(state), &m, NULL, &err), -1);
@@ -492,15 +490,16 @@ static void consumer_that_cannot_start_keeps_all_from_starting(void **state)
     outbox_consumer *c;
     listener(ob_of(state), "good", "*", &good);
     OK(outbox_consumer_new(ob_of(state), "bad", &c, &err));
-    OK(outbox_consumer_set(c, "sink", "file:/tmp", &err)); /* a directory: no use in waiting */
+    /* A directory, for which waiting is no use. */
+    OK(outbox_consumer_set(c, "sink", "file:/tmp", &err));
     emit(ob_of(state), "a", "1", "{}");
     assert_int_equal(outbox_run(ob_of(state), 0, &err), -1);
     assert_non_null(strstr(err.text, "bad"));
     assert_int_equal(good.n, 0);
 }
 
-/* remove_other takes consumer "b" away at its first event, goes on until that has stopped, and a
- * little more. */
+/* remove_other removes consumer "b" at its first event, and goes on until that has stopped, and a
+ * little longer. */
 static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct tally *t = ctx;

@@ -1,5 +1,5 @@
-/* The public API on PostgreSQL: emitting through connections of the caller's, from many threads,
- * and handlers beside. */
+/* The public interface on PostgreSQL: emitting through the caller's connections, from many threads,
+ * with handlers at work. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,16 +13,11 @@
 
 #include "../contract/pg.h"
 #include "../contract/store.h"
+#include "ok.h"
 #include "outbox.h"
 
 #define EMITTERS 8
 #define PER_EMITTER 40
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s", err.text); \
-    } while (0)
-
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 static outbox_error err;
@@ -34,8 +29,10 @@ static int fresh(void **state)
     if (!st)
         return -1;
     store_close(st);
-    if (outbox_open(pg_url(), NULL, &ob, &err) != 0)
-        return print_error("%s\n", err.text), -1;
+    if (outbox_open(pg_url(), NULL, &ob, &err) != 0) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
     *state = ob;
     return 0;
 }
@@ -59,8 +56,8 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
     return outbox_emit_pg(ob, db, &m, ret, why);
 }
 
-/* The server takes what comes through a connection for that connection's encoding: UTF-8 through
- * LATIN1 would be stored as something else, without a word. */
+/* The server assumes that what comes through a connection is in that connection's encoding. UTF-8
+ * through LATIN1 would be stored as something else, without a word. */
 static void connection_in_another_encoding_garbles_nothing(void **state)
 {
     static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
@@ -75,7 +72,8 @@ static void connection_in_another_encoding_garbles_nothing(void **state)
         assert_non_null(strstr(err.text, other[i]));
         assert_non_null(strstr(err.text, "PQsetClientEncoding"));
         assert_int_not_equal(emit_in(*state, db, "\303\274", "{}", "once", NULL, &err), 0);
-        pg_do(db, "COMMIT"); /* it was refused before the server saw it: the transaction goes on */
+        /* It was refused before the server saw it, so the transaction goes on. */
+        pg_do(db, "COMMIT");
     }
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         assert_int_equal(PQsetClientEncoding(db, same[i]), 0);
@@ -213,8 +211,8 @@ static void *emit_many(void *arg)
     return NULL;
 }
 
-/* Eager mode for the caller's own transaction: only the caller knows when it commits, so it is one
- * call after that. */
+/* Eager mode in the caller's own transaction: only the caller knows when that commits, and makes a
+ * call after it. */
 static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
 {
     struct tally a = {.stop = *state};
@@ -225,7 +223,7 @@ static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
     OK(outbox_on(c, "*", count, &a, &err));
     pg_do(db, "BEGIN");
     OK(emit_in(*state, db, "1", "1", NULL, NULL, &err));
-    OK(outbox_step(*state, &n, &err)); /* not committed: it does not exist */
+    OK(outbox_step(*state, &n, &err)); /* not committed, so it does not exist */
     assert_int_equal(n, 0);
     pg_do(db, "COMMIT");
     assert_int_equal(a.n, 0);
@@ -278,8 +276,8 @@ static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx
     return OUTBOX_DONE;
 }
 
-/* What is set on a connection outlives the transaction that a handler was given: why an event
- * failed was recorded garbled, if at all. */
+/* Settings of a connection outlive a handler's transaction: the reason for a failure was recorded
+ * garbled, if at all. */
 static void handler_that_sets_an_encoding_garbles_nothing_of_ours(void **state)
 {
     struct tally a = {.stop = *state};

@@ -1,5 +1,5 @@
-/* What applications test with: an outbox in memory, a clock that can be moved, everything delivered
- * now. */
+/* What applications test with: an outbox in memory, a clock that can be moved, and delivery at
+ * once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,11 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define OK(call) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s: %s", #call, err.text); \
-    } while (0)
+#include "ok.h"
 
 static outbox_error err;
 

@@ -83,7 +83,8 @@ static void remove_files(const struct rig *g)
 
 static PGconn *open_postgres(const char *dbname)
 {
-    /* A lock that a failed test has left behind should fail the next, not hold it up for ever. */
+    /* A lock that a failed test has left behind makes the next one fail, instead of waiting for
+     * ever. */
     static const char options[] = "-c%20lock_timeout%3D30s%20-c%20client_min_messages%3Dwarning";
     char url[512];
     snprintf(url, sizeof url, "%s&dbname=%s&options=%s", getenv("OUTBOX_TEST_PG"), dbname, options);
@@ -93,7 +94,7 @@ static PGconn *open_postgres(const char *dbname)
     return pg;
 }
 
-/* own_database: one per process and the children it forks, since tests run beside each other. */
+/* own_database names a database for this process and its children, since tests run side by side. */
 static const char *own_database(void)
 {
     static char name[64];

@@ -1,4 +1,4 @@
-/* claim_rows.h: a database to claim rows in, by its own path or the portable one, for
+/* claim_rows.h: a database to claim rows in, by the database's own path or by the portable one, for
  * test_claim_rows.c. */
 #ifndef TESTS_CONTRACT_CLAIM_ROWS_H
 #define TESTS_CONTRACT_CLAIM_ROWS_H
@@ -24,7 +24,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* (1) Exactly one of db and pg is set, unless there is no PostgreSQL to test with: then neither. */
+/* (1) Exactly one of db and pg is set, or neither if there is no PostgreSQL to test with. */
 struct rig {
     bool portable;
     sqlite3 *db;
@@ -32,8 +32,7 @@ struct rig {
     char dir[32]; /* of the SQLite file */
 };
 
-/* Group fixtures. The PostgreSQL ones make a database of their own in the server $OUTBOX_TEST_PG
- * names. */
+/* Group fixtures. Those for PostgreSQL make a database on the server that $OUTBOX_TEST_PG names. */
 int rig_sqlite(void **state);
 int rig_sqlite_portable(void **state);
 int rig_memory(void **state);
@@ -41,7 +40,7 @@ int rig_postgres(void **state);
 int rig_postgres_portable(void **state);
 int rig_end(void **state);
 
-/* rig_jobs, before each test: a table `jobs` with the rows 1 to 9. */
+/* rig_jobs runs before each test, and makes a table `jobs` with the rows 1 to 9. */
 int rig_jobs(void **state);
 /* rig_of is a test's rig; it skips the test where there is no PostgreSQL. */
 struct rig *rig_of(void **state);
@@ -50,7 +49,7 @@ struct rig *rig_of(void **state);
 struct rig rig_again(const struct rig *g);
 void rig_close(struct rig *g);
 
-/* rig_exec and rig_number fail the test when the statement does. */
+/* rig_exec and rig_number fail the test if the statement fails. */
 void rig_exec(const struct rig *g, const char *sql);
 int64_t rig_number(const struct rig *g, const char *sql);
 
@@ -61,7 +60,7 @@ int rig_claim(const struct rig *g, outbox_row_claim c, outbox_rows **ret, outbox
  * digits, in column 0), in this order: "3 1 2". The caller frees what it returns. */
 outbox_rows *rig_expect(const struct rig *g, outbox_row_claim c, const char *ids);
 
-/* Fills the array fields of a claim: WITH(c, criteria, list). */
+/* WITH(c, criteria, list) fills the array fields of a claim. */
 #define WITH(c, part, array) ((c).part = (array), (c).n_##part = COUNT(array))
 
 /* claim_rows_race.c: many claimers at once get each row exactly once. */

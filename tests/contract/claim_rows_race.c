@@ -20,7 +20,7 @@ struct claimer {
     outbox_error err; /* why it stopped, if it failed */
 };
 
-/* claim_batch gives how many rows were got, -1 on failure. */
+/* claim_batch returns how many rows it got, -1 on failure. */
 static int claim_batch(struct claimer *me)
 {
     outbox_criterion criteria[] = {{"owner", OUTBOX_IS_NULL, outbox_value_null(), NULL, 0, 0}};
@@ -50,7 +50,7 @@ static void *claim_all(void *arg)
         pthread_barrier_wait(me->race->line);
     int n = claim_batch(me);
     if (me->race->line)
-        /* nobody takes all before others have come to their first */
+        /* nobody takes all rows before the others have started */
         pthread_barrier_wait(me->race->line);
     while (n > 0)
         n = claim_batch(me);
@@ -69,8 +69,8 @@ static void fill(const struct rig *g, const struct race *race)
     rig_exec(g, sql);
 }
 
-/* look_again waits for SQLite's lock so shortly that everybody gets a turn; SQLite itself would
- * sleep for longer and longer, and whoever came first would get all rows. */
+/* look_again waits for SQLite's lock only for a moment, so that everybody gets a turn. SQLite
+ * itself would sleep longer and longer, and whoever came first would get all rows. */
 static int look_again(void *ctx, int times)
 {
     (void)ctx;
@@ -86,7 +86,7 @@ static void start(struct claimer *c, int number, const struct rig *g, const stru
     snprintf(c->name, sizeof c->name, "claimer %d", number);
     if (!c->rig.db)
         return;
-    rig_exec(&c->rig, "PRAGMA synchronous = OFF"); /* the race is what counts, not the disk */
+    rig_exec(&c->rig, "PRAGMA synchronous = OFF"); /* the race is what matters, not the disk */
     sqlite3_busy_handler(c->rig.db, look_again, NULL);
 }
 
@@ -104,8 +104,8 @@ static void finish(struct claimer *c, unsigned char *seen)
 void racing_claimers_get_each_row_exactly_once(void **state)
 {
     struct rig *g = rig_of(state);
-    /* The portable path has a transaction per row and claimer: with as many rows it would be at it
-     * for minutes. */
+    /* The portable path has a transaction per row and claimer. With as many rows it would take
+     * minutes. */
     struct race race = g->portable ? (struct race){.rows = 1000, .batch = 20}
                                    : (struct race){.rows = 100000, .batch = 100};
     struct claimer c[CLAIMERS + 1];
@@ -126,7 +126,7 @@ void racing_claimers_get_each_row_exactly_once(void **state)
         finish(&c[i], seen);
     }
     race.line = NULL;
-    claim_all(&c[CLAIMERS]); /* what everybody stepped over in the end, if anything */
+    claim_all(&c[CLAIMERS]); /* whatever all of them stepped over */
     finish(&c[CLAIMERS], seen);
     for (int i = 1; i <= race.rows; i++)
         assert_int_equal(seen[i], 1);

@@ -1,5 +1,5 @@
-/* http_peer.h: a real HTTP server for the webhook sink's tests: records what comes, answers as
- * told. */
+/* http_peer.h: a real HTTP server for the webhook sink's tests. It records requests and answers as
+ * it is told. */
 #ifndef TESTS_CONTRACT_HTTP_PEER_H
 #define TESTS_CONTRACT_HTTP_PEER_H
 
@@ -12,14 +12,14 @@ struct http_reply {
     const char *value;
     const char *body; /* NULL: `size` times 'x' */
     size_t size;
-    bool hang; /* don't answer at all */
+    bool hang; /* do not answer at all */
 };
 
 struct http_peer;
 
 struct http_peer *http_peer_new(void);
 void http_peer_free(struct http_peer *p);
-/* http_peer_stop ends the server and all its connections, http_peer_start makes one on the same
+/* http_peer_stop ends the server and all its connections. http_peer_start starts it on the same
  * port. */
 void http_peer_stop(struct http_peer *p);
 void http_peer_start(struct http_peer *p);
@@ -27,14 +27,14 @@ void http_peer_reply(struct http_peer *p, struct http_reply reply);
 /* http_peer_url gives http://HOST:PORT/hook?token=t0ken, valid until the next call. */
 const char *http_peer_url(struct http_peer *p, const char *host);
 
-/* How many requests and connections came so far. */
+/* How many requests and connections have come so far. */
 size_t http_peer_requests(struct http_peer *p);
 size_t http_peer_connections(struct http_peer *p);
-/* http_peer_head gives the i-th request's head, "POST /hook\nname: value\n...", names in lower
+/* http_peer_head gives the head of request i, "POST /hook\nname: value\n...", with names in lower
  * case; the caller frees it. */
 char *http_peer_head(struct http_peer *p, size_t i);
 char *http_peer_body(struct http_peer *p, size_t i, size_t *ret_n);
-/* http_peer_arrived adds those that were answered with 2xx, by webhook-id. */
+/* http_peer_arrived adds the requests that were answered with 2xx, by their webhook-id. */
 void http_peer_arrived(struct http_peer *p, struct sink_arrivals *got);
 
 #endif

@@ -10,6 +10,8 @@
 
 #include "store.h"
 
+#define COMMAND_MAX 4096
+
 static char url[512], schema[64], clock_path[64];
 
 const char *pg_url(void)
@@ -44,14 +46,21 @@ PGconn *pg_connect(void)
     return db;
 }
 
+/* run runs commands. It leaves them in `text`, for messages. */
+__attribute__((format(printf, 3, 0))) static PGresult *run(PGconn *db, char text[COMMAND_MAX],
+                                                           const char *fmt, va_list ap)
+{
+    vsnprintf(text, COMMAND_MAX, fmt, ap);
+    return PQexec(db, text);
+}
+
 void pg_do(PGconn *db, const char *fmt, ...)
 {
-    char text[4096];
+    char text[COMMAND_MAX];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    PGresult *r = run(db, text, fmt, ap);
     va_end(ap);
-    PGresult *r = PQexec(db, text);
     ExecStatusType s = PQresultStatus(r);
     if (s != PGRES_COMMAND_OK && s != PGRES_TUPLES_OK)
         fail_msg("%s: %s", text, PQerrorMessage(db));
@@ -60,12 +69,11 @@ void pg_do(PGconn *db, const char *fmt, ...)
 
 int64_t pg_number(PGconn *db, const char *fmt, ...)
 {
-    char text[4096];
+    char text[COMMAND_MAX];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    PGresult *r = run(db, text, fmt, ap);
     va_end(ap);
-    PGresult *r = PQexec(db, text);
     if (PQresultStatus(r) != PGRES_TUPLES_OK || PQntuples(r) < 1)
         fail_msg("%s: %s", text, PQerrorMessage(db));
     int64_t n = strtoll(PQgetvalue(r, 0, 0), NULL, 10);
@@ -78,7 +86,7 @@ static void forget_clock(void)
     unlink(clock_path);
 }
 
-/* share_clock moves the suite's clock into a file, and makes the database go by it. */
+/* share_clock moves the suite's clock into a file, and makes the database read it there. */
 static void share_clock(PGconn *db)
 {
     if (!*clock_path) {
@@ -111,10 +119,14 @@ struct store *pg_fresh(const struct store_options *opt, bool clock)
     bool created;
     snprintf(schema, sizeof schema, "ob_%d_%d", (int)getpid(), ++n);
     snprintf(url, sizeof url, "%s&schema=%s", server(), schema);
-    if (store_open(url, opt, &st, &err) != 0)
-        return print_error("%s\n", err.text), NULL;
-    if (st->ops->init(st, &created, &err) != 0)
-        return print_error("%s\n", err.text), NULL;
+    if (store_open(url, opt, &st, &err) != 0) {
+        print_error("%s\n", err.text);
+        return NULL;
+    }
+    if (st->ops->init(st, &created, &err) != 0) {
+        print_error("%s\n", err.text);
+        return NULL;
+    }
     if (clock) {
         PGconn *db = pg_connect();
         share_clock(db);
@@ -136,7 +148,11 @@ struct store *pg_again(const struct store_options *opt, bool clock)
     pg_do(db, "TRUNCATE event, idempotency, consumer, lane, claim, parked, dead, handled, receipt, "
               "passed RESTART IDENTITY");
     PQfinish(db);
-    return store_open(url, opt, &st, &err) == 0 ? st : (print_error("%s\n", err.text), NULL);
+    if (store_open(url, opt, &st, &err) != 0) {
+        print_error("%s\n", err.text);
+        return NULL;
+    }
+    return st;
 }
 
 void pg_clean(void)

@@ -1,4 +1,4 @@
-/* pg_bell.c: the doorbell, as the store rings and hears it, one way to miss a ring at a time. */
+/* pg_bell.c: the doorbell. Each test attacks one way in which a ring could be missed. */
 #include <poll.h>
 #include <pthread.h>
 
@@ -12,8 +12,8 @@ static bool rings(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and says how many events there were; *nap is how soon it
- * must look again. */
+/* look_on claims and settles on a handle, and returns how many events there were. *nap, if it is
+ * not NULL, is how soon the handle must look again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
     struct error err;
@@ -39,6 +39,40 @@ static struct store *another(struct store *st)
     return other;
 }
 
+/* Two handles of consumers a and b that have found nothing and sleep. The holder has the lock of
+ * the bell, so that commits notify; the listener sleeps behind it. */
+struct sleepers {
+    struct store *holder, *listener;
+    PGconn *db;                       /* of somebody who emits */
+    int64_t holder_nap, listener_nap; /* how soon they must look again */
+};
+
+static struct sleepers two_sleepers(struct store_rig *g)
+{
+    struct sleepers s = {.holder = another(g->st), .listener = another(g->st), .db = pg_connect()};
+    put(g->st, "a");
+    put(g->st, "b");
+    pass(10);
+    assert_int_equal(look_on(g, s.holder, "a", &s.holder_nap), 0);
+    assert_int_equal(look_on(g, s.listener, "b", &s.listener_nap), 0);
+    return s;
+}
+
+static void sleepers_release(struct sleepers *s)
+{
+    store_close(s->holder);
+    store_close(s->listener);
+    PQfinish(s->db);
+}
+
+/* bell_locks counts the other sessions that hold the bell's lock. */
+static int64_t bell_locks(PGconn *db)
+{
+    return pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
+                         "AND mode = 'ExclusiveLock' AND pid <> pg_backend_pid() "
+                         "AND (classid::bigint << 32 | objid::bigint) = _bell_key()");
+}
+
 static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **state)
 {
     struct store_rig *g = *state;
@@ -53,12 +87,7 @@ static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **s
     assert_true(rings(g->st, 10000));
     assert_int_equal(look_on(g, g->st, "a", NULL), 1);
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-    assert_int_equal(
-        pg_number(
-            db,
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
-            "AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = _bell_key()"),
-        0);
+    assert_int_equal(bell_locks(db), 0);
     PQfinish(db);
 }
 
@@ -89,7 +118,7 @@ static void *turn_in_thread(void *ctx)
     return NULL;
 }
 
-/* A commit that comes when the look has read its snapshot and not answered yet: the notification
+/* A commit comes after the look has read its snapshot and before it has answered: the notification
  * comes along with the answer, and the socket has nothing left to tell. */
 static void ring_that_comes_along_with_an_answer_is_heard(void **state)
 {
@@ -122,108 +151,72 @@ static void ring_that_comes_along_with_an_answer_is_heard(void **state)
     PQfinish(gate);
 }
 
-/* Two sleepers. The one that holds the lock gets up and takes its event; then somebody emits whom
- * nobody makes ring. */
+/* The holder gets up and takes its event. Unless the listener takes the lock, nobody makes the next
+ * producer ring. */
 static void listener_takes_the_place_of_a_holder_that_got_up(void **state)
 {
     struct store_rig *g = *state;
-    struct store *holder = another(g->st), *listener = another(g->st);
-    PGconn *db = pg_connect();
-    put(g->st, "a");
-    put(g->st, "b");
+    struct sleepers s = two_sleepers(g);
+    pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
+    assert_true(rings(s.holder, 10000));
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
+    assert_true(rings(s.listener, 10000));
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
     pass(10);
-    assert_int_equal(look_on(g, holder, "a", NULL), 0);
-    assert_int_equal(look_on(g, listener, "b", NULL), 0);
-    pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-    assert_true(rings(holder, 10000));
-    assert_int_equal(look_on(g, holder, "a", NULL), 1);
-    assert_true(rings(listener, 10000));
-    assert_int_equal(look_on(g, listener, "b", NULL), 1);
-    pass(10);
-    assert_int_equal(look_on(g, listener, "b", NULL), 0); /* holds the lock now */
-    pg_do(db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(listener, 10000));
-    assert_int_equal(look_on(g, listener, "b", NULL), 1);
-    store_close(holder);
-    store_close(listener);
-    PQfinish(db);
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 0); /* holds the lock now */
+    pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
+    assert_true(rings(s.listener, 10000));
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
+    sleepers_release(&s);
 }
 
 static void listener_that_is_told_and_finds_nothing_does_not_sleep_behind_nobody(void **state)
 {
     struct store_rig *g = *state;
-    struct error err;
-    struct store *holder = another(g->st), *listener = another(g->st);
-    struct consumer_spec some = {
-        .name = "b", .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
-    PGconn *db = pg_connect();
-    put(g->st, "a");
-    must(g->st->ops->consumer_put(g->st, &some, NULL, &err), &err);
-    pass(10);
-    assert_int_equal(look_on(g, holder, "a", NULL), 0);
-    assert_int_equal(look_on(g, listener, "b", NULL), 0);
-    pg_do(
-        db,
-        "UPDATE consumer SET paused = true WHERE name = 'b'"); /* so that it finds nothing where there is something */
-    pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-    assert_true(rings(holder, 10000));
-    assert_int_equal(look_on(g, holder, "a", NULL), 1); /* it has got up, and said so */
-    assert_true(rings(listener, 10000));
-    assert_int_equal(look_on(g, listener, "b", NULL), 0);
-    pg_do(db, "UPDATE consumer SET paused = false WHERE name = 'b'");
-    pg_do(db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(listener, 5000));
-    assert_int_equal(look_on(g, listener, "b", NULL), 2);
-    store_close(holder);
-    store_close(listener);
-    PQfinish(db);
+    struct sleepers s = two_sleepers(g);
+    /* Paused, it finds nothing where there is something. */
+    pg_do(s.db, "UPDATE consumer SET paused = true WHERE name = 'b'");
+    pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
+    assert_true(rings(s.holder, 10000));
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has got up, and said so */
+    assert_true(rings(s.listener, 10000));
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 0);
+    pg_do(s.db, "UPDATE consumer SET paused = false WHERE name = 'b'");
+    pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
+    assert_true(rings(s.listener, 5000));
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 2);
+    sleepers_release(&s);
 }
 
-/* The event comes without a ring, as it would where a retry falls due: only the one that gets up
- * can tell the others. */
+/* The event comes without a ring, as when a retry falls due: only the one that gets up can tell the
+ * others. */
 static void holder_that_gets_up_by_itself_tells_the_listeners(void **state)
 {
     struct store_rig *g = *state;
-    struct store *holder = another(g->st), *listener = another(g->st);
-    PGconn *db = pg_connect();
-    put(g->st, "a");
-    put(g->st, "b");
-    pass(10);
-    assert_int_equal(look_on(g, holder, "a", NULL), 0);
-    assert_int_equal(look_on(g, listener, "b", NULL), 0);
-    pg_do(db, "SET session_replication_role = replica; INSERT INTO event (type) VALUES ('x')");
-    assert_false(rings(listener, 0));
-    assert_int_equal(look_on(g, holder, "a", NULL), 1);
-    assert_true(rings(listener, 10000));
-    assert_int_equal(look_on(g, listener, "b", NULL), 1);
-    store_close(holder);
-    store_close(listener);
-    PQfinish(db);
+    struct sleepers s = two_sleepers(g);
+    pg_do(s.db, "SET session_replication_role = replica; INSERT INTO event (type) VALUES ('x')");
+    assert_false(rings(s.listener, 0));
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
+    assert_true(rings(s.listener, 10000));
+    assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
+    sleepers_release(&s);
 }
 
 static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(void **state)
 {
     struct store_rig *g = *state;
-    struct store *holder = another(g->st), *listener = another(g->st);
-    PGconn *db = pg_connect();
+    struct sleepers s = two_sleepers(g);
     int64_t nap;
-    put(g->st, "a");
-    put(g->st, "b");
-    pass(10);
-    assert_int_equal(look_on(g, holder, "a", &nap), 0);
+    assert_int_equal(s.holder_nap, 0);
+    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, nobody tells */
+    store_close(s.holder);
+    s.holder = NULL;
+    while (bell_locks(s.db) > 0) {}
+    assert_int_equal(look_on(g, s.listener, "b", &nap), 0);
     assert_int_equal(nap, 0);
-    assert_int_equal(look_on(g, listener, "b", &nap), 0);
-    assert_in_range(nap, 1000, 10000); /* nobody tells if the other dies */
-    store_close(holder);
-    while (pg_number(db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = "
-                         "'ExclusiveLock' AND "
-                         "(classid::bigint << 32 | objid::bigint) = _bell_key()") > 0) {}
-    assert_int_equal(look_on(g, listener, "b", &nap), 0);
-    assert_int_equal(nap, 0);
-    pg_do(db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(listener, 10000));
-    store_close(listener);
-    PQfinish(db);
+    pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
+    assert_true(rings(s.listener, 10000));
+    sleepers_release(&s);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -235,4 +228,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(holder_that_gets_up_by_itself_tells_the_listeners),
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up),
 };
-const struct store_tests pg_bell_tests = STORE_TESTS(tests);
+const struct suite_part pg_bell_tests = SUITE_PART(tests);

@@ -1,5 +1,5 @@
-/* pg_random.c: writers that commit in any order against workers that claim through the store in
- * every way it has (read ahead, too little room, settle and claim in one, failures, crashes, giving
+/* pg_random.c: writers that commit in any order, against workers that use the store in every way
+ * (reading ahead, too little room, settling and claiming in one call, failures, crashes, giving
  * back), checked against a model. A failure names its seed; OUTBOX_SEED=N runs that one,
  * OUTBOX_SOAK=1 many. */
 #include "base/rng.h"
@@ -12,7 +12,7 @@
 #define WORKERS 2
 #define LIVE 2
 #define KEYS 31
-#define BULK 2500 /* events of one statement: enough for the store to read ahead */
+#define BULK 2500 /* events of one statement, so that the store reads ahead */
 #define EVENTS_MAX 200000
 
 /* What the model knows of an event, by its seq: when it was written and committed (0: never), in
@@ -20,7 +20,8 @@
 struct known {
     int key, written, committed, first;
     int times;
-    bool wanted, excused; /* excused: in a claim whose worker crashed, so it may come again */
+    /* Excused: it was in a claim whose worker crashed, so it may come again. */
+    bool wanted, excused;
 };
 
 struct writer {
@@ -37,7 +38,7 @@ struct worker {
     struct arena a[LIVE];
     struct batch b[LIVE];
     size_t n; /* live batches, the oldest first */
-    /* by batch: keys of which one before it failed after it was claimed */
+    /* by batch: keys that an earlier batch has failed since */
     bool failing[LIVE][KEYS];
 };
 
@@ -60,7 +61,7 @@ static size_t roll(struct world *w, size_t n)
 
 /* ---- writers ---- */
 
-/* note takes an event into the model. */
+/* note adds an event to the model. */
 static void note(struct world *w, struct writer *x, int64_t seq, int key, bool other)
 {
     assert_true(seq < EVENTS_MAX);
@@ -156,8 +157,8 @@ static void fails(struct world *w, struct worker *x, int key)
         x->failing[i][key] = true;
 }
 
-/* outcomes_of delivers a batch up to release_from; what is held, fails, or is behind one that did
- * becomes an outcome. */
+/* outcomes_of delivers a batch up to release_from. Events that are held, that fail, or that are
+ * behind a failed one get an outcome. */
 static size_t outcomes_of(struct world *w, struct worker *x, int64_t release_from,
                           struct outcome *out)
 {
@@ -212,7 +213,7 @@ static void drop_oldest(struct worker *x)
     x->a[--x->n] = a;
 }
 
-/* turn settles the oldest batch, or not, and claims the next in the same go, or not. */
+/* turn settles the oldest batch or none, and claims another one in the same call or not. */
 static size_t turn(struct world *w, struct worker *x, bool settling, bool claiming)
 {
     static struct outcome out[1000];
@@ -245,7 +246,7 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
     return b.n + settling + hint.skipped;
 }
 
-/* crash lets every lease run out: nobody settles what is in flight, and some of it may have been
+/* crash lets every lease run out. Nobody settles what is in flight, and some of it may have been
  * delivered. */
 static void crash(struct world *w)
 {
@@ -281,7 +282,8 @@ static void check(struct world *w)
     for (int seq = 1; seq < EVENTS_MAX; seq++)
         if (w->known[seq].times)
             by_place[w->known[seq].first] = seq;
-    /* From the end: of what came later, the one of each key that was committed first. */
+    /* Going backwards, this is the event of each key that was committed first among those that came
+     * later. */
     for (int place = at_most; place > 0 && w->order == ORDER_KEY; place--) {
         const struct known *k = &w->known[by_place[place]];
         if (!by_place[place])
@@ -300,12 +302,10 @@ static void check(struct world *w)
 static void set_up(struct world *w, struct store *st)
 {
     struct error err;
-    struct consumer_spec c = {.name = "c",
-                              .events = w->events,
-                              .where = "",
-                              .retry = "fast",
-                              .order = w->order,
-                              .lanes = w->lanes};
+    struct consumer_spec c = spec_of("c");
+    c.events = w->events;
+    c.order = w->order;
+    c.lanes = w->lanes;
     must(st->ops->consumer_put(st, &c, NULL, &err), &err);
     for (size_t i = 0; i < WRITERS; i++)
         w->writer[i].db = pg_connect();
@@ -386,4 +386,4 @@ static void random_commits_and_claims_lose_misorder_and_repeat_nothing(void **st
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(random_commits_and_claims_lose_misorder_and_repeat_nothing),
 };
-const struct store_tests pg_random_tests = STORE_TESTS(tests);
+const struct suite_part pg_random_tests = SUITE_PART(tests);

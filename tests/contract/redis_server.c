@@ -18,8 +18,8 @@
 #define NOBODY 65534
 #define START_MAX 6000 /* tries of 10 ms */
 
-/* free_port gives one below those that the kernel gives to whoever connects: nobody gets it by
- * chance, also not while the server is down. */
+/* free_port gives a port below those that the kernel hands out to clients, so that nobody gets it
+ * by chance, even while the server is down. */
 static int free_port(void)
 {
     for (unsigned i = (unsigned)getpid();; i++) {
@@ -72,37 +72,36 @@ static void exec_server(const struct redis_server *s)
     snprintf(cert, sizeof cert, "%s/server.crt", s->dir);
     snprintf(key, sizeof key, "%s/server.key", s->dir);
     snprintf(ca, sizeof ca, "%s/ca.crt", s->dir);
-    const char *argv[] = {
-        "redis-server",
-        "--port",
-        "0",
-        "--unixsocket",
-        s->socket,
-        "--dir",
-        s->dir,
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "no", /* with everysec a write may wait for a sync, and a kill loses what was answered for */
-        "--logfile",
-        log,
-        "--enable-debug-command",
-        "yes",
-        s->port ? "--tls-port" : NULL,
-        port,
-        "--bind",
-        "127.0.0.1",
-        "--tls-cert-file",
-        cert,
-        "--tls-key-file",
-        key,
-        "--tls-ca-cert-file",
-        ca,
-        "--tls-auth-clients",
-        "no",
-        NULL};
+    const char *argv[] = {"redis-server",
+                          "--port",
+                          "0",
+                          "--unixsocket",
+                          s->socket,
+                          "--dir",
+                          s->dir,
+                          "--save",
+                          "",
+                          "--appendonly",
+                          "yes",
+                          "--appendfsync",
+                          "no", /* With everysec, a kill would lose writes that were answered. */
+                          "--logfile",
+                          log,
+                          "--enable-debug-command",
+                          "yes",
+                          s->port ? "--tls-port" : NULL,
+                          port,
+                          "--bind",
+                          "127.0.0.1",
+                          "--tls-cert-file",
+                          cert,
+                          "--tls-key-file",
+                          key,
+                          "--tls-ca-cert-file",
+                          ca,
+                          "--tls-auth-clients",
+                          "no",
+                          NULL};
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     _exit(127);
 }

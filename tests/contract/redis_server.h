@@ -1,5 +1,5 @@
-/* redis_server.h: a Redis of one's own, unprivileged, in a folder of its own, gone with whoever
- * started it. */
+/* redis_server.h: a Redis server of our own. It is unprivileged, has its own folder, and ends with
+ * the process that started it. */
 #ifndef TESTS_CONTRACT_REDIS_SERVER_H
 #define TESTS_CONTRACT_REDIS_SERVER_H
 
@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* What a killed server had is there again when it is started: it keeps an append-only file. */
+/* A server keeps an append-only file, so that it has its data again when it is started after a
+ * kill. */
 struct redis_server {
     char dir[64], socket[96];
     int port; /* TLS; 0: unix socket only */
@@ -15,14 +16,14 @@ struct redis_server {
     redisContext *db; /* as an administrator */
 };
 
-/* redis_server_start makes the folder if there is none. With tls, also certificates in it (ca.crt,
- * server.crt, server.key), and a port of the loopback. */
+/* redis_server_start makes the folder if there is none. With tls, it also makes certificates there
+ * (ca.crt, server.crt, server.key), and listens on a port of the loopback interface. */
 void redis_server_start(struct redis_server *s, bool tls);
 void redis_server_kill(struct redis_server *s);
 void redis_server_remove(struct redis_server *s);
 
-/* redis_do runs a command and gives its reply, which must not be an error; free it. redis_set is
- * for those whose reply does not matter. */
+/* redis_do runs a command and returns its reply, which must not be an error; the caller frees it.
+ * redis_set is for commands whose reply does not matter. */
 redisReply *redis_do(struct redis_server *s, const char *fmt, ...);
 void redis_set(struct redis_server *s, const char *fmt, ...);
 

@@ -1,23 +1,18 @@
 /* sink.h: the suite that every sink must pass, and the rig it runs on.
  *
  * A sink's test program describes how to make its peer and how to look into it (struct sink_case),
- * adds the tests of what only this sink promises, and calls sink_suite_run. */
+ * adds the tests of what only this sink promises, and calls sink_suite_run. The rig is in
+ * sink_rig.c, the suite in sink_suite.c. */
 #ifndef TESTS_CONTRACT_SINK_H
 #define TESTS_CONTRACT_SINK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <sys/types.h>
 
-#include <cmocka.h>
-
+#include "../suite.h"
 #include "sink/sink.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-/* What the peer has got so far, in the order in which it got it. */
+/* What the peer has got so far, in the order of arrival. */
 struct sink_arrivals {
     struct sink_arrival {
         char id[UUID_TEXT + 1];
@@ -36,33 +31,42 @@ struct sink_item;
 
 struct sink_case {
     const char *name;
-    /* events for a claim about many: what the sink gets through in a second or so */
+    /* how many events the sink delivers in a second or so */
     size_t many;
     int concurrency; /* handed to open */
     bool flat;       /* line breaks between the tokens of a payload arrive as spaces */
 
-    /* setup makes the peer, reachable and empty; teardown ends it. */
+    /* setup makes the peer, reachable and empty. teardown ends it. */
     void *(*setup)(void);
     void (*teardown)(void *peer);
-    /* url is what to open; open does it for a sink that has no URL. One of them is NULL. */
+    /* url is what to open. A sink that has no URL has open instead; one of the two is NULL. */
     const char *(*url)(void *peer);
     int (*open)(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err);
-    /* arrived looks at what came in. Payloads only: how a sink wraps them is for its own tests. */
+    /* arrived adds what came in: payloads only, since how a sink wraps them is a matter of its own
+     * tests. */
     void (*arrived)(void *peer, struct sink_arrivals *got);
     /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both
      * may be NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
-    /* spoil makes an event one that this sink can never express, and gives words that the reason
-     * must have; NULL: there are no more than `way` ways. May be NULL. */
+    /* spoil makes an event one that this sink can never express, in one of several ways, and
+     * returns words that the reason must have; NULL if there are not more than `way` ways. May be
+     * NULL. */
     const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
-    bool peer_rejects; /* what is spoilt is found out by the peer, not by the sink itself */
+    bool peer_rejects; /* the peer refuses what is spoiled, not the sink itself */
 };
 
-/* sink_suite_run runs the suite and then the sink's own tests, as one group. */
-int sink_suite_run(const struct sink_case *c, const struct CMUnitTest *own, size_t n);
+/* The functions of a sink_case, in a file that calls them so. */
+#define SINK_PEER \
+    .setup = peer_setup, .teardown = peer_teardown, .url = peer_url, .arrived = peer_arrived
+#define SINK_PEER_BREAKS .break_peer = peer_break, .heal_peer = peer_heal
 
-/* One event and all we know about its delivery. d comes first: done gets back to us through it. */
+/* sink_suite_run runs the suite and then the parts that only this sink has, as one group. It
+ * returns the number of failures. */
+int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size_t n_own);
+
+/* One event, and all we know about its delivery. d comes first, so that done finds the item by it.
+ * */
 struct sink_item {
     struct delivery d;
     struct event ev;
@@ -81,19 +85,21 @@ struct sink_item {
  * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;
-    struct clock clock; /* the system's, or frozen_ns where that is set, plus ahead_ns */
+    struct clock clock; /* the system's, or frozen_ns if that is set, plus ahead_ns */
     int64_t ahead_ns, frozen_ns;
     struct sink_item **items;
     size_t n, cap, accepted, answered;
 };
 
 void sink_rig_init(struct sink_rig *rig);
-/* sink_rig_open opens by URL; cfg's clock, consumer and done are filled in. */
+/* sink_rig_open opens a sink by its URL. It fills in cfg's clock, consumer and done, which
+ * sink_rig_complete does for a sink that has no URL. */
 void sink_rig_open(struct sink_rig *rig, struct sink_config cfg);
-/* sink_rig_freeze stops the clock, so that only ahead_ns moves it: for deadlines that are looked
- * at, however slow the machine is. */
+struct sink_config sink_rig_complete(struct sink_rig *rig, struct sink_config cfg);
+/* sink_rig_freeze stops the clock, so that only ahead_ns moves it. A test that looks at deadlines
+ * needs that, or a slow machine makes it fail. */
 void sink_rig_freeze(struct sink_rig *rig);
-/* sink_rig_add queues an event with this payload; n == 0 means strlen. */
+/* sink_rig_add queues an event with this payload of n bytes; 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
 void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
 /* sink_rig_submit offers what is queued, checks that a prefix was taken, and returns how many. */
@@ -104,21 +110,36 @@ void sink_rig_wait(struct sink_rig *rig);
  * answered once. */
 void sink_rig_run(struct sink_rig *rig);
 void sink_rig_check(struct sink_rig *rig);
-/* sink_rig_again queues again, in order, what did not come back as delivered. */
+/* sink_rig_deliver queues one more event, runs, and returns it with its answer. */
+struct sink_item *sink_rig_deliver(struct sink_rig *rig, const char *payload);
+/* sink_rig_again queues again, in order, what did not come back as delivered. sink_rig_passes_again
+ * also runs it, and all of it must be delivered this time. */
 void sink_rig_again(struct sink_rig *rig);
+void sink_rig_passes_again(struct sink_rig *rig);
 void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status);
-/* sink_rig_assert_arrived compares the peer's view with what was queued; in this order if
- * `ordered`. */
+/* sink_rig_assert_arrived compares what the peer has got with what was queued, in this order if
+ * `ordered` is set. */
 void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat,
                              bool ordered);
 void sink_rig_release(struct sink_rig *rig);
 
-/* Folders of their own, and files in them. */
+/* sink_assert_says checks that the text of an answer contains these words. */
+void sink_assert_says(const struct sink_item *it, const char *words);
+/* sink_assert_refused checks that these settings do not open, and that the message has `words` and
+ * does not have `secret`; either may be NULL. */
+void sink_assert_refused(struct sink_config cfg, const char *words, const char *secret);
+/* sink_item_enlarge makes the payload a string of `size` bytes, quotes included. */
+void sink_item_enlarge(struct sink_item *it, size_t size);
+
+/* sink_limit_files lets this process write no file beyond `size` bytes; 0 lifts the limit. */
+void sink_limit_files(off_t size);
+
+/* Temporary folders, and files in them. */
 #define SINK_PATH_SIZE 512
 void sink_tmp_new(char dir[SINK_PATH_SIZE]);
 void sink_tmp_remove(const char *dir);
-/* sink_tmp_read returns the whole file, ended with a NUL that is not counted; absent files read as
- * empty. */
+/* sink_tmp_read returns the whole file, which the caller frees, ended with a NUL that *ret_n does
+ * not count. An absent file reads as empty. ret_n may be NULL. */
 char *sink_tmp_read(const char *path, size_t *ret_n);
 void sink_tmp_write(const char *path, const char *text);
 

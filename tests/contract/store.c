@@ -45,15 +45,12 @@ int store_rig_teardown(void **state)
     return 0;
 }
 
-/* ---- shorthand ---- */
-
 void must(int r, const struct error *err)
 {
     if (r != 0)
         fail_msg("%s", err->text);
 }
 
-/* emit one event of aggregate t/key (key NULL: none). */
 void emit_with(struct store *st, const char *type, const char *key, const char *payload,
                int64_t not_before)
 {
@@ -62,8 +59,10 @@ void emit_with(struct store *st, const char *type, const char *key, const char *
     bool dup;
     struct new_event ev = {
         .type = str_of(type), .payload = str_of(payload), .not_before = not_before};
-    if (key)
-        ev.aggregate_type = STR("t"), ev.aggregate_id = str_of(key);
+    if (key) {
+        ev.aggregate_type = STR("t");
+        ev.aggregate_id = str_of(key);
+    }
     must(st->ops->emit(st, NULL, &ev, id, &dup, &err), &err);
     assert_true(uuid7_valid(str_of(id)));
     assert_false(dup);
@@ -74,17 +73,46 @@ void emit(struct store *st, const char *key)
     emit_with(st, "t.e", key, "{}", 0);
 }
 
-void put_as(struct store *st, const char *name, enum order order, int lanes)
+struct consumer_spec spec_of(const char *name)
+{
+    return (struct consumer_spec){
+        .name = name, .events = "", .where = "", .retry = "fast", .order = ORDER_KEY, .lanes = 1};
+}
+
+void put_spec(struct store *st, const struct consumer_spec *c)
 {
     struct error err;
-    struct consumer_spec c = {
-        .name = name, .events = "", .where = "", .retry = "fast", .order = order, .lanes = lanes};
-    must(st->ops->consumer_put(st, &c, NULL, &err), &err);
+    must(st->ops->consumer_put(st, c, NULL, &err), &err);
+}
+
+void put_as(struct store *st, const char *name, enum order order, int lanes)
+{
+    struct consumer_spec c = spec_of(name);
+    c.order = order;
+    c.lanes = lanes;
+    put_spec(st, &c);
 }
 
 void put(struct store *st, const char *name)
 {
     put_as(st, name, ORDER_KEY, 1);
+}
+
+struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
+                              struct filter **ret_f)
+{
+    struct error err;
+    struct consumer_spec c = spec_of("c");
+    c.events = events;
+    c.where = where;
+    put_spec(g->st, &c);
+
+    must(filter_new(events, where, ret_f, &err), &err);
+    struct claim_request req = request("c", "me");
+    req.events = events;
+    req.where = where;
+    req.filter = *ret_f;
+    return req;
 }
 
 struct claim_request request(const char *consumer, const char *owner)
@@ -113,16 +141,30 @@ size_t claim(struct store_rig *g, const char *consumer)
     return claim_by(g, request(consumer, "me"));
 }
 
-/* settle g->b with the given outcomes; returns whether the claim was still ours. */
-bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
-               const struct outcome *out, size_t n)
+int claim_without_memory(struct store_rig *g, struct error *err)
+{
+    struct arena small;
+    struct claim_request req = request("c", "me");
+    arena_init(&small, 64);
+    int r = g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, err);
+    arena_release(&small);
+    return r;
+}
+
+bool settle_as(struct store_rig *g, const struct settlement *s)
 {
     struct error err;
     bool lost;
+    must(g->st->ops->turn(g->st, s, &lost, NULL, NULL, NULL, NULL, &err), &err);
+    return !lost;
+}
+
+bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
+               const struct outcome *out, size_t n)
+{
     struct settlement s = {
         .consumer = consumer, .owner = owner, .order = ORDER_KEY, .b = &g->b, .out = out, .n = n};
-    must(g->st->ops->turn(g->st, &s, &lost, NULL, NULL, NULL, NULL, &err), &err);
-    return !lost;
+    return settle_as(g, &s);
 }
 
 bool settle(struct store_rig *g, const char *consumer, const struct outcome *out, size_t n)
@@ -145,6 +187,12 @@ struct outcome behind(const struct store_rig *g, size_t i)
         .ev = &g->b.ev[i], .kind = OUTCOME_BEHIND, .attempts = g->b.ev[i].attempts};
 }
 
+struct outcome dead(const struct store_rig *g, size_t i, int attempts)
+{
+    return (struct outcome){
+        .ev = &g->b.ev[i], .kind = OUTCOME_DEAD, .attempts = attempts, .error = "no use"};
+}
+
 struct consumer_info look(struct store_rig *g, const char *name)
 {
     struct error err;
@@ -164,7 +212,6 @@ struct claim_request request_as(const char *consumer, const char *owner, enum or
     return req;
 }
 
-/* keyed emits with an idempotency key. */
 int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup,
           struct error *err)
 {
@@ -173,23 +220,62 @@ int keyed(struct store *st, const char *key, const char *payload, char id[UUID_T
     return st->ops->emit(st, NULL, &ev, id, dup, err);
 }
 
-int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, size_t n_own)
+static int note_letter(void *ctx, const struct dead_letter *d)
 {
-    const struct store_tests parts[] = {
-        store_emit_tests, store_claim_tests, store_effects_tests, store_admin_tests, {own, n_own}};
-    const size_t n_parts = sizeof parts / sizeof *parts;
-    size_t n = 0;
+    struct letters *l = ctx;
+    l->n++;
+    l->retrying = d->retrying;
+    snprintf(l->id, sizeof l->id, "%s", d->ev.id.p);
+    snprintf(l->error, sizeof l->error, "%s", d->error);
+    snprintf(l->payload, sizeof l->payload, "%s", d->ev.payload.p);
+    return 0;
+}
+
+struct letters letters(struct store_rig *g)
+{
+    struct error err;
+    struct letters l = {0};
+    must(g->st->ops->dead(g->st, &(struct dead_query){.consumer = "c"}, note_letter, &l, &err),
+         &err);
+    return l;
+}
+
+void kill_one(struct store_rig *g)
+{
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = dead(g, 0, 3);
+    assert_true(settle(g, "c", &o, 1));
+}
+
+int64_t retry_dead(struct store_rig *g, struct dead_query q)
+{
+    struct error err;
+    int64_t n;
+    must(g->st->ops->dead_retry(g->st, &q, &n, &err), &err);
+    return n;
+}
+
+int64_t drop_dead(struct store_rig *g, struct dead_query q)
+{
+    struct error err;
+    int64_t n;
+    must(g->st->ops->dead_drop(g->st, &q, &n, &err), &err);
+    return n;
+}
+
+int store_suite_run(const struct store_case *c, const struct suite_part *own, size_t n_own)
+{
+    const struct suite_part suite[] = {
+        store_emit_tests,     store_claim_tests,     store_lease_tests, store_failure_tests,
+        store_settle_tests,   store_effects_tests,   store_dead_tests,  store_consumer_tests,
+        store_settings_tests, store_retention_tests, store_state_tests, store_gauge_tests,
+    };
+    struct suite_part all[COUNT(suite) + 8];
+    assert_in_range(n_own, 0, 8);
+    memcpy(all, suite, sizeof suite);
+    for (size_t i = 0; i < n_own; i++)
+        all[COUNT(suite) + i] = own[i];
+
     the_case = c;
-    for (size_t i = 0; i < n_parts; i++)
-        n += parts[i].n;
-    struct CMUnitTest *all = calloc(n, sizeof *all);
-    n = 0;
-    for (size_t i = 0; i < n_parts; i++) {
-        if (parts[i].n)
-            memcpy(all + n, parts[i].tests, parts[i].n * sizeof *all);
-        n += parts[i].n;
-    }
-    int failures = _cmocka_run_group_tests(c->name, all, n, NULL, NULL);
-    free(all);
-    return failures;
+    return suite_run(c->name, all, COUNT(suite) + n_own);
 }

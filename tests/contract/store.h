@@ -1,39 +1,33 @@
-/* store.h: the store-contract suite. Every store passes it unchanged: a program per store gives a
- * struct store_case. */
+/* store.h: the suite that every store must pass. A program per store describes it (struct
+ * store_case), adds the tests of what only this store promises, and calls store_suite_run. */
 #ifndef TESTS_CONTRACT_STORE_H
 #define TESTS_CONTRACT_STORE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "../suite.h"
 #include "store/store.h"
 
 struct store_case {
     const char *name;
-    /* fresh makes an empty outbox and opens a handle on it, with the given options but create
-     * set. */
+    /* fresh makes an empty outbox and opens a handle on it, with these options. */
     struct store *(*fresh)(const struct store_options *opt);
-    /* clean takes away what fresh made, after all handles were closed. */
+    /* clean removes what fresh made, once all handles are closed. */
     void (*clean)(void);
 };
 
-/* store_suite_run runs the suite, then `own` tests; returns the number of failures. */
-int store_suite_run(const struct store_case *c, const struct CMUnitTest *own, size_t n_own);
+/* store_suite_run runs the suite and then the parts that only this store has, as one group. It
+ * returns the number of failures. */
+int store_suite_run(const struct store_case *c, const struct suite_part *own, size_t n_own);
 
 /* A clock that stands still until it is moved. */
 struct test_clock {
     int64_t mono, wall;
 };
-/* a store whose clock is in another process may move it there */
+/* A store that runs in another process may keep the clock elsewhere, where both can read it. */
 extern struct test_clock *store_now_at;
 #define store_now (*store_now_at)
 extern const struct clock store_clock;
 
-/* The state of a test: a handle on a fresh outbox. */
+/* The state of a test is a handle on a fresh outbox. */
 struct store_rig {
     struct store *st;
     struct arena a;

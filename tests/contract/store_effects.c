@@ -1,4 +1,4 @@
-/* store_effects.c: what handlers do, the record of it and the settlement of their claim, in one
+/* store_effects.c: the effects of handlers, their record and the settlement of the claim are one
  * transaction (G8). */
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
@@ -7,7 +7,7 @@
 #include <libpq-fe.h>
 #include <sqlite3.h>
 
-/* worker gives a second handle, lent to handlers. */
+/* worker gives a second handle, which handlers work on. */
 static struct store *worker(struct store_rig *g)
 {
     struct error err;
@@ -17,7 +17,7 @@ static struct store *worker(struct store_rig *g)
     return w;
 }
 
-/* sneak does what a handler should not: it speaks to the connection behind our back. */
+/* sneak does what a handler should not: it uses the connection behind our back. */
 static bool sneak(struct store *w, const char *sql)
 {
     if (sqlite_handle(w))
@@ -86,7 +86,7 @@ static void effect_record_and_settlement_commit_together(void **state)
         assert_int_equal(delivered(g), round);
         assert_int_equal(look(g, "c").inflight, 1 - round);
     }
-    assert_int_equal(claim(g, "c"), 1); /* what was emitted in it, and once */
+    assert_int_equal(claim(g, "c"), 1); /* what was emitted within it, once */
     store_close(w);
 }
 
@@ -272,15 +272,14 @@ static void check_key(const struct store_rig *g, const char *want)
     assert_string_equal(event_inbox_key(&g->b.ev[0]).p, want);
 }
 
-/* Fresh, waiting for a retry, taken over, as a dead letter, and sent back after the event and its
- * key were trimmed. */
+/* The key is there when the event is fresh, waits for a retry, is taken over, is a dead letter, and
+ * when it is sent back after event and key were trimmed. */
 static void event_keeps_its_idempotency_key_on_every_way(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
     char id[UUID_TEXT + 1];
     bool dup;
-    int64_t n;
     struct trim_result t;
     put(g->st, "c");
     must(keyed(g->st, "once \"\\ only", "{}", id, &dup, &err), &err);
@@ -294,17 +293,17 @@ static void event_keeps_its_idempotency_key_on_every_way(void **state)
     pass(LEASE + 1);
     assert_int_equal(claim_by(g, request("c", "another")), 1);
     check_key(g, "once \"\\ only");
-    o = (struct outcome){.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "no use"};
+    o = dead(g, 0, 2);
     assert_true(settle_by(g, "c", "another", &o, 1));
     pass(1000);
     must(g->st->ops->trim(g->st, &(struct trim_request){0}, &t, &err), &err);
     assert_int_equal(t.events, 1);
     assert_int_equal(t.keys, 1);
-    must(g->st->ops->dead_retry(g->st, &(struct dead_query){.consumer = "c"}, &n, &err), &err);
+    retry_dead(g, (struct dead_query){.consumer = "c"});
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, "once \"\\ only");
     assert_true(settle(g, "c", NULL, 0));
-    emit(g->st, "1"); /* one without a key goes by its id */
+    emit(g->st, "1"); /* without a key, the id takes its place */
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, g->b.ev[0].id.p);
 }
@@ -323,4 +322,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(handle_survives_what_handlers_do_to_its_session),
 };
 
-const struct store_tests store_effects_tests = STORE_TESTS(tests);
+const struct suite_part store_effects_tests = SUITE_PART(tests);

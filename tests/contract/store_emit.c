@@ -158,4 +158,4 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(another_handle_sees_the_same_outbox),
 };
 
-const struct store_tests store_emit_tests = STORE_TESTS(tests);
+const struct suite_part store_emit_tests = SUITE_PART(tests);

@@ -1,5 +1,5 @@
-/* store_impl.h: what the files of the store suite share: store.c (the rig, and these),
- * store_emit.c, store_claim.c, store_effects.c, store_admin.c (the tests). */
+/* store_impl.h: what the files of the store suite share. store.c has the rig and the shorthand that
+ * is declared here; each of the other store_*.c files has the tests of one subject. */
 #ifndef TESTS_CONTRACT_STORE_IMPL_H
 #define TESTS_CONTRACT_STORE_IMPL_H
 
@@ -9,40 +9,76 @@
 
 #include "store.h"
 
-#define LEASE 30000
+#define LEASE 30000 /* ms, of every claim unless a test says otherwise */
 
-/* The comments are in store.c. */
+/* pass lets time go by on both clocks. */
 void pass(int64_t ms);
+/* must fails the test with the text of err unless r is 0. */
 void must(int r, const struct error *err);
+
+/* emit emits an event of aggregate t/key, or of none if key is NULL. emit_with gives it a type, a
+ * payload and a time before which it is not delivered (0: none). */
+void emit(struct store *st, const char *key);
 void emit_with(struct store *st, const char *type, const char *key, const char *payload,
                int64_t not_before);
-void emit(struct store *st, const char *key);
-void put_as(struct store *st, const char *name, enum order order, int lanes);
-void put(struct store *st, const char *name);
-struct claim_request request(const char *consumer, const char *owner);
-size_t claim_by(struct store_rig *g, struct claim_request req);
-size_t claim(struct store_rig *g, const char *consumer);
-bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
-               const struct outcome *out, size_t n);
-bool settle(struct store_rig *g, const char *consumer, const struct outcome *out, size_t n);
-struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t delay);
-struct outcome behind(const struct store_rig *g, size_t i);
-struct consumer_info look(struct store_rig *g, const char *name);
-struct claim_request request_as(const char *consumer, const char *owner, enum order order,
-                                int lanes);
+/* keyed emits an event with an idempotency key, and returns what the store did. */
 int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup,
           struct error *err);
 
-/* The tests of a file, to be put together in store_suite_run. */
-struct store_tests {
-    const struct CMUnitTest *tests;
+/* spec_of describes a consumer that takes everything, in the order of keys, with one lane. put_spec
+ * registers it, put and put_as do both. */
+struct consumer_spec spec_of(const char *name);
+void put_spec(struct store *st, const struct consumer_spec *c);
+void put(struct store *st, const char *name);
+void put_as(struct store *st, const char *name, enum order order, int lanes);
+/* refilter gives consumer c another filter. It returns what a worker with that filter asks for; the
+ * caller frees *ret_f, which the request borrows. */
+struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
+                              struct filter **ret_f);
+/* look tells how the consumer is. Its texts live in g->a. */
+struct consumer_info look(struct store_rig *g, const char *name);
+
+struct claim_request request(const char *consumer, const char *owner);
+struct claim_request request_as(const char *consumer, const char *owner, enum order order,
+                                int lanes);
+/* claim_by claims into g->b and returns how many events there are in it. claim does so as "me". The
+ * events of the batch before are gone. */
+size_t claim_by(struct store_rig *g, struct claim_request req);
+size_t claim(struct store_rig *g, const char *consumer);
+
+/* claim_without_memory claims into an arena that no event fits in, and returns what the store did.
+ * */
+int claim_without_memory(struct store_rig *g, struct error *err);
+
+/* settle_as settles, and returns whether the claim was still its owner's. settle_by settles g->b
+ * with the outcomes of those events that were not simply delivered, settle does so as "me". */
+bool settle_as(struct store_rig *g, const struct settlement *s);
+bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
+               const struct outcome *out, size_t n);
+bool settle(struct store_rig *g, const char *consumer, const struct outcome *out, size_t n);
+/* Outcomes of event i of g->b: it failed and is due again after delay ms, or it waits behind an
+ * event of its key, or it is given up. */
+struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t delay);
+struct outcome behind(const struct store_rig *g, size_t i);
+struct outcome dead(const struct store_rig *g, size_t i, int attempts);
+
+/* The dead letters of consumer c: how many there are, and what the last one says. */
+struct letters {
     size_t n;
+    char id[UUID_TEXT + 1], error[64], payload[64];
+    bool retrying;
 };
-extern const struct store_tests store_emit_tests, store_claim_tests, store_effects_tests,
-    store_admin_tests;
-#define STORE_TESTS(array) \
-    { \
-        array, sizeof(array) / sizeof *(array) \
-    }
+struct letters letters(struct store_rig *g);
+/* kill_one claims the one event that consumer c has left, and makes it a dead letter. */
+void kill_one(struct store_rig *g);
+/* retry_dead sends dead letters back, drop_dead deletes them; both return how many. */
+int64_t retry_dead(struct store_rig *g, struct dead_query q);
+int64_t drop_dead(struct store_rig *g, struct dead_query q);
+
+/* The tests of each file. */
+extern const struct suite_part store_claim_tests, store_consumer_tests, store_dead_tests,
+    store_effects_tests, store_emit_tests, store_failure_tests, store_gauge_tests,
+    store_lease_tests, store_retention_tests, store_settings_tests, store_settle_tests,
+    store_state_tests;
 
 #endif

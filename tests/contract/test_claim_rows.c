@@ -1,4 +1,4 @@
-/* Claims of rows of any table: on SQLite and PostgreSQL, each by its own path and by the portable
+/* Claims of rows of any table, on SQLite and PostgreSQL, each by its own path and by the portable
  * one. */
 #include "claim_rows.h"
 
@@ -249,7 +249,7 @@ static void claim_outlives_a_process_killed_right_after_it(void **state)
 {
     struct rig *g = rig_of(state);
     int status;
-    sqlite3_close(g->db); /* SQLite does not go across a fork */
+    sqlite3_close(g->db); /* a SQLite connection must not cross a fork */
     pid_t child = fork();
     if (child == 0) {
         struct rig own = rig_again(g);
@@ -360,7 +360,7 @@ static void failure_claims_nothing_that_is_not_returned(void **state)
 
 /* ---- the portable path ---- */
 
-/* A dialect that lets somebody else go first, right before each update. */
+/* A dialect that lets somebody else go first before each update. */
 static struct {
     const struct rows_dialect *real;
     const struct rig *other;
@@ -396,7 +396,7 @@ static void lost_race_is_skipped(void **state)
     assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE id = 2 AND owner = 'other'"),
                      1);
 
-    /* All candidates lost: it looks for others. */
+    /* It has lost all candidates, and looks for others. */
     meddler.sql = "UPDATE jobs SET status = 'taken', owner = 'other' WHERE id < 7";
     assert_int_equal(rows_claim(&d, conn, &c, &rows, &err), 0);
     assert_int_equal(outbox_rows_count(rows), 3);
@@ -466,7 +466,7 @@ static void limit_holds_under_a_stale_plan(void **state)
     expect(g, c, "1 2");
     expect(g, c, "3 4");
     assert_int_equal(rig_number(g, "SELECT count(*) FROM stale WHERE status = 'taken'"), 4);
-    /* The usual statement takes more here: this is the plan we mean. */
+    /* Here the usual statement takes more rows, so this is the plan we mean. */
     rig_exec(g, "UPDATE stale SET status = 'naive' WHERE id IN (SELECT id FROM stale WHERE status "
                 "= 'open' ORDER BY id "
                 "LIMIT 2 FOR UPDATE SKIP LOCKED)");
@@ -503,8 +503,8 @@ static void rows_that_others_have_locked_are_stepped_over(void **state)
     expect(g, open_jobs(3), "1 3 6");
 }
 
-/* A row that a foreign key is being checked against has a lock, but one that an update need not
- * wait for. */
+/* A row that a foreign key is being checked against is locked, but an update need not wait for that
+ * lock. */
 static void rows_that_others_refer_to_are_claimed(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g);

@@ -1,3 +1,4 @@
+/* The sink contract on files, and what only file: promises. */
 #include "sink.h"
 
 #include <errno.h>
@@ -7,13 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The library is linked statically, so its fsync is this one: no disk fails on demand. */
+/* No disk fails on demand. The library is linked statically, so this is the fsync it calls. */
 static bool fsync_fails;
 static int fsync_failed_fd = -1;
 static int fsync_calls;
@@ -27,9 +27,6 @@ int fsync(int fd)
     errno = EIO;
     return -1;
 }
-
-static struct rlimit no_limit; /* on the size of files, as it was */
-static char large[2 << 20];
 
 struct peer {
     char dir[SINK_PATH_SIZE], sub[SINK_PATH_SIZE + 8], away[SINK_PATH_SIZE + 8];
@@ -47,14 +44,17 @@ static void *peer_setup(void)
     snprintf(p->url, sizeof p->url, "file:%s/events", p->sub);
     p->path = p->url + strlen("file:");
     assert_int_equal(mkdir(p->sub, 0755), 0);
+    sink_rig_init(&p->rig);
     return p;
 }
 
 static void peer_teardown(void *peer)
 {
-    setrlimit(RLIMIT_FSIZE, &no_limit);
-    sink_tmp_remove(((struct peer *)peer)->dir);
-    free(peer);
+    struct peer *p = peer;
+    sink_rig_release(&p->rig);
+    sink_limit_files(0);
+    sink_tmp_remove(p->dir);
+    free(p);
 }
 
 static const char *peer_url(void *peer)
@@ -87,20 +87,15 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     (void)peer;
     if (way >= 3)
         return NULL;
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
-    memset(large, 'x', sizeof large);
-    large[0] = large[sizeof large - 1] = '"';
-    it->ev.payload = (struct str){large, sizeof large};
+    sink_limit_files(1 << 20);
+    sink_item_enlarge(it, 2 << 20);
     return "ulimit -f";
 }
-
-/* What only file: promises. */
 
 static int setup(void **state)
 {
     struct peer *p = peer_setup();
     fsync_fails = false;
-    sink_rig_init(&p->rig);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url});
     *state = p;
     return 0;
@@ -108,9 +103,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    struct peer *p = *state;
-    sink_rig_release(&p->rig);
-    peer_teardown(p);
+    peer_teardown(*state);
     return 0;
 }
 
@@ -120,7 +113,7 @@ static void deliver(struct peer *p, size_t count, size_t payload_size)
     sink_rig_run(&p->rig);
 }
 
-/* assert_file compares the file with `before` and behind it all the events that were queued. */
+/* assert_file checks that the file consists of `before` and then of all events that were queued. */
 static void assert_file(struct peer *p, const char *path, const char *before)
 {
     size_t n, skip = strlen(before);
@@ -151,11 +144,9 @@ static void torn_last_line_is_cut_off(void **state)
         char text[128];
         snprintf(text, sizeof text, "{\"old\":1}\n%s", torn[i]);
         sink_tmp_write(p->path, text);
-        sink_rig_init(&p->rig);
         sink_rig_open(&p->rig, (struct sink_config){.url = p->url});
         deliver(p, 2, 64);
         assert_file(p, p->path, "{\"old\":1}\n");
-        sink_rig_release(&p->rig);
         peer_teardown(p);
     }
 }
@@ -194,15 +185,12 @@ static void last_line_of_a_stranger_is_ended_and_kept(void **state)
 static void failed_write_leaves_no_trace_and_passes_later(void **state)
 {
     struct peer *p = *state;
-    struct rlimit old, tight;
     struct stat before, after;
     deliver(p, 2, 64);
     assert_int_equal(stat(p->path, &before), 0);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    tight = (struct rlimit){(rlim_t)before.st_size + 1000, old.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &tight);
+    sink_limit_files(before.st_size + 1000);
     deliver(p, 50, 64);
-    setrlimit(RLIMIT_FSIZE, &old);
+    sink_limit_files(0);
     for (size_t i = 2; i < 52; i++) {
         assert_int_equal(p->rig.items[i]->status, SINK_DOWN);
         assert_int_equal(p->rig.items[i]->native, EFBIG);
@@ -223,7 +211,7 @@ static void full_device_is_down(void **state)
     deliver(p, 5, 64);
     sink_rig_assert_all(&p->rig, SINK_DOWN);
     assert_int_equal(p->rig.items[0]->native, ENOSPC);
-    assert_non_null(strstr(p->rig.items[0]->text, "/dev/full"));
+    sink_assert_says(p->rig.items[0], "/dev/full");
 }
 
 static void failed_fsync_is_down_and_that_descriptor_is_never_used_again(void **state)
@@ -235,9 +223,7 @@ static void failed_fsync_is_down_and_that_descriptor_is_never_used_again(void **
     assert_int_equal(p->rig.items[0]->native, EIO);
     assert_int_equal(fcntl(fsync_failed_fd, F_GETFD), -1);
     fsync_fails = false;
-    sink_rig_again(&p->rig);
-    sink_rig_run(&p->rig);
-    sink_rig_assert_all(&p->rig, SINK_DELIVERED);
+    sink_rig_passes_again(&p->rig);
 }
 
 static void one_fsync_covers_a_whole_drive(void **state)
@@ -249,7 +235,7 @@ static void one_fsync_covers_a_whole_drive(void **state)
     assert_int_equal(fsync_calls, before + 1);
 }
 
-/* lock_file holds the lock as another process would: a lock belongs to an open file, not to a
+/* lock_file holds the lock as another process would; a lock belongs to an open file, not to a
  * process. */
 static int lock_file(struct peer *p)
 {
@@ -269,14 +255,14 @@ static void lock_of_another_process_is_down_and_never_a_hang(void **state)
     sink_rig_add_many(&p->rig, 3, 64);
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);
-    assert_int_equal(p->rig.answered, 0); /* it may be another relay, for a moment */
+    assert_int_equal(p->rig.answered, 0); /* it may be another relay that has it for a moment */
     assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 0, 100 * MS_NS);
     p->rig.ahead_ns += 2000 * MS_NS;
     sk->ops->drive(sk);
     sink_rig_check(&p->rig);
     sink_rig_assert_all(&p->rig, SINK_DOWN);
-    assert_non_null(strstr(p->rig.items[0]->text, "another process has"));
-    assert_non_null(strstr(p->rig.items[0]->text, p->path));
+    sink_assert_says(p->rig.items[0], "another process has");
+    sink_assert_says(p->rig.items[0], p->path);
     assert_int_equal(sk->ops->deadline(sk), CLOCK_NEVER);
     close(fd);
     sink_rig_again(&p->rig);
@@ -314,7 +300,8 @@ static void cancel_does_not_wait_for_a_lock(void **state)
     close(fd);
 }
 
-/* What takes the file's place while we run is down, with its name, and heals when it goes. */
+/* While something else is in the file's place, the sink is down and names it. It heals when that
+ * goes. */
 static void what_is_no_file_any_more_is_down(void **state)
 {
     struct peer *p = *state;
@@ -327,10 +314,9 @@ static void what_is_no_file_any_more_is_down(void **state)
             assert_int_equal(mkdir(p->path, 0755), 0);
         else
             assert_int_equal(symlink(p->path, p->path), 0);
-        struct sink_item *it = sink_rig_add(&p->rig, "{}", 0);
-        sink_rig_run(&p->rig);
+        struct sink_item *it = sink_rig_deliver(&p->rig, "{}");
         assert_int_equal(it->status, SINK_DOWN);
-        assert_non_null(strstr(it->text, p->path));
+        sink_assert_says(it, p->path);
         assert_int_equal(remove(p->path), 0);
         sink_rig_again(&p->rig);
         sink_rig_run(&p->rig);
@@ -346,8 +332,7 @@ static void rotated_file_is_opened_anew(void **state)
     snprintf(moved, sizeof moved, "%s.1", p->path);
     deliver(p, 3, 64);
     assert_int_equal(rename(p->path, moved), 0);
-    struct sink_item *it = sink_rig_add(&p->rig, "\"after\"", 0);
-    sink_rig_run(&p->rig);
+    struct sink_item *it = sink_rig_deliver(&p->rig, "\"after\"");
     char *text = sink_tmp_read(p->path, &n);
     assert_non_null(strstr(text, it->id));
     struct sink_arrivals got = {0};
@@ -365,14 +350,14 @@ static void deleted_file_is_made_anew(void **state)
     struct peer *p = *state;
     deliver(p, 3, 64);
     assert_int_equal(unlink(p->path), 0);
-    struct sink_item *it = sink_rig_add(&p->rig, "\"after\"", 0);
-    sink_rig_run(&p->rig);
+    struct sink_item *it = sink_rig_deliver(&p->rig, "\"after\"");
     char *text = sink_tmp_read(p->path, NULL);
     assert_non_null(strstr(text, it->id));
     free(text);
 }
 
-/* append_in_child writes `rounds` drives of lines that are longer than a page, and exits. */
+/* append_in_child drives a sink `rounds` times in another process, with lines that are longer than
+ * a page. */
 static pid_t append_in_child(struct peer *p, int rounds)
 {
     pid_t pid = fork();
@@ -442,8 +427,7 @@ static void missing_directory_is_no_reason_not_to_open(void **state)
     snprintf(url, sizeof url, "file:%s/nowhere/events", p->dir);
     sink_rig_init(&rig);
     sink_rig_open(&rig, (struct sink_config){.url = url});
-    sink_rig_add(&rig, "{}", 0);
-    sink_rig_run(&rig);
+    sink_rig_deliver(&rig, "{}");
     sink_rig_assert_all(&rig, SINK_DOWN);
     assert_int_equal(rig.items[0]->native, ENOENT);
     sink_rig_release(&rig);
@@ -458,15 +442,8 @@ static void refuses_what_can_never_be_a_file(void **state)
     snprintf(fifo, sizeof fifo, "file:%s/fifo", p->dir);
     assert_int_equal(mkfifo(fifo + strlen("file:"), 0644), 0);
     const char *const urls[] = {"file:", dir, slash, fifo, "file://host/x"};
-    for (size_t i = 0; i < COUNT(urls); i++) {
-        const struct sink_ops *ops;
-        struct sink *sk = NULL;
-        struct error err = {0};
-        assert_int_equal(sink_find(urls[i], &ops, &err), 0);
-        assert_int_equal(ops->open(&(struct sink_config){.url = urls[i]}, &sk, &err), -1);
-        assert_int_equal(err.code, ERR_CONFIG);
-        assert_null(sk);
-    }
+    for (size_t i = 0; i < COUNT(urls); i++)
+        sink_assert_refused((struct sink_config){.url = urls[i]}, NULL, NULL);
 }
 
 static void unknown_kind_of_sink_is_explained(void **state)
@@ -503,15 +480,11 @@ int main(void)
         .name = "file",
         .many = 5000,
         .flat = true,
-        .setup = peer_setup,
-        .teardown = peer_teardown,
-        .url = peer_url,
-        .arrived = peer_arrived,
-        .break_peer = peer_break,
-        .heal_peer = peer_heal,
+        SINK_PEER,
+        SINK_PEER_BREAKS,
         .spoil = peer_spoil,
     };
-    const struct CMUnitTest own[] = {
+    static const struct CMUnitTest tests[] = {
         cmocka_unit_test(torn_last_line_is_cut_off),
         ON_A_FILE(torn_line_longer_than_a_block_is_cut_off),
         ON_A_FILE(torn_line_of_another_relay_is_cut_off_while_open),
@@ -532,6 +505,5 @@ int main(void)
         ON_A_FILE(refuses_what_can_never_be_a_file),
         cmocka_unit_test(unknown_kind_of_sink_is_explained),
     };
-    getrlimit(RLIMIT_FSIZE, &no_limit);
-    return sink_suite_run(&file, own, COUNT(own));
+    return sink_suite_run(&file, &(struct suite_part)SUITE_PART(tests), 1);
 }

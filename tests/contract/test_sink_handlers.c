@@ -1,3 +1,4 @@
+/* The sink contract on handlers, and what only they promise. */
 #include "sink.h"
 
 #include <stdio.h>
@@ -58,7 +59,7 @@ static void peer_heal(void *peer)
     ((struct peer *)peer)->away = false;
 }
 
-/* What only handlers promise. A script says what each handler returns; trace is who was called. */
+/* A script says what each handler returns. trace tells who was called. */
 struct script {
     struct script_step {
         char name;
@@ -92,8 +93,8 @@ static void rig_done(void *ctx, struct delivery *d, const struct sink_result *r)
     snprintf(it->text, sizeof it->text, "%s", r->text ? r->text : "");
 }
 
-/* submit_to sends the queued events to handlers a, b and c with these patterns; returns how many
- * were taken. */
+/* submit_to sends the queued events to handlers a, b and c with these patterns, and returns how
+ * many were taken. */
 static size_t submit_to(struct sink_rig *rig, struct script *s, const char *const patterns[3])
 {
     struct handler h[3];
@@ -219,10 +220,9 @@ int main(void)
         .teardown = peer_teardown,
         .open = peer_open,
         .arrived = peer_arrived,
-        .break_peer = peer_break,
-        .heal_peer = peer_heal,
+        SINK_PEER_BREAKS,
     };
-    const struct CMUnitTest own[] = {
+    static const struct CMUnitTest tests[] = {
         cmocka_unit_test(matching_handlers_run_in_the_order_they_were_added),
         cmocka_unit_test(first_failure_is_the_result_and_ends_the_attempt),
         cmocka_unit_test(event_without_a_handler_counts_as_delivered),
@@ -230,5 +230,5 @@ int main(void)
         cmocka_unit_test(what_a_handler_says_is_made_fit_to_keep),
         cmocka_unit_test(verdict_that_does_not_exist_is_a_retry),
     };
-    return sink_suite_run(&handlers, own, COUNT(own));
+    return sink_suite_run(&handlers, &(struct suite_part)SUITE_PART(tests), 1);
 }

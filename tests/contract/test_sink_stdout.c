@@ -1,23 +1,19 @@
+/* The sink contract on standard output, and what only stdout: promises. */
 #include "sink.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static struct rlimit no_limit; /* on the size of files, as it was */
-static char large[2 << 20];
 
 /* The test program's own standard output is kept aside while a test runs. */
 struct peer {
     int own_stdout;
-    int fd; /* what stands in for it, or the end to read from */
+    int fd; /* what takes its place, or the end to read from */
 };
 
 static struct peer *redirect(int to, int fd)
@@ -40,7 +36,7 @@ static void *peer_setup(void)
 static void peer_teardown(void *peer)
 {
     struct peer *p = peer;
-    setrlimit(RLIMIT_FSIZE, &no_limit);
+    sink_limit_files(0);
     dup2(p->own_stdout, STDOUT_FILENO);
     close(p->own_stdout);
     if (p->fd >= 0)
@@ -70,14 +66,12 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     (void)peer;
     if (way >= 3)
         return NULL;
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1 << 20, no_limit.rlim_max});
-    memset(large, 'x', sizeof large);
-    large[0] = large[sizeof large - 1] = '"';
-    it->ev.payload = (struct str){large, sizeof large};
+    sink_limit_files(1 << 20);
+    sink_item_enlarge(it, 2 << 20);
     return "ulimit -f";
 }
 
-/* What only stdout: promises: behaviour on a pipe. */
+/* Standard output is a pipe, for tests of what only stdout: promises. */
 struct piped {
     struct peer *peer;
     struct sink_rig rig;
@@ -207,12 +201,12 @@ static void full_device_is_down_while_no_line_is_torn(void **state)
     sink_rig_run(&rig);
     peer_teardown(p);
     sink_rig_assert_all(&rig, SINK_DOWN);
-    assert_non_null(strstr(rig.items[0]->text, strerror(ENOSPC)));
+    sink_assert_says(rig.items[0], strerror(ENOSPC));
     sink_rig_release(&rig);
 }
 
-/* A disk that is full in the middle of a line is a sink that is down, not the end: the line is
- * ended first. */
+/* A disk that is full in the middle of a line is a sink that is down, not a fatal error. The torn
+ * line is ended before the next one. */
 static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
 {
     struct peer *peer = peer_setup();
@@ -224,16 +218,14 @@ static void line_that_stopped_half_way_is_ended_before_the_next(void **state)
     sink_rig_add_many(&rig, 1, 200);
     sink_rig_run(&rig);
     assert_int_equal(fstat(peer->fd, &st), 0);
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)st.st_size * 5 / 2, no_limit.rlim_max});
+    sink_limit_files(st.st_size * 5 / 2);
     sink_rig_add_many(&rig, 4, 200);
     sink_rig_run(&rig);
     for (size_t i = 0; i < 5; i++)
         assert_int_equal(rig.items[i]->status, i < 2 ? SINK_DELIVERED : SINK_DOWN);
     assert_int_equal(rig.items[2]->native, EFBIG);
-    setrlimit(RLIMIT_FSIZE, &no_limit);
-    sink_rig_again(&rig);
-    sink_rig_run(&rig);
-    sink_rig_assert_all(&rig, SINK_DELIVERED);
+    sink_limit_files(0);
+    sink_rig_passes_again(&rig);
     struct sink_arrivals got = {0};
     peer_arrived(peer, &got); /* fails at a line that is not whole */
     peer_teardown(peer);
@@ -274,7 +266,7 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
     assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
     assert_string_equal(p->rig.items[99]->text, "nobody has read standard output for 30s");
 
-    /* Then it reads again: the line that was half out is ended, and comes once more. */
+    /* Then somebody reads again. The line that was half out is ended, and comes once more. */
     char *first = read_all(p, &n);
     size_t whole = lines_in(first, n);
     sink_rig_again(&p->rig);
@@ -297,14 +289,8 @@ static void nobody_reads_for_longer_than_the_time_limit_is_down(void **state)
 
 static void refuses_anything_behind_the_colon(void **state)
 {
-    struct sink *sk = NULL;
-    struct error err = {0};
-    const struct sink_ops *ops;
     (void)state;
-    assert_int_equal(sink_find("stdout:x", &ops, &err), 0);
-    assert_int_equal(ops->open(&(struct sink_config){.url = "stdout:x"}, &sk, &err), -1);
-    assert_int_equal(err.code, ERR_CONFIG);
-    assert_null(sk);
+    sink_assert_refused((struct sink_config){.url = "stdout:x"}, NULL, NULL);
 }
 
 #define ON_A_PIPE(fn) cmocka_unit_test_setup_teardown(fn, pipe_setup, pipe_teardown)
@@ -315,13 +301,10 @@ int main(void)
         .name = "stdout",
         .many = 5000,
         .flat = true,
-        .setup = peer_setup,
-        .teardown = peer_teardown,
-        .url = peer_url,
-        .arrived = peer_arrived,
+        SINK_PEER,
         .spoil = peer_spoil,
     };
-    const struct CMUnitTest own[] = {
+    static const struct CMUnitTest tests[] = {
         ON_A_PIPE(closed_reader_is_fatal),
         ON_A_PIPE(closed_standard_output_is_fatal),
         ON_A_PIPE(reader_that_stands_still_does_not_hold_up_drive),
@@ -332,6 +315,5 @@ int main(void)
         ON_A_PIPE(nobody_reads_for_longer_than_the_time_limit_is_down),
         cmocka_unit_test(refuses_anything_behind_the_colon),
     };
-    getrlimit(RLIMIT_FSIZE, &no_limit);
-    return sink_suite_run(&standard_output, own, COUNT(own));
+    return sink_suite_run(&standard_output, &(struct suite_part)SUITE_PART(tests), 1);
 }

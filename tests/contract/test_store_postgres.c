@@ -3,22 +3,17 @@
 #include "pg_tests.h"
 #include "store_impl.h"
 
-/* Once there may be no memory for it for a moment; an event there never is any for must not hold up
+/* Memory may be short for a moment. But an event for which there is never enough must not hold up
  * all the others. */
 static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
-    struct arena small;
-    struct claim_request req = request("c", "me");
     put(g->st, "c");
     emit(g->st, "1");
     for (int i = 0; look(g, "c").inflight == 0; i++) {
         assert_in_range(i, 0, 9);
-        arena_init(&small, 64);
-        assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &small, &g->b, &g->hint, &err),
-                         -1);
-        arena_release(&small);
+        assert_int_equal(claim_without_memory(g, &err), -1);
     }
     emit(g->st, "2");
     pass(LEASE);
@@ -26,7 +21,7 @@ static void event_there_is_never_memory_for_is_left_to_run_out(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
     assert_true(settle(g, "c", NULL, 0));
     assert_int_equal(claim(g, "c"), 1);
-    assert_string_equal(g->b.ev[0].aggregate_id.p, "1"); /* alone, and its attempt counts */
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "1"); /* alone, and the attempt counts */
     assert_true(g->b.careful);
 }
 
@@ -40,7 +35,8 @@ static void emit_through(struct store *st, PGconn *db, const char *key)
     assert_false(dup);
 }
 
-/* Ids go by the clock in microseconds, so they grow from one session to the next as well. */
+/* Ids are made from the clock in microseconds, so they grow from one session to the next as well.
+ * */
 static void ids_grow_within_a_millisecond_whichever_way_events_come_in(void **state)
 {
     (void)state;
@@ -90,13 +86,10 @@ static struct store *fresh(const struct store_options *opt)
 int main(void)
 {
     static const struct store_case postgres = {"store_postgres", fresh, pg_clean};
-    const struct store_tests parts[] = {pg_random_tests, pg_bell_tests};
-    struct CMUnitTest own[32] = {
+    static const struct CMUnitTest tests[] = {
         ON_A_STORE(event_there_is_never_memory_for_is_left_to_run_out),
-        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in)};
-    size_t n = 2;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        for (size_t j = 0; j < parts[i].n; j++)
-            own[n++] = parts[i].tests[j];
-    return store_suite_run(&postgres, own, n);
+        cmocka_unit_test(ids_grow_within_a_millisecond_whichever_way_events_come_in),
+    };
+    const struct suite_part own[] = {SUITE_PART(tests), pg_random_tests, pg_bell_tests};
+    return store_suite_run(&postgres, own, COUNT(own));
 }

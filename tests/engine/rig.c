@@ -32,8 +32,10 @@ static size_t model_submit(struct sink *sk, struct delivery *const *d, size_t n)
     size_t k = 0;
     while (k < n && m->n < m->capacity) {
         m->d[m->n++] = d[k++];
-        if (m->busy_ms)
-            rig_pass(m->g, m->busy_ms), model_end(m, 0, SINK_DELIVERED);
+        if (m->busy_ms) {
+            rig_pass(m->g, m->busy_ms);
+            model_end(m, 0, SINK_DELIVERED);
+        }
     }
     return k;
 }
@@ -127,6 +129,7 @@ int rig_setup(void **state)
     g->capacity = RIG_INFLIGHT;
     g->log = (struct log){.write = rig_log, .ctx = g, .least = LOG_DEBUG_};
     g->seen = calloc(RIG_SEEN, sizeof *g->seen);
+    arena_init(&g->looked, 0);
     rng_seed(&g->rng, 42);
     if (store_open("sqlite::memory:", &(struct store_options){.clock = &g->clock}, &g->st, &err) !=
         0)
@@ -143,6 +146,7 @@ int rig_teardown(void **state)
         consumer_release(&g->w[i].c);
     }
     store_close(g->st);
+    arena_release(&g->looked);
     free(g->seen);
     free(g);
     return 0;
@@ -261,12 +265,31 @@ bool rig_run(struct rig *g, int i, int64_t ms)
     return false;
 }
 
-struct consumer_info rig_info(struct rig *g, struct arena *a)
+struct consumer_info rig_look(struct rig *g)
 {
     struct error err;
     struct consumer_info *c;
     size_t n;
-    if (g->st->ops->consumer_list(g->st, "c", a, &c, &n, &err) != 0)
+    arena_reset(&g->looked);
+    if (g->st->ops->consumer_list(g->st, "c", &g->looked, &c, &n, &err) != 0)
         fail_msg("%s", err.text);
     return *c;
+}
+
+void rig_assert_seen(const struct rig *g, size_t n, const int64_t *want)
+{
+    assert_int_equal(g->n_seen, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(g->seen[i].seq, want[i]);
+}
+
+enum sink_status rig_retry_one(struct model *m, const struct delivery *d)
+{
+    return d->ev->seq == m->answer_ctx ? SINK_RETRY : SINK_DELIVERED;
+}
+
+enum sink_status rig_retry_twice(struct model *m, const struct delivery *d)
+{
+    bool fails = d->ev->seq == m->answer_ctx && d->attempt <= 2;
+    return fails ? SINK_RETRY : SINK_DELIVERED;
 }

@@ -1,4 +1,4 @@
-/* rig.h: pipelines on an in-memory store with a clock that is moved by hand and a sink that does as
+/* rig.h: pipelines on a store in memory, with a clock that the test moves and a sink that does as
  * it is told. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
@@ -18,8 +18,8 @@
 
 struct rig;
 
-/* The model sink keeps what it accepted until the test ends it, or, with `answer`, ends it at once
- * from drive. */
+/* The model sink keeps deliveries until the test ends them or, if it has an `answer`, until it is
+ * driven. */
 struct model {
     struct sink base;
     struct rig *g;
@@ -28,8 +28,8 @@ struct model {
     bool hold; /* the test ends deliveries itself */
     enum sink_status (*answer)(struct model *m, const struct delivery *d);
     int64_t answer_ctx;
-    bool unasked;    /* what `answer` says is what the sink knows by itself */
-    int64_t busy_ms; /* answers from within submit, after this long: as handlers do */
+    bool unasked;    /* the sink knows what `answer` says without asking anybody */
+    int64_t busy_ms; /* it answers from within submit, after this long, as handlers do */
 };
 
 struct worker {
@@ -56,35 +56,49 @@ struct rig {
     atomic_flag careful;
     unsigned caps;
     size_t capacity;
-    bool stand_by; /* of workers that are started: see pipeline_config */
+    bool stand_by; /* for workers started from now on: see pipeline_config */
     struct worker w[RIG_PIPELINES];
     struct arrival *seen;
     size_t n_seen;
+    struct arena looked; /* the texts of the last rig_look */
     struct log log;
     char last_log[1024];
 };
+
+/* Answers of a model sink: the event whose number is answer_ctx fails, always or in its first two
+ * attempts; all others pass. */
+enum sink_status rig_retry_one(struct model *m, const struct delivery *d);
+enum sink_status rig_retry_twice(struct model *m, const struct delivery *d);
 
 int rig_setup(void **state);
 int rig_teardown(void **state);
 #define ON_A_RIG(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
 
-/* rig_worker starts pipeline i with options as "name=value" strings, ending with NULL; of consumer
- * "c", or as the special option "consumer=NAME", which comes first, says. */
+/* rig_worker starts pipeline i with options as "name=value" strings, ended by NULL. Its consumer is
+ * "c", unless the first option is "consumer=NAME". rig_start starts it again after a crash. */
 struct worker *rig_worker(struct rig *g, int i, ...) __attribute__((sentinel));
 void rig_start(struct rig *g, int i);
-/* rig_crash takes it away as kill -9 would: nothing is settled, what is with the sink is
+/* rig_crash ends worker i as kill -9 would: nothing is settled, and what its sink has is
  * forgotten. */
 void rig_crash(struct rig *g, int i);
 void rig_pass(struct rig *g, int64_t ms);
 void rig_emit(struct rig *g, const char *key);
 void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
-/* rig_step steps until nothing more can be done at this time. */
+/* rig_step steps worker i until it has nothing more to do at this time. */
 void rig_step(struct rig *g, int i);
-/* rig_end ends the k-th delivery that is with worker i's sink. */
+/* rig_end ends the k-th delivery that worker i's sink has. */
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
-/* rig_run steps and moves the clock, until the worker is through, at most `ms`; returns whether it
- * is. */
+/* rig_run steps worker i and moves the clock until it is through, for at most `ms`. It returns
+ * whether it is. */
 bool rig_run(struct rig *g, int i, int64_t ms);
-struct consumer_info rig_info(struct rig *g, struct arena *a);
+/* rig_look tells how consumer c is. Its texts live until the next call. */
+struct consumer_info rig_look(struct rig *g);
+
+/* rig_assert_seen checks which events have arrived, by their numbers; SAW(1, 2) does so for a test
+ * whose rig is g. */
+void rig_assert_seen(const struct rig *g, size_t n, const int64_t *want);
+#define SAW(...) \
+    rig_assert_seen(g, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
+                    (const int64_t[]){__VA_ARGS__})
 
 #endif

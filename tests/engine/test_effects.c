@@ -1,8 +1,8 @@
-/* Seeded chaos for handlers that work in the store's database: they fail, hang, end their
- * transaction, lose its connection; each operation of the store may fail, and a commit say so
- * although it happened; workers crash, and come too late. Then all heals, and what took effect must
- * be exact: once for each handler and event, in the order of each key, and for a dead letter only
- * what was committed before. OUTBOX_SEED=N replays one seed. */
+/* Seeded chaos for handlers that work in the store's database. They fail, hang, end their
+ * transaction or lose its connection; each operation of the store may fail, and a commit may fail
+ * although it happened; workers crash, or come too late. Then all heals, and the effects must be
+ * exact: once for each handler and event, in the order of each key, and for a dead letter only what
+ * was committed before. OUTBOX_SEED=N replays one seed. */
 #include "rig.h"
 
 #include <sqlite3.h>
@@ -15,19 +15,19 @@
 
 #define KEYS 4
 #define HANDLERS 3
-#define SPIN 3000 /* steps without time passing: more is a loop that does not wait */
+#define SPIN 3000 /* steps without time passing; more of them are a busy loop */
 
 struct hand {
     struct rig *g;
     int worker, handler;
 };
 
-/* One worker as a process has it: a pipeline, and the handle its handlers work on. */
+/* One worker, as in a process: a pipeline, and the handle that its handlers work on. */
 struct smith {
     struct consumer c;
     struct store *st, *work;
     sqlite3 *db; /* of work */
-    bool lost;   /* the connection of work is gone, until it is asked to begin */
+    bool lost;   /* the connection of work is lost until the next begin */
     struct pipeline *p;
     struct sink *sk;
     struct pulse pulse;
@@ -50,13 +50,13 @@ static struct plan {
 
 static struct {
     struct rig *g;
-    int chance;   /* one of so many operations fails; 0: none */
-    int fail_for; /* this many operations to come fail */
-    /* monotonic: until then one kind of operation, which one is below, always fails */
+    int chance;   /* one in so many operations fails; 0: none */
+    int fail_for; /* so many of the next operations fail */
+    /* until this monotonic time one kind of operation, the one below, always fails */
     int64_t away;
     enum op which;
     int calls; /* of handlers, since time last passed */
-    bool late; /* before the next transaction begins, its claim runs out and another worker works */
+    bool late; /* the claim runs out before the next transaction, and another worker steps in */
     int external[RIG_SEEN];
     int disturbed;
 } mood;
@@ -90,7 +90,7 @@ static int scripted(struct error *err)
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted");
 }
 
-/* fails says whether this operation shall, and sometimes takes the connection with it. */
+/* fails tells whether this operation is to fail, and sometimes cuts the connection as well. */
 static bool fails(struct store *st, enum op op)
 {
     struct smith *s = smith_of(st);
@@ -204,7 +204,7 @@ static void take_effect(sqlite3 *db, int handler, const struct event *ev)
         fail_msg("%s: %s", sql, sqlite3_errmsg(db));
 }
 
-/* Events that no attempt helps, by what is wrong with them. */
+/* Events that never pass, by what is wrong with them. */
 static bool poison(const struct event *ev, int handler)
 {
     return ev->seq % 17 == 5 && handler == 0;
@@ -292,7 +292,7 @@ static void begin_work(int i)
         fail_msg("%s", err.text);
 }
 
-/* vanish is kill -9: whatever is open comes to nothing. */
+/* vanish ends a worker as kill -9 would: whatever is open comes to nothing. */
 static void vanish(int i)
 {
     struct smith *s = &smiths[i];
@@ -330,19 +330,23 @@ static void step(int i)
     }
 }
 
-/* work_late: between the claim and the transaction of worker st its lease runs out, and all others
- * do what they can. */
+/* work_late lets the lease of worker st run out between its claim and its transaction, while all
+ * others do what they can. */
 static void work_late(struct store *st)
 {
     mood.late = false;
     mood.disturbed++;
     rig_pass(mood.g, 2500);
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        if (smiths[i].p && smiths[i].work != st)
-            pipeline_ring(smiths[i].p), step(i);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        bool another = smiths[i].p && smiths[i].work != st;
+        if (!another)
+            continue;
+        pipeline_ring(smiths[i].p);
+        step(i);
+    }
 }
 
-/* run_through steps worker i until nothing is left, moving the clock to when it wants to be
+/* run_through steps worker i until nothing is left, and moves the clock to when it wants to be
  * called. */
 static bool run_through(int i, int64_t ms)
 {
@@ -423,7 +427,6 @@ static void check(struct rig *g, int emitted)
 {
     bool dead[RIG_SEEN] = {false};
     struct error err;
-    struct arena a;
     char sql[200];
     size_t in_tx = plan.handlers < 2 ? plan.handlers : 2;
     if (g->st->ops->dead(g->st, &(struct dead_query){0}, note_dead, dead, &err) != 0)
@@ -458,13 +461,11 @@ static void check(struct rig *g, int emitted)
                "y.seq NOT IN (SELECT "
                "seq FROM outbox_dead)"))
         fail_msg("seed %llu: effects of a key are out of order", (unsigned long long)plan.seed);
-    arena_init(&a, 0);
-    struct consumer_info c = rig_info(g, &a);
+    struct consumer_info c = rig_look(g);
     if (c.parked || c.inflight || c.behind)
         fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld",
                  (unsigned long long)plan.seed, (long long)c.parked, (long long)c.inflight,
                  (long long)c.behind);
-    arena_release(&a);
 }
 
 static void describe(struct consumer *c)
@@ -494,8 +495,10 @@ static void run(struct rig *g)
                      "PRIMARY KEY AUTOINCREMENT)",
                      NULL, NULL, NULL) != SQLITE_OK)
         fail_msg("no table");
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        describe(&smiths[i].c), begin_work(i);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        describe(&smiths[i].c);
+        begin_work(i);
+    }
     for (int i = 0; i < 400; i++)
         one_thing(g, &emitted);
     for (int i = 0; i < RIG_PIPELINES; i++)
@@ -518,8 +521,10 @@ static void run(struct rig *g)
     if (!through)
         fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
     check(g, emitted);
-    for (int i = 0; i < RIG_PIPELINES; i++)
-        vanish(i), consumer_release(&smiths[i].c);
+    for (int i = 0; i < RIG_PIPELINES; i++) {
+        vanish(i);
+        consumer_release(&smiths[i].c);
+    }
 }
 
 static void seeds(const char *order, const char *lanes, const char *batch, size_t handlers)

@@ -1,5 +1,5 @@
-/* Handlers in one transaction with their settlement, on a store whose commit fails when told. Each
- * test is a history that the simulator found. */
+/* Handlers that share a transaction with their settlement, on a store whose commit fails when told
+ * to. Each test is a history that the simulator found. */
 #include <string.h>
 
 #include "rig.h"
@@ -17,7 +17,7 @@ static int failing_commit(struct store *st, struct error *err)
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "scripted: the connection was lost");
 }
 
-/* slow_log: whoever reads the log does not keep up, and the process waits for it. */
+/* slow_log is a log whose reader does not keep up, so that the process waits for it. */
 static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
 {
     (void)level, (void)consumer;
@@ -37,15 +37,18 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
 
 static int64_t effects(struct rig *g)
 {
-    int64_t n = -1;
+    struct sqlite_store *st = sqlite_of(g->st);
     struct error err;
-    if (sqlite_number(sqlite_of(g->st), &err, &n, "SELECT count(*) FROM effect", "") != 0)
+    sqlite3_stmt *q = sqlite_plain(st, "SELECT count(*) FROM effect", &err);
+    if (sqlite_step(st, q, &err) != 1)
         fail_msg("%s", err.text);
+    int64_t n = sqlite3_column_int64(q, 0);
+    sqlite3_reset(q);
     return n;
 }
 
-/* A commit that failed, and a moment longer than it is to be tried again after, before the store is
- * asked next: the batch was settled as delivered, without its effects. */
+/* A commit failed, and a little more time passed before the store was asked again than the wait
+ * until the retry: the batch was settled as delivered, without its effects. */
 static void effects_that_were_not_committed_are_never_settled(void **state)
 {
     struct rig *g = *state;

@@ -37,14 +37,6 @@ static void out_for(struct rig *g, int64_t ms)
     out_until = g->mono + ms * MS_NS;
 }
 
-static struct consumer_info info(struct rig *g)
-{
-    static struct arena a;
-    arena_release(&a);
-    arena_init(&a, 0);
-    return rig_info(g, &a);
-}
-
 static void emit_keys(struct rig *g, int n, int keys)
 {
     char key[16];
@@ -57,7 +49,7 @@ static void emit_keys(struct rig *g, int n, int keys)
 static void assert_all_delivered_once(struct rig *g, size_t n)
 {
     assert_int_equal(g->n_seen, n);
-    struct consumer_info c = info(g);
+    struct consumer_info c = rig_look(g);
     assert_int_equal(c.dead, 0);
     assert_int_equal(c.parked, 0);
 }
@@ -77,7 +69,7 @@ static void outage_buries_nothing_with(struct rig *g, const char *retry, const c
     out_for(g, ms);
     emit_keys(g, 200, keys);
     rig_run(g, 0, ms);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_all_delivered_once(g, 200);
     assert_each_key_in_order(g);
@@ -93,15 +85,15 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
-/* By then each of them has been tried many times, and is given up by nobody: there are too many to
+/* By then each of them has been tried many times, but none is given up: they are too many for it to
  * be the events' fault. */
 static void outage_of_hours_buries_nothing(void **state)
 {
     outage_buries_nothing_with(*state, "base=100ms,cap=2s,outage=1m", "order=none", 200, 10 * HOUR);
 }
 
-/* Some of a batch fail in the outage, and what gets through when it ends is of the same batch: it
- * is judged when it is known that the sink is back. */
+/* Some events of a batch fail in the outage, and others of the same batch get through when it ends.
+ * Failures are judged once it is known that the sink is back. */
 static void end_of_a_long_outage_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -114,7 +106,7 @@ static void end_of_a_long_outage_buries_nothing(void **state)
     assert_all_delivered_once(g, 600);
 }
 
-/* Every fifth event is one that the sink cannot express, and knows without asking: that proves
+/* The sink cannot express every fifth event, and knows so without asking anybody. That proves
  * nothing about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
 {
@@ -135,10 +127,10 @@ static void what_a_sink_rejects_without_asking_is_no_evidence(void **state)
         pipeline_ring(w->p);
         rig_run(g, 0, 1000);
     }
-    assert_int_equal(info(g).dead, 100);
+    assert_int_equal(rig_look(g).dead, 100);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 400);
-    assert_int_equal(info(g).dead, 100);
+    assert_int_equal(rig_look(g).dead, 100);
 }
 
 /* Every fifth event goes to a stream that takes nothing, and the others to one that is out. */
@@ -162,7 +154,7 @@ static void an_event_that_has_to_wait_is_no_evidence_against_others(void **state
     }
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 500);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
 }
 
 static void outage_buries_nothing_without_order(void **state)
@@ -181,7 +173,7 @@ static void outage_buries_nothing_in_global_order(void **state)
     outage_buries_nothing_with(*state, "fast", "order=global", 50, 10 * MINUTE);
 }
 
-/* The last that got through proves nothing about the first that does not. */
+/* The last event that got through proves nothing about the first that does not. */
 static void outage_in_the_middle_of_a_single_key_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -208,8 +200,8 @@ static void outages_one_after_the_other_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
-/* It failed once by its own fault, which is remembered; what it does in an outage is the sink's all
- * the same. */
+/* The event failed once by its own fault, which is remembered. Its failures in an outage are the
+ * sink's fault all the same. */
 static void outage_counts_nothing_against_one_that_failed_before(void **state)
 {
     struct rig *g = *state;
@@ -234,13 +226,13 @@ static void sink_that_fails_everything_is_left_in_peace_and_said_to_be_down(void
     rig_run(g, 0, 10 * MINUTE - 1000);
     const struct pipeline_stats *s = pipeline_stats(w->p);
     assert_true(s->down);
-    assert_true(s->retried < RIG_INFLIGHT + 60); /* what was in flight when it began, and probes */
+    assert_true(s->retried < RIG_INFLIGHT + 60); /* those in flight when it began, and probes */
     assert_non_null(strstr(s->why, "every delivery fails: scripted"));
-    assert_non_null(strstr(info(g).last_error, "scripted"));
+    assert_non_null(strstr(rig_look(g).last_error, "scripted"));
     assert_true(rig_run(g, 0, HOUR));
     assert_false(s->down);
     assert_int_equal(s->down_since, 0);
-    assert_null(info(g).last_error);
+    assert_null(rig_look(g).last_error);
     assert_all_delivered_once(g, 200);
 }
 
@@ -252,7 +244,7 @@ static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **sta
     rig_emit(g, "a");
     rig_run(g, 0, 10 * MINUTE);
     assert_true(pipeline_stats(w->p)->down);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     rig_emit(g, "b");
     pipeline_ring(w->p);
     rig_step(g, 0);
@@ -263,7 +255,8 @@ static void event_that_fails_alone_is_said_so_and_nobody_waits_for_it(void **sta
 static void event_that_fails_among_others_has_its_attempts_and_no_more(void **state)
 {
     struct rig *g = *state;
-    for (int place = 1; place <= 3; place++) { /* the first of its batch, in the middle, the last */
+    /* The first of its batch, one in the middle, the last. */
+    for (int place = 1; place <= 3; place++) {
         struct worker *w = worker(g, "base=100ms,cap=1s,attempts=5,jitter=none", "order=key");
         int64_t before = (int64_t)(g->n_seen + (size_t)place - 1);
         bad = before + (place == 1 ? 1 : place == 2 ? 5 : 10);
@@ -271,8 +264,8 @@ static void event_that_fails_among_others_has_its_attempts_and_no_more(void **st
         rig_step(g, 0);
         emit_keys(g, 1, 10);
         assert_true(rig_run(g, 0, MINUTE));
-        assert_int_equal(info(g).dead, place);
-        assert_int_equal(info(g).parked, 0);
+        assert_int_equal(rig_look(g).dead, place);
+        assert_int_equal(rig_look(g).parked, 0);
         assert_int_equal(tries_of_bad, 5);
         assert_int_equal(pipeline_stats(w->p)->buried, 1);
         rig_crash(g, 0);
@@ -288,16 +281,16 @@ static void many_that_fail_among_others_are_buried(void **state)
         emit_keys(g, 2, 2);
         rig_run(g, 0, 2 * MINUTE);
     }
-    assert_int_equal(info(g).dead, 20);
+    assert_int_equal(rig_look(g).dead, 20);
     assert_int_equal(pipeline_stats(w->p)->buried, 20);
     assert_int_equal(g->n_seen, 20);
 }
 
-/* A sink that takes one kind of event and not the other, `bad_share` of which there are to each
- * that it takes. */
-static int64_t bad_share, kinds_end; /* and none from there on */
+/* A sink takes one kind of event and not the other. There are `bad_share` of the bad kind to each
+ * good one. */
+static int64_t bad_share, kinds_end; /* from this seq on there are none */
 
-/* is_bad: in no order, so that there are long runs of them. */
+/* is_bad scatters the bad ones without a pattern, so that there are long runs of them. */
 static bool is_bad(int64_t seq)
 {
     return seq < kinds_end &&
@@ -323,24 +316,24 @@ static void healthy_go_on_beside_a_kind_that_always_fails(void **state)
         int all = 200 * (int)(bad_share + 1), good = 0;
         size_t before = g->n_seen;
         emit_keys(g, all, all);
-        kinds_end = info(g).position + info(g).behind + 1;
+        kinds_end = rig_look(g).position + rig_look(g).behind + 1;
         for (int64_t seq = kinds_end - all; seq < kinds_end; seq++)
             good += !is_bad(seq);
         rig_run(g, 0, MINUTE);
         assert_int_equal(g->n_seen - before, good);
         dead += all - good;
-        for (int s = 0; s < 600 && info(g).dead < dead; s++) {
+        for (int s = 0; s < 600 && rig_look(g).dead < dead; s++) {
             rig_emit(g, "good"); /* now and then */
             pipeline_ring(w->p);
             rig_run(g, 0, 1000);
         }
-        assert_int_equal(info(g).dead, dead);
+        assert_int_equal(rig_look(g).dead, dead);
         rig_crash(g, 0);
         consumer_release(&g->w[0].c);
     }
 }
 
-/* Nobody can know whose fault it is. It is not tried for ever. */
+/* Nobody can know whose fault it is. But it is not tried for ever. */
 static void event_that_fails_alone_is_given_up_in_the_end(void **state)
 {
     struct rig *g = *state;
@@ -349,15 +342,15 @@ static void event_that_fails_alone_is_given_up_in_the_end(void **state)
     rig_emit(g, "a");
     rig_emit(g, "b");
     rig_run(g, 0, 9 * MINUTE);
-    assert_int_equal(info(g).dead, 0);
+    assert_int_equal(rig_look(g).dead, 0);
     assert_int_equal(g->n_seen, 0);
     assert_true(rig_run(g, 0, 3 * MINUTE));
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_int_equal(g->n_seen, 1);
 }
 
-/* Others get through, but never within a moment of its failures: that proves nothing each time, and
- * enough in the end. */
+/* Others get through, but never close to its failures. That proves nothing each time, but enough in
+ * the end. */
 static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **state)
 {
     struct rig *g = *state;
@@ -367,18 +360,18 @@ static void event_that_fails_among_rare_others_is_given_up_in_the_end(void **sta
     rig_emit(g, "bad");
     int64_t start = g->mono;
     int n = 0;
-    for (; n < 30 && info(g).dead == 0; n++) {
+    for (; n < 30 && rig_look(g).dead == 0; n++) {
         rig_run(g, 0, (start - g->mono) / MS_NS + (n + 1) * 10000);
         rig_emit(g, "good");
         pipeline_ring(w->p);
         rig_step(g, 0);
     }
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_true(n >= 12);
     assert_int_equal(g->n_seen, n);
 }
 
-/* An endpoint that is restarted in half a second: what gets through then is its return, and proves
+/* An endpoint is restarted within half a second. What gets through then is its return, and proves
  * nothing. */
 static void short_outage_that_fails_many_counts_against_none(void **state)
 {
@@ -402,13 +395,13 @@ static void relays_that_come_and_go_do_not_begin_anew(void **state)
     rig_emit(g, "a");
     for (int i = 0; i < 7; i++) {
         rig_run(g, 0, MINUTE);
-        if (info(g).dead)
+        if (rig_look(g).dead)
             break;
         rig_crash(g, 0);
         rig_start(g, 0);
         w->sk->answer = answer;
     }
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
 }
 
 static void without_patience_every_failure_counts(void **state)
@@ -418,7 +411,7 @@ static void without_patience_every_failure_counts(void **state)
     bad = 1;
     rig_emit(g, "a");
     assert_true(rig_run(g, 0, 10000));
-    assert_int_equal(info(g).dead, 1);
+    assert_int_equal(rig_look(g).dead, 1);
     assert_int_equal(tries_of_bad, 3);
 }
 
@@ -439,8 +432,7 @@ static enum sink_status cut_off(struct model *m, const struct delivery *d)
     return m->answer_ctx ? SINK_DOWN : SINK_RETRY;
 }
 
-/* A relay that cannot reach the sink, beside one that can, keeps nothing from it for longer than a
- * lease. */
+/* A relay that cannot reach the sink keeps events from one that can for no longer than a lease. */
 static void relay_that_is_cut_off_hands_over(struct rig *g, const char *order, bool refused)
 {
     struct worker *w = rig_worker(g, 0, "lease=20s", order, NULL);
@@ -477,8 +469,8 @@ static void relay_that_is_refused_hands_over_in_global_order(void **state)
     relay_that_is_cut_off_hands_over(*state, "order=global", true);
 }
 
-/* It gives back one claim after the other. Were it to claim the last of them again in between, that
- * would know of nothing before it: the simulator's seed 19032. */
+/* It gives back one claim after the other. If it claimed the last of them again in between, it
+ * would know of nothing before that: the simulator's seed 19032. */
 static void what_is_handed_over_is_not_overtaken(void **state)
 {
     struct rig *g = *state;
@@ -493,7 +485,7 @@ static void what_is_handed_over_is_not_overtaken(void **state)
         rig_step(g, 0);
     }
     assert_true(pipeline_stats(w->p)->down);
-    for (int i = 0; i < 100; i++) { /* each step by itself, and long after the one before it */
+    for (int i = 0; i < 100; i++) { /* one step at a time, each long after the one before */
         if (w->sk->n > 0)
             rig_end(g, 0, 0, i < 4 ? SINK_DOWN : SINK_DELIVERED);
         pipeline_step(w->p);
@@ -505,7 +497,7 @@ static void what_is_handed_over_is_not_overtaken(void **state)
     assert_each_key_in_order(g);
 }
 
-/* With nothing in hand between its tries it has work all the same, and gets none done. */
+/* Between its attempts it has nothing in hand. It has work all the same, and gets none done. */
 static void outage_in_global_order_is_no_progress(void **state)
 {
     struct rig *g = *state;

@@ -12,7 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* MUST ends the process if a promise does not hold; what the sanitizers see they say themselves. */
+/* MUST ends the process if a promise does not hold. The sanitizers report what they find
+ * themselves. */
 #define MUST(promise) \
     do { \
         if (!(promise)) { \

@@ -1,9 +1,8 @@
-/* Requests to a relay's own HTTP server, the real one, at a port of its own, once without a token
- * and once with one. The input is what a client says before it says no more. The answer, if there
- * is one, is a whole one; only GET and HEAD of a page that is there give 200; a request that is no
- * request never does, nor one for a name that is not ours or from a page of another origin; without
- * the token there is nothing but /livez and /readyz; and the server goes on. As an address to
- * listen at, and as a Host, the input is read or refused. */
+/* Requests to a relay's real HTTP server, once without a token and once with one. The input is all
+ * that a client sends. If there is an answer, it is a whole one; only GET and HEAD of a page that
+ * exists give 200, but never for a malformed request, for a name that is not ours, or from a page
+ * of another origin; without the token there is only /livez and /readyz; and the server goes on.
+ * The input is also read, or refused, as an address to listen at and as a Host. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <strings.h>
@@ -12,6 +11,7 @@
 
 #include "admin/admin.h"
 #include "admin/gate.h"
+#include "ask.h"
 #include "fuzz.h"
 #include "outbox.h"
 
@@ -21,7 +21,7 @@ static char answer[ANSWER_MAX + 1];
 #define VARIABLE "OUTBOX_FUZZ_TOKEN"
 #define TOKEN "0123456789abcdef0123456789abcdef"
 
-/* One that asks for a token, and one that does not. */
+/* One server asks for a token, the other does not. */
 static struct peer {
     struct admin *server;
     struct admin_address at;
@@ -57,29 +57,17 @@ static void start_both(void)
         start(&peers[i], ob);
 }
 
-/* ask gives how much of an answer came before the server hung up. */
+/* ask returns how much of an answer came before the server hung up. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
-    size_t got = 0;
-    ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, &peer->at.at.any, peer->at.size) != 0)
         abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
-        k = 0; /* it may have had enough */
-    shutdown(fd, SHUT_WR);
-    while (k > 0 && got < ANSWER_MAX) {
-        k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0)
-            got += (size_t)k;
-    }
-    close(fd);
-    answer[got] = '\0';
-    return got;
+    return ask_over(fd, p, n, answer, ANSWER_MAX);
 }
 
-/* in_front is how much of it are empty lines, which the server forgives; one that begins with a NUL
- * is empty to it. */
+/* in_front is the length of the empty lines in front, which the server ignores. A line that begins
+ * with a NUL is empty to it. */
 static size_t in_front(const char *p, size_t n)
 {
     size_t at = 0;
@@ -99,7 +87,7 @@ static size_t in_front(const char *p, size_t n)
 static bool asks_for_a_page(const char *p, size_t n)
 {
     static const char *const paths[] = {"/metrics", "/livez", "/readyz", "/"};
-    size_t empty = in_front(p, n); /* blanks it takes for one another */
+    size_t empty = in_front(p, n); /* blanks that it does not distinguish */
     p += empty;
     n -= empty;
     size_t method = n > 4 && memcmp(p, "GET", 3) == 0    ? 3
@@ -113,7 +101,7 @@ static bool asks_for_a_page(const char *p, size_t n)
     return false;
 }
 
-/* has: the word stands somewhere, in whatever letters. */
+/* has tells whether the word occurs, in upper or lower case. */
 static bool has(const char *p, size_t n, const char *word)
 {
     size_t k = strlen(word);
@@ -123,9 +111,9 @@ static bool has(const char *p, size_t n, const char *word)
     return false;
 }
 
-/* head_of is how much of it is read: up to the first empty line, but for those in front. One that
- * begins with a NUL is empty, to the server, which lets nobody in who would not be anyway: no
- * browser sends such lines. */
+/* head_of is the length of the head: up to the first empty line after those in front. A line that
+ * begins with a NUL is empty to the server. That lets nobody in who would not get in anyway, since
+ * no browser sends such lines. */
 static size_t head_of(const char *p, size_t n)
 {
     for (size_t at = in_front(p, n); at + 1 < n; at++) {
@@ -177,8 +165,8 @@ static void judge(const struct peer *peer, const char *p, size_t n, size_t got)
     }
 }
 
-/* alive: the server answers as it should. It may hang up on one who comes while all its places are
- * still being cleared. */
+/* alive checks that the server answers as it should. It may hang up on a client that comes while
+ * all its places are still being cleared. */
 static bool alive(const struct peer *peer)
 {
     static const char request[] = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";

@@ -1,12 +1,12 @@
-/* Replies of a Redis to a member of a consumer group. The first byte of the input says how it
+/* Replies of Redis to a member of a consumer group. The first byte of the input says how the member
  * works, the rest is what the server says on one connection. Whatever that is, the member comes to
- * an end; and what it acknowledges are entries it was given, as many as it handled or had to skip,
- * none of them one whose handling failed. */
+ * an end. It acknowledges only entries that it was given, as many as it handled or had to skip, and
+ * none whose handling failed. */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "engine/consume.h"
+#include "engine/stream_reader.h"
 #include "fuzz.h"
 #include "peer.h"
 #include "resp.h"
@@ -28,8 +28,8 @@ int __real_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size);
 
-/* answer says the next reply: what a whole one takes, or all there is if it is none. At the end the
- * server goes. */
+/* answer sends the next reply, or all that is left if that is not a whole one. At the end the
+ * server goes away. */
 static void answer(void)
 {
     size_t n = 0;
@@ -50,8 +50,8 @@ static void answer(void)
     run.left -= n;
 }
 
-/* Whoever waits for the server gets its answer. A pause between two attempts is over at once, and
- * after some of them it is time to stop. */
+/* Waiting for the server makes it answer. A pause between two attempts is over at once, and after
+ * some of them it is time to stop. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     uint64_t one = 1;
@@ -63,7 +63,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
     return __real_poll(fds, n, pause ? 0 : timeout);
 }
 
-/* What poll is where the compiler knows the size of the array. */
+/* The name of poll where the compiler knows the size of the array. */
 int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size)
 {
     MUST(n <= size / sizeof *fds);
@@ -95,7 +95,7 @@ static void said(void *ctx, enum log_level level, const char *consumer, const ch
     MUST(text[0]);
 }
 
-/* was_given: somewhere in the reply there is an entry of that id. */
+/* was_given tells whether an entry of that id is somewhere in the reply. */
 static bool was_given(const redisReply *r, const char *id)
 {
     if (r->type != REDIS_REPLY_ARRAY)
@@ -124,7 +124,7 @@ static bool ever_given(const char *p, size_t n, const char *id)
     return found;
 }
 
-/* acknowledged counts what the server was told, and looks at each. */
+/* acknowledged counts the acknowledgements that were sent, and checks each. */
 static int64_t acknowledged(const char *p, size_t n)
 {
     static char heard[HEARD_MAX];
@@ -150,7 +150,7 @@ static int64_t acknowledged(const char *p, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct log log = {.write = said, .least = LOG_DEBUG_};
-    struct consume_stats stats;
+    struct stream_reader_stats stats;
     struct error err = {0};
     if (n == 0)
         return 0;
@@ -158,19 +158,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     run.handled = run.failed = run.pauses = 0;
     run.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     const char *p = (const char *)data + 1;
-    struct consume_config cfg = {.url = run.how & SEVERAL_STREAMS ? "redis://127.0.0.1?stream=a,b"
-                                                                  : "redis://127.0.0.1?stream=a",
-                                 .group = "g",
-                                 .name = "m",
-                                 .until_through = true,
-                                 .wake = run.wake,
-                                 .log = &log,
-                                 .handle = handle,
-                                 .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
+    struct stream_reader_config cfg = {.url = run.how & SEVERAL_STREAMS
+                                                  ? "redis://127.0.0.1?stream=a,b"
+                                                  : "redis://127.0.0.1?stream=a",
+                                       .group = "g",
+                                       .name = "m",
+                                       .until_through = true,
+                                       .wake = run.wake,
+                                       .log = &log,
+                                       .handle = handle,
+                                       .snapshot = run.how & WITH_SNAPSHOT ? snapshot : NULL};
     run.next = p;
     run.left = n - 1;
     peer_expect(&(struct peer_script){.connections = 1});
-    if (consume_run(&cfg, &stats, &err) != 0)
+    if (stream_reader_run(&cfg, &stats, &err) != 0)
         MUST(err.text[0]);
     int64_t acks = acknowledged(p, n - 1), ended = stats.handled + stats.skipped;
     MUST(stats.handled == run.handled && stats.failed == run.failed);

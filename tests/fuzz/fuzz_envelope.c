@@ -1,6 +1,6 @@
-/* Envelopes: of strangers they are read or refused; what we write of an event is JSON, keeps the
- * payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is an
- * envelope, and as a line of NDJSON an event. */
+/* Envelopes. Those of strangers are read or refused. What we write for an event is JSON and keeps
+ * the payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is
+ * an envelope and, as a line of NDJSON, an event. */
 #include "base/json.h"
 #include "event/cloudevents.h"
 #include "event/envelope.h"

@@ -1,6 +1,6 @@
-/* The environment of a command, of whatever an event's fields hold. The input is fields, with a
- * 0xff between them; and, as an envelope out of a stream, an event. Each entry is one of ours, with
- * the field behind its name, or the event is refused. */
+/* The environment of a command, whatever an event's fields hold. The input is fields with 0xff
+ * between them and, as an envelope from a stream, an event. Each entry is one of ours, with the
+ * field behind its name, or the event is refused. */
 #include "event/envelope.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"
@@ -24,7 +24,7 @@ static struct str field_of(const struct event *ev, size_t i)
     return s;
 }
 
-/* is_said: the entry says what the event has, whole; or it is one of those that we make. */
+/* is_said tells whether an entry has the whole field of the event, or is one that we make up. */
 static bool is_said(const struct event *ev, const char *entry)
 {
     static const char *const made[] = {"OUTBOX_CREATED_AT=", "OUTBOX_CONSUMER=mail",

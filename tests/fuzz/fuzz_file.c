@@ -1,7 +1,7 @@
-/* A file that somebody else has left: the input is what stands in it before the sink appends. Whole
- * lines stay as they are, byte for byte; what follows them is either the beginning of a line of
- * ours, or zeros, and is cut off, or the last line of somebody else, and gets its end; ours comes
- * behind it, whole; and a second one behind that. */
+/* A file that somebody else has left; the input is its content before the sink appends. Whole lines
+ * stay as they are, byte for byte. What follows them is cut off if it is the beginning of a line of
+ * ours or zeros; otherwise it is the last line of somebody else, and gets its line feed. Our line
+ * comes whole behind that, and a second one behind the first. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ static void done(void *ctx, struct delivery *d, const struct sink_result *r)
     delivered++;
 }
 
-/* kept says how much of the input must still be there, and whether it lacks its line feed. */
+/* kept tells how much of the input must still be there, and whether a line feed must follow. */
 static size_t kept(const char *p, size_t n, bool *ret_open)
 {
     const char *lf = n ? memrchr(p, '\n', n) : NULL;
@@ -80,7 +80,7 @@ static void remove_file(void)
     unlink(url + strlen("file:"));
 }
 
-/* In memory, where there is a place for that: a sync takes its time. */
+/* In memory where possible, since a sync takes long. */
 static int make_file(void)
 {
     int fd = mkstemp(strcpy(url, "file:/dev/shm/outbox-fuzz-XXXXXX") + strlen("file:"));

@@ -1,4 +1,4 @@
-/* The reader of config files by itself: every name and value it hands out stands in the text. */
+/* The reader of config files by itself. Every name and value that it gives is part of the text. */
 #include "base/ini.h"
 #include "base/text.h"
 #include "fuzz.h"

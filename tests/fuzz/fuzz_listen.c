@@ -1,8 +1,8 @@
-/* Requests to the receiver that `webhook listen` runs, the real one, at a port of its own: one that
- * prints text and believes everybody, one that prints JSON and asks for a signature. The input is
- * what a client says before it says no more. An answer, if there is one, is a whole one; nobody who
- * cannot sign is told that it was taken; what is printed is text that a terminal survives, or a
- * JSON document a line; and the receiver goes on. */
+/* Requests to the real receiver of `webhook listen`: one prints text and believes everybody, one
+ * prints JSON and asks for a signature. The input is all that a client sends. If there is an
+ * answer, it is a whole one; nobody who cannot sign is told that the message was taken; what is
+ * printed is text that is safe for a terminal, or one JSON document per line; and the receiver goes
+ * on. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "ask.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -22,7 +23,7 @@
 
 static char answer[ANSWER_MAX + 1], printed[PRINTED_MAX + 1];
 static size_t n_printed;
-static int printing; /* the end of the receivers' standard output that is read */
+static int printing; /* the end from which the receivers' standard output is read */
 
 static struct peer {
     struct cli cli;
@@ -39,7 +40,7 @@ static void *serve(void *peer)
     abort(); /* nobody told it to stop */
 }
 
-/* read_printed adds what was printed since to what is not judged yet. */
+/* read_printed adds what was printed meanwhile to what is not judged yet. */
 static void read_printed(void)
 {
     ssize_t k;
@@ -88,29 +89,17 @@ static void start_both(void)
         start(&peers[i]);
 }
 
-/* ask gives how much of an answer came. One who says no more is hung up on, though not always at
- * once. */
+/* ask returns how much of an answer came. The receiver hangs up on a client that says no more,
+ * though not always at once. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     static const struct timeval patience = {.tv_usec = PATIENCE_MS * 1000};
-    size_t got = 0;
-    ssize_t k = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0)
         abort();
     if (connect(fd, (const struct sockaddr *)&peer->at, sizeof peer->at) != 0)
         abort();
-    if (n && send(fd, p, n, MSG_NOSIGNAL) < 0)
-        k = 0; /* it may have had enough */
-    shutdown(fd, SHUT_WR);
-    while (k > 0 && got < ANSWER_MAX) {
-        k = recv(fd, answer + got, ANSWER_MAX - got, 0);
-        if (k > 0)
-            got += (size_t)k;
-    }
-    close(fd);
-    answer[got] = '\0';
-    return got;
+    return ask_over(fd, p, n, answer, ANSWER_MAX);
 }
 
 static bool is_json(struct str line)

@@ -1,6 +1,6 @@
-/* Metrics: names of consumers, types and streams come from strangers. Whatever they are, the page
- * is in Prometheus' text format, line by line, and each label says what was given. The input is
- * three names, with a NUL between. */
+/* Metrics. Names of consumers, types and streams come from strangers. Whatever they are, each line
+ * of the page is in Prometheus' text format, and each label has the name that was given. The input
+ * is three names with a NUL between them. */
 #include <ctype.h>
 
 #include "admin/metrics.h"
@@ -9,7 +9,7 @@
 
 #define PAGE_MAX (1 << 20)
 
-/* seen: how often each of the names was read off the page. */
+/* seen counts how often each of the names was on the page. */
 struct names {
     const char *consumer, *type, *stream;
     int consumers, types, streams;
@@ -32,7 +32,7 @@ static const char *unescaped(const char *p, struct buf *b)
     return p + 1;
 }
 
-/* same: bytes that are no UTF-8 are shown as question marks. */
+/* same compares a label with the name; bytes that are not UTF-8 are shown as question marks. */
 static bool same(const char *shown, const char *given)
 {
     bool valid = utf8_valid(str_of(given), NULL);

@@ -1,4 +1,4 @@
-/* Replies of a Redis to the sink. The first byte of the input says how the sink is set up, the rest
+/* Replies of Redis to the sink. The first byte of the input says how the sink is set up, the rest
  * is what the server says. Every event gets one answer; it is delivered if and only if the reply in
  * its place is the id of an entry (and enough replicas have it); a lease is ours only if the server
  * said so; and whatever was said, the next connection works. */
@@ -105,7 +105,7 @@ static void listen_to(struct said *s, const char *p, size_t n)
     redisReaderFree(reader);
 }
 
-/* is_id: an entry's id, looked at by other means than the sink's. */
+/* is_id tells whether a text is an entry's id, by other means than the sink's. */
 static bool is_id(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_STRING)
@@ -155,7 +155,7 @@ static void leased(struct sink *sk, struct fuzzed *f, const struct said *s, cons
     sk->ops->cancel(sk);
     for (size_t i = 0; i < f->n; i++)
         delivered += f->status[i] == SINK_DELIVERED;
-    MUST(delivered <= 2 * ids); /* it was all said twice */
+    MUST(delivered <= 2 * ids); /* everything was said twice */
 }
 
 /* Afterwards a server that behaves gets everything. */
@@ -181,7 +181,7 @@ static void healed(struct sink *sk, struct fuzzed *f, bool lease)
         MUST(f->answers[i] == 1 && f->status[i] == SINK_DELIVERED);
 }
 
-/* endless: a reply that does not end is given up before it takes much memory. */
+/* endless checks that a reply which does not end is given up before it takes much memory. */
 static void endless(void)
 {
     static char junk[1 << 16];
@@ -253,7 +253,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     healed(sk, &f, how & WITH_LEASE);
     for (size_t i = 0; i < s.n; i++)
         freeReplyObject(s.reply[i]);
-    peer_expect(&(struct peer_script){0}); /* what the sink asks for at its end, nobody answers */
+    /* Nobody answers what the sink asks for when it closes. */
+    peer_expect(&(struct peer_script){0});
     sk->ops->close(sk);
     return 0;
 }

@@ -1,7 +1,7 @@
-/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between: secrets,
- * the header of a request, and its body. Secrets are read, or refused without being repeated; what
- * we sign we believe, and nothing else: not a body with one bit changed, not another id or time,
- * and not what a stranger writes into the header. */
+/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between them:
+ * secrets, the header of a request, and its body. Secrets are read, or refused without being
+ * repeated. We believe what we signed and nothing else: not a body with one bit changed, not
+ * another id or time, and not what a stranger writes into the header. */
 #include "fuzz.h"
 #include "sink/signature.h"
 
@@ -47,7 +47,7 @@ static void holds(struct signature_keys *keys, struct signature_message m)
     buf_release(&other);
 }
 
-/* secret_kept: a word that can be a secret is not in the text of the error. */
+/* secret_kept checks that no word which may be a secret is in the text of the error. */
 static void secret_kept(const char *words, const struct error *err)
 {
     char first[80];
@@ -78,14 +78,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     else
         secret_kept(text, &err);
     holds(good, m);
-    /* What is a time is written in one way only. */
+    /* A time is written in one way only. */
     int64_t time;
     char back[32];
     if (signature_timestamp((struct str){text, words}, &time)) {
         snprintf(back, sizeof back, "%lld", (long long)time);
         MUST(strcmp(back, text) == 0);
     }
-    /* A stranger does not know our secret, whatever he writes. */
+    /* A stranger does not know our secret, whatever they write. */
     MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header},
                          NOW) != NULL);
     signature_keys_free(keys);

@@ -1,4 +1,4 @@
-/* URLs of stores and sinks: read without connecting; and no password is ever shown. */
+/* URLs of stores and sinks. They are read without connecting, and no password is ever shown. */
 #include "cli/cli.h"
 #include "fuzz.h"
 #include "sink/sink.h"

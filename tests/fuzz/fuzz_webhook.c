@@ -1,8 +1,8 @@
-/* Answers to webhooks. The first byte of the input says how the sink is set up, then comes, where
- * it is asked for, a file of headers up to a NUL, and the rest is what the endpoint says. Every
- * event gets one answer; it is delivered only if the endpoint said 2xx; nobody can silence us for
- * more than an hour; the reason is one line of text without the token we were given; and the
- * request is one request: no header ends another. */
+/* Answers to webhooks. The first byte of the input says how the sink is set up; if it asks for
+ * that, a file of headers up to a NUL follows; the rest is what the endpoint says. Every event gets
+ * one answer; it is delivered only if the endpoint said 2xx; nobody can silence us for more than an
+ * hour; the reason is one line of text without the token we were given; and the request is one
+ * request, in which no header ends another. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -76,8 +76,8 @@ static void judge(const char *said, size_t n, bool token)
          r->status == SINK_PAUSE);
 }
 
-/* one_request: lines up to the first empty one, each a header, ours once each, and then as much
- * body as was said. */
+/* one_request checks that a request is lines up to the first empty one, each a header, ours once
+ * each, and then as much of a body as was announced. */
 static void one_request(void)
 {
     static char heard[HEARD_MAX];
@@ -85,7 +85,7 @@ static void one_request(void)
     heard[n] = '\0';
     char *end = strstr(heard, "\r\n\r\n");
     if (n == 0)
-        return; /* the endpoint was gone before it was told anything */
+        return; /* the endpoint was gone before anything was sent */
     MUST(end && strncmp(heard, "POST /hook HTTP/1.1\r\n", 21) == 0);
     end[2] = '\0';
     for (char *p = strstr(heard, "\r\n") + 2; *p; p = strstr(p, "\r\n") + 2, lines++) {

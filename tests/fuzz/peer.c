@@ -22,7 +22,7 @@ void peer_expect(const struct peer_script *s)
     script = *s;
 }
 
-/* A write that would wait is cut short: an input of a megabyte says no more than one of a hundred
+/* A write that would wait is cut short. An input of a megabyte tells no more than one of a hundred
  * kilobytes. */
 void peer_say(const void *p, size_t n)
 {
@@ -48,7 +48,7 @@ size_t peer_heard(char *out, size_t size)
     return n;
 }
 
-/* The linker finds this one before the system's, also for libcurl. */
+/* The linker finds this function before the system's, for libcurl as well. */
 __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *to,
                                                    socklen_t size)
 {

@@ -15,13 +15,13 @@ static void replay(const char *path)
         abort();
     size_t n = fread(data, 1, INPUT_MAX, f);
     fclose(f);
-    /* A copy of just that size, so that AddressSanitizer sees a byte too far. */
+    /* A copy of exactly that size, so that AddressSanitizer sees a read beyond its end. */
     uint8_t *exact = malloc(n ? n : 1);
     if (!exact)
         abort();
     memcpy(exact, data, n);
     free(data);
-    fprintf(stderr, "%s\n", path); /* the last one is the one that did it */
+    fprintf(stderr, "%s\n", path); /* after a crash, the last name is that of the culprit */
     LLVMFuzzerTestOneInput(exact, n);
     free(exact);
 }
@@ -35,8 +35,10 @@ int main(int argc, char **argv)
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
     if (!report)
         abort();
-    if (!dir)
-        return fprintf(stderr, "usage: replay DIRECTORY\n"), 64;
+    if (!dir) {
+        fprintf(stderr, "usage: replay DIRECTORY\n");
+        return 64;
+    }
     while ((entry = readdir(dir))) {
         char path[PATH_MAX];
         if (entry->d_name[0] == '.')

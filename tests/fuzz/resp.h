@@ -1,5 +1,5 @@
-/* resp.h: hiredis' reader for what a target compares with. It does not take lists that announce
- * more than ours does. */
+/* resp.h: hiredis' own reader, for targets to compare with. It refuses lists that announce more
+ * elements than our reader allows. */
 #ifndef TESTS_FUZZ_RESP_H
 #define TESTS_FUZZ_RESP_H
 

@@ -76,7 +76,7 @@ class AdminCase(Case):
 class Tokens(AdminCase):
     def test_without_a_token_other_machines_get_only_livez_and_readyz(self):
         with self.serve(listen="0.0.0.0:0") as relay:
-            self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and there is no token", relay.output())
+            self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and no token is set", relay.output())
             for path in ("/metrics", "/", "/nothing", "/metrics?verbose", "/livez/", "//livez"):
                 answer = self.ask(relay, path)
                 self.assertEqual(answer.status, 403, path)
@@ -115,7 +115,7 @@ class Tokens(AdminCase):
             wait_until(lambda: self.status(relay, "/readyz") == 503)
             for path in ("/readyz", "/readyz?verbose", "/readyz?verbose=1", "/livez?verbose", "/readyz?verbose&x"):
                 self.assertNotIn("s3cret", self.ask(relay, path).body, path)
-            self.assertEqual(self.ask(relay, "/readyz?verbose").body, "details are for those who send the token\nnot ready\n")
+            self.assertEqual(self.ask(relay, "/readyz?verbose").body, "details need the token\nnot ready\n")
             self.assertIn("s3cret-name", self.ask(relay, "/readyz?verbose", f"Authorization: Bearer {TOKEN}").body)
 
     def test_the_token_may_come_from_the_environment(self):
@@ -141,7 +141,7 @@ class Tokens(AdminCase):
                 wait_until(lambda: len(relay.output().splitlines()) > before, what=relay.output)
                 self.assertIn(expect, relay.output().splitlines()[-1])
                 self.assertEqual(statuses(), want)
-            self.assertIn("; going on as before", relay.output())
+            self.assertIn("; keeping the old one", relay.output())
 
     def test_a_token_is_repeated_nowhere(self):
         bad = self.path("bad")
@@ -297,7 +297,7 @@ class UnixSocket(AdminCase):
                 self.assertEqual(stat.S_IMODE(self.sock.stat().st_mode), int(mode, 8))
         for mode in ("0777", "rw", "8", "-1", "0060", "1660", ""):
             said = self.outbox("relay", "--listen-mode", mode, *self.sink(), status=USAGE).stderr
-            self.assertIn("is no mode of a socket", said)
+            self.assertIn("is not a mode for a socket", said)
 
     def test_one_that_was_left_behind_is_replaced(self):
         relay = self.serve(listen=self.at)
@@ -324,15 +324,15 @@ class UnixSocket(AdminCase):
     def test_nothing_else_is_ever_replaced(self):
         self.path("precious").write_text("data")
         self.sock.symlink_to(self.path("precious"))
-        self.assertIn("is no socket", self.refused(CONFIG))
+        self.assertIn("is not a socket", self.refused(CONFIG))
         self.sock.unlink()
         with socket.socket(socket.AF_UNIX) as stale: stale.bind(str(self.path("elsewhere")))
         self.sock.symlink_to(self.path("elsewhere"))
-        self.assertIn("is no socket", self.refused(CONFIG))
+        self.assertIn("is not a socket", self.refused(CONFIG))
         self.assertTrue(self.path("elsewhere").exists())
         self.sock.unlink()
         self.sock.write_text("data")
-        self.assertIn("is no socket", self.refused(CONFIG))
+        self.assertIn("is not a socket", self.refused(CONFIG))
         self.assertEqual((self.sock.read_text(), self.path("precious").read_text()), ("data", "data"))
 
     def test_another_s_socket_in_its_place_is_not_removed(self):

@@ -25,7 +25,7 @@ class Adoption(Rows, PgCase):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout
-        self.assertEqual(said, "outbox: adopted; 7 rows that were not processed became events\n")
+        self.assertEqual(said, "outbox: adopted; 7 unprocessed rows became events\n")
         self.insert(11, 12)
         events = self.drained()
         self.assertEqual([e["payload"]["n"] for e in events], [1, 2, 4, 5, 7, 8, 10, 11, 12])
@@ -111,7 +111,7 @@ class Adoption(Rows, PgCase):
     def test_adopting_again_copies_nothing_twice(self):
         self.old_rows(3)
         self.outbox("adopt", "outbox")
-        self.assertEqual(self.outbox("adopt", "public.outbox").stdout, "public.outbox: was adopted before; nothing to do\n")
+        self.assertEqual(self.outbox("adopt", "public.outbox").stdout, "public.outbox: already adopted; nothing to do\n")
         self.assertEqual(self.json("adopt", '"outbox"'), {"table": '"outbox"', "adopted": True, "changed": False, "copied": 0})
         self.insert(4)
         self.assertEqual([e["payload"]["n"] for e in self.drained()], [1, 2, 4])
@@ -123,8 +123,8 @@ class Adoption(Rows, PgCase):
         self.sql(add, 1, None, None)
         other = ("--column", "type=kind", "--column", "payload=body", "--column", "processed_at=done")
         said = self.outbox("adopt", "jobs", *other).stdout
-        self.assertEqual(said, "jobs: was adopted before; its next rows are read with these columns, its events stay\n")
-        self.assertEqual(self.outbox("adopt", "jobs", *other).stdout, "jobs: was adopted before; nothing to do\n")
+        self.assertEqual(said, "jobs: already adopted; new rows are read with these columns, its events stay\n")
+        self.assertEqual(self.outbox("adopt", "jobs", *other).stdout, "jobs: already adopted; nothing to do\n")
         self.sql(add, 2, "2024-01-01", None)
         self.sql(add, 3, None, "2024-01-01")  # done, by what counts now
         self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"), [("a", 1), ("b", 2)])
@@ -145,7 +145,7 @@ class Adoption(Rows, PgCase):
     def test_a_dry_run_says_what_would_be_done_and_does_nothing(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox", "--dry-run").stdout
-        self.assertEqual(said.splitlines()[0], "outbox: would be adopted, and 7 rows that are not processed made events")
+        self.assertEqual(said.splitlines()[0], "outbox: would be adopted, and 7 unprocessed rows would become events")
         self.assertEqual(json.loads(said.splitlines()[1].removeprefix("columns: ")), {
             "id": "id", "type": "event_type", "payload": "payload", "created_at": "created_at", "processed_at": "processed_at"})
         self.assertEqual(self.json("adopt", "outbox", "--dry-run", "--existing", "skip")["copied"], 0)
@@ -154,7 +154,7 @@ class Adoption(Rows, PgCase):
         self.assertEqual(self.json("adopt", "outbox")["copied"], 7)
         self.assertIn("nothing would be done", self.outbox("adopt", "outbox", "--dry-run").stdout)
         said = self.outbox("adopt", "outbox", "--dry-run", "--column", "created_at=").stdout
-        self.assertIn("its next rows would be read with these columns", said)
+        self.assertIn("new rows would be read with these columns", said)
         self.assertFalse(self.json("adopt", "outbox")["changed"])
         # Nobody waits for it, and it waits for nobody.
         db = psycopg2.connect(self.store)
@@ -205,7 +205,7 @@ class Adoption(Rows, PgCase):
                          "outbox: is not adopted; nothing would be done\n")
         self.outbox("adopt", "outbox")
         self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--dry-run").stdout,
-                         "outbox: would be adopted no longer; its events stay\n")
+                         "outbox: would no longer be adopted; its events stay\n")
         self.assertEqual(self.json("adopt", "outbox", "--undo", "--dry-run")["changed"], True)
         self.assertEqual(self.outbox("adopt", "outbox", "--undo", "--yes").stdout, "outbox: no longer adopted; its events stay\n")
         self.insert(4)

@@ -28,7 +28,7 @@ class Marked(Marking):
 
     def test_what_a_named_consumer_has_had_is_marked_and_nothing_else(self):
         self.old_rows(6)
-        self.assertIn('are marked in processed_at once consumer "mail" has had them', self.adopt())
+        self.assertIn('are marked in processed_at once consumer "mail" has received them', self.adopt())
         self.insert(7, 8)
         self.drained("search")
         self.assertEqual(self.processed(), [3, 6], "another consumer's deliveries do not count")
@@ -90,7 +90,7 @@ class Marked(Marking):
         self.old_rows(1)
         self.sql("ALTER TABLE outbox ADD COLUMN done boolean")
         self.adopt()
-        self.assertIn("was adopted before; nothing to do", self.adopt())
+        self.assertIn("already adopted; nothing to do", self.adopt())
         self.assertEqual(self.waiting(), 1)
         again = self.json("adopt", "outbox", "--mark", "done", "--consumer", "search", "--dry-run")
         self.assertEqual((again["changed"], again["copied"]), (True, 0))
@@ -106,8 +106,8 @@ class Marked(Marking):
     def test_the_mark_is_dropped_and_so_is_the_column(self):
         self.old_rows(1)
         self.adopt()
-        self.assertIn("would be marked no longer", self.outbox("adopt", "outbox", "--drop-mark", "--dry-run").stdout)
-        self.assertIn("are marked no longer", self.outbox("adopt", "outbox", "--drop-mark").stdout)
+        self.assertIn("would no longer be marked", self.outbox("adopt", "outbox", "--drop-mark", "--dry-run").stdout)
+        self.assertIn("are no longer marked", self.outbox("adopt", "outbox", "--drop-mark").stdout)
         self.assertIn("were not marked", self.outbox("adopt", "outbox", "--drop-mark").stdout)
         self.insert(2)
         self.assertEqual(self.numbers(), [1, 2])

@@ -12,7 +12,7 @@ class Adoption(Rows, Case):
     def test_processed_rows_stay_processed_and_the_others_are_delivered_once_in_order(self):
         self.old_rows(10)
         said = self.outbox("adopt", "outbox").stdout
-        self.assertEqual(said, "outbox: adopted; 7 rows that were not processed became events\n")
+        self.assertEqual(said, "outbox: adopted; 7 unprocessed rows became events\n")
         self.insert(11, 12)
         events = self.drained()
         self.assertEqual([e["payload"]["n"] for e in events], [1, 2, 4, 5, 7, 8, 10, 11, 12])
@@ -84,7 +84,7 @@ class Adoption(Rows, Case):
         self.assertEqual((dry["copied"], dry["columns"]["type"]), (2, "event_type"))
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
         self.outbox("adopt", "outbox")
-        self.assertIn("was adopted before; nothing to do", self.outbox("adopt", "OUTBOX").stdout)
+        self.assertIn("already adopted; nothing to do", self.outbox("adopt", "OUTBOX").stdout)
         self.assertIn("delivered twice", self.outbox("adopt", "outbox", "--existing", "copy", status=DATA).stderr)
         self.assertIn("with these columns", self.outbox("adopt", "outbox", "--column", "type='note'").stdout)
         self.insert(4)
@@ -111,8 +111,8 @@ class Adoption(Rows, Case):
                 (["seen"], CONFIG, "seen is no table that can be adopted"),
                 (["outbox_event"], CONFIG, "outbox_event is no table that can be adopted"),
                 (["sqlite_master"], DATA, "no table sqlite_master"),
-                (["odd", "--mark", "done"], USAGE, "whose delivery counts? Say --consumer NAME"),
-                (["odd", "--consumer", "x"], USAGE, "--consumer is for --mark"),
+                (["odd", "--mark", "done"], USAGE, "--mark needs --consumer NAME"),
+                (["odd", "--consumer", "x"], USAGE, "--consumer needs --mark"),
                 (["odd", "--undo", "--mark", "done", "--consumer", "x"], USAGE, "--undo takes no"),
                 (["odd", "--drop-mark", "--existing", "skip"], USAGE, "--drop-mark takes no")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)

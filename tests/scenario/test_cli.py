@@ -86,6 +86,13 @@ class Arguments(CliCase, Case):
             if name != "help":
                 self.assertEqual(self.outbox(name, "-h").stdout, text)
 
+    def test_h_behind_other_arguments_shows_the_help_of_that_command(self):
+        for command, args in ((["emit"], ["order.paid"]), (["emit"], ["order.paid", "--key", "order/1"]),
+                              (["dead", "list"], ["--consumer", "mail"]), (["events", "show"], ["relay"]),
+                              (["consumers", "set"], ["mail", "--events", "a"])):
+            with self.subTest(command=command, args=args):
+                self.assertEqual(self.outbox(*command, *args, "-h").stdout, self.outbox(*command, "-h").stdout)
+
     def test_help_and_version_work_whatever_is_wrong_with_the_settings(self):
         bad = {"OUTBOX_LEASE": "soon", "OUTBOX_CONFIG": "/nowhere", "OUTBOX_STORE": "nonsense", "OUTBOX_JSON": "maybe"}
         for args in (["help"], ["version"], ["emit", "--help"], ["config", "sample"]):
@@ -239,15 +246,16 @@ class Bulk(CliCase):
     def test_reads_stdin_or_a_file_and_counts(self):
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(3)).stdout, "3 events, 0 duplicates\n")
         self.assertEqual(self.outbox("emit", "--ndjson", "-", input=self.lines(2)).stdout, "2 events, 0 duplicates\n")
+        self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(1)).stdout, "1 event, 0 duplicates\n")
         path = self.write("e.ndjson", self.lines(2500))
         self.assertEqual(self.json("emit", "--ndjson", path), {"events": 2500, "duplicates": 0})
-        self.assertEqual(self.stored(), 2505)
+        self.assertEqual(self.stored(), 2506)
 
     def test_takes_every_key_and_keeps_the_payload_as_it_is(self):
         line = ('{"type":"a","aggregate_type":"o","aggregate_id":"\\u00fc","version":7,"payload":{ "x" : 1.0 },'
                 '"headers":{"h":"v"},"idempotency_key":"k"}')
         done = self.outbox("emit", "--ndjson", input=f"{line}\r\n\n  \n{line}")
-        self.assertEqual(done.stdout, "1 events, 1 duplicates\n")
+        self.assertEqual(done.stdout, "1 event, 1 duplicate\n")
         self.assertEqual(self.ask("SELECT aggregate_id, version, CAST(payload AS text), CAST(headers AS text) "
                                   "FROM @event"),
                          [("ü", 7, '{ "x" : 1.0 }', '{"h":"v"}')])
@@ -759,7 +767,7 @@ class Relay(CliCase):
         self.assertEqual({l["consumer"] for l in lines}, {"c"})
         logged = done.stderr.splitlines()
         self.assertRegex(logged[0], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info starting store=\S+ consumers=c$")
-        self.assertRegex(logged[-1], r"Z info stopped: every consumer is through$")
+        self.assertRegex(logged[-1], r"Z info stopped: every consumer is done$")
 
     def test_consumers_come_from_the_file(self):
         self.write("r.conf", f"[outbox]\nstore = {self.store}\nretention = 0s\n"

@@ -56,8 +56,8 @@ sink = https://example.com/
 webhook-header-file = nor-this
 webhook-ca-file = neither
 """)
-        expected = [(1, "stands in no section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
-                    (6, "a section is"), (8, "unknown section"), (12, "lanes"), (22, '"a" already'), (11, "which stream"),
+        expected = [(1, "is in no section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
+                    (6, "a section is"), (8, "unknown section"), (12, "lanes"), (22, '"a" is already'), (11, "which stream"),
                     (14, "password"), (16, "private address"), (17, "could not read"), (18, "could not read"),
                     (21, "one lane"), (19, "has no sink"), (26, "could not read"), (27, "could not read")]
         got = self.problems("-c", "o.conf")
@@ -163,7 +163,7 @@ webhook-ca-file = neither
         with self.relay("-c", "o.conf") as relay:
             self.write("o.conf", good + "[consumer b]\nsink = redis://127.0.0.1/0\n")
             relay.signal(1)
-            wait_until(lambda: "the config was not read again: o.conf:6: " in relay.output(), what=relay.output)
+            wait_until(lambda: "could not reload the config: o.conf:6: " in relay.output(), what=relay.output)
             self.emit("t")
             wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
 

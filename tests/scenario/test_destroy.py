@@ -38,7 +38,7 @@ class Destroying(Case):
                            (["consumers", "remove", "good"], 'remove consumer "good" for good'),
                            (["consumers", "remove", "a", "--force"], "3 dead letters"),
                            (["trim", "--older-than", "0s"], "delete 3 events"),
-                           (["revoke", "operator", "x"], "operator"), (["adopt", "x", "--undo"], "stop making events")):
+                           (["revoke", "operator", "x"], "operator"), (["adopt", "x", "--undo"], "stop turning rows")):
             with self.subTest(args=args):
                 done = self.outbox(*args, status=USAGE, input="y\n")
                 self.assertIn(says, done.stderr)
@@ -60,7 +60,7 @@ class Destroying(Case):
         self.assertIn("3 dead letters dropped: a 3", said)
         status, said = self.asked("yes", "consumers", "remove", "b", "--force")
         self.assertEqual((status, self.letters()), (0, 0))
-        self.assertIn('consumer "b": removed, with its place (3), 3 dead letters and 0 parked events', said)
+        self.assertIn('consumer "b": removed, with its position (3), 3 dead letters and 0 parked events', said)
         self.assertEqual(self.asked("no", "trim", "--older-than", "0s")[0], FOUND)
         self.assertIn("deleted 3 events", self.asked("y", "trim", "--older-than", "0s")[1])
 

@@ -213,8 +213,8 @@ class References(unittest.TestCase):
                     self.assertTrue(has_test(name, case), "no such test")
 
     def test_a_test_that_does_not_exist_would_be_noticed(self):
-        self.assertTrue(has_test("contract/store_claim.c", "live_claim_is_never_stolen"))
-        self.assertFalse(has_test("contract/store_claim.c", "live_claim_is_never"))
+        self.assertTrue(has_test("contract/store_lease.c", "live_claim_is_never_stolen"))
+        self.assertFalse(has_test("contract/store_lease.c", "live_claim_is_never"))
         self.assertFalse(has_test("contract/store.c", "must"))
         self.assertFalse(has_test("scenario/test_docs.py", "test_a_test_that_does_not"))
 
@@ -267,7 +267,7 @@ class Program(unittest.TestCase):
     def test_every_name_that_begins_like_ours_is_ours(self):
         """A function or constant of the library, a table, view or trigger of SQLite, a metric."""
         known = {"OUTBOX_CONSUMERS", "OUTBOX_REDIS_PASSWORD"} | {option["env"] for option in options()}
-        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/engine/consume.c")),
+        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/engine/stream_reader.c")),
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():

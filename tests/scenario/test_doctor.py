@@ -243,11 +243,11 @@ class Consumers(PgDoctor):
         self.emit("order.paid")
         self.consume()
         self.age("30 days")
-        self.one("warning", "retention", "30d old and nobody needs it", "outbox trim")
+        self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.assertEqual(self.json("trim")["events"], 0)
         self.doctor()  # it has been delivered for no longer than is known now
         self.sql("UPDATE outbox.passed SET at = at - interval '8 days'")
-        self.one("warning", "retention", "30d old and nobody needs it", "outbox trim")
+        self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.sql("SELECT outbox.register('audit'); SELECT outbox.pause('audit')")
         self.one("warning", "retention", 'kept for consumer "audit" (position at 0, paused)')
         self.doctor("--retention", "60d")

@@ -202,7 +202,7 @@ class Seen(Case):
     def test_a_password_in_arguments_is_warned_about_and_overwritten(self):
         hook = "http://127.0.0.1:9/x?token=geheim"
         relay = self.relay("--consumer", "a", "--sink", hook, "--retry=patient", "--store", f"sqlite:{self.db}")
-        self.assertIn("warning --sink: there is a secret in it", relay.output())
+        self.assertIn("warning --sink: it contains a secret", relay.output())
         arguments = pathlib.Path(f"/proc/{relay.pid}/cmdline").read_bytes()
         self.assertNotIn(b"geheim", arguments)
         self.assertIn(b"http://127.0.0.1:9/", arguments)
@@ -210,7 +210,7 @@ class Seen(Case):
         relay.stop()
         for args in (["--store", "postgres://joe:geheim@127.0.0.1:9/x"], ["--store=postgres://joe:g@127.0.0.1:9/x?connect_timeout=1"]):
             said = self.outbox("status", *args, status=None).stderr
-            self.assertIn("warning: --store: there is a password in it", said)
+            self.assertIn("warning: --store: it contains a password", said)
             self.assertIn(".pgpass", said)
             self.assertNotIn("geheim", said)
         self.assertNotIn("warning", self.outbox("status", env={"OUTBOX_STORE": "postgres://joe:geheim@127.0.0.1:9/x"}, status=None).stderr)

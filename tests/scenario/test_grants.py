@@ -162,11 +162,11 @@ class Grants(PgCase):
         store = self.role(PRODUCER, CONSUMER)
         name = store.partition("user=")[2].partition("&")[0]
         self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,
-                         f'role "{name}": would no longer be consumer\n')
+                         f'role "{name}": would no longer have consumer rights\n')
         self.outbox("revoke", "--dry-run", "consumer", "nobody_at_all", status=DATA)
-        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": is no longer consumer\n')
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": no longer has consumer rights\n')
         self.assertEqual(self.json("revoke", "--dry-run", "consumer", name)["changed"], False)
-        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": was no consumer\n')
+        self.assertEqual(self.outbox("revoke", "--yes", "consumer", name).stdout, f'role "{name}": had no consumer rights\n')
         self.emit("a", None, 1, "--idempotency-key", "k", "--store", store)
         self.assertFalse(self.attempt(store, "SELECT * FROM outbox.event", None))
         self.assertEqual(json.loads(self.outbox("revoke", "--yes", "producer", name, "--json").stdout)["changed"], True)

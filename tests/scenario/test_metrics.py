@@ -328,7 +328,7 @@ class Ready(OutsideCase):
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT INTO outbox_event (type, payload) VALUES ('a', '1')")
             wait_until(lambda: self.fetch(relay, "/livez")[0] == 503, what=relay.output)
-            self.assertIn("[-] mail: stands still", self.fetch(relay, "/livez?verbose")[1])
+            self.assertIn("[-] mail: stuck for", self.fetch(relay, "/livez?verbose")[1])
             self.assertEqual(self.fetch(relay, "/readyz")[0], 503)
             db.execute("COMMIT")
             wait_until(lambda: self.fetch(relay, "/livez")[0] == 200, what=relay.output)
@@ -378,7 +378,7 @@ class Served(OutsideCase):
             wait_until(answers)  # those that say nothing for five seconds are shown the door
 
     def test_an_address_that_others_reach_is_warned_of(self):
-        warning = "warning --listen 0.0.0.0:0: other machines may reach it, and there is no token"
+        warning = "warning --listen 0.0.0.0:0: other machines may reach it, and no token is set"
         with self.relay("--listen", "0.0.0.0:0", *self.file_sink()) as relay: self.assertIn(warning, relay.output())
         with self.serve(*self.file_sink()) as relay: self.assertNotIn("other machines", relay.output())
         with self.relay("--listen", "localhost:0", *self.file_sink()) as relay:
@@ -387,7 +387,7 @@ class Served(OutsideCase):
     def test_an_address_that_is_none_or_taken_is_refused(self):
         for address in ("8025", "example.com:8025", "127.0.0.1:", "127.0.0.1:99999", "[::1:80", ":80", ""):
             done = self.outbox("relay", "--listen", address, *self.file_sink(), status=USAGE)
-            self.assertIn("is no address to listen at", done.stderr, address)
+            self.assertIn("is not an address to listen at", done.stderr, address)
         with self.serve(*self.file_sink()) as relay:
             taken = relay.url.removeprefix("http://")
             done = self.outbox("relay", "--listen", taken, *self.file_sink(), status=UNAVAILABLE)

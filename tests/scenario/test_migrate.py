@@ -7,15 +7,15 @@ import sys
 import types
 
 import psycopg2
-from support import BIN, Case, PgCase, read_ndjson, wait_until
+from support import BIN, Case, PgCase, read_ndjson, thorough, wait_until
 
 FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 
 class Up(PgCase):
     def test_says_from_which_version_to_which(self):
-        self.assertIn("made an outbox of version 5", self.outbox("migrate", "up").stdout)
-        self.assertIn("version 5 already; nothing to do", self.outbox("migrate", "up").stdout)
+        self.assertIn("created an outbox of version 5", self.outbox("migrate", "up").stdout)
+        self.assertIn("already at version 5; nothing to do", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 5, "to": 5, "changed": False})
         self.emit("order.paid")
 
@@ -42,7 +42,7 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
     def test_status_before_and_after(self):
-        self.assertIn("no outbox, this program makes 5: 5 steps pending", self.outbox("migrate", "status").stdout)
+        self.assertIn("no outbox, this program needs 5: 5 steps pending", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 5, "pending": [1, 2, 3, 4, 5]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
@@ -79,7 +79,7 @@ class Functions(PgCase):
         self.assertIn("earlier build", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status")["functions"], "older")
         self.assertIn("earlier build", self.outbox("doctor", status=None).stdout)
-        self.assertIn("its functions were brought up to date", self.outbox("migrate", "up").stdout)
+        self.assertIn("its functions were updated", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.meta("functions"), self.ours)
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
@@ -173,6 +173,7 @@ class Validate(PgCase):
         db.close()
         return []
 
+    @thorough("the case after it has two kinds")
     def test_every_kind_of_change_is_found(self):
         self.outbox("init")
         for change, undo, text in (
@@ -333,7 +334,7 @@ class Sqlite(Case):
     def test_up_and_status(self):
         self.assertIn("no such file", self.outbox("migrate", "status", status=DATA).stderr)
         self.assertFalse(self.db.exists())
-        self.assertIn("made an outbox of version 4", self.outbox("migrate", "up").stdout)
+        self.assertIn("created an outbox of version 4", self.outbox("migrate", "up").stdout)
         self.assertFalse(self.json("migrate", "up")["changed"])
         self.assertEqual(self.json("migrate", "status")["pending"], [])
         self.sql("UPDATE outbox_meta SET value = '99' WHERE name = 'schema_version'")

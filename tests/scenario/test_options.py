@@ -86,6 +86,10 @@ class Drift(Case):
                 refused = f"unknown option --{name}" in done.stderr
                 self.assertNotEqual(refused, scope in known, f"{scope} --{name}: {done.stderr}")
 
+    def test_help_behind_options_is_that_of_the_command(self):
+        help = self.outbox("consume", "--help").stdout
+        self.assertEqual(self.outbox("consume", "--group=g", "--name=n", "--drain", "--help").stdout, help)
+
     def known_in(self, scope):
         shared = ("consumer",) if scope == "relay" or scope.startswith("config ") else ()
         return self.names(scope, "global", "outbox", *shared)

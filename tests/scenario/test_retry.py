@@ -37,7 +37,7 @@ class Retry:
     def test_event_that_waits_for_its_next_attempt_gets_it_at_once(self):
         ids = [self.emit("later"), self.emit("later")]
         with self.failed("--order", "none", says=["failed", "failed"]) as relay:
-            self.assertIn(f"{ids[0]}: tried again at once for 1 consumer", self.outbox("events", "retry", ids[0]).stdout)
+            self.assertIn(f"{ids[0]}: retrying now for 1 consumer", self.outbox("events", "retry", ids[0]).stdout)
             wait_until(lambda: self.delivered() == ["mail 1 2"], what=relay.output)
             self.assertEqual(self.states(), ["delivered", "failed"], "the other goes on waiting")
             self.assertEqual(self.json("events", "retry", "2"), [{"event": "2", "waited": 1, "dead": 0}])
@@ -61,12 +61,12 @@ class Retry:
         first, behind = self.emit("later", key="k/1"), self.emit("later", key="k/1")
         with self.failed() as relay:
             told = self.outbox("events", "retry", behind, status=DATA).stderr
-            self.assertIn("waits for no attempt, and is no dead letter; what it is instead: outbox events show", told)
+            self.assertIn("neither waits for a retry nor is a dead letter; `outbox events show", told)
             done = self.outbox("events", "retry", "nonsense", behind, first, status=DATA)
             self.assertIn('there is no event "nonsense"', done.stderr)
-            self.assertIn(f"{first}: tried again at once", done.stdout)
+            self.assertIn(f"{first}: retrying now", done.stdout)
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
-            self.assertIn("waits for no attempt", self.outbox("events", "retry", first, status=DATA).stderr)
+            self.assertIn("neither waits for a retry", self.outbox("events", "retry", first, status=DATA).stderr)
 
     def test_a_letter_that_was_sent_back_and_fails_again_is_found_though_its_event_was_trimmed(self):
         id = self.emit("bad")
@@ -78,7 +78,7 @@ class Retry:
         with self.relay("--consumer", "mail", "--sink", "exec:test -e healed && touch again || exit 75", *hours) as relay:
             wait_until(lambda: self.ask("SELECT count(*) FROM @parked WHERE failed_at IS NOT NULL") == [(1,)], what=relay.output)
             self.path("healed").touch()
-            self.assertIn(f"{id}: tried again at once for 1 consumer", self.outbox("events", "retry", id).stdout)
+            self.assertIn(f"{id}: retrying now for 1 consumer", self.outbox("events", "retry", id).stdout)
             wait_until(self.path("again").exists, what=relay.output)
 
 

@@ -35,7 +35,7 @@ class ServiceCase(Case):
     def file_sink(self, name, **options):
         return name, {"sink": f"file:{self.path(name)}", **options}
 
-    def reload(self, relay, expect="read the config again"):
+    def reload(self, relay, expect="reloaded the config"):
         """reload sends SIGHUP and waits until the log says that it was heeded."""
         before = relay.output().count(expect)
         relay.signal(signal.SIGHUP)
@@ -75,8 +75,8 @@ class Reloading(ServiceCase):
             self.configure(self.file_sink("a"), self.file_sink("b"), self.file_sink("c"))
             self.reload(relay)
             for name in "abc": self.wait_numbers(name, [*range(total)], relay)
-        self.assertEqual(relay.output().count("is new in the config: started"), rounds + 1)
-        self.assertEqual(relay.output().count("is not in the config any more: stopped"), rounds)
+        self.assertEqual(relay.output().count("started: new in the config"), rounds + 1)
+        self.assertEqual(relay.output().count("stopped: no longer in the config"), rounds)
         self.assertNotIn("consumer=a ", relay.output(), "nothing was to happen to it")
 
     def test_a_consumer_that_did_not_change_keeps_what_it_has_in_flight(self):
@@ -103,7 +103,7 @@ class Reloading(ServiceCase):
             self.wait_numbers("a", [1], relay)
             self.configure(("a", {"sink": f"file:{self.path('other')}"}))
             self.reload(relay)
-            self.assertIn("consumer=a started again with other settings", relay.output())
+            self.assertIn("consumer=a restarted with new settings", relay.output())
             self.emit("t", payload=2)
             self.wait_numbers("other", [2], relay)
         self.assertEqual(self.numbers("a"), [1])
@@ -119,12 +119,12 @@ class Reloading(ServiceCase):
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_parked"), what=relay.output)
             self.configure(("a", {**options, "lanes": 4}))
             self.reload(relay)
-            self.assertRegex(relay.output(), r'consumer=a could not be given its new settings: .*"a" still has events on '
-                             "their way.*; going on with the old ones")
+            self.assertRegex(relay.output(), r'consumer=a could not apply the new settings: .*"a" still has events on '
+                             "their way.*; keeping the old ones")
             broken.unlink()
             self.wait_numbers("a", [1], relay)
             self.reload(relay)  # now it is through
-            self.assertIn("consumer=a started again with other settings", relay.output())
+            self.assertIn("consumer=a restarted with new settings", relay.output())
         self.assertEqual(self.sql("SELECT lanes FROM outbox_consumer"), [(4,)])
 
     def test_a_config_that_is_wrong_changes_nothing(self):
@@ -133,10 +133,10 @@ class Reloading(ServiceCase):
             for text, why in (("[outbox]\nlaese = 3s\n", r"outbox\.conf:2: .*did you mean lease"),
                               ("[outbox]\n", "no consumers to run"), ("[consumer x]\n", 'consumer "x" has no sink')):
                 self.conf.write_text(text)
-                before = len(re.findall("going on as before", relay.output()))
+                before = len(re.findall("could not reload the config", relay.output()))
                 relay.signal(signal.SIGHUP)
-                wait_until(lambda: relay.output().count("going on as before") > before, what=relay.output)
-                self.assertRegex(relay.output(), f"error the config was not read again: .*{why}")
+                wait_until(lambda: relay.output().count("could not reload the config") > before, what=relay.output)
+                self.assertRegex(relay.output(), f"error could not reload the config: .*{why}")
             self.conf.unlink()
             relay.signal(signal.SIGHUP)
             wait_until(lambda: "could not read the config file" in relay.output(), what=relay.output)
@@ -148,7 +148,7 @@ class Reloading(ServiceCase):
         with self.relay("-c", self.conf, wait=False) as relay:
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"), what=relay.output)
             self.configure(self.file_sink("a"), log_level="info", sweep="17s", listen="127.0.0.1:0")
-            wait_until(lambda: relay.signal(signal.SIGHUP) or "read the config again" in relay.output(), what=relay.output)
+            wait_until(lambda: relay.signal(signal.SIGHUP) or "reloaded the config" in relay.output(), what=relay.output)
             for name in ("sweep", "listen"):
                 self.assertIn(f"warning {name} cannot change while a relay runs", relay.output())
             for name in ("store", "log-level", "lease"):
@@ -178,7 +178,7 @@ class Reloading(ServiceCase):
             url = re.search(r"listening at (http://\S+)", relay.output())[1]
             self.reload(relay)
             self.conf.write_text("[outbox\n")
-            self.reload(relay, "going on as before")
+            self.reload(relay, "could not reload the config")
             def counted():
                 page = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
                 return [int(n) for n in re.findall(r"^outbox_config_reloads_total\{.*\} (\d+)$", page, re.MULTILINE)]
@@ -262,7 +262,7 @@ class Notifying(ServiceCase):
         while "sink is down" not in manager.socket.recv(65536).decode(): continue  # the STATUS
         for _ in range(3): manager.hear("WATCHDOG=1", 10)
         folder.mkdir()
-        manager.hear("STATUS=all consumers get on with their work", 40)
+        manager.hear("STATUS=all consumers are working", 40)
         relay.stop()
 
     def test_the_watchdog_is_not_fed_while_a_loop_stands_still(self):
@@ -272,7 +272,7 @@ class Notifying(ServiceCase):
                                      "--sweep", "50ms", "--stuck-after", "200ms", watchdog=0.2)
         manager.hear("WATCHDOG=1")
         db.execute("BEGIN IMMEDIATE")
-        while "stands still" not in manager.socket.recv(65536).decode(): continue  # the STATUS
+        while "stuck for" not in manager.socket.recv(65536).decode(): continue  # the STATUS
         wait_until(lambda: manager.hungry(1))  # time for five meals
         db.execute("COMMIT")
         manager.hear("WATCHDOG=1", 10)

@@ -31,9 +31,9 @@ class Rolling:
         return relay
 
     def reload(self, relay):
-        before = relay.output().count("read the config again")
+        before = relay.output().count("reloaded the config")
         relay.signal(signal.SIGHUP)
-        wait_until(lambda: relay.output().count("read the config again") > before, what=relay.output)
+        wait_until(lambda: relay.output().count("reloaded the config") > before, what=relay.output)
 
     def ready(self, relay):
         try:
@@ -125,7 +125,7 @@ class Rolling:
         with self.host("a", events="b.*") as a:
             self.configure("a", events="a.*")
             self.reload(a)
-            self.assertRegex(a.output(), "could not be given its new settings: .*going on with the old ones")
+            self.assertRegex(a.output(), "could not apply the new settings: .*keeping the old ones")
             self.emit("b.1")
             self.wait_types(["b.1"], a)
             self.assertEqual(self.ready(a)[0], 200)

@@ -50,7 +50,7 @@ class Relay(Case):
         conf.write_text(f"[consumer a]\nsink = file:{self.path('a')}\n")
         with self.start(caller("ignored", "SIGHUP"), "-c", conf) as relay:
             relay.signal(signal.SIGHUP)
-            wait_until(lambda: "read the config again" in relay.output(), what=relay.output)
+            wait_until(lambda: "reloaded the config" in relay.output(), what=relay.output)
         with self.start(caller("ignored", "SIGHUP"), "--consumer", "b", "--sink", f"file:{self.path('b')}") as relay:
             relay.signal(signal.SIGHUP)
             self.emit("t", payload=1)

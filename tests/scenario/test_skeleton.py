@@ -78,7 +78,7 @@ class Skeleton:
         boot.write_text("mine")
         ini.unlink()
         said = self.gen("shop", status=CONFIG).stderr
-        self.assertIn("boot.c is there already, and is not what would be written; nothing was", said)
+        self.assertIn("boot.c already exists and differs from what would be written; nothing was written", said)
         self.assertEqual((boot.read_text(), ini.exists()), ("mine", False))
         boot.unlink()
         boot.symlink_to(self.path("elsewhere"))
@@ -116,8 +116,8 @@ class OnSqlite(Skeleton, Case):
             if advice: self.assertIn(f'take "{advice}', said)
             else: self.assertIn("name", said)
         postgres = {"OUTBOX_STORE": "postgres:///x"}
-        self.assertIn("too long by 3", self.gen("s" * 55, status=USAGE, env=postgres).stderr)
-        self.assertIn("PostgreSQL's own", self.gen("pg_x", status=USAGE, env=postgres).stderr)
+        self.assertIn("is 3 bytes too long", self.gen("s" * 55, status=USAGE, env=postgres).stderr)
+        self.assertIn("PostgreSQL reserves names", self.gen("pg_x", status=USAGE, env=postgres).stderr)
         self.assertFalse(self.path("svc").exists())
 
 

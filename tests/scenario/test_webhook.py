@@ -380,7 +380,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *self.signed()), 204)
         for at in (f"{now}xyz", f"{now} 1", f"+{now}", f"0{now}", f"{now}.0", f"{now}e0", "", "-1", "0", "9" * 30, hex(now)):
             self.assertEqual(self.post(url, *self.signed("msg_2", at)), 401, at)
-        self.assertIn("webhook-timestamp is no number of seconds", child.output())
+        self.assertIn("webhook-timestamp is not a number of seconds", child.output())
         for at in (now - 330, now + 330): self.assertEqual(self.post(url, *self.signed("msg_3", at)), 401)
         for at in (now - 270, now + 270): self.assertEqual(self.post(url, *self.signed(f"msg_{at}", at)), 204)
         child.stop()

@@ -1,5 +1,5 @@
-/* actors.c: who does what: producers, relays, sinks, operators and time, one thing at a time, as
- * the seed has it. */
+/* actors.c: producers, relays, sinks, operators and time. They act one at a time, as the seed
+ * decides. */
 #include <stdio.h>
 #include <string.h>
 
@@ -51,8 +51,8 @@ static void told(struct sim *w, struct producer *p, enum told what)
     p->open = false;
 }
 
-/* finish: an unknown commit is one whose producer died before the answer: it happened, or it did
- * not. */
+/* finish ends a producer's transaction. Sometimes the producer dies before the answer, and does not
+ * know whether the commit happened. */
 static void finish(struct sim *w, struct producer *p)
 {
     struct error err;
@@ -164,7 +164,7 @@ static void trim(struct sim *w)
     struct trim_result t;
     struct store_info i;
     struct error err;
-    /* 0: all that nobody needs */
+    /* 0: everything that nobody needs */
     int64_t age = sim_one_in(w, 2) ? 0 : 1 + (int64_t)sim_below(w, 2000);
     struct trim_request req = {.older_than_ms = age,
                                .inbox_ms = INT64_C(1000) * 86400 * 365,
@@ -203,7 +203,7 @@ static void letters(struct sim *w, int c)
         check_redriven(w, c);
 }
 
-/* remove_it: whoever starts it next makes it anew. */
+/* remove_it removes a consumer; whoever starts it next makes it anew. */
 static void remove_it(struct sim *w, struct subject *s)
 {
     struct error err;
@@ -257,7 +257,7 @@ static struct relay *some_relay(struct sim *w, const struct relay *except)
     return r == except || r->crash ? NULL : r;
 }
 
-/* work: a step of a pipeline that is up. Bells ring twice, late, or not at all. */
+/* work steps a pipeline that is up. Bells ring twice, late, or not at all. */
 static void work(struct sim *w, struct relay *r, int c)
 {
     struct pipe *q = &r->pipe[c];

@@ -1,5 +1,6 @@
-/* effect.c: what handlers do: a row in a table of the application's own, in the transaction they
- * are given. There is no key on it: nothing but the engine keeps an effect from happening twice. */
+/* effect.c: the effects of handlers, rows of a table of the application, written in the transaction
+ * that a handler is given. The table has no key: only the engine keeps an effect from happening
+ * twice. */
 #include <libpq-fe.h>
 #include <sqlite3.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* faulty.c: the store as relays see it: calls fail, take their time, get no answer, or are the last
- * thing a process does. The checker is told what really happened. */
+/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last thing
+ * that a process does. The checker is told what really happened. */
 #include <string.h>
 
 #include "sim.h"
 #include "store/sqlite/sqlite.h"
 
-static struct sim *world; /* operations are not told whose they are */
+static struct sim *world; /* operations do not know whose they are */
 static const struct store_ops *real;
 static struct store_ops faulty;
 
@@ -48,7 +48,8 @@ static bool others_write(const struct from *f, const struct store *st)
     return !sim_free(w);
 }
 
-/* enter comes before the call: 0, or it has failed and nothing happened. */
+/* enter is called before an operation. It returns 0, or -1 if the operation has failed and nothing
+ * happened. */
 static int enter(struct from *f, struct store *st, struct error *err)
 {
     *f = from(st);
@@ -62,7 +63,7 @@ static int enter(struct from *f, struct store *st, struct error *err)
     return 0;
 }
 
-/* done is told when the store has done it: the clock may have gone on, or back. */
+/* done is called when the store has done it; the clock may have gone on, or back. */
 static const struct deed *done(struct from *f)
 {
     if (world->wall < f->deed.wall && !f->deed.in_tx)
@@ -72,7 +73,7 @@ static const struct deed *done(struct from *f)
     return &f->deed;
 }
 
-/* leave comes after: what it returns is what the caller gets to know. */
+/* leave is called afterwards. What it returns is what the caller gets to know. */
 static int leave(const struct from *f, int r, struct error *err)
 {
     relay_call(world, f->r);
@@ -136,7 +137,7 @@ static void over(struct pipe *q)
     q->tx = (struct settled){0};
 }
 
-/* cut: the connection is lost, and the transaction with it. */
+/* cut loses the connection, and the transaction with it. */
 static int cut(struct from *f, struct store *st, struct error *err)
 {
     real->rollback(st);
@@ -231,8 +232,8 @@ static int faulty_handled_put(struct store *st, const struct inbox_key *k, const
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-/* before_lock: inside a turn, between what it reads ahead and the write lock, the world goes on,
- * too. */
+/* before_lock is called inside a turn, between what it reads ahead and the write lock: the world
+ * goes on there as well. */
 static int before_lock(unsigned event, void *ctx, void *statement, void *sql)
 {
     (void)event, (void)statement;

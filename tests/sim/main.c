@@ -56,7 +56,7 @@ static void tell(const struct totals *t, double took)
         (unsigned long long)t->claims, (unsigned long long)t->lost_claims,
         (unsigned long long)t->settled, (unsigned long long)t->arrivals,
         (unsigned long long)t->dead, (unsigned long long)t->effects);
-    /* The first loss, phantom or event out of order would have ended it, so there are none to
+    /* The first loss, phantom or event out of order would have ended the run, so there are none to
      * count. */
     printf("# figures: {\"scenario\": \"sim: %llu histories%s\", \"events\": %llu, \"lost\": 0, "
            "\"phantoms\": 0, "
@@ -68,8 +68,8 @@ static void tell(const struct totals *t, double took)
     printf("}}\n");
 }
 
-/* Every seed is a history of everything going wrong; then all heals. A failure prints the line that
- * replays it. */
+/* In the history of a seed everything goes wrong, and then all heals. A failure prints the line
+ * that replays it. */
 static void histories_break_no_guarantee(void **state)
 {
     struct totals totals = {0};
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
         }
     asked.n = seeds ? seeds : part;
     sqlite3_config(
-        /* there is one, and a seventh of the time went into locks and counters */
+        /* There is only one thread, and a seventh of the time went into locks and counters. */
         SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);

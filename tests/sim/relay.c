@@ -1,4 +1,4 @@
-/* relay.c: processes that deliver: each has a pipeline for each consumer. */
+/* relay.c: processes that deliver. Each has a pipeline for every consumer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +40,8 @@ static void configure(struct sim *w, struct pipe *q, const struct subject *s)
     q->c.start_seq = s->start_seq;
 }
 
-/* handlers: the second acts outside, if the kind is `each`. Their names are what the inbox goes
- * by. */
+/* make_handlers makes the handlers of c. The second acts outside if the kind is `each`. The inbox
+ * goes by their names. */
 static void make_handlers(struct sim *w, struct relay *r, int c)
 {
     static char names[SIM_CONSUMERS][SIM_HANDLERS][8];
@@ -74,7 +74,7 @@ static int open_sink(struct sim *w, struct relay *r, int c, struct error *err)
     return 0;
 }
 
-/* slow_log: whoever reads the log does not keep up, and the process waits for it. */
+/* slow_log is a log whose reader does not keep up, so that the process waits for it. */
 static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
 {
     struct sim *w = ctx;
@@ -116,7 +116,8 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     return pipeline_register(q->p, err);
 }
 
-/* insist: settings that were replaced come back only if an operator wants them to. */
+/* insist tries to bring back settings that were replaced, as only an operator may, and tells
+ * whether it did. */
 static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 {
     char retry[RETRY_TEXT];
@@ -164,7 +165,7 @@ bool relay_up(struct sim *w, struct relay *r, int c)
     if (!sim_free(w))
         return snprintf(w->why, sizeof w->why, "the store is busy"), false;
     process_up(r);
-    /* a host that has the old settings */
+    /* a host that still has the old settings */
     bool old = w->plan.changes && !w->healing && q->as.batch && sim_one_in(w, 8);
     if (!old)
         q->as = s->want;
@@ -203,7 +204,7 @@ void relay_stop(struct sim *w, struct relay *r, int c)
     close_pipe(w, &r->pipe[c]);
 }
 
-/* relay_down is what kill -9 does. What was with a sink may still have its effect there. */
+/* relay_down ends a relay as kill -9 would. What its sink had may still take effect there. */
 void relay_down(struct sim *w, struct relay *r)
 {
     if (!r->up)

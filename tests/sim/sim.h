@@ -41,25 +41,25 @@ struct fact {
     int key;  /* -1: none */
     int type; /* of sim_types */
     bool poison;
-    bool big; /* more than fits into one block of memory with others */
+    bool big; /* too large to share a block of memory with others */
     bool trimmed;
     int inserted, ended; /* ticks */
     int64_t seq;
 };
 
-/* When a sink was handed something. */
+/* When a sink was given something. */
 struct sending {
     int64_t at; /* monotonic; 0: never */
-    int outage; /* of the sink at that time; 0: it was not out */
+    int outage; /* which outage of the sink it was; 0: it was not out */
 };
 
-/* What the checker knows of an event and a consumer. (1) holder != 0: the claim that has it, not
- * settled. */
+/* What the checker knows of an event and a consumer. (1) holder != 0: the epoch of the claim that
+ * has it, not settled. */
 struct track {
-    int first;    /* of all arrivals, which was the first; 0: none */
-    int attempts; /* it must come with so many next time */
+    int first;    /* the place of its first arrival among all arrivals; 0: none */
+    int attempts; /* with so many it must come next time */
     int64_t holder;
-    bool present; /* was there when the consumer was made, and is to be delivered */
+    bool present; /* it was there when the consumer was made, and is to be delivered */
     int failures; /* and the last of them: */
     struct sending failed[SIM_FAILURES];
     bool settled; /* as delivered */
@@ -80,11 +80,11 @@ struct claim {
     int failed[SIM_BATCH];     /* how often it said retry or reject */
     bool rejected[SIM_BATCH];
     struct sending sent[SIM_BATCH]; /* of the last that failed */
-    /* a settlement of it was tried, when so many deliveries had got through */
+    /* a settlement was tried, when so many deliveries had got through */
     bool judged;
     size_t passed;
-    int64_t until_least; /* wall ms: nobody else may have it before */
-    int64_t mono_until;  /* what the relay may go by at most */
+    int64_t until_least; /* wall ms: nobody else may have it before that */
+    int64_t mono_until;  /* the latest that the relay may rely on */
 };
 
 enum kind { KIND_ASYNC, KIND_FAILSTOP, KIND_EFFECTS, KIND_EACH, KINDS };
@@ -102,7 +102,7 @@ struct subject { /* a consumer */
     int outages; /* so far; the last one is under way while mood is MOOD_OUT */
     int64_t outage_end[SIM_OUTAGES];
     bool there, paused;
-    int life;             /* how often it was made */
+    int life;             /* how often the consumer was made */
     struct settings want; /* what the next relay starts it with */
     struct settings reg;  /* what is registered */
     enum start start;
@@ -128,7 +128,8 @@ struct model {
     int c;
     size_t n, capacity;
     struct delivery *d[64];
-    struct claim *k[64]; /* of which claim: an event may be in flight for an old one, too */
+    /* The claim of each, since an event may be in flight for an old one, too. */
+    struct claim *k[64];
     struct sending sent[64];
     int64_t passed[SIM_PASSED]; /* when what got through was sent */
     size_t n_passed;
@@ -172,7 +173,7 @@ struct relay {
     char owner[24];
     atomic_flag careful;
     struct rng rng;
-    jmp_buf *crash; /* while it is in a step: where dying leads to */
+    jmp_buf *crash; /* where it leads when it dies within a step */
     struct pipe pipe[SIM_CONSUMERS];
 };
 
@@ -183,7 +184,7 @@ struct producer {
     int ev[SIM_TX];
 };
 
-/* Which troubles this seed has. */
+/* The troubles that this seed has. */
 struct plan {
     uint64_t calls; /* 1 in so many calls of a store or sink goes wrong; 0: none */
     bool jumps, oom, big, operators, poison, ticking, crashes, changes, outages;
@@ -245,28 +246,28 @@ extern const struct sim_filter {
     const char *events, *where;
 } sim_filters[4];
 
-/* world.c. sim_run runs one seed; returns false with w->why. The caller frees nothing. */
+/* world.c. sim_run runs one seed. If it fails, it returns false, and w->why says why. */
 bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals);
-/* sim_fail ends the run: the checker saw what must not be. */
+/* sim_fail ends the run, since the checker saw what must not be. */
 void sim_fail(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
 void sim_trace(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sim_pass(struct sim *w, int64_t ms);
 uint64_t sim_below(struct sim *w, uint64_t n);
-/* sim_one_in: true once in n; never for 0. */
+/* sim_one_in is true once in n times; never for 0. */
 bool sim_one_in(struct sim *w, uint64_t n);
 void sim_fault(struct sim *w, enum fault f);
-/* sim_free: nobody's transaction keeps others from writing. */
+/* sim_free tells whether no transaction keeps others from writing. */
 bool sim_free(const struct sim *w);
 extern struct store *(*sim_open)(const struct store_options *opt);
 extern void (*sim_tick)(const struct sim *w);
 
-/* actors.c: one thing happens; not by relay `except`, which is in a call. */
+/* actors.c: actors_act lets one thing happen, but not by relay `except`, which is in a call. */
 void actors_act(struct sim *w, const struct relay *except);
 void actors_end_producers(struct sim *w);
 void actors_audit(struct sim *w);
 
 /* relay.c, and faulty.c: the store as relays see it */
-/* relay_up starts c in r, if it is not there. Returns false if that cannot be now; w->why says
+/* relay_up starts c in r, if it is not up. It returns false if that is impossible now; w->why says
  * why. */
 bool relay_up(struct sim *w, struct relay *r, int c);
 void relay_down(struct sim *w, struct relay *r);
@@ -275,17 +276,17 @@ void relay_stop(struct sim *w, struct relay *r, int c);
 bool relay_step(struct sim *w, struct relay *r, int c);
 /* relay_die is a crash in the middle of what r is doing. */
 void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
-/* relay_call is what may go wrong in a call that leaves the process: time passes, others act, the
- * process dies. */
+/* relay_call does what may happen during a call that leaves the process: time passes, others act,
+ * the process dies. */
 void relay_call(struct sim *w, struct relay *r);
-/* relay_meanwhile: the call takes its time, and the world does not wait. */
+/* relay_meanwhile lets a call take its time, while the world goes on. */
 void relay_meanwhile(struct sim *w, struct relay *r);
 void faulty_wrap(struct sim *w, struct store *st);
 
-/* sink.c. sink_mood: from now on the sinks of c are so. */
+/* sink.c. sink_mood sets the mood of the sinks of c from now on. */
 void sink_mood(struct sim *w, int c, enum mood mood);
 struct model *model_new(struct sim *w, struct relay *r, int c);
-/* model_end ends the k-th delivery as the sink's mood has it. */
+/* model_end ends the k-th delivery, as the sink's mood decides. */
 void model_end(struct model *m, size_t k);
 void model_end_all(struct model *m);
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx);
@@ -296,15 +297,32 @@ int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n
 /* effect_each calls back in the order in which they took effect. */
 void effect_each(struct sim *w, void (*visit)(struct sim *w, int handler, int consumer, int n));
 
-/* check.c: the checker. Each is told of something that has happened, whoever knows of it. */
-/* check_payload writes what the payload of an event is; returns its length. */
+/* The checker. Each function is told of something that has happened, by whoever knows of it, and
+ * fails the run if it must not be. */
+
+/* check.c: the producers' log, consumers, and sinks.
+ * check_payload writes what the payload of event n is, and returns its length. */
 size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD]);
+/* check_number finds an event in the log and returns its number. It must have been committed, and
+ * be what was emitted (G1, G13). */
 int check_number(struct sim *w, const struct event *ev);
 bool check_matches(int filter, const struct fact *f);
+/* check_required tells whether c must get event n in the end. */
 bool check_required(const struct sim *w, int c, int n);
 void check_created(struct sim *w, int c);
+/* check_version: from now on c has this filter. */
 void check_version(struct sim *w, int c, int filter);
-/* Who did it, for which consumer, and when: the store's clock was between these two. */
+/* check_submitted: a relay hands an event to its sink. The claim must be its own, and not past what
+ * the relay knows of its lease; only one event of a key flies at a time, and a careful one alone
+ * (G4, G5, G9). It returns the claim. */
+struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
+/* check_arrived: an event is on the other side. First arrivals of a key come in order (G4). */
+void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
+void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
+                    const struct sending *sent);
+
+/* check_claim.c: claims.
+ * A deed is done by a relay for a consumer, at a time between these two by the store's clock. */
 struct deed {
     const struct relay *r;
     int c;
@@ -313,22 +331,30 @@ struct deed {
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
 void check_extended(struct sim *w, const struct deed *by, const struct batch *b, bool lost);
-/* check_judged: a settlement is about to be tried. */
+/* check_claim_of is the claim that a delivery belongs to. */
+struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
+
+/* check_settle.c: settlements.
+ * check_judged: a settlement is about to be tried. check_settling looks at it; what it says counts
+ * only from check_settled on. */
 void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
-/* check_settling looks at a settlement; what it says counts from check_settled on. */
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost,
                     struct settled *ret);
 void check_settled(struct sim *w, struct settled *s);
+/* check_buried: the store says that it has buried n events on which the process died too often
+ * (G9). */
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
-struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
-struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
-void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
-void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
-                    const struct sending *sent);
+
+/* check_end.c: operators, and the end.
+ * check_jumped: the wall clock was set back. What had run out may be gone, and other leases are
+ * pulled in sooner or later. */
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);
+/* check_trimmed: events below tail are gone, and nobody may have needed them (G10); 0: all are. */
 void check_trimmed(struct sim *w, int64_t tail);
+/* check_info: this is how the store says a consumer is. Nothing below its floor is needed, and the
+ * floor never goes back. */
 void check_info(struct sim *w, int c, const struct consumer_info *i);
 /* check_end: c is through, and nobody does anything any more. */
 void check_end(struct sim *w, int c, const struct consumer_info *i);

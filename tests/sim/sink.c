@@ -1,5 +1,5 @@
-/* sink.c: where events go: a sink that keeps what it takes until the scheduler ends it, with or
- * without SINK_FAILSTOP; and handlers that write to the application's table. */
+/* sink.c: where events go. A sink, with or without SINK_FAILSTOP, that keeps what it takes until
+ * the scheduler ends it; and handlers that write to the application's table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,8 +26,8 @@ static struct sending sending(const struct sim *w, int c)
     return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
 }
 
-/* out: what is sent while a sink is out fails, whatever that looks like. What was sent before
- * arrives. */
+/* out gives the answer to a delivery by when it was sent. While the sink is out it fails, in one
+ * way or another; what was sent before arrives. */
 static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
 {
     if (!sent->outage)
@@ -79,7 +79,7 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
         &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
 }
 
-/* model_end: what was not delivered may have arrived all the same: its answer got lost. */
+/* A delivery that failed may have arrived all the same, if only its answer got lost. */
 void model_end(struct model *m, size_t k)
 {
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
@@ -167,7 +167,7 @@ struct model *model_new(struct sim *w, struct relay *r, int c)
 
 /* ---- handlers ---- */
 
-/* handler_act does its work first, and then says that it failed: what it did must be undone. */
+/* handler_act does its work before it says that it failed, so that its work must be undone. */
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     struct handler_ctx *h = ctx;

@@ -6,7 +6,7 @@
 #include "sim.h"
 
 #define SPIN_MAX 100000
-#define HEAL_MS 400000 /* more than everybody's patience together */
+#define HEAL_MS 400000 /* more than the patience of all of them together */
 
 const char *const sim_types[3] = {"t.a", "t.b", "u.c"};
 const struct sim_filter sim_filters[4] = {
@@ -166,7 +166,7 @@ static bool begin(struct sim *w)
 
 /* ---- healing ---- */
 
-/* through: relay 0 has nothing left to do for c. */
+/* through tells whether relay 0 has nothing left to do for c. */
 static bool through(struct sim *w, int c)
 {
     const struct pipe *q = &w->relay[0].pipe[c];
@@ -201,7 +201,7 @@ static void settle_down(struct sim *w, int c)
     sim_fail(w, "consumer %s does not get through", w->subject[c].name);
 }
 
-/* drain_one demands that c gets through: twice, since what was delayed falls due meanwhile. */
+/* drain_one demands that c gets through, twice, since delayed events fall due meanwhile. */
 static void drain_one(struct sim *w, int c)
 {
     struct error err;
@@ -218,8 +218,8 @@ static void drain_one(struct sim *w, int c)
     settle_down(w, c);
 }
 
-/* heal: no more faults. Consumers get well one after the other, and each gets through while the
- * next is still ill. */
+/* heal ends all faults. Consumers recover one after the other, and each gets through while the next
+ * one is still ill. */
 static void heal(struct sim *w)
 {
     sim_trace(w, "heal");
@@ -234,7 +234,7 @@ static void heal(struct sim *w)
     actors_audit(w);
 }
 
-/* clean_up also after a failure, where transactions and steps may be open. */
+/* clean_up is called after a failure as well, when transactions and steps may be open. */
 static void clean_up(struct sim *w)
 {
     for (int i = 0; i < SIM_RELAYS; i++)

@@ -18,16 +18,16 @@ enum fail_mode {
     FAIL_LASTING, /* the n-th and all that follow, for 50 ms: memory is short for a while */
 };
 
-/* fail_setup hooks SQLite's allocator. Before anything else of SQLite is called. */
+/* fail_setup hooks SQLite's allocator. It must be called before anything else of SQLite. */
 void fail_setup(void);
 
-/* fail_arm: from now on calls are counted, and the at-th of them (from 1; 0: none) fails. */
+/* fail_arm starts counting calls; the at-th of them (from 1; 0: none) fails. */
 void fail_arm(unsigned kinds, long at, enum fail_mode mode);
-/* fail_disarm stops that; says whether any call has failed since the last time. */
+/* fail_disarm stops that, and tells whether any call has failed since the last time. */
 bool fail_disarm(void);
-/* fail_count: calls since fail_arm. */
+/* fail_count is the number of calls since fail_arm. */
 long fail_count(void);
-/* fail_blocks: allocations, ours and SQLite's, that have not been given back. */
+/* fail_blocks is the number of allocations, ours and SQLite's, that have not been freed. */
 long fail_blocks(void);
 
 #endif

@@ -15,9 +15,10 @@ enum io_fault {
 
 extern const char *const io_fault_names[IO_FAULTS];
 
-/* io_arm: the at-th call (from 1) from now on fails, and with `lasting` the two that follow it. */
+/* io_arm makes the at-th call from now on fail (from 1) and, with `lasting`, the two that follow
+ * it. */
 void io_arm(long at, enum io_fault fault, bool lasting);
-/* io_disarm says whether any call failed. */
+/* io_disarm stops that, and tells whether any call failed. */
 bool io_disarm(void);
 
 #endif

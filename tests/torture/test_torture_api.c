@@ -1,7 +1,6 @@
-/* Every allocation of a scenario fails once in turn, and then again with all that follow it.
- * Whatever fails, the library says so in words or goes on without; nothing leaks, what was emitted
- * is there and nothing else, and afterwards everything is delivered, each effect once, byte for
- * byte. */
+/* Every allocation of a scenario fails in turn, first by itself and then with all that follow it.
+ * Whatever fails, the library says so in words or goes on without; nothing leaks; exactly what was
+ * emitted is there; and afterwards everything is delivered, each effect once, byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +25,7 @@
     "\"a text that is long enough to need memory of its own: " \
     "0123456789012345678901234567890123456789\""
 
-/* What a scenario did: the events that exist, as far as the library told. */
+/* What a scenario did, and the events that exist as far as the library told. */
 struct deeds {
     char id[EVENTS_MAX][37];
     int n;
@@ -95,7 +94,7 @@ static int64_t ask(const char *sql)
 
 /* ---- what scenarios are made of ---- */
 
-/* clean says whether a call went well; if not, it must have said why. */
+/* clean tells whether a call went well. If it did not, it must have said why. */
 static bool clean(int r, const outbox_error *err, const char *what)
 {
     if (r == 0)
@@ -137,8 +136,8 @@ static bool is_whole(const outbox_event *ev)
     return payload && strcmp(payload, LONG) == 0 && (keyed ? key && strcmp(key, "t") == 0 : !key);
 }
 
-/* effect records what it was called with in the event's transaction. The first of all fails once,
- * so that what it and its neighbours did is undone; then it makes another event. */
+/* effect records its call in the event's transaction. The very first one fails once, so that it and
+ * its neighbours are undone; then it emits another event. */
 static outbox_verdict effect(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     outbox_error err;
@@ -174,7 +173,7 @@ static outbox_verdict witness(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* add_consumers: one with a handler that has a name, one without. */
+/* add_consumers adds one whose handler has a name, and one whose handler has none. */
 static bool add_consumers(outbox *ob)
 {
     static const char *const options[][2] = {
@@ -217,10 +216,12 @@ static void emit_in_own_transaction(outbox *ob, bool commit)
         return;
     bool both = clean(outbox_emit(ob, &m, &r[0], &err), &err, "emit") &&
                 clean(outbox_emit(ob, &m, &r[1], &err), &err, "emit");
-    if (!both || !commit)
+    if (!both || !commit) {
         outbox_rollback(ob);
-    else if (clean(outbox_commit(ob, &err), &err, "outbox_commit"))
-        note(&r[0]), note(&r[1]);
+    } else if (clean(outbox_commit(ob, &err), &err, "outbox_commit")) {
+        note(&r[0]);
+        note(&r[1]);
+    }
 }
 
 static void emit_through_callers_connection(outbox *ob)
@@ -307,7 +308,7 @@ static void claiming_rows(void)
     sqlite3_close(db);
 }
 
-/* claim_once claims for all consumers, says that all of it was delivered, and settles; did.calls
+/* claim_once claims for all consumers, says that everything was delivered, and settles. did.calls
  * counts what was settled. */
 static size_t claim_once(outbox *ob, const char *worker)
 {
@@ -382,8 +383,8 @@ static void what_was_not_settled_comes_again(void)
         ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
 }
 
-/* deliver_all drains with nothing failing: time is moved over every lease, until nothing comes of
- * it any more. */
+/* deliver_all drains while nothing fails. Time is moved past every lease until nothing more comes
+ * of it. */
 static void deliver_all(void)
 {
     outbox *ob;
@@ -421,7 +422,7 @@ static void emitted_is_what_was_said(void)
     outbox *ob;
     outbox_error err;
     if (open_it(&ob, &err) != 0)
-        fail_msg("%s", err.text); /* its tables may not have been made */
+        fail_msg("%s", err.text); /* the tables may not have been made */
     outbox_close(ob);
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), did.n);
     for (int i = 0; i < did.n; i++) {
@@ -451,7 +452,7 @@ struct scenario {
     enum fail_mode last_mode;
 };
 
-/* make: a database with what the scenario needs, and a note of what was emitted. */
+/* make makes a database with what the scenario needs, and notes what was emitted. */
 static void make(const struct scenario *s)
 {
     remove_db();
@@ -485,7 +486,8 @@ static void copy_file(const char *from, const char *to)
     assert_int_equal(fclose(out), 0);
 }
 
-/* prepare: to make it takes as long as a round. So it is made once, and each round gets a copy. */
+/* prepare makes the database once, and each round gets a copy: making it takes as long as a round.
+ * */
 static void prepare(const struct scenario *s)
 {
     static const struct scenario *made;
@@ -551,13 +553,13 @@ static const struct scenario scenarios[] = {
         (void)state; \
         torture(&scenarios[i], FAIL_SQLITE, share_step(sqlite_share, soak_share)); \
     }
-TORTURE(0, emitting, 1, 307, 1) /* nearly all of it is the making of tables */
+TORTURE(0, emitting, 1, 307, 1) /* nearly all of that is the creation of tables */
 TORTURE(1, stepping, 1, 401, 1)
 TORTURE(2, running, 5, 967, 13)
 TORTURE(3, claiming_rows, 1, 7, 1)
 TORTURE(4, claiming, 1, 997, 1)
 
-/* A ROLLBACK that failed for want of memory left its transaction open, and the next emit became
+/* A ROLLBACK that failed for lack of memory left its transaction open, and the next emit became
  * part of that. */
 static void what_follows_a_failed_rollback_commits(void **state)
 {

@@ -1,6 +1,6 @@
-/* The engine by itself, with every allocation failing in turn: batches that are delivered, tried
- * again, buried, and taken over from a worker that vanished. The clock is moved by hand, so leases
- * cost no time. */
+/* The engine by itself, with every allocation failing in turn: batches are delivered, retried,
+ * buried, and taken over from a worker that vanished. The clock is moved by hand, so leases cost no
+ * time. */
 #include "../engine/rig.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define EVENTS 40
 
-/* mixed: of the events some are tried again, and some are rejected. */
+/* mixed has some events retried, and some rejected. */
 static enum sink_status mixed(struct model *m, const struct delivery *d)
 {
     (void)m;
@@ -49,16 +49,14 @@ static void each_was_delivered_or_died(struct rig *g)
         else if (!seen)
             fail_msg("event %lld is lost", (long long)seq);
     }
-    struct arena a;
-    arena_init(&a, 0);
-    struct consumer_info c = rig_info(g, &a);
+    struct consumer_info c = rig_look(g);
     assert_int_equal(c.dead, dead);
     assert_int_equal(c.parked, 0);
     assert_int_equal(c.inflight, 0);
-    arena_release(&a);
 }
 
-/* work: worker 0 delivers some and vanishes in the middle, worker 1 takes over and goes on. */
+/* work lets worker 0 deliver some events and vanish in the middle; worker 1 takes over and goes on.
+ * */
 static void work(struct rig *g, unsigned kinds, long at, enum fail_mode mode, bool *ret_hit)
 {
     struct worker *w[2];

@@ -1,6 +1,6 @@
-/* The file sink behind a whole pipeline, with every call it makes on its file failing in turn: in
- * the end every event stands in the file as a whole line, in order at its first appearance, and
- * what was there before is untouched. */
+/* The file sink behind a whole pipeline, with every call on its file failing in turn. In the end
+ * every event stands in the file as a whole line, in order by first appearance, and what was there
+ * before is untouched. */
 #include "../engine/rig.h"
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ static int remove_dir(void **state)
     return rmdir(dir);
 }
 
-/* begin_file leaves a file as a relay that died in the middle of a line would. */
+/* begin_file leaves a file as a relay would that died in the middle of a line. */
 static void begin_file(void)
 {
     FILE *f = fopen(path, "w");
@@ -62,8 +62,8 @@ static bool start(struct run *r, struct error *err)
     return true;
 }
 
-/* whole_lines counts the lines that are ours and gives the seq of each; a line that is not whole
- * fails the test. */
+/* whole_lines counts our lines and gives the seq of each. A line that is not whole fails the test.
+ * */
 static size_t whole_lines(int64_t *seq, size_t max, const char *where)
 {
     char line[4096];
@@ -98,7 +98,7 @@ static void check_file(const char *where)
         fail_msg("%s: event %lld is lost", where, (long long)last + 1);
 }
 
-/* work emits in three portions, so that the sink appends to its own lines, too. */
+/* work emits in three portions, so that the sink appends to its own lines as well. */
 static void work(struct run *r)
 {
     for (int i = 0; i < EVENTS; i++) {
@@ -177,8 +177,10 @@ static void every_allocation_of_the_file_sink_may_fail(void **state)
             snprintf(where, sizeof where, "allocation %ld", ++at);
             fail_arm(FAIL_OURS, at, mode);
             bool started = start(&r, &err);
-            if (started)
-                rig_emit(r.g, "a"), rig_run(r.g, 0, 1000);
+            if (started) {
+                rig_emit(r.g, "a");
+                rig_run(r.g, 0, 1000);
+            }
             hit = fail_disarm();
             if (!started && err.code != ERR_NOMEM)
                 fail_msg("%s: %s", where, err.text);

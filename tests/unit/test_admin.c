@@ -1,5 +1,5 @@
-/* Whom a relay's HTTP server answers, and for how long: no sockets but pairs of them, and a clock
- * that is handed in. */
+/* Whom a relay's HTTP server answers, and for how long. Connections are socket pairs, and the clock
+ * is passed in. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -345,7 +345,8 @@ static void what_only_this_machine_reaches_is_known(void **state)
 
 /* ---- guests ---- */
 
-/* has_been_shown_out: reading from its other end gives the end. */
+/* has_been_shown_out tells whether the server has closed the connection: its other end reads end of
+ * file. */
 static bool has_been_shown_out(int other)
 {
     char c;

@@ -31,7 +31,7 @@ static void full_and_quick_doubles_up_to_the_most(void **state)
     struct batch_size b;
     batch_size_init(&b, 1, 200);
     batch_size_tune(&b, 63, QUICK);
-    assert_int_equal(b.n, 64); /* it was not full: more would not have come */
+    assert_int_equal(b.n, 64); /* it was not full, so a larger one would not have held more */
     batch_size_tune(&b, 64, QUICK);
     assert_int_equal(b.n, 128);
     batch_size_tune(&b, 128, QUICK);

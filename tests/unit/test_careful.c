@@ -27,7 +27,7 @@ static void one_pipeline_of_a_process_has_the_permission(void **state)
     assert_int_equal(careful_mode(&a, 0), CAREFUL_TAKE);
     assert_int_equal(careful_mode(&a, 0), CAREFUL_TAKE);
     assert_int_equal(careful_mode(&b, 0), CAREFUL_SKIP);
-    careful_leave(&b); /* what is not ours stays where it is */
+    careful_leave(&b); /* what is not ours is left alone */
     assert_int_equal(careful_mode(&b, 0), CAREFUL_SKIP);
     careful_leave(&a);
     assert_int_equal(careful_mode(&b, 0), CAREFUL_TAKE);

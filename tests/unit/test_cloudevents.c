@@ -87,7 +87,7 @@ static void too_many_attributes_are_refused(void **state)
     free(more);
 }
 
-/* cost is the least time of some tries, in ns. */
+/* cost is the shortest time of several runs, in ns. */
 static int64_t cost(const char *headers)
 {
     int64_t least = INT64_MAX;
@@ -103,8 +103,8 @@ static int64_t cost(const char *headers)
     return least;
 }
 
-/* An older version let 64 KiB of them in, of any number. Eight times as many may cost eight times
- * as much, not sixty-four. */
+/* An older version accepted 64 KiB of headers, in any number. Eight times as many may cost eight
+ * times as much, not sixty-four times. */
 static void headers_take_one_pass_however_many_there_are(void **state)
 {
     static const char *const names[] = {"Upper", "same", "x-"};

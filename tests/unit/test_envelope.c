@@ -8,19 +8,7 @@
 
 #include "base/json.h"
 #include "event/envelope.h"
-
-static const struct event full = {
-    .seq = 42,
-    .id = STR("0197c9a2-5b1e-7c3a-9f00-1234567890ab"),
-    .type = STR("order.created"),
-    .aggregate_type = STR("order"),
-    .aggregate_id = STR("17"),
-    .payload = STR("{\"total\": 5.00}"),
-    .headers = STR("{\"trace\":\"abc\"}"),
-    .version = 3,
-    .has_version = true,
-    .created_at = INT64_C(1767323045678),
-};
+#include "full_event.h"
 
 static void writes(const struct event *ev, const char *want)
 {
@@ -32,7 +20,7 @@ static void writes(const struct event *ev, const char *want)
     buf_release(&b);
 }
 
-/* C3.4: a public format. */
+/* The format is public (C3.4). */
 static void writes_exactly_these_keys_in_this_order(void **state)
 {
     (void)state;
@@ -56,8 +44,8 @@ static void absent_parts_are_null(void **state)
         "\"committed_at\":\"1970-01-01T00:00:00.000Z\"}");
 }
 
-/* payload_becomes looks only at the payload, with the headers of `full` unless `headers` is
- * given. */
+/* payload_becomes compares only the payload, with the headers of `full` unless `headers` is given.
+ * */
 static void payload_becomes(const char *payload, const char *headers, const char *want)
 {
     struct event ev = full;
@@ -89,7 +77,7 @@ static void telemetry_is_the_last_member_of_an_object_and_nothing_else_is_touche
     payload_becomes("{\"a\":1}", "{}", "{\"a\":1}");
     payload_becomes("[{}]", NULL, "[{}]");
     payload_becomes("\"{}\"", NULL, "\"{}\"");
-    /* A member of that name stays as the producer wrote it; one further down is none of ours. */
+    /* A member of that name stays as the producer wrote it. One further down is not ours. */
     payload_becomes("{\"_telemetry\":1}", NULL, "{\"_telemetry\":1}");
     payload_becomes("{\"\\u005ftelemetry\":1}", NULL, "{\"\\u005ftelemetry\":1}");
     payload_becomes("{\"a\":{\"_telemetry\":1}}", NULL,
@@ -118,7 +106,7 @@ static void what_was_written_can_be_read(void **state)
     buf_release(&text);
 }
 
-/* Anyone may write to a stream. */
+/* Anybody may write to a stream. */
 static void fields_that_no_event_may_have_are_refused(void **state)
 {
     static const char *const fields[] = {

@@ -262,7 +262,7 @@ static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
     STORED(headers, STR("[1]"), "malformed: headers is not a JSON object");
 }
 
-/* What an older version let in, and sinks can take. */
+/* Older versions accepted these, and sinks can deliver them. */
 static void stored_event_that_breaks_newer_rules_is_delivered(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void inbox_takes_names_and_keys_within_their_limits(void **state)
     assert_string_equal(err.text, "key has a NUL at byte 1");
 }
 
-/* Stored beside every event: these numbers may not change. */
+/* These numbers are stored with every event, so they must not change. */
 static void key_is_the_same_in_every_version(void **state)
 {
     (void)state;
@@ -314,8 +314,7 @@ static void key_tells_type_and_id_apart(void **state)
     assert_true(event_key(STR("order"), STR("1")) == event_key(STR("order"), STR("1")));
 }
 
-/* Ids that differ in their last digit only are the usual case, and lanes are to share them
- * evenly. */
+/* Ids usually differ in their last digit only, and lanes must share them evenly. */
 static void similar_ids_spread_over_the_lanes(void **state)
 {
     (void)state;

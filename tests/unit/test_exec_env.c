@@ -83,7 +83,7 @@ static void says_all_about_an_event(void **state)
     assert_null(value_of("OUTBOX_VERSION"));
 }
 
-/* A NUL would end its variable, and what follows would be another. Hundreds of them would be
+/* A NUL would end its variable, and begin another one behind it. Hundreds of them would begin
  * hundreds. */
 static void nul_in_any_field_is_refused(void **state)
 {

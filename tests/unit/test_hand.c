@@ -11,7 +11,8 @@
 
 static const struct consumer one_lane = {.batch = 10, .lanes = 1, .order = ORDER_KEY};
 
-/* take puts a fresh batch of EVENTS events in hand, each of its own key, behind position `from`. */
+/* take puts a fresh batch of EVENTS events in hand, each with a key of its own, after position
+ * `from`. */
 static struct live *take(struct hand *h, int64_t from)
 {
     struct live *l = hand_spare(h);

@@ -11,8 +11,8 @@
 #include "base/buf.h"
 #include "base/ini.h"
 
-/* What the visitor saw, as text: "[section]" when one opens, "section|name|value;" for a
- * setting. */
+/* What the visitor saw, as text: "[section]" where one begins, "section|name|value;" for a setting.
+ * */
 struct seen {
     struct buf b;
     const char *refuse;

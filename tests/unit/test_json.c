@@ -155,8 +155,8 @@ static void rejects_overlong_truncated_and_too_large_utf8(void **state)
     REFUSED("\"\xc3", "invalid UTF-8", 1);
 }
 
-/* The fast loop takes eight bytes at a time: a special byte must be found at every offset, behind
- * any neighbours. */
+/* The fast loop reads eight bytes at a time, so a special byte must be found at every offset, next
+ * to any neighbour. */
 static void finds_a_special_byte_at_every_offset(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What is counted of deliveries, and how it is judged. */
+/* How deliveries are counted, and how health is judged by that. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static void counts_burials_by_type_and_reason(void **state)
     assert_int_equal(m.type[METER_TYPES].buried[BURIAL_CRASHED], 3);
 }
 
-/* Whoever may write to the table may say that an event is of 1970, or of any time. */
+/* Whoever may write to the table can date an event to 1970, or to any time. */
 static void sums_of_absurd_ages_stop_at_the_most_there_is(void **state)
 {
     static struct meter m;
@@ -170,7 +170,7 @@ static void step_without_end_is_not_alive(void **state)
     judged(&v, true, true, "idle");
     v.step_since = 930 * S_NS;
     judged(&v, false, false,
-           "stands still since 70 s: the store does not answer, or a handler does not return");
+           "stuck for 70 s: the store does not answer, or a handler does not return");
 }
 
 static void paused_is_ready_and_stopped_is_not(void **state)

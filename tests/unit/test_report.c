@@ -16,7 +16,7 @@ static void first_answer_wipes_what_another_relay_left(void **state)
     assert_true(report_take(&r, &text));
     assert_null(text);
     report_answered(&r, false, false);
-    assert_false(report_take(&r, &text)); /* that is no news */
+    assert_false(report_take(&r, &text)); /* it is not news */
 }
 
 static void trouble_is_told_once_and_wiped_when_it_is_over(void **state)

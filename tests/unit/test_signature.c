@@ -17,7 +17,7 @@
 #define SECRET "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 #define SIGNED "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 #define TIME 1614265330
-/* And of its header with v1a: Svix's own test has the keys. */
+/* The same for v1a, with the keys of Svix's own test. */
 #define SEED "6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbc="
 #define PRIVATE \
     "whsk_6Xb/dCcHpPea21PS1N9VY/" \
@@ -147,7 +147,7 @@ static void believes_a_public_key_and_no_other(void **state)
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
     m = example, m.timestamp++;
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
-    /* A header cannot make us work for ever. */
+    /* A long header must not keep us busy for ever. */
     m = example;
     for (int i = 0; i < SIGNATURES_MAX; i++)
         strcat(flood, "v1a,"
@@ -219,7 +219,7 @@ static void replays_and_repeats_are_told_apart(void **state)
     assert_int_equal(replay_known(r, &example, now + 7), REPLAY_REPLAY);
     m.id = STR("another");
     assert_int_equal(replay_known(r, &m, now), REPLAY_NEW);
-    /* One from the future can come again for longer. */
+    /* A message from the future can be replayed for longer. */
     m.timestamp = now + SIGNATURE_TOLERANCE_S;
     replay_accept(r, &m, now);
     assert_int_equal(replay_known(r, &m, now + 2 * SIGNATURE_TOLERANCE_S), REPLAY_REPLAY);

@@ -366,6 +366,25 @@ static void cleaned_text_is_cut_behind_a_whole_character(void **state)
     assert_string_equal(out, "");
 }
 
+static void an_error_is_one_line_of_valid_utf8(void **state)
+{
+    (void)state;
+    struct error err;
+    err_set(&err, ERR_INVALID, "a\nb \xc3\xa9 \xed\xa0\x80 \xe0\x80\x80 \xff");
+    assert_string_equal(err.text, "a b \xc3\xa9 ??? ??? ?");
+    assert_true(text_plain(str_of(err.text)));
+
+    /* one that is cut in the middle of a character */
+    char long_text[600];
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof err.text - 2] = '\xc3';
+    long_text[sizeof err.text - 1] = '\xa9';
+    long_text[sizeof long_text - 1] = '\0';
+    err_set(&err, ERR_INVALID, "%s", long_text);
+    assert_int_equal(strlen(err.text), sizeof err.text - 1);
+    assert_int_equal(err.text[sizeof err.text - 2], '?');
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +409,7 @@ int main(void)
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
         cmocka_unit_test(rfc3339_agrees_with_gmtime),
         cmocka_unit_test(system_clock_goes_forward),
+        cmocka_unit_test(an_error_is_one_line_of_valid_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
--- columns.sql: what several statements select. First in the list of sql/sqlite/meson.build: it is named in the others.
+-- columns.sql: column lists that several statements share. It comes first in the list of
+-- sql/sqlite/meson.build because the other files name what stands here.
 
--- @event_columns@: the columns of a whole event, in the order in which sqlite_event_row takes them.
-seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at, not_before, idempotency_key;
+-- @event_columns@: a whole event, in the order in which sqlite_event_row reads it.
+seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
+not_before, idempotency_key;
 
--- @parked_columns@: what is taken over from a parked row into the event that is handed out; see list_parked.
+-- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
 failing_since, proven, attempts, key, seq;

@@ -1,38 +1,44 @@
--- park.sql: events that are not in a fresh claim any more and not over either. PostgreSQL: park.sql, bury.sql, promote.sql.
+-- park.sql: events that were handed out and are not over: they wait for a retry, for their time, or
+-- behind another event of their key. PostgreSQL: park.sql, bury.sql, promote.sql.
 
--- parked_before (consumer text, key int, seq int): whether an event of the same key is parked before this one.
+-- parked_before (consumer text, key int, seq int): an event waits for those of its key before it.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND key = :key AND seq < :seq LIMIT 1;
 
--- park (consumer text, seq int, key int, attempts int, due_at int, careful int, delayed int, error text, now int, wait int,
--- proven int): due_at 0: it waits behind another and has no time of its own. Without an error, what is known of the last
--- failure stays.
-INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, failed_at, failing_since, wait, proven)
+-- park (consumer text, seq int, key int, attempts int, due_at int, careful int, delayed int,
+-- error text, now int, wait int, proven int): due_at 0 means that the event waits behind another
+-- and has no time of its own. Without an error, what is known of the last failure stays.
+INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, careful, delayed, error, failed_at,
+                           failing_since, wait, proven)
 VALUES (:consumer, :seq, :key, :attempts, nullif(:due_at, 0), :careful, :delayed, :error,
         iif(:error IS NULL, NULL, :now), iif(:error IS NULL, NULL, :now), :wait, :proven)
     ON CONFLICT (consumer, seq) DO UPDATE
-   SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait, careful = excluded.careful,
-       delayed = excluded.delayed, claim = NULL, error = coalesce(excluded.error, error),
-       failed_at = coalesce(excluded.failed_at, failed_at), failing_since = coalesce(failing_since, excluded.failing_since),
+   SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
+       careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
+       error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at),
+       failing_since = coalesce(failing_since, excluded.failing_since),
        proven = max(proven, excluded.proven);
 
--- go_behind (consumer text, seq int): one that was due has another of its key before it, parked later by whoever took over.
+-- go_behind (consumer text, seq int): an event that was due found one of its key before it, parked
+-- later by whoever took a claim over.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
--- promote (consumer text, key int, now int): the first of a key becomes due, now that nothing is before it. One that failed while it
--- was behind another has not waited for its own time yet.
+-- promote (consumer text, key int, now int): makes the first event of a key due, now that nothing
+-- is before it. If it failed earlier, it still waits for its own retry time.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
 
--- unpark (consumer text, seq int): it is over.
+-- unpark (consumer text, seq int): the event is over.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND seq = :seq;
 
--- bury (consumer text, seq int, attempts int, error text, now int): a dead letter has the whole event: it outlives it.
+-- bury (consumer text, seq int, attempts int, error text, now int): a dead letter copies the whole
+-- event, because it outlives it.
 INSERT INTO outbox_dead (consumer, @event_columns@, attempts, error, dead_at)
 SELECT :consumer, @event_columns@, :attempts, :error, :now FROM outbox_event WHERE seq = :seq
-    ON CONFLICT (consumer, seq) DO UPDATE SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0;
+    ON CONFLICT (consumer, seq) DO UPDATE
+   SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0;
 
--- bury_again (consumer text, seq int, attempts int, error text, now int): a letter that was sent back after its event was trimmed has
--- only its own row.
+-- bury_again (consumer text, seq int, attempts int, error text, now int): when a letter that was
+-- sent back fails after its event was trimmed, its own row is all there is.
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;

@@ -1,35 +1,44 @@
--- settle.sql: recording how a claim ended, with is_claimed first and drop_claim last. PostgreSQL: settle_claim.sql,
--- settle_outcomes.sql, release.sql.
+-- settle.sql: recording how a claim ended; is_claimed comes first and drop_claim last. PostgreSQL:
+-- settle_claim.sql, settle_outcomes.sql, release.sql.
 
--- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): what the sink calls an event that it took.
-INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at) VALUES (:consumer, :seq, :event_id, :sink_id, :now)
+-- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): keeps the sink's own
+-- name for an event, for people who look for it there.
+INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at)
+VALUES (:consumer, :seq, :event_id, :sink_id, :now)
     ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = :sink_id, at = :now;
 
 -- put_back (consumer text, seq int, attempts int): an event of a parked claim was not tried.
-UPDATE outbox_parked SET claim = NULL, attempts = :attempts WHERE consumer = :consumer AND seq = :seq;
+UPDATE outbox_parked SET claim = NULL, attempts = :attempts
+ WHERE consumer = :consumer AND seq = :seq;
 
--- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out behind this range. The position may be
--- further, over events that were only passed over: with an order to keep, nobody else has had any of the lane meanwhile.
+-- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
+-- this range. The position may have moved on over events that were only skipped; where order
+-- matters, nobody else can have claimed from the lane meanwhile.
 SELECT position = :to_seq
        OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
-                                     WHERE consumer = :consumer AND lane = :lane AND parked = 0 AND from_seq >= :to_seq))
+                                     WHERE consumer = :consumer AND lane = :lane AND parked = 0
+                                       AND from_seq >= :to_seq))
   FROM outbox_lane
  WHERE consumer = :consumer AND lane = :lane;
 
--- release (consumer text, lane int, position int): the end of the last range is given back.
+-- release (consumer text, lane int, position int): gives back the end of the last range.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
 
--- forget_letters (consumer text, epoch int): dead letters that were sent back, and have been delivered by this claim.
+-- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
 DELETE FROM outbox_dead
  WHERE consumer = :consumer AND retrying = 1
    AND seq IN (SELECT seq FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch);
 
--- unpark_delivered (consumer text, epoch int): what is still in the claim was delivered.
+-- unpark_delivered (consumer text, epoch int): whatever no outcome took out of the claim was
+-- delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch;
 
--- put_mark (stream str, consumer text, hi int, lo int, now int): how far a stream was seen to have got; marks never go back.
-INSERT INTO outbox_mark (stream, consumer, hi, lo, at) VALUES (:stream, :consumer, :hi, :lo, :now)
-    ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now WHERE (:hi, :lo) > (hi, lo);
+-- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
+-- goes back.
+INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
+VALUES (:stream, :consumer, :hi, :lo, :now)
+    ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
+ WHERE (:hi, :lo) > (hi, lo);
 
--- count_delivered (consumer text, n int): for operators.
+-- count_delivered (consumer text, n int): a counter for operators; nothing depends on it.
 UPDATE outbox_consumer SET delivered = delivered + :n WHERE name = :consumer;

@@ -1,82 +1,96 @@
--- trim.sql: deleting what is old and needed by nobody. PostgreSQL: trim.sql, floors.sql.
+-- trim.sql: deleting what is old and no longer needed. PostgreSQL: trim.sql, floors.sql.
 
--- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong, says no more than that it was so by
--- now.
+-- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
+-- proves only that the consumer had come that far by now.
 UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
 
--- passed_too_far (consumer text, floor int): samples ahead of where a consumer is are untrue: its place went back.
+-- passed_too_far (consumer text, floor int): a sample beyond the consumer's floor is no longer
+-- true: its position went back.
 DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
 
--- put_passed (consumer text, floor int, now int, every int): a sample of how far a consumer has got, if the last one is old enough.
+-- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
+-- unless the last sample is recent.
 INSERT INTO outbox_passed (consumer, seq, at)
 SELECT :consumer, :floor, :now
- WHERE NOT EXISTS (SELECT 1 FROM outbox_passed WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_passed
+                    WHERE consumer = :consumer AND (seq = :floor OR at > :now - :every));
 
--- passed_long_ago (consumer text, cutoff int): of the samples at or before the cutoff the last one tells all.
+-- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
+-- matters.
 DELETE FROM outbox_passed
- WHERE consumer = :consumer AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
+ WHERE consumer = :consumer
+   AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
 
--- passed_by (consumer text, cutoff int, floor int): up to where a consumer was at the time of the cutoff. What was before its start
--- never was anything to it.
+-- passed_by (consumer text, cutoff int, floor int): how far the consumer had come at the cutoff.
+-- Events before its start never concerned it.
 SELECT max(coalesce(start, 0),
-           coalesce((SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor), 0))
+           coalesce((SELECT max(seq) FROM outbox_passed
+                      WHERE consumer = :consumer AND at <= :cutoff AND seq <= :floor), 0))
   FROM outbox_consumer
  WHERE name = :consumer;
 
--- passed_events (past int, max int): events that every consumer was done with, the oldest first.
+-- passed_events (past int, max int): events that every consumer was done with, oldest first.
 SELECT seq, created_at FROM outbox_event WHERE seq <= :past ORDER BY seq LIMIT :max;
 
--- count_kept (floor int, most int, cutoff int): how many are old enough among the next ones past the floor.
-SELECT count(*) FROM (SELECT created_at FROM outbox_event WHERE seq > :floor ORDER BY seq LIMIT :most)
+-- count_kept (floor int, most int, cutoff int): tells the operator how much a slow consumer holds
+-- back.
+SELECT count(*)
+  FROM (SELECT created_at FROM outbox_event WHERE seq > :floor ORDER BY seq LIMIT :most)
  WHERE created_at < :cutoff;
 
--- @going@: the events that go. One whose created_at is ahead of the clock is as old as the next after it that is not.
+-- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
+-- event whose created_at is not.
 seq <= :last AND (created_at < :cutoff OR created_at > :now);
 
--- count_going (last int, cutoff int, now int): how many go.
+-- count_going (last int, cutoff int, now int): for a dry run.
 SELECT count(*) FROM outbox_event WHERE @going@;
 
--- drop_going (last int, cutoff int, now int): they go.
+-- drop_going (last int, cutoff int, now int): deletes them.
 DELETE FROM outbox_event WHERE @going@;
 
--- @keys_of_going@: an idempotency key goes with its event, and so does what is recorded of it.
+-- @keys_of_going@: an idempotency key goes with its event.
 FROM outbox_event WHERE @going@ AND +idempotency_key IS NOT NULL;
 
--- count_going_keys (last int, cutoff int, now int): how many keys go with them.
+-- count_going_keys (last int, cutoff int, now int): whether there is any key to delete.
 SELECT count(*) @keys_of_going@;
 
--- drop_going_keys (last int, cutoff int, now int): they go.
+-- drop_going_keys (last int, cutoff int, now int): deletes them, before their events.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
 
--- @left_over_keys@: keys of events that somebody deleted, or that are from before version 4. Keys older than the oldest event are
--- looked at: of the others hardly one can go.
+-- @left_over_keys@: keys of events that somebody deleted by hand, or from before version 4. Only
+-- keys older than the oldest event are considered: hardly any other can go.
 FROM outbox_idempotency
- WHERE at < min(:cutoff, coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
+ WHERE at < min(:cutoff,
+                coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id);
 
--- count_left_over_keys (cutoff int): how many there are.
+-- count_left_over_keys (cutoff int): for a dry run.
 SELECT count(*) @left_over_keys@;
 
--- drop_left_over_keys (cutoff int, max int): the oldest of them go.
+-- drop_left_over_keys (cutoff int, max int): deletes the oldest of them.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
 
--- count_old_inbox (cutoff int): what handlers did longer ago than the inbox is kept.
+-- count_old_inbox (cutoff int): for a dry run.
 SELECT count(*) FROM outbox_handled WHERE at < :cutoff;
 
--- drop_old_inbox (cutoff int, max int): the oldest of it goes.
+-- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
 DELETE FROM outbox_handled
- WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max);
+ WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled
+                           WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- count_old_receipts (cutoff int): receipts of deliveries before the cutoff.
+-- count_old_receipts (cutoff int): for a dry run.
 SELECT count(*) FROM outbox_receipt WHERE at < :cutoff;
 
--- drop_old_receipts (cutoff int, max int): the oldest of them go.
+-- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt
- WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max);
+ WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
+                            WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_ended (last int): what is told of a single event goes with it.
+-- drop_ended (last int): what is recorded about a single event goes with it.
 DELETE FROM outbox_ended
- WHERE seq <= :last AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
+ WHERE seq <= :last
+   AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
 
 -- drop_former_filters (last int): so does a filter that judged only events that are gone.
-DELETE FROM outbox_former_filter WHERE high < coalesce((SELECT min(seq) FROM outbox_event), :last + 1);
+DELETE FROM outbox_former_filter
+ WHERE high < coalesce((SELECT min(seq) FROM outbox_event), :last + 1);

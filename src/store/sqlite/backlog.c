@@ -1,79 +1,98 @@
-/* backlog.c: what waits for a consumer, and what is in flight, counted at a price that has a
- * bound. */
+/* backlog.c: what waits for a consumer and what is in flight, counted at a bounded price. */
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+
+/* The columns of @counted_columns@. */
+enum { SEQ, TYPE, CREATED_AT, AGGREGATE_TYPE, AGGREGATE_ID, PAYLOAD };
 
 struct counting {
     struct sqlite_store *st;
     struct backlog *b;
     struct filter *filter;
     int64_t positions[STORE_LANES_MAX];
-    int64_t low, now;
+    int64_t low; /* the lowest of them */
+    int64_t now;
 };
+
+/* ---- one event ---- */
 
 static bool wants(const struct counting *k, sqlite3_stmt *q)
 {
-    if (!filter_type(k->filter, sqlite_text(q, 1)))
+    if (!filter_type(k->filter, sqlite_text(q, TYPE)))
         return false;
-    return !filter_has_where(k->filter) || filter_payload(k->filter, sqlite_text(q, 5));
+    return !filter_has_where(k->filter) || filter_payload(k->filter, sqlite_text(q, PAYLOAD));
 }
 
 static int lane_of(const struct counting *k, sqlite3_stmt *q)
 {
     if (k->b->spec->lanes <= 1)
         return 0;
-    uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
-    return event_lane(key, sqlite3_column_int64(q, 0), k->b->spec->lanes);
+    uint64_t key = event_key(sqlite_text(q, AGGREGATE_TYPE), sqlite_text(q, AGGREGATE_ID));
+    return event_lane(key, sqlite3_column_int64(q, SEQ), k->b->spec->lanes);
 }
 
-/* found counts one that waits. */
-static int found(struct counting *k, sqlite3_stmt *q, struct error *err)
+/* count_waiting counts an event that waits, and shows it to the visitor. */
+static int count_waiting(struct counting *k, sqlite3_stmt *q, struct error *err)
 {
-    int64_t at = sqlite3_column_int64(q, 2);
-    k->b->behind++;
-    if (!k->b->oldest_at || at < k->b->oldest_at)
+    int64_t at = sqlite3_column_int64(q, CREATED_AT);
+    bool older = !k->b->oldest_at || at < k->b->oldest_at;
+    if (older)
         k->b->oldest_at = at;
+    k->b->behind++;
     if (!k->b->visit)
         return 0;
     return k->b->visit(k->b->ctx, q, err);
 }
 
+/* ---- after the positions ---- */
+
 static int read_lanes(struct counting *k, struct error *err)
 {
     int r;
-    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
-    if (!q)
-        return -1;
     k->low = INT64_MAX;
+    sqlite3_stmt *q = sqlite_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
     while ((r = sqlite_step(k->st, q, err)) == 1) {
         int lane = sqlite3_column_int(q, 0);
         int64_t position = sqlite3_column_int64(q, 1);
+        bool valid = lane >= 0 && lane < STORE_LANES_MAX;
         if (position < k->low)
             k->low = position;
-        if (lane >= 0 && lane < STORE_LANES_MAX)
+        if (valid)
             k->positions[lane] = position;
     }
     return r;
 }
 
-/* count_fresh looks at what is behind the position that is furthest back. */
+/* estimate projects what was found between first and last onto the rest, up to the head. */
+static int estimate(struct counting *k, int64_t first, int64_t last, struct error *err)
+{
+    int64_t head = 0;
+    if (sqlite_value(k->st, err, &head, SQL(last_event)) != 0)
+        return -1;
+    if (head <= last)
+        return 0;
+    double all = (double)(head - first + 1), seen = (double)(last - first + 1);
+    k->b->behind = (int64_t)((double)k->b->behind * all / seen);
+    return 0;
+}
+
+/* count_fresh looks at what lies after the lowest position, up to b->max events. */
 static int count_fresh(struct counting *k, struct error *err)
 {
-    int64_t first = 0, last = 0, head = 0;
+    int64_t first = 0, last = 0;
     int r;
     bool payload = filter_has_where(k->filter);
     sqlite3_stmt *q = sqlite_rows(
         k->st, err, SQL(waiting_events, .position = k->low, .max = k->b->max, .payload = payload));
-    if (!q)
-        return -1;
     while ((r = sqlite_step(k->st, q, err)) == 1) {
-        last = sqlite3_column_int64(q, 0);
+        last = sqlite3_column_int64(q, SEQ);
         if (!first)
             first = last;
         k->b->scanned++;
-        if (last <= k->positions[lane_of(k, q)] || !wants(k, q))
+        bool handed_out = last <= k->positions[lane_of(k, q)];
+        if (handed_out || !wants(k, q))
             continue;
-        if (found(k, q, err) != 0) {
+        if (count_waiting(k, q, err) != 0) {
             sqlite3_reset(q);
             return -1;
         }
@@ -82,30 +101,33 @@ static int count_fresh(struct counting *k, struct error *err)
         return -1;
     if (k->b->scanned < k->b->max)
         return 0;
-    if (sqlite_value(k->st, err, &head, SQL(last_event)) != 0)
-        return -1;
-    if (head > last)
-        k->b->behind = (int64_t)((double)k->b->behind * (double)(head - first + 1) /
-                                 (double)(last - first + 1));
-    return 0;
+    return estimate(k, first, last, err);
 }
 
+/* ---- in claims ---- */
+
+/* A fresh claim, as next_claim gives it. */
+struct range {
+    int64_t epoch;
+    int lane;
+    int64_t from, to;
+    bool live;
+};
+
 /* count_range counts what a claim holds: in flight, or waiting again if it ran out. */
-static int count_range(struct counting *k, int lane, int64_t from, int64_t to, bool live,
-                       struct error *err)
+static int count_range(struct counting *k, const struct range *c, struct error *err)
 {
     int r;
     bool payload = filter_has_where(k->filter);
     sqlite3_stmt *q = sqlite_rows(
-        k->st, err, SQL(claimed_events, .from_seq = from, .to_seq = to, .payload = payload));
-    if (!q)
-        return -1;
+        k->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
     while ((r = sqlite_step(k->st, q, err)) == 1) {
-        if (lane_of(k, q) != lane || !wants(k, q))
+        bool its_own = lane_of(k, q) == c->lane && wants(k, q);
+        if (!its_own)
             continue;
-        if (live)
+        if (c->live) {
             k->b->inflight++;
-        else if (found(k, q, err) != 0) {
+        } else if (count_waiting(k, q, err) != 0) {
             sqlite3_reset(q);
             return -1;
         }
@@ -113,26 +135,37 @@ static int count_range(struct counting *k, int lane, int64_t from, int64_t to, b
     return r;
 }
 
+/* next_range moves *c to the next fresh claim; 1: it did, 0: there is none (left), -1: failed. */
+static int next_range(struct counting *k, struct range *c, struct error *err)
+{
+    sqlite3_stmt *q;
+    int r = sqlite_row(
+        k->st, &q, err,
+        SQL(next_claim, .consumer = k->b->spec->name, .epoch = c->epoch, .now = k->now));
+    if (r <= 0)
+        return r;
+    *c = (struct range){
+        .epoch = sqlite3_column_int64(q, 0),
+        .lane = sqlite3_column_int(q, 1),
+        .from = sqlite3_column_int64(q, 2),
+        .to = sqlite3_column_int64(q, 3),
+        .live = sqlite3_column_int(q, 4) != 0,
+    };
+    sqlite3_reset(q);
+    return 1;
+}
+
 static int count_claims(struct counting *k, struct error *err)
 {
-    int64_t after = -1, parked = 0;
-    for (;;) {
-        sqlite3_stmt *q = sqlite_rows(
-            k->st, err,
-            SQL(next_claim, .consumer = k->b->spec->name, .epoch = after, .now = k->now));
-        int r = q ? sqlite_step(k->st, q, err) : -1;
-        if (r < 0)
+    struct range c = {.epoch = -1};
+    int64_t parked = 0;
+    int r;
+    while ((r = next_range(k, &c, err)) == 1)
+        if (count_range(k, &c, err) != 0)
             return -1;
-        if (r == 0)
-            break;
-        after = sqlite3_column_int64(q, 0);
-        int lane = sqlite3_column_int(q, 1);
-        int64_t from = sqlite3_column_int64(q, 2), to = sqlite3_column_int64(q, 3);
-        bool live = sqlite3_column_int(q, 4) != 0;
-        sqlite3_reset(q);
-        if (count_range(k, lane, from, to, live, err) != 0)
-            return -1;
-    }
+    if (r < 0)
+        return -1;
+
     if (sqlite_value(k->st, err, &parked,
                      SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) != 0)
         return -1;

@@ -1,11 +1,11 @@
-/* effects.c: a transaction in which the application's handlers work, and which settles their claim
- * as well. */
+/* effects.c: a transaction in which the application's handlers work, and which also settles their
+ * claim. */
 #include "base/hash.h"
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-/* refuse_commit: a transaction that we opened is ended by us alone. Somebody else's COMMIT becomes
- * a rollback, so that no effect is kept without the record of it. */
+/* refuse_commit is the commit hook. Only we may end a transaction that we opened: somebody else's
+ * COMMIT becomes a rollback, so that no effect is kept without the record of it. */
 static int refuse_commit(void *ctx)
 {
     const struct sqlite_store *st = ctx;
@@ -15,7 +15,8 @@ static int refuse_commit(void *ctx)
 int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    (void)idle_ms, (void)err; /* the lock is the process's own: nobody can take it away */
+    (void)idle_ms; /* no server could end the transaction of a process that stands still */
+    (void)err;
     st->lent = true;
     sqlite3_commit_hook(st->db, refuse_commit, st);
     return 0;
@@ -33,13 +34,15 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
     if (sqlite_tx_state(base) == TX_GONE)
         return not_ours(err);
     if (what == SAVEPOINT_SET)
-        return sqlite_exec(st, err, "SAVEPOINT outbox_handler", "");
+        return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
+
     if (what == SAVEPOINT_UNDO)
-        sqlite_exec(st, &why, "ROLLBACK TO outbox_handler", "");
-    if (sqlite_exec(st, &why, "RELEASE outbox_handler", "") == 0)
+        sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
+    if (sqlite_exec(st, "RELEASE outbox_handler", &why) == 0)
         return 0;
-    if (why.native == SQLITE_ERROR)
-        return not_ours(err); /* no such savepoint */
+    bool no_such_savepoint = why.native == SQLITE_ERROR;
+    if (no_such_savepoint)
+        return not_ours(err);
     if (err)
         *err = why;
     return -1;
@@ -48,11 +51,12 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
 enum tx_state sqlite_tx_state(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
-    return st->in_tx && !sqlite3_get_autocommit(st->db) ? TX_OPEN : TX_GONE;
+    bool open = st->in_tx && !sqlite3_get_autocommit(st->db);
+    return open ? TX_OPEN : TX_GONE;
 }
 
-/* While the write lock is held no claim can run out: nobody could take it over. So the time is that
- * of begin. */
+/* While we hold the write lock nobody can take a claim over, so none runs out meanwhile: the time
+ * that counts is that of begin. */
 int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret_lost,
                        struct error *err)
 {
@@ -73,9 +77,8 @@ int sqlite_handled(struct store *base, const struct inbox_key *k, size_t n, bool
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < n; i++) {
-        sqlite3_stmt *q = sqlite_rows(st, err,
-                                      SQL(is_handled, .handler = k[i].handler, .key = k[i].key));
-        int r = q ? sqlite_step(st, q, err) : -1;
+        sqlite3_stmt *q;
+        int r = sqlite_row(st, &q, err, SQL(is_handled, .handler = k[i].handler, .key = k[i].key));
         if (r < 0)
             return -1;
         ret[i] = r == 1;

@@ -1,5 +1,5 @@
-/* former.c: filters that a consumer had. What was handed out while one was in force was judged by
- * it, and is shown so. */
+/* former.c: filters a consumer had before. What was handed out under one was judged by it, and is
+ * shown so. */
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
@@ -20,27 +20,33 @@ static bool wants(const struct filter *f, sqlite3_stmt *q)
     return filter_type(f, sqlite_text(q, 2)) && filter_payload(f, sqlite_text(q, 6));
 }
 
-/* note_range: what the filter of now wants is delivered after all; what only the former one wanted
- * never is. */
+/* end_of tells how the event of a row ends that was claimed under the former filter: what the
+ * present filter wants is delivered after all, what only the former one wanted never is. NULL:
+ * neither wanted it, or it is of another lane. */
+static const char *end_of(const struct taken_over *t, const struct filter *former, sqlite3_stmt *q)
+{
+    uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
+    if (event_lane(key, sqlite3_column_int64(q, 0), t->lanes) != t->lane)
+        return NULL;
+    if (wants(t->filter, q))
+        return "delivered";
+    if (wants(former, q))
+        return "skipped";
+    return NULL;
+}
+
 static int note_range(struct sqlite_store *st, const struct taken_over *t,
                       const struct filter *former, struct error *err)
 {
     int r;
     sqlite3_stmt *q = sqlite_rows(st, err,
                                   SQL(taken_over_events, .from_seq = t->from, .to_seq = t->to));
-    if (!q)
-        return -1;
     while ((r = sqlite_step(st, q, err)) == 1) {
         int64_t seq = sqlite3_column_int64(q, 0);
-        const char *state = NULL;
-        if (event_lane(event_key(sqlite_text(q, 3), sqlite_text(q, 4)), seq, t->lanes) != t->lane)
+        const char *state = end_of(t, former, q);
+        if (!state)
             continue;
-        if (wants(t->filter, q))
-            state = "delivered";
-        else if (wants(former, q))
-            state = "skipped";
-        if (state &&
-            sqlite_run(st, err,
+        if (sqlite_run(st, err,
                        SQL(put_ended, .consumer = t->consumer, .seq = seq, .state = state)) != 0) {
             sqlite3_reset(q);
             return -1;
@@ -52,9 +58,9 @@ static int note_range(struct sqlite_store *st, const struct taken_over *t,
 int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t, struct error *err)
 {
     struct filter *former = NULL;
-    sqlite3_stmt *q = sqlite_rows(st, err,
-                                  SQL(former_of_claim, .consumer = t->consumer, .epoch = t->epoch));
-    int r = q ? sqlite_step(st, q, err) : -1;
+    sqlite3_stmt *q;
+    int r = sqlite_row(st, &q, err,
+                       SQL(former_of_claim, .consumer = t->consumer, .epoch = t->epoch));
     if (r <= 0)
         return r;
     r = filter_new(sqlite_text(q, 0).p, sqlite_text(q, 1).p, &former, err);

@@ -1,42 +1,65 @@
-/* gauge.c: how a consumer is, at a price that does not grow with the backlog. */
+/* gauge.c: how a consumer is doing, at a price that does not grow with the backlog. */
 #include <stdlib.h>
 
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-/* The types of what waits, as they are found. */
+/* ---- the types of what waits ---- */
+
 struct types {
     struct arena *a;
     struct gauge_type *list;
     size_t n, room;
 };
 
+/* make_room makes sure that one more type fits. */
+static int make_room(struct types *t, struct error *err)
+{
+    if (t->n < t->room)
+        return 0;
+    size_t room = t->room ? t->room * 2 : 16;
+    struct gauge_type *more = arena_zalloc(t->a, room, sizeof *more);
+    if (!more)
+        return err_nomem(err);
+    if (t->n)
+        memcpy(more, t->list, t->n * sizeof *more);
+    t->list = more;
+    t->room = room;
+    return 0;
+}
+
+/* find_type finds the type of a row in the list, or appends it; NULL: there is no memory. */
+static struct gauge_type *find_type(struct types *t, sqlite3_stmt *row, struct error *err)
+{
+    struct str type = sqlite_text(row, 1);
+    for (size_t i = 0; i < t->n; i++)
+        if (str_is(type, t->list[i].type))
+            return &t->list[i];
+
+    bool ok = true;
+    if (make_room(t, err) != 0)
+        return NULL;
+    struct gauge_type *new = &t->list[t->n];
+    new->type = sqlite_copy(row, 1, t->a, &ok).p;
+    new->oldest_at = sqlite3_column_int64(row, 2);
+    if (!ok) {
+        err_nomem(err);
+        return NULL;
+    }
+    t->n++;
+    return new;
+}
+
+/* add_type counts an event that waits; see struct backlog. */
 static int add_type(void *ctx, sqlite3_stmt *row, struct error *err)
 {
-    struct types *t = ctx;
-    struct str type = sqlite_text(row, 1);
     int64_t at = sqlite3_column_int64(row, 2);
-    bool ok = true;
-    size_t i = 0;
-    while (i < t->n && !str_is(type, t->list[i].type))
-        i++;
-    if (i == t->room) {
-        t->room = t->room ? t->room * 2 : 16;
-        struct gauge_type *more = arena_zalloc(t->a, t->room, sizeof *more);
-        if (!more)
-            return err_nomem(err);
-        if (t->n)
-            memcpy(more, t->list, t->n * sizeof *more);
-        t->list = more;
-    }
-    if (i == t->n) {
-        t->list[t->n++] = (struct gauge_type){sqlite_copy(row, 1, t->a, &ok).p, 0, at};
-        if (!ok)
-            return err_nomem(err);
-    }
-    t->list[i].n++;
-    if (at < t->list[i].oldest_at)
-        t->list[i].oldest_at = at;
+    struct gauge_type *type = find_type(ctx, row, err);
+    if (!type)
+        return -1;
+    type->n++;
+    if (at < type->oldest_at)
+        type->oldest_at = at;
     return 0;
 }
 
@@ -48,29 +71,37 @@ static int most_first(const void *a, const void *b)
     return strcmp(x->type, y->type);
 }
 
-static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a,
-                      struct consumer_gauge *g, struct error *err)
+/* ---- the gauge ---- */
+
+/* read_health reads what the consumer's row has; spec gets what a backlog needs of it. */
+static int read_health(struct sqlite_store *st, const char *name, struct arena *a,
+                       struct consumer_gauge *g, struct consumer_spec *spec, struct error *err)
 {
     bool ok = true;
-    struct types t = {.a = a};
-    struct consumer_spec spec = {.name = name, .where = ""};
-    sqlite3_stmt *q = sqlite_rows(st, err, SQL(consumer_health, .consumer = name));
-    int r = q ? sqlite_step(st, q, err) : -1;
-    if (r == 0)
-        return store_no_consumer(name, err);
+    sqlite3_stmt *q;
+    int r = sqlite_row(st, &q, err, SQL(consumer_health, .consumer = name));
     if (r < 0)
         return -1;
-    *g = (struct consumer_gauge){.events = sqlite_copy(q, 0, a, &ok).p,
-                                 .paused = sqlite3_column_int(q, 1) != 0};
-    spec.events = g->events;
-    spec.lanes = sqlite3_column_int(q, 2);
+    if (r == 0)
+        return store_no_consumer(name, err);
+    *g = (struct consumer_gauge){
+        .events = sqlite_copy(q, 0, a, &ok).p,
+        .paused = sqlite3_column_int(q, 1) != 0,
+        .now_ms = sqlite_now(st),
+    };
+    *spec = (struct consumer_spec){
+        .name = name, .events = g->events, .where = "", .lanes = sqlite3_column_int(q, 2)};
     if (store_says_down(sqlite_text(q, 3).p))
         g->down_since = sqlite3_column_int64(q, 4);
     sqlite3_reset(q);
-    g->now_ms = sqlite_now(st);
-    if (!ok)
-        return err_nomem(err);
-    struct backlog b = {.spec = &spec, .max = STORE_PROBE_EVENTS, .visit = add_type, .ctx = &t};
+    return ok ? 0 : err_nomem(err);
+}
+
+static int read_backlog(struct sqlite_store *st, const struct consumer_spec *spec, struct arena *a,
+                        struct consumer_gauge *g, struct error *err)
+{
+    struct types t = {.a = a};
+    struct backlog b = {.spec = spec, .max = STORE_PROBE_EVENTS, .visit = add_type, .ctx = &t};
     if (sqlite_backlog(st, &b, err) != 0)
         return -1;
     if (t.n)
@@ -79,6 +110,17 @@ static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a
     g->n_types = t.n;
     g->behind = b.behind;
     g->probed = b.scanned;
+    return 0;
+}
+
+static int read_gauge(struct sqlite_store *st, const char *name, struct arena *a,
+                      struct consumer_gauge *g, struct error *err)
+{
+    struct consumer_spec spec;
+    if (read_health(st, name, a, g, &spec, err) != 0)
+        return -1;
+    if (read_backlog(st, &spec, a, g, err) != 0)
+        return -1;
     if (sqlite_value(
             st, err, &g->parked,
             SQL(probe_parked, .consumer = name, .now = g->now_ms, .max = STORE_PROBE_ROWS)) != 0)
@@ -92,13 +134,11 @@ int sqlite_consumer_gauge(struct store *base, const char *name, struct arena *a,
 {
     struct sqlite_store *st = sqlite_of(base);
     struct consumer_gauge g;
-    bool own = sqlite3_get_autocommit(st->db) != 0;
-    /* one snapshot for the whole picture */
-    if (own && sqlite_exec(st, err, "BEGIN", "") != 0)
+    bool own;
+    if (sqlite_snapshot_begin(st, &own, err) != 0)
         return -1;
     int r = read_gauge(st, name, a, &g, err);
-    if (own)
-        sqlite_exec(st, NULL, "ROLLBACK", "");
+    sqlite_snapshot_end(st, own);
     if (r == 0)
         *ret = g;
     return r;

@@ -1,4 +1,4 @@
-/* handle.h: the one thing of the SQLite store that is not behind store_ops. */
+/* handle.h: what the SQLite store offers beside store_ops. */
 #ifndef STORE_SQLITE_HANDLE_H
 #define STORE_SQLITE_HANDLE_H
 
@@ -6,7 +6,8 @@
 
 struct sqlite3;
 
-/* sqlite_handle gives the connection of a SQLite store; NULL for another kind. */
+/* sqlite_handle gives the connection of a SQLite store, which stays the store's; NULL for a store
+ * of another kind. It may change when the file is replaced, so ask for it each time. */
 struct sqlite3 *sqlite_handle(struct store *st);
 
 #endif

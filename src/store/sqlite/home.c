@@ -1,8 +1,9 @@
-/* home.c: is the file at our path still the one we have open? A backup that is moved onto the path,
- * a folder that is swapped, a file that is deleted: SQLite goes on with the file that nobody else
- * can see any more. */
+/* home.c: is the file at our path still the one we have open? When a backup is moved onto the path,
+ * a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else can see
+ * any more. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -11,49 +12,80 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 #define PATH_SIZE 4200
 #define LOCKS_MAX 32 /* processes looked at */
 #define SECOND 1000000000LL
-/* The time of a change is kept in ticks of the kernel's, 10 ms at most, or in seconds, or two of
- * them. */
+/* File systems keep the time of a change in ticks of the kernel, 10 ms at most, in seconds, or in
+ * steps of two seconds. */
 #define FINE (SECOND / 10)
 #define COARSE (3 * SECOND)
 
+static const char *db_file(const struct sqlite_store *st)
+{
+    return sqlite3_db_filename(st->db, "main");
+}
+
+/* beside names a file that SQLite keeps beside the database: "-wal" or "-shm". */
+static bool beside(const char *db, const char *suffix, char out[PATH_SIZE])
+{
+    int n = snprintf(out, PATH_SIZE, "%s%s", db, suffix);
+    return n > 0 && n < PATH_SIZE;
+}
+
+/* look_beside looks at such a file; false if it is not there. */
+static bool look_beside(const char *db, const char *suffix, struct stat *ret)
+{
+    char path[PATH_SIZE];
+    return beside(db, suffix, path) && stat(path, ret) == 0;
+}
+
 /* ---- who else has a file open ---- */
 
-/* add_lockers goes through /proc/locks once. */
-static void add_lockers(FILE *f, const struct stat *file, pid_t out[LOCKS_MAX], size_t *n)
+/* locker reads a line of /proc/locks: the process that holds a lock on the file; 0: it is about
+ * another file, or our own lock. */
+static pid_t locker(const char *line, const struct stat *file)
 {
     unsigned long long ino;
     unsigned major_of, minor_of;
     long pid;
-    char line[256];
-    while (*n < LOCKS_MAX && fgets(line, sizeof line, f)) {
-        /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
-        if (sscanf(line, "%*d: %*s %*s %*s %ld %x:%x:%llu", &pid, &major_of, &minor_of, &ino) != 4)
-            continue;
-        bool same = ino == file->st_ino && major_of == major(file->st_dev) &&
-                    minor_of == minor(file->st_dev);
-        if (same && pid > 0 && pid != getpid())
-            out[(*n)++] = (pid_t)pid;
-    }
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
+    if (sscanf(line, "%*d: %*s %*s %*s %ld %x:%x:%llu", &pid, &major_of, &minor_of, &ino) != 4)
+        return 0;
+    bool same = ino == file->st_ino && makedev(major_of, minor_of) == file->st_dev;
+    bool somebody = pid > 0 && pid != getpid();
+    if (!same || !somebody)
+        return 0;
+    return (pid_t)pid;
 }
 
-/* lockers lists the processes that hold a lock on a file: by /proc/locks, because a descriptor of
- * our own would take our locks with it when it is closed. While others lock and unlock a pass may
- * miss a line, so there are some; where the list is not to be had it is empty. */
+/* add_lockers goes through /proc/locks once; false if it cannot be read. */
+static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n)
+{
+    char line[256];
+    FILE *f = fopen("/proc/locks", "re");
+    if (!f)
+        return false;
+    while (*n < LOCKS_MAX && fgets(line, sizeof line, f)) {
+        pid_t pid = locker(line, file);
+        if (pid)
+            out[(*n)++] = pid;
+    }
+    fclose(f);
+    return true;
+}
+
+/* lockers lists the processes that hold a lock on a file. It asks /proc/locks, because closing a
+ * descriptor of our own would release our locks. A pass may miss a line while others lock and
+ * unlock, so there are several; where the list cannot be read, it is empty. */
 static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
 {
     size_t n = 0;
-    for (int pass = 0; pass < 4 && n == 0; pass++) {
-        FILE *f = fopen("/proc/locks", "re");
-        if (!f)
+    for (int pass = 0; pass < 4 && n == 0; pass++)
+        if (!add_lockers(file, out, &n))
             return 0;
-        add_lockers(f, file, out, &n);
-        fclose(f);
-    }
     return n;
 }
 
@@ -62,39 +94,32 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* lacks says whether a process surely does not have a file open. */
+/* lacks says whether a process certainly does not have a file open. */
 static bool lacks(pid_t pid, const struct stat *file)
 {
     char path[64];
     struct stat s;
     const struct dirent *e;
-    bool lacks_it = true;
+    bool found = false;
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     DIR *dir = opendir(path);
     if (!dir)
         return false;
-    while (lacks_it && (e = readdir(dir)))
-        if (fstatat(dirfd(dir), e->d_name, &s, 0) == 0 && same_file(&s, file))
-            lacks_it = false;
+    while (!found && (e = readdir(dir)))
+        found = fstatat(dirfd(dir), e->d_name, &s, 0) == 0 && same_file(&s, file);
     closedir(dir);
-    return lacks_it;
+    return !found;
 }
 
-/* beside names a file that SQLite keeps beside the database: "-wal", "-shm". */
-static bool beside(const char *db, const char *suffix, char out[PATH_SIZE])
-{
-    int n = snprintf(out, PATH_SIZE, "%s%s", db, suffix);
-    return n > 0 && n < PATH_SIZE;
-}
-
-/* former_user gives a process that uses the log beside this database without having the database
+/* former_user gives a process that uses the log beside this database but does not have the database
  * open: it has the one that was there before, and would mix the two up. 0: there is none. */
 static pid_t former_user(const char *db)
 {
-    char shm[PATH_SIZE];
     struct stat file, index;
     pid_t pid[LOCKS_MAX];
-    if (!beside(db, "-shm", shm) || stat(shm, &index) != 0 || stat(db, &file) != 0)
+    if (!look_beside(db, "-shm", &index))
+        return 0;
+    if (stat(db, &file) != 0)
         return 0;
     size_t n = lockers(&index, pid);
     for (size_t i = 0; i < n; i++)
@@ -106,7 +131,7 @@ static pid_t former_user(const char *db)
 int sqlite_home_paired(struct sqlite_store *st, struct error *err)
 {
     static const struct timespec little = {0, 10000000};
-    const char *db = sqlite3_db_filename(st->db, "main");
+    const char *db = db_file(st);
     pid_t pid = 0;
     if (st->memory || !db)
         return 0;
@@ -118,16 +143,15 @@ int sqlite_home_paired(struct sqlite_store *st, struct error *err)
     }
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, SQLITE_CANTOPEN,
                     "%s: process %d still uses the file that was here before, and its write-ahead "
-                    "log is in the way; end "
-                    "that process, delete %s-wal and %s-shm, and try again",
+                    "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
                     st->shown, (int)pid, st->shown, st->shown);
 }
 
 /* ---- where we are ---- */
 
-/* find_folder notes the folder that the database and its log are in. Behind a link they are in
- * another one, and the link can be changed: then each is looked for by itself. */
-static void find_folder(struct sqlite_store *st)
+/* note_folder notes the folder that holds the database and its log. Behind a link they are in
+ * another folder, and the link can be changed: then each file is looked at by itself. */
+static void note_folder(struct sqlite_store *st)
 {
     struct stat s;
     const char *slash = strrchr(st->path, '/');
@@ -136,35 +160,44 @@ static void find_folder(struct sqlite_store *st)
         return;
     char *folder = strdup(st->path);
     if (!folder)
-        return; /* then each file is looked at */
+        return; /* each file is looked at by itself then */
     folder[slash - st->path + 1] = '\0';
     st->home.folder = folder;
 }
 
-void sqlite_home_settle(struct sqlite_store *st)
+/* note_file pins the database file. Closing a descriptor with O_PATH releases no lock. */
+static void note_file(struct sqlite_store *st)
 {
     struct stat s;
-    char wal[PATH_SIZE];
-    const char *db = sqlite3_db_filename(st->db, "main");
+    st->home.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
+    if (st->home.pin < 0 || fstat(st->home.pin, &s) != 0)
+        return;
+    st->home.dev = s.st_dev;
+    st->home.ino = s.st_ino;
+}
+
+/* note_log notes the log and its index. We have read from the database, so they are open, and stay
+ * the same for as long as we are connected. */
+static void note_log(struct sqlite_store *st, const char *db)
+{
+    struct stat s;
+    if (look_beside(db, "-wal", &s))
+        st->home.log = s.st_ino;
+    if (look_beside(db, "-shm", &s))
+        st->home.index = s.st_ino;
+}
+
+void sqlite_home_settle(struct sqlite_store *st)
+{
+    const char *db = db_file(st);
     if (st->memory)
         return;
     if (st->home.pin < 0) {
-        /* closing such a one releases no lock */
-        st->home.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
-        if (st->home.pin >= 0 && fstat(st->home.pin, &s) == 0) {
-            st->home.dev = s.st_dev;
-            st->home.ino = s.st_ino;
-        }
-        find_folder(st);
+        note_file(st);
+        note_folder(st);
     }
-    /* We have read from it, so these are open, and stay the same for as long as we are
-     * connected. */
-    if (!db || st->home.log)
-        return;
-    if (beside(db, "-wal", wal) && stat(wal, &s) == 0)
-        st->home.log = s.st_ino;
-    if (beside(db, "-shm", wal) && stat(wal, &s) == 0)
-        st->home.index = s.st_ino;
+    if (db && !st->home.log)
+        note_log(st, db);
 }
 
 void sqlite_home_leave(struct sqlite_store *st)
@@ -178,25 +211,32 @@ void sqlite_home_leave(struct sqlite_store *st)
     st->home.noisy = 0;
 }
 
-static bool file_at_home(const struct sqlite_store *st)
+/* ---- whether we are still there ---- */
+
+/* is_our_file says whether our database is at a path. */
+static bool is_our_file(const struct sqlite_store *st, const char *path)
 {
     struct stat s;
-    return stat(st->path, &s) == 0 && s.st_ino == st->home.ino && s.st_dev == st->home.dev;
+    return stat(path, &s) == 0 && s.st_ino == st->home.ino && s.st_dev == st->home.dev;
 }
 
-/* log_at_home: nobody deletes the log of a database that is in use, or its index, but people and
- * their scripts. Whoever opens the database then begins new ones, and neither side sees any more
- * what the other commits. */
+static bool file_at_home(const struct sqlite_store *st)
+{
+    return is_our_file(st, st->path);
+}
+
+/* log_at_home says whether the log and its index are still ours. Only people and their scripts
+ * delete those of a database in use. Whoever opens the database then begins new ones, and neither
+ * side sees what the other commits. */
 static bool log_at_home(const struct sqlite_store *st)
 {
-    char path[PATH_SIZE];
     struct stat s;
-    const char *db = sqlite3_db_filename(st->db, "main");
+    const char *db = db_file(st);
     if (!st->home.log || !st->home.index || !db)
         return true;
-    if (!beside(db, "-wal", path) || stat(path, &s) != 0 || s.st_ino != st->home.log)
+    if (!look_beside(db, "-wal", &s) || s.st_ino != st->home.log)
         return false;
-    return beside(db, "-shm", path) && stat(path, &s) == 0 && s.st_ino == st->home.index;
+    return look_beside(db, "-shm", &s) && s.st_ino == st->home.index;
 }
 
 static int64_t in_ns(const struct timespec *t)
@@ -204,7 +244,7 @@ static int64_t in_ns(const struct timespec *t)
     return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
 }
 
-/* file_clock is the one that file systems take the time of a change from. */
+/* file_clock is the clock that file systems take the time of a change from. */
 static int64_t file_clock(void)
 {
     struct timespec now;
@@ -212,7 +252,7 @@ static int64_t file_clock(void)
     return in_ns(&now);
 }
 
-/* folder_look: whether the folder could be looked at, and as what. */
+/* folder_look looks at the folder; false if that is not possible. */
 static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
 {
     struct stat s;
@@ -222,28 +262,29 @@ static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret
     return true;
 }
 
-/* folder_unchanged: whatever is made, deleted or renamed in a folder changes its time, which nobody
- * can set back. So if it has the time that it had when all our files were there, they still are. */
+/* folder_unchanged says whether nothing was made, deleted or renamed in the folder: each of these
+ * changes its time, which nobody can set back. So if the folder has the time that it had when all
+ * our files were there, they still are. */
 static bool folder_unchanged(const struct sqlite_home *h, const struct sqlite_folder *now)
 {
-    return h->quiet.ino && now->ino == h->quiet.ino && now->dev == h->quiet.dev &&
-           now->changed == h->quiet.changed;
+    bool same = now->ino == h->quiet.ino && now->dev == h->quiet.dev;
+    return h->quiet.ino && same && now->changed == h->quiet.changed;
 }
 
-/* folder_note: the files were all there after the folder was looked at. It is relied on only if its
- * last change lies so far back that the next one will have another time. */
+/* folder_note notes that all files were there after the folder was looked at. That is relied on
+ * only if the folder's last change is so long ago that the next one will have another time. */
 static void folder_note(struct sqlite_home *h, const struct sqlite_folder *folder, int64_t now)
 {
-    int64_t tick = folder->changed % SECOND != 0 ? FINE : COARSE;
+    bool fine = folder->changed % SECOND != 0;
     h->quiet.ino = 0;
-    h->noisy = folder->changed + tick;
+    h->noisy = folder->changed + (fine ? FINE : COARSE);
     if (h->noisy <= now)
         h->quiet = *folder;
 }
 
-/* at_home is what every transaction pays for: one system call for as long as nothing changes in the
- * folder, otherwise three, and now and then four. The folder is looked at before the files: what
- * changes in between is seen the next time. */
+/* at_home is what every transaction pays for: one system call as long as nothing changes in the
+ * folder, otherwise three, and now and then four. The folder is looked at before the files, so a
+ * change in between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
     struct sqlite_home *h = &st->home;
@@ -266,23 +307,15 @@ static bool at_home(struct sqlite_store *st)
     return here;
 }
 
-static bool reading(const struct sqlite_store *st)
-{
-    for (size_t i = 0; i < st->n_cached; i++)
-        if (sqlite3_stmt_busy(st->cached[i].stmt))
-            return true;
-    return false;
-}
-
 /* ---- moving ---- */
 
 static int say_gone(const struct sqlite_store *st, int why, struct error *err)
 {
-    if (why == ENOENT || why == ENOTDIR)
+    bool missing = why == ENOENT || why == ENOTDIR;
+    if (missing)
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, why,
                         "%s: the file was deleted or moved away, and nothing is there now; put the "
-                        "outbox back: until then "
-                        "nothing is emitted or delivered",
+                        "outbox back: until then nothing is emitted or delivered",
                         st->shown);
     err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->shown);
     if (err)
@@ -290,75 +323,90 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
     return -1;
 }
 
-/* log_is_former: the log beside the path is that of the file we have open, which is at this path no
- * more. */
-static bool log_is_former(const struct sqlite_store *st, const char *db, char wal[PATH_SIZE])
+/* log_is_former says whether the log beside the path is that of the file we have open, which is no
+ * longer at this path. */
+static bool log_is_former(const struct sqlite_store *st, const char *db)
 {
-    struct stat log, file;
-    if (!st->home.log || !beside(db, "-wal", wal) || stat(wal, &log) != 0)
+    struct stat log;
+    if (!st->home.log || !look_beside(db, "-wal", &log))
         return false;
     bool ours = log.st_ino == st->home.log && log.st_dev == st->home.dev;
-    bool at_its_place = stat(db, &file) == 0 && file.st_ino == st->home.ino &&
-                        file.st_dev == st->home.dev;
-    return ours && !at_its_place;
+    return ours && !is_our_file(st, db);
 }
 
-/* clear_log takes the former file's log out of the new one's way: SQLite would take it for its own,
- * and mix the two. If the former file has another name now, it gets what is in the log first. */
+static bool checkpoint(struct sqlite_store *st)
+{
+    return sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) ==
+           SQLITE_OK;
+}
+
+/* save_former copies what is in the log into the former file, if that still has a name. */
+static int save_former(struct sqlite_store *st, struct error *err)
+{
+    struct stat former;
+    bool kept = fstat(st->home.pin, &former) == 0 && former.st_nlink > 0;
+    if (!kept || checkpoint(st))
+        return 0;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, sqlite3_extended_errcode(st->db),
+                    "%s was replaced, and another process is at work in the former file, whose "
+                    "write-ahead log is in the way: end that process",
+                    st->shown);
+}
+
+/* clear_log takes the former file's log out of the way of the new file: SQLite would take it for
+ * the new one's and mix the two. */
 static int clear_log(struct sqlite_store *st, struct error *err)
 {
     char wal[PATH_SIZE], shm[PATH_SIZE];
-    struct stat former, now;
+    struct stat now;
     pid_t pid[LOCKS_MAX];
-    const char *db = sqlite3_db_filename(st->db, "main");
-    if (!db || !log_is_former(st, db, wal) || !beside(db, "-shm", shm))
+    const char *db = db_file(st);
+    if (!db || !log_is_former(st, db))
+        return 0;
+    if (!beside(db, "-wal", wal) || !beside(db, "-shm", shm))
         return 0;
 
     if (stat(db, &now) == 0 && lockers(&now, pid) > 0)
         return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                         "%s was replaced, and process %d has taken the write-ahead log of the "
-                        "former file for that of the "
-                        "new one: stop what uses it, restore it again, and delete %s-wal and "
-                        "%s-shm before anything starts",
+                        "former file for that of the new one: stop what uses it, restore it again, "
+                        "and delete %s-wal and %s-shm before anything starts",
                         st->shown, (int)pid[0], st->shown, st->shown);
-    bool kept = fstat(st->home.pin, &former) == 0 && former.st_nlink > 0;
-    if (kept && sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) !=
-                    SQLITE_OK)
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, sqlite3_extended_errcode(st->db),
-                        "%s was replaced, and another process is at work in the former file, whose "
-                        "write-ahead log is in "
-                        "the way: end that process",
-                        st->shown);
+    if (save_former(st, err) != 0)
+        return -1;
     unlink(shm);
     unlink(wal);
     return 0;
 }
 
-/* log_gone: the log was deleted under us. Connections of this process share its index, so none can
- * be made anew beside the others: the process has to end. If nobody has begun a new log yet, what
- * is in ours gets into the file first; otherwise not a byte more is written, also not when we
- * close. */
-static int log_gone(struct sqlite_store *st, struct error *err)
+/* may_exist says whether a file beside the database exists, or cannot be ruled out. */
+static bool may_exist(const char *db, const char *suffix)
 {
     char path[PATH_SIZE];
-    const char *db = sqlite3_db_filename(st->db, "main");
-    bool begun = !db || !beside(db, "-wal", path) || access(path, F_OK) == 0;
-    begun = begun || !beside(db, "-shm", path) || access(path, F_OK) == 0;
-    bool saved = !begun && sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
-                                                     NULL) == SQLITE_OK;
+    return !db || !beside(db, suffix, path) || access(path, F_OK) == 0;
+}
+
+/* log_gone handles a log that was deleted under us. Connections of this process share its index, so
+ * none can be made beside the others: the process has to end. If nobody has begun a new log
+ * yet, what is in ours is copied into the file first; otherwise not a byte more is written, not
+ * even when we close. */
+static int log_gone(struct sqlite_store *st, struct error *err)
+{
+    static const char saved_text[] = "all that was committed is in the file";
+    static const char lost_text[] = "what was committed to the deleted log only may be lost: look "
+                                    "at the file with PRAGMA integrity_check";
+    const char *db = db_file(st);
+    bool begun = may_exist(db, "-wal") || may_exist(db, "-shm");
+    bool saved = !begun && checkpoint(st);
     if (!saved)
         sqlite3_db_config(st->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     return err_fate(err, ERR_UNAVAILABLE, FATE_FATAL, 0,
                     "%s: its write-ahead log (%s-wal) or the log's index (-shm) was deleted while "
-                    "in use; %s; start this process anew",
-                    st->shown, st->shown,
-                    saved ? "all that was committed is in the file"
-                          : "what was committed to the deleted log only may be lost: look at the "
-                            "file with PRAGMA integrity_check");
+                    "in use; %s; restart this process",
+                    st->shown, st->shown, saved ? saved_text : lost_text);
 }
 
-/* go_over connects to what is at the path now. The former connection stays as it is if that
- * fails. */
+/* go_over connects to what is at the path now. If that fails, the former connection stays. */
 static int go_over(struct sqlite_store *st, struct error *err)
 {
     struct sqlite_store former = *st;
@@ -369,8 +417,8 @@ static int go_over(struct sqlite_store *st, struct error *err)
     if (sqlite_connect(st, err) != 0) {
         sqlite_disconnect(st);
         *st = former;
-        if (err && err->fate != FATE_RETRY)
-            err->fate = FATE_RETRY; /* what is right may come yet */
+        if (err)
+            err->fate = FATE_RETRY; /* the right file may still come */
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
@@ -380,21 +428,23 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* register_again: a copy from before the consumer was registered. A relay that is started anew
- * would do the same. */
+/* register_again registers our consumer in a copy from before it was registered, as a relay that is
+ * started again would. */
 static int register_again(struct sqlite_store *st, struct error *err)
 {
     int64_t there = 0;
     if (!st->spec.name)
         return 0;
-    if (sqlite_number(st, err, &there, "SELECT 1 FROM outbox_consumer WHERE name = ?", "s",
-                      st->spec.name) != 0)
+    if (sqlite_value(st, err, &there, SQL(is_registered, .consumer = st->spec.name)) != 0)
         return -1;
+    if (there)
+        return 0;
     struct consumer_spec spec = st->spec;
     spec.how = PUT_START;
-    return there ? 0 : sqlite_consumer_put(&st->base, &spec, NULL, err);
+    return sqlite_consumer_put(&st->base, &spec, NULL, err);
 }
 
+/* move goes over to the file that is at the path now, and always fails. */
 static int move(struct sqlite_store *st, struct error *err)
 {
     struct stat s;
@@ -404,19 +454,34 @@ static int move(struct sqlite_store *st, struct error *err)
         return say_gone(st, errno, err);
     if (file_at_home(st))
         return log_gone(st, err);
-    if (clear_log(st, err) != 0 || go_over(st, err) != 0 || register_again(st, err) != 0)
+
+    if (clear_log(st, err) != 0)
+        return -1;
+    if (go_over(st, err) != 0)
+        return -1;
+    if (register_again(st, err) != 0)
         return -1;
     bool same = strcmp(before, st->identity) == 0;
     return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
                     "%s was replaced by %s: connected to the file that is there now; what was "
-                    "claimed or begun in the former "
-                    "one is dropped, and may come again",
+                    "claimed or begun in the former one is dropped, and may come again",
                     st->shown, same ? "a copy of the same outbox" : "another outbox");
+}
+
+/* reading says whether a statement is in the middle of its rows: it would lose the connection. */
+static bool reading(const struct sqlite_store *st)
+{
+    for (size_t i = 0; i < st->n_cached; i++)
+        if (sqlite3_stmt_busy(st->cached[i].stmt))
+            return true;
+    return false;
 }
 
 int sqlite_home_check(struct sqlite_store *st, struct error *err)
 {
-    if (st->home.moving || st->in_tx || at_home(st) || reading(st))
+    if (st->home.moving || st->in_tx)
+        return 0;
+    if (at_home(st) || reading(st))
         return 0;
     st->home.moving = true;
     int r = move(st, err);

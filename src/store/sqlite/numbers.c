@@ -1,7 +1,7 @@
-/* numbers.c: events whose numbers began again. Positions rest on it that a number is given once. A
+/* numbers.c: event numbers that began again. Positions rely on each number being given once. A
  * table that was emptied together with sqlite_sequence, or copied by a tool that leaves that out,
- * gives numbers again that consumers have passed: the events would never be handed out, or be taken
- * for others that are parked or dead under their number. */
+ * gives numbers again that consumers have passed. Those events would never be handed out, or be
+ * taken for others that are parked or dead under the same number. */
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
@@ -20,26 +20,32 @@ int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *r
     return 0;
 }
 
-int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from,
-                          struct error *err)
+/* set_sequence makes new events get numbers beyond all that exist, and beyond base. */
+static int set_sequence(struct sqlite_store *st, int64_t base, struct error *err)
 {
-    int64_t base = 0, top = 0, now = sqlite_now(st);
-    *ret_from = 0;
-    if (sqlite_value(st, err, &base, SQL(highest_number)) != 0)
-        return -1;
-    if (sqlite_run(st, err, SQL(renumber, .base = base)) != 0)
-        return -1;
-    *ret_events = sqlite3_changes64(st->db);
-
-    if (sqlite_value(st, err, ret_from, SQL(first_event)) != 0)
-        return -1;
+    int64_t top = 0;
     if (sqlite_value(st, err, &top, SQL(last_event)) != 0)
         return -1;
     if (top < base)
         top = base;
     if (sqlite_run(st, err, SQL(forget_sequence)) != 0)
         return -1;
-    if (sqlite_run(st, err, SQL(set_sequence, .top = top)) != 0)
+    return sqlite_run(st, err, SQL(set_sequence, .top = top));
+}
+
+int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from,
+                          struct error *err)
+{
+    int64_t base = 0, now = sqlite_now(st);
+    *ret_from = 0;
+    if (sqlite_value(st, err, &base, SQL(highest_number)) != 0)
+        return -1;
+    if (sqlite_run(st, err, SQL(renumber, .base = base)) != 0)
+        return -1;
+    *ret_events = sqlite3_changes64(st->db);
+    if (sqlite_value(st, err, ret_from, SQL(first_event)) != 0)
+        return -1;
+    if (set_sequence(st, base, err) != 0)
         return -1;
 
     if (sqlite_run(st, err, SQL(unpark_nowhere)) != 0)
@@ -55,5 +61,7 @@ int sqlite_numbers_keep(struct sqlite_store *st, struct error *err)
     int64_t events, from;
     if (sqlite_numbers_broken(st, NULL, &broken, err) != 0)
         return -1;
-    return broken ? sqlite_numbers_repair(st, &events, &from, err) : 0;
+    if (!broken)
+        return 0;
+    return sqlite_numbers_repair(st, &events, &from, err);
 }

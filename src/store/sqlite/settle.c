@@ -1,44 +1,47 @@
-/* settle.c: recording how a claim ended. Everything here runs inside the transaction that turn
- * opened. */
+/* settle.c: recording how a claim ended. Everything here runs inside a transaction: that of a turn,
+ * or one that handlers work in. */
 #include "base/text.h"
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
+
+/* ---- single events ---- */
 
 int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
                         bool *ret, struct error *err)
 {
     int64_t found = 0;
-    if (key && sqlite_value(st, err, &found,
-                            SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
+    *ret = false;
+    if (key == 0)
+        return 0;
+    if (sqlite_value(st, err, &found,
+                     SQL(parked_before, .consumer = consumer, .key = key, .seq = seq)) != 0)
         return -1;
     *ret = found != 0;
     return 0;
 }
 
-/* Whatever the reason for parking: behind an event of its key that is parked already, it has no
- * time of its own. */
+/* Whatever the reason for parking, an event behind a parked one of its key has no time of its
+ * own. */
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err)
 {
-    int64_t key = (int64_t)store_order_key(p->order, p->ev->key);
-    int64_t now = sqlite_now(st), due = p->due_at ? p->due_at : now;
-    bool behind = false;
     char kept[TEXT_KEPT_MAX];
-    const char *why = text_kept(p->error, kept);
-    if (sqlite_waits_behind(st, p->consumer, key, p->ev->seq, &behind, err) != 0)
-        return -1;
+    bool behind;
     struct sql_park row = {
         .consumer = p->consumer,
         .seq = p->ev->seq,
-        .key = key,
+        .key = (int64_t)store_order_key(p->order, p->ev->key),
         .attempts = p->attempts,
-        .due_at = behind ? 0 : due,
         .careful = p->careful,
         .delayed = p->delayed,
-        .error = why,
-        .now = now,
+        .error = text_kept(p->error, kept),
+        .now = sqlite_now(st),
         .wait = p->wait_ms,
         .proven = p->proven,
     };
+    if (sqlite_waits_behind(st, p->consumer, row.key, row.seq, &behind, err) != 0)
+        return -1;
+    if (!behind)
+        row.due_at = p->due_at ? p->due_at : row.now;
     return sqlite_run(st, err, &sql_park, &row);
 }
 
@@ -67,7 +70,9 @@ int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, s
                       SQL(promote, .consumer = consumer, .key = key, .now = sqlite_now(st)));
 }
 
-/* put_back returns an event of a parked claim to where it was: it was not tried. */
+/* ---- outcomes ---- */
+
+/* put_back returns an event of a parked claim to its row as it was: it was not tried. */
 static int put_back(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
                     struct error *err)
 {
@@ -76,24 +81,34 @@ static int put_back(struct sqlite_store *st, const struct settlement *s, const s
         SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
 }
 
+static int put_receipt(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
+                       struct error *err)
+{
+    return sqlite_run(st, err,
+                      SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq,
+                          .event_id = o->ev->id, .sink_id = o->receipt, .now = sqlite_now(st)));
+}
+
+/* apply records one outcome. What was delivered needs no record beyond the receipt: the claim is
+ * dropped in the end. */
 static int apply(struct sqlite_store *st, const struct settlement *s, const struct outcome *o,
                  struct error *err)
 {
     struct parking p = {
         .consumer = s->consumer, .order = s->order, .ev = o->ev, .attempts = o->attempts};
     switch (o->kind) {
-    case OUTCOME_DELIVERED:
-        return sqlite_run(st, err,
-                          SQL(put_receipt, .consumer = s->consumer, .seq = o->ev->seq,
-                              .event_id = o->ev->id, .sink_id = o->receipt, .now = sqlite_now(st)));
+    case OUTCOME_DELIVERED: return put_receipt(st, s, o, err);
+    case OUTCOME_DEAD: return sqlite_bury(st, s->consumer, o->ev->seq, o->attempts, o->error, err);
     case OUTCOME_RETRY:
         p.wait_ms = o->delay_ms > 0 ? o->delay_ms : 1;
         p.due_at = sqlite_now(st) + p.wait_ms;
         p.error = o->error ? o->error : "failed";
         p.proven = o->proven;
         return sqlite_park(st, &p, err);
-    case OUTCOME_DEAD: return sqlite_bury(st, s->consumer, o->ev->seq, o->attempts, o->error, err);
-    case OUTCOME_BEHIND: return s->b->parked ? put_back(st, s, o, err) : sqlite_park(st, &p, err);
+    case OUTCOME_BEHIND:
+        if (s->b->parked)
+            return put_back(st, s, o, err);
+        return sqlite_park(st, &p, err);
     case OUTCOME_DELAY:
         p.due_at = o->ev->not_before;
         p.delayed = true;
@@ -102,6 +117,23 @@ static int apply(struct sqlite_store *st, const struct settlement *s, const stru
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
+/* apply_all applies the outcomes, and counts those that are not deliveries. */
+static int apply_all(struct sqlite_store *st, const struct settlement *s, int64_t *ret_failed,
+                     struct error *err)
+{
+    *ret_failed = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->out[i].kind != OUTCOME_DELIVERED)
+            ++*ret_failed;
+        if (apply(st, s, &s->out[i], err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- giving back ---- */
+
+/* is_last says whether nothing was handed out after this range. */
 static int is_last(struct sqlite_store *st, const struct settlement *s, bool *ret,
                    struct error *err)
 {
@@ -115,8 +147,16 @@ static int is_last(struct sqlite_store *st, const struct settlement *s, bool *re
     return 0;
 }
 
-/* release gives back the end of a fresh range: by moving the position back if it is the last one
- * handed out. */
+static int park_untried(struct sqlite_store *st, const struct settlement *s, const struct event *ev,
+                        struct error *err)
+{
+    struct parking p = {
+        .consumer = s->consumer, .order = s->order, .ev = ev, .attempts = ev->attempts};
+    return sqlite_park(st, &p, err);
+}
+
+/* release gives back the end of a fresh range: by moving the position back if nothing was handed
+ * out after it, or else by parking the events. *ret_n counts them. */
 static int release(struct sqlite_store *st, const struct settlement *s, int64_t *ret_n,
                    struct error *err)
 {
@@ -130,9 +170,7 @@ static int release(struct sqlite_store *st, const struct settlement *s, int64_t 
         const struct event *ev = &s->b->ev[i];
         if (ev->seq < s->release_from)
             continue;
-        struct parking p = {
-            .consumer = s->consumer, .order = s->order, .ev = ev, .attempts = ev->attempts};
-        if (!last && sqlite_park(st, &p, err) != 0)
+        if (!last && park_untried(st, s, ev, err) != 0)
             return -1;
         ++*ret_n;
     }
@@ -143,8 +181,9 @@ static int release(struct sqlite_store *st, const struct settlement *s, int64_t 
         SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
 }
 
-/* finish_parked forgets what was delivered from a parked claim and lets the next of each key step
- * forward. */
+/* ---- the claim ---- */
+
+/* finish_parked forgets what a parked claim delivered, and promotes the next event of each key. */
 static int finish_parked(struct sqlite_store *st, const struct settlement *s, struct error *err)
 {
     int64_t epoch = s->b->epoch;
@@ -172,10 +211,21 @@ static int keep_marks(struct sqlite_store *st, const struct settlement *s, struc
     return 0;
 }
 
+/* finish_delivered records that n events were delivered, beyond the end of their claim. */
+static int finish_delivered(struct sqlite_store *st, const struct settlement *s, int64_t n,
+                            struct error *err)
+{
+    if (n == 0)
+        return 0;
+    if (sqlite_adopt_mark(st, s, err) != 0)
+        return -1;
+    return sqlite_run(st, err, SQL(count_delivered, .consumer = s->consumer, .n = n));
+}
+
 int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
                   struct error *err)
 {
-    int64_t alive = 0, released, failed = 0, epoch = s->b->epoch;
+    int64_t alive = 0, released, failed, epoch = s->b->epoch;
     if (keep_marks(st, s, err) != 0)
         return -1;
     if (sqlite_value(st, err, &alive,
@@ -185,22 +235,14 @@ int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret
     *ret_lost = !alive;
     if (!alive)
         return 0;
-    for (size_t i = 0; i < s->n; i++) {
-        if (s->out[i].kind != OUTCOME_DELIVERED)
-            failed++;
-        if (apply(st, s, &s->out[i], err) != 0)
-            return -1;
-    }
+
+    if (apply_all(st, s, &failed, err) != 0)
+        return -1;
     if (release(st, s, &released, err) != 0)
         return -1;
     if (s->b->parked && finish_parked(st, s, err) != 0)
         return -1;
     if (sqlite_run(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = epoch)) != 0)
         return -1;
-    int64_t delivered = (int64_t)s->b->n - failed - released;
-    if (delivered == 0)
-        return 0;
-    if (sqlite_adopt_mark(st, s, err) != 0)
-        return -1;
-    return sqlite_run(st, err, SQL(count_delivered, .consumer = s->consumer, .n = delivered));
+    return finish_delivered(st, s, (int64_t)s->b->n - failed - released, err);
 }

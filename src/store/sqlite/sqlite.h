@@ -1,4 +1,5 @@
-/* sqlite.h: what the files of the SQLite store share. */
+/* sqlite.h: what the files of the SQLite store share. A function's comment names the file it is
+ * in. */
 #ifndef STORE_SQLITE_SQLITE_H
 #define STORE_SQLITE_SQLITE_H
 
@@ -11,62 +12,55 @@
 #include "store/store.h"
 
 #define SQLITE_SCHEMA_VERSION 4
-#define STATEMENTS_MAX 160
-#define SQLITE_IDENTITY 33 /* 32 digits */
+#define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
+#define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
 
-/* Which file we have open: see home.c. */
+/* Which file this handle has open; see home.c. */
 struct sqlite_home {
-    int pin; /* O_PATH: keeps its inode from being used again; -1: not known yet */
+    int pin; /* O_PATH descriptor that keeps the inode from being reused; -1: none yet */
     dev_t dev;
     ino_t ino;
-    ino_t log;   /* of the write-ahead log beside it; 0: not known */
-    ino_t index; /* of the log's index, "-shm"; 0: not known */
-    /* that all three are in; NULL: the path is a link, or there was no memory for it */
+    ino_t log;   /* inode of the write-ahead log, "-wal"; 0: not known */
+    ino_t index; /* inode of the log's index, "-shm"; 0: not known */
+    /* the folder that holds all three; NULL: the path is a link, or there was no memory */
     char *folder;
+    /* the folder as it was when all three were last seen in it and it had been quiet for a while */
     struct sqlite_folder {
         dev_t dev;
         ino_t ino;       /* 0: not known */
-        int64_t changed; /* ns since 1970, as below */
+        int64_t changed; /* ns since 1970 */
     } quiet;
-    /* the folder when all three were last seen in it, if it had not changed for a while */
-    /* until then it has changed too lately to be relied on; 0: not known to have */
-    int64_t noisy;
-    bool moving; /* we are at it: don't look again */
-    /* another outbox was found in it: our consumer may have to be registered there */
-    bool unknown;
+    int64_t noisy; /* until then the folder's time is too recent to rely on, ns since 1970 */
+    bool moving;   /* we are moving to another file already: do not check again */
+    bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
 
-/* (1) in_tx is set between sqlite_begin and commit or rollback. (2) cached[i].sql is the text of a
- *   struct sql, or a string
- * literal: it is compared by address. */
+/* (1) in_tx is true between sqlite_begin and the commit or rollback. (2) cached[i].sql is the text
+ * of a struct sql or a string literal, and is compared by address. */
 struct sqlite_store {
     struct store base;
     sqlite3 *db;
-    char *path;  /* what sqlite3_open_v2 was given: absolute, or a URI for memory */
-    char *shown; /* the path for messages */
+    char *path;  /* what sqlite3_open_v2 was given: an absolute path, or a URI for memory */
+    char *shown; /* the path as the user wrote it, for messages */
     struct sqlite_home home;
-    char identity[SQLITE_IDENTITY]; /* of the outbox there; "" not known */
-    /* what was registered through this handle; its strings are owned */
-    struct consumer_spec spec;
-    /* of the last claim that was made for that consumer through this handle */
-    int64_t epoch_seen;
-    bool lent;   /* see effects.c */
-    bool synced; /* the database was, in this life of its log: see durable.c */
-    unsigned char log_life[SQLITE_LOG_LIFE];
+    char identity[SQLITE_IDENTITY];          /* of the outbox in the file; "": not known */
+    struct consumer_spec spec;               /* registered through this handle; owns its strings */
+    int64_t epoch_seen;                      /* of the last claim for that consumer; 0: none */
+    bool lent;                               /* handlers work on this connection; see effects.c */
+    bool synced;                             /* the database file was, in this life of the log */
+    unsigned char log_life[SQLITE_LOG_LIFE]; /* see durable.c */
     bool memory;
     bool in_tx;
-    /* a ROLLBACK failed for want of memory: its transaction is still open, and nothing may be
-     * done in it */
-    bool stuck;
-    bool committing; /* by us: see effects.c */
+    bool stuck;      /* a ROLLBACK failed for want of memory; see sqlite_unstick */
+    bool committing; /* the COMMIT that runs is ours; see effects.c */
     struct store_options opt;
     struct pull pull;
-    int64_t turn_now; /* inside a turn: its one "now"; else 0 */
-    int64_t began;    /* wall: when the open transaction got the write lock */
+    int64_t turn_now; /* the one "now" of a turn; 0: outside of a turn */
+    int64_t began;    /* wall ms when the open transaction got the write lock */
     struct uuid7 uuid;
     struct rng rng;
-    int bell; /* inotify; -1: none yet */
+    int bell; /* inotify descriptor; -1: none yet */
     struct {
         const char *sql;
         sqlite3_stmt *stmt;
@@ -79,135 +73,217 @@ static inline struct sqlite_store *sqlite_of(struct store *st)
     return (struct sqlite_store *)st;
 }
 
+/* sqlite_now is wall time in ms; inside a turn it stands still. */
 static inline int64_t sqlite_now(const struct sqlite_store *st)
 {
     return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
 }
 
-/* sqlite_fail turns a result code into our error; returns -1. */
+/* ---- statement.c: prepared statements, result codes, rows ---- */
+
+/* sqlite_fail turns a result code of db into our error and returns -1. st may be NULL, and so may
+ * db. */
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err);
 
-/* A statement of sql/sqlite/statements, as scripts/statements makes it: sqlite_sql.h has them all.
- * Its parameters are in the order in which SQLite numbers them. type is a letter as below; at is
- * the offset in the struct of its arguments. */
+/* A statement of sql/sqlite/statements, generated by scripts/statements; sqlite_sql.h declares them
+ * all. (1) Parameters stand in the order in which SQLite numbers them. */
 struct sql_parameter {
     const char *name;
-    char type;
-    size_t at;
+    char type; /* 's' const char *, NULL is SQL NULL; 't' struct str, likewise; 'i' int64_t */
+    size_t at; /* offset in the struct of the statement's arguments */
 };
 struct sql {
     const char *name, *text;
     const struct sql_parameter *parameter;
     size_t n;
 };
-extern const struct sql *const sql_all[]; /* the last is NULL */
+extern const struct sql *const sql_all[]; /* ends with NULL */
 
-/* SQL names a statement and gives its arguments, as two arguments of one of the three calls below:
+/* SQL names a statement and gives its arguments, as the last two arguments of the calls below:
  *     sqlite_run(st, err, SQL(drop_claim, .consumer = name, .epoch = epoch))
- * What is not given is 0 or NULL. Strings are borrowed until the statement is done. */
+ * An argument that is left out is 0 or NULL. Strings are borrowed until the statement is done. */
 #define SQL(name, ...) \
     &sql_##name, &(struct sql_##name) \
     { \
         __VA_ARGS__ \
     }
 
-/* sqlite_rows gives the statement, ready to be stepped; NULL on failure. There is one of each: to
- * ask again begins anew. */
+/* sqlite_rows gives the statement with its arguments bound, to be passed to sqlite_step; NULL on
+ * failure. It is prepared once per handle, so asking for it again starts it over. */
 sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
                           const void *args);
-/* sqlite_run is sqlite_rows and steps to the end; returns 0 or -1. */
+/* sqlite_row runs the statement up to its first row. 1: *ret is at that row, and the caller resets
+ * it; 0: there is none; -1: it failed. */
+int sqlite_row(struct sqlite_store *st, sqlite3_stmt **ret, struct error *err,
+               const struct sql *sql, const void *args);
+/* sqlite_run runs the statement to its end; returns 0 or -1. */
 int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args);
-/* sqlite_value asks for one number; *ret keeps its value when there is no row or a NULL. */
+/* sqlite_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
                  const void *args);
-
-/* sqlite_query gives the cached statement for a string literal with its parameters bound, ready to
- * be stepped; NULL on failure. fmt has one letter per parameter: s const char * (NULL is fine), t
- * struct str (p == NULL is SQL NULL), i int64_t. Bound strings are borrowed until the statement is
- * done. */
-sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const char *sql,
-                           const char *fmt, ...);
-/* sqlite_step: 1 a row, 0 done, -1 failed; the last two reset the statement. */
+/* sqlite_values reads several numbers, as sqlite_value does. A list of them is written
+ *     struct sqlite_number wanted[] = {{&n, SQL(count_parked, .consumer = name)}, ...}; */
+struct sqlite_number {
+    int64_t *to;
+    const struct sql *sql;
+    const void *args;
+};
+int sqlite_values(struct sqlite_store *st, struct error *err, const struct sqlite_number *wanted,
+                  size_t n);
+/* sqlite_step returns 1 for a row, 0 at the end, -1 on failure; the last two reset the statement.
+ * For q == NULL, which sqlite_rows gave with an error, it returns -1 and leaves err alone. */
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err);
-/* sqlite_exec is query and step to the end; returns 0 or -1. */
-int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* sqlite_number runs a query for one number; *ret keeps its value when there is no row or a
- * NULL. */
-int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql,
-                  const char *fmt, ...);
-void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap);
+/* sqlite_bind binds the arguments to a statement that was prepared elsewhere from sql. */
+void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args);
 
-/* sqlite_unstick ends a transaction whose ROLLBACK failed, before anything else is done on the
- * connection: it would become part of that, and be told of as committed. */
-int sqlite_unstick(struct sqlite_store *st, struct error *err);
-/* sqlite_tx_gone says whether SQLite has rolled back by itself the transaction that sqlite_begin
- * opened, as it does when the disk is full. What follows would commit by itself: it is refused. */
-int sqlite_tx_gone(struct sqlite_store *st, struct error *err);
+/* sqlite_plain is sqlite_rows for a string literal without parameters: a pragma, a BEGIN.
+ * sqlite_exec runs it to its end; returns 0 or -1. */
+sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err);
+int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err);
 
+/* sqlite_text is a column of the current row, valid until the next step; p is NULL for SQL NULL. */
 static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 {
     const char *p = (const char *)sqlite3_column_text(q, col);
     return (struct str){p, p ? (size_t)sqlite3_column_bytes(q, col) : 0};
 }
 
-/* sqlite_copy is sqlite_text in the arena; *ok becomes false when there is no room. */
+/* sqlite_copy is sqlite_text, copied into the arena with a NUL behind it. *ok becomes false if
+ * there is no memory, and is left alone otherwise. */
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok);
 
 #define EVENT_COLUMN_COUNT 12
 
-/* sqlite_event_row copies the current row, which begins with EVENT_COLUMNS, into *ev; false when
- * there is no room. */
+/* sqlite_event_row copies the current row, which begins with EVENT_COLUMNS, into *ev; false if
+ * there is no memory. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev);
 
-/* home.c: sqlite_home_settle notes which file was opened. sqlite_home_check looks, outside of a
- * transaction, whether it is still the one at the path; if not, it connects to what is there, and
- * fails in any case, so that whoever is at work knows: ERR_UNAVAILABLE, to be tried again.
- * sqlite_home_adopt makes ourselves known in an outbox that was put into the file, if need be.
- * sqlite_home_paired refuses a file whose write-ahead log belongs to another that was there
- * before. */
-void sqlite_home_settle(struct sqlite_store *st);
-void sqlite_home_leave(struct sqlite_store *st);
-int sqlite_home_check(struct sqlite_store *st, struct error *err);
-int sqlite_home_adopt(struct sqlite_store *st, struct error *err);
-int sqlite_home_paired(struct sqlite_store *st, struct error *err);
+/* ---- open.c: connecting ---- */
 
-/* durable.c: after the commit of a claim: what it hands out is on the disk, whatever its producers
- * have set. */
-int sqlite_durable(struct sqlite_store *st, struct error *err);
-
-/* numbers.c, inside a transaction: sqlite_numbers_broken says whether the numbers of events began
- * again below what this consumer (NULL: any) was handed; sqlite_numbers_repair gives all events new
- * ones; sqlite_numbers_keep does so if need be. */
-int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *ret,
-                          struct error *err);
-int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from,
-                          struct error *err);
-int sqlite_numbers_keep(struct sqlite_store *st, struct error *err);
-
-/* open.c: sqlite_connect opens st->path, checks what is there and notes which file and outbox it
- * is; sqlite_disconnect undoes it, also halfway. */
+/* sqlite_connect opens st->path, checks what is there, and notes which file and outbox it is.
+ * sqlite_disconnect undoes that, even if it was only half done. */
 int sqlite_connect(struct sqlite_store *st, struct error *err);
 void sqlite_disconnect(struct sqlite_store *st);
+/* sqlite_url_check refuses a URL that names no file, and parameters that only PostgreSQL's URLs
+ * have: taken as part of a file name, ?tenant= would separate nobody. */
+int sqlite_url_check(const char *url, struct error *err);
+/* sqlite_script runs any number of statements, none of which is cached. */
+int sqlite_script(struct sqlite_store *st, const char *sql, struct error *err);
+
+/* ---- schema.c: the tables and their version ---- */
+
+/* sqlite_schema_check refuses a database without an outbox, or with one of another version. */
+int sqlite_schema_check(struct sqlite_store *st, struct error *err);
+int sqlite_schema_status(struct store *st, struct schema_status *ret, struct error *err);
+int sqlite_init(struct store *st, bool *ret_created, struct error *err);
+int sqlite_ddl(const struct ddl_request *req, struct error *err);
+/* sqlite_identity_read sets st->identity: "" for an outbox too old to have one. */
+void sqlite_identity_read(struct sqlite_store *st);
+
+/* ---- transaction.c ---- */
+
 int sqlite_begin(struct store *st, struct error *err);
 int sqlite_commit(struct store *st, struct error *err);
 void sqlite_rollback(struct store *st);
+/* sqlite_tx_prepare prepares BEGIN, COMMIT and ROLLBACK, so that leaving a transaction needs no
+ * memory. */
+int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
+/* sqlite_unstick ends a transaction whose ROLLBACK failed. Until it succeeds nothing else may run
+ * on the connection: it would become part of that transaction and be reported as committed. */
+int sqlite_unstick(struct sqlite_store *st, struct error *err);
+/* sqlite_tx_gone fails if SQLite has rolled back, by itself, the transaction that sqlite_begin
+ * opened, as it does when the disk is full: each further statement would commit on its own. */
+int sqlite_tx_gone(struct sqlite_store *st, struct error *err);
+/* sqlite_snapshot_begin opens a read transaction, so that several statements see the same state;
+ * inside an open transaction it does nothing. *ret_own goes to sqlite_snapshot_end. */
+int sqlite_snapshot_begin(struct sqlite_store *st, bool *ret_own, struct error *err);
+void sqlite_snapshot_end(struct sqlite_store *st, bool own);
 
-/* doctor.c */
-int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
+/* ---- bell.c ---- */
 
-/* adopt.c: sqlite_adopt_mark marks the rows that delivered events were made of, inside the
- * settlement's transaction. */
-int sqlite_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-                 struct error *err);
-int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struct error *err);
+int sqlite_bell_fd(struct store *st);
+void sqlite_bell_clear(struct store *st);
 
-/* emit.c */
+/* ---- home.c: is the file at our path still the one we have open? ---- */
+
+/* sqlite_home_settle notes which file was opened; sqlite_home_leave forgets it. */
+void sqlite_home_settle(struct sqlite_store *st);
+void sqlite_home_leave(struct sqlite_store *st);
+/* sqlite_home_check looks, outside of a transaction, whether our file is still at the path. If not,
+ * it connects to what is there now and fails even so, with ERR_UNAVAILABLE and a fate of retry, so
+ * that the caller learns that what it had begun is gone. */
+int sqlite_home_check(struct sqlite_store *st, struct error *err);
+/* sqlite_home_adopt registers our consumer in an outbox that was restored into the file, if it is
+ * missing there. */
+int sqlite_home_adopt(struct sqlite_store *st, struct error *err);
+/* sqlite_home_paired refuses a file beside which another process still uses the write-ahead log of
+ * the file that was there before. */
+int sqlite_home_paired(struct sqlite_store *st, struct error *err);
+
+/* ---- durable.c ---- */
+
+/* sqlite_durable makes sure, after the commit of a claim, that the events it hands out are on disk,
+ * whatever their producers set PRAGMA synchronous to. */
+int sqlite_durable(struct sqlite_store *st, struct error *err);
+
+/* ---- numbers.c, inside a transaction ---- */
+
+/* sqlite_numbers_broken says whether event numbers began again below what this consumer, or any if
+ * NULL, was handed. */
+int sqlite_numbers_broken(struct sqlite_store *st, const char *consumer, bool *ret,
+                          struct error *err);
+/* sqlite_numbers_repair gives all events new numbers: *ret_events of them, from *ret_from on. */
+int sqlite_numbers_repair(struct sqlite_store *st, int64_t *ret_events, int64_t *ret_from,
+                          struct error *err);
+/* sqlite_numbers_keep repairs them if they are broken. */
+int sqlite_numbers_keep(struct sqlite_store *st, struct error *err);
+
+/* ---- emit.c ---- */
+
 int sqlite_emit(struct store *st, void *foreign, const struct new_event *ev,
                 char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err);
 int sqlite_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                        struct str payload, bool *ret_first, struct error *err);
 
-/* effects.c */
+/* ---- turn.c, claim.c ---- */
+
+int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                struct claim_hint *ret_hint, struct error *err);
+int sqlite_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
+                  int64_t lease_ms, bool *ret_lost, struct error *err);
+
+/* ---- settle.c, inside a transaction ---- */
+
+/* sqlite_settle records s. *ret_lost: the claim was no longer ours, and only the marks were. */
+int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
+                  struct error *err);
+
+/* How to park one event. */
+struct parking {
+    const char *consumer;
+    enum order order;
+    const struct event *ev;
+    int attempts;
+    int64_t due_at;  /* 0: at once; ignored if something of its key is parked before it */
+    int64_t wait_ms; /* the wait that due_at is the end of; 0: none */
+    bool careful, delayed;
+    bool proven;       /* see struct outcome */
+    const char *error; /* NULL: keep what is known of the last failure */
+};
+int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);
+/* sqlite_bury makes a dead letter of an event, which is not parked any more afterwards. */
+int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts,
+                const char *error, struct error *err);
+/* sqlite_promote makes the first parked event of a key due, if it waits behind one that is gone. */
+int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
+/* sqlite_waits_behind says whether an event of the same key is parked before this one; never for
+ * key 0. */
+int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
+                        bool *ret, struct error *err);
+
+/* ---- effects.c ---- */
+
 int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
 int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
@@ -218,102 +294,98 @@ int sqlite_handled(struct store *st, const struct inbox_key *k, size_t n, bool *
 int sqlite_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
                        bool *ret_all, struct error *err);
 
-/* claim.c */
-int sqlite_turn(struct store *st, const struct settlement *s, bool *ret_lost,
-                const struct claim_request *req, struct arena *a, struct batch *ret_batch,
-                struct claim_hint *ret_hint, struct error *err);
-int sqlite_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
-                  int64_t lease_ms, bool *ret_lost, struct error *err);
+/* ---- consumers.c, settings.c ---- */
 
-/* settle.c: settle applies s inside the open transaction; park and bury are what claim.c needs for
- * expired claims. */
-int sqlite_settle(struct sqlite_store *st, const struct settlement *s, bool *ret_lost,
-                  struct error *err);
-
-/* How to park one event. due_at counts only if nothing of its key is parked before it; 0: at
- * once. */
-struct parking {
-    const char *consumer;
-    enum order order;
-    const struct event *ev;
-    int attempts;
-    int64_t due_at;
-    int64_t wait_ms; /* what due_at was made of, if of a wait */
-    bool careful, delayed;
-    bool proven;       /* see struct outcome */
-    const char *error; /* NULL: keep what is there */
-};
-int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);
-int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts,
-                const char *error, struct error *err);
-/* sqlite_promote makes the first parked event of a key due if it waits behind one that is gone. */
-int sqlite_promote(struct sqlite_store *st, const char *consumer, int64_t key, struct error *err);
-/* sqlite_waits_behind says whether an event of the same key is parked before this one; never for
- * key 0. */
-int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t key, int64_t seq,
-                        bool *ret, struct error *err);
-
-/* backlog.c: counts what waits for a consumer and what is in flight, and tells of each that
- * waits. */
-struct backlog {
-    const struct consumer_spec *spec;
-    int64_t max; /* events to look at behind the position */
-    /* called, if not NULL, for each that was found to wait; the row has type and created_at as
-     * columns 1 and 2 */
-    int (*visit)(void *ctx, sqlite3_stmt *row, struct error *err);
-    void *ctx;
-    /* the answer */
-    int64_t scanned;   /* behind the position; less than max: all there are */
-    int64_t behind;    /* that wait; about so many if not all were looked at */
-    int64_t oldest_at; /* 0: none was found */
-    int64_t inflight;  /* in live claims */
-};
-int sqlite_backlog(struct sqlite_store *st, struct backlog *b, struct error *err);
-
-/* former.c: keep notes, before a consumer's filter is replaced, how far it was used. taken_over
- * notes what it no longer tells of a fresh claim that was made under it and ran out. */
-struct taken_over {
-    const char *consumer;
-    int64_t epoch, from, to;
-    int lane, lanes;
-    const struct filter *filter; /* the one of now */
-};
-int sqlite_former_keep(struct sqlite_store *st, const char *name, struct error *err);
-int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t,
-                             struct error *err);
-
-/* consumers.c, inspect.c, trim.c */
+/* sqlite_spec_forget forgets which consumer was registered through this handle. */
 void sqlite_spec_forget(struct sqlite_store *st);
 int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                         struct error *err);
-int sqlite_consumer_specs(struct store *, const char *name, struct arena *,
-                          struct consumer_spec **ret, size_t *ret_n, struct error *);
+int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
+int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
+int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
+
 int sqlite_consumer_history(struct store *st, const char *name, struct arena *a,
                             struct consumer_settings **ret, size_t *ret_n, struct error *err);
+/* sqlite_settings_same_events says whether two lists of patterns mean the same. kept may come from
+ * an earlier version, which did not normalise patterns, or be NULL in a file whose constraints
+ * somebody removed. */
+bool sqlite_settings_same_events(const char *kept, const char *events);
+/* sqlite_settings_replace records new settings, inside a transaction. ERR_CONFLICT: they were
+ * replaced before, and c->how is not PUT_PURPOSE. */
+int sqlite_settings_replace(struct sqlite_store *st, const struct consumer_spec *c,
+                            struct error *err);
+
+/* ---- listing.c, gauge.c, backlog.c ---- */
+
 int sqlite_consumer_list(struct store *st, const char *name, struct arena *a,
                          struct consumer_info **ret, size_t *ret_n, struct error *err);
-/* sqlite_consumer_floors lists all of them with what they hold, and without what takes counting. */
+int sqlite_consumer_specs(struct store *, const char *name, struct arena *,
+                          struct consumer_spec **ret, size_t *ret_n, struct error *);
+/* sqlite_consumer_floors lists all consumers with what they still need, and without anything that
+ * takes counting. */
 int sqlite_consumer_floors(struct sqlite_store *st, struct arena *a, struct consumer_info **ret,
                            size_t *ret_n, struct error *err);
 int sqlite_consumer_gauge(struct store *st, const char *name, struct arena *a,
                           struct consumer_gauge *ret, struct error *err);
-int sqlite_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
-int sqlite_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
-int sqlite_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
+
+/* A question about a consumer's backlog, and the answer. */
+struct backlog {
+    const struct consumer_spec *spec;
+    int64_t max; /* how many events after the position to look at */
+    /* called for each event that waits, unless NULL; the row has type and created_at as columns 1
+     * and 2 */
+    int (*visit)(void *ctx, sqlite3_stmt *row, struct error *err);
+    void *ctx;
+
+    int64_t scanned;   /* events after the position; fewer than max: that is all there are */
+    int64_t behind;    /* events that wait; an estimate if not all were looked at */
+    int64_t oldest_at; /* created_at of the oldest of them; 0: none was found */
+    int64_t inflight;  /* events in live claims */
+};
+/* sqlite_backlog counts what waits for a consumer and what is in flight. */
+int sqlite_backlog(struct sqlite_store *st, struct backlog *b, struct error *err);
+
+/* ---- former.c, inside a transaction ---- */
+
+/* A fresh claim that ran out and was taken over. */
+struct taken_over {
+    const char *consumer;
+    int64_t epoch, from, to;
+    int lane, lanes;
+    const struct filter *filter; /* the one in force now */
+};
+/* sqlite_former_keep keeps a consumer's filter, before it is replaced, with how far it was used. */
+int sqlite_former_keep(struct sqlite_store *st, const char *name, struct error *err);
+/* sqlite_former_taken_over records how events of t end, where a filter kept since would say
+ * something wrong about them. */
+int sqlite_former_taken_over(struct sqlite_store *st, const struct taken_over *t,
+                             struct error *err);
+
+/* ---- info.c, inspect.c, dead.c, trim.c, doctor.c ---- */
+
 int sqlite_info(struct store *st, struct store_info *ret, struct error *err);
+int sqlite_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx,
+                 struct error *err);
 int sqlite_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
                   struct error *err);
 int sqlite_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx,
                 struct error *err);
 int sqlite_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n,
                       struct error *err);
-int sqlite_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,
-                     struct error *err);
 int sqlite_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n,
                      struct error *err);
-int sqlite_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx,
-                 struct error *err);
+int sqlite_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,
+                     struct error *err);
 int sqlite_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
                 struct error *err);
+int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
+
+/* ---- adopt.c, adopt_mark.c ---- */
+
+int sqlite_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+                 struct error *err);
+/* sqlite_adopt_mark marks the rows whose events s delivered, inside the settlement's
+ * transaction. */
+int sqlite_adopt_mark(struct sqlite_store *st, const struct settlement *s, struct error *err);
 
 #endif

@@ -1,65 +1,78 @@
 /* statement.c: prepared statements, result codes, and rows as events. */
-#include <ctype.h>
 #include <stdio.h>
 
 #include "store/sqlite/sqlite.h"
 
+/* code_of maps a result code, extended or not. A missing table is an error in SQL to SQLite; to us
+ * it means that there is no outbox. */
 static enum err_code code_of(int rc, const char *message)
 {
-    switch (rc & 0xff) {
-    case SQLITE_BUSY:
-    case SQLITE_LOCKED: return ERR_BUSY;
-    case SQLITE_FULL: return ERR_FULL;
-    case SQLITE_READONLY:
-    case SQLITE_PERM:
-    case SQLITE_AUTH: return ERR_READONLY;
-    case SQLITE_NOMEM: return ERR_NOMEM;
-    case SQLITE_NOTADB:
-    case SQLITE_CORRUPT: return ERR_NOTOURS;
-    case SQLITE_CONSTRAINT:
-    case SQLITE_TOOBIG:
-    case SQLITE_MISMATCH: return ERR_INVALID;
-    case SQLITE_CANTOPEN:
-    case SQLITE_IOERR: return ERR_UNAVAILABLE;
-    case SQLITE_ERROR: return strstr(message, "no such table: ") ? ERR_NOTOURS : ERR_INTERNAL;
-    default: return ERR_INTERNAL;
-    }
+    static const struct {
+        int rc;
+        enum err_code code;
+    } codes[] = {
+        {SQLITE_BUSY, ERR_BUSY},
+        {SQLITE_LOCKED, ERR_BUSY},
+        {SQLITE_FULL, ERR_FULL},
+        {SQLITE_NOMEM, ERR_NOMEM},
+        {SQLITE_READONLY, ERR_READONLY},
+        {SQLITE_PERM, ERR_READONLY},
+        {SQLITE_AUTH, ERR_READONLY},
+        {SQLITE_NOTADB, ERR_NOTOURS},
+        {SQLITE_CORRUPT, ERR_NOTOURS},
+        {SQLITE_CONSTRAINT, ERR_INVALID},
+        {SQLITE_TOOBIG, ERR_INVALID},
+        {SQLITE_MISMATCH, ERR_INVALID},
+        {SQLITE_CANTOPEN, ERR_UNAVAILABLE},
+        {SQLITE_IOERR, ERR_UNAVAILABLE},
+    };
+    int primary = rc & 0xff;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i].rc == primary)
+            return codes[i].code;
+
+    bool no_table = primary == SQLITE_ERROR && strstr(message, "no such table: ");
+    return no_table ? ERR_NOTOURS : ERR_INTERNAL;
 }
 
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
 {
     const char *message = db ? sqlite3_errmsg(db) : sqlite3_errstr(rc);
-    enum err_code code = code_of(rc, message);
     const char *where = st ? st->shown : "sqlite";
+    enum err_code code = code_of(rc, message);
+    enum fate fate = code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY;
+    bool no_table = code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR;
+
     if (code == ERR_BUSY)
         return err_fate(err, code, FATE_RETRY, rc,
                         "%s: locked by another process for too long; try again", where);
-    if (code == ERR_NOTOURS && (rc & 0xff) == SQLITE_ERROR)
+    if (no_table)
         return err_fate(err, code, FATE_FATAL, rc,
                         "%s: no outbox in this database (%s); make one with `outbox init`", where,
                         message);
     if (strstr(message, "unsafe use of "))
         return err_fate(err, ERR_CONFIG, FATE_FATAL, rc,
                         "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's "
-                        "tables check events with "
-                        "SQLite's JSON functions: turn it on there (%s)",
+                        "tables check events with SQLite's JSON functions: turn it on there (%s)",
                         where, message);
     if (code == ERR_FULL)
         return err_fate(err, code, FATE_RETRY, rc, "%s: no space left on the device", where);
-    return err_fate(err, code, code == ERR_INTERNAL ? FATE_FATAL : FATE_RETRY, rc, "%s: %s", where,
-                    message);
+    return err_fate(err, code, fate, rc, "%s: %s", where, message);
 }
+
+/* ---- preparing and binding ---- */
 
 static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct error *err)
 {
     for (size_t i = 0; i < st->n_cached; i++)
         if (st->cached[i].sql == sql)
             return st->cached[i].stmt;
-    sqlite3_stmt *q;
+
     if (st->n_cached == STATEMENTS_MAX) {
         err_set(err, ERR_INTERNAL, "statement cache is full");
         return NULL;
     }
+    sqlite3_stmt *q;
     int rc = sqlite3_prepare_v3(st->db, sql, -1, SQLITE_PREPARE_PERSISTENT, &q, NULL);
     if (rc != SQLITE_OK) {
         sqlite_fail(st, st->db, rc, err);
@@ -67,6 +80,18 @@ static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct er
     }
     st->cached[st->n_cached].sql = sql;
     st->cached[st->n_cached++].stmt = q;
+    return q;
+}
+
+sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err)
+{
+    if (sqlite_unstick(st, err) != 0)
+        return NULL;
+    if (sqlite_home_check(st, err) != 0)
+        return NULL;
+    sqlite3_stmt *q = prepare(st, sql, err);
+    if (q)
+        sqlite3_reset(q);
     return q;
 }
 
@@ -78,120 +103,58 @@ static void bind_str(sqlite3_stmt *q, int i, struct str s)
         sqlite3_bind_null(q, i);
 }
 
-void sqlite_bind(sqlite3_stmt *q, const char *fmt, va_list ap)
+void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args)
 {
-    for (int i = 1; *fmt; fmt++, i++) {
-        if (*fmt == 'i') {
-            sqlite3_bind_int64(q, i, va_arg(ap, int64_t));
-        } else if (*fmt == 's') {
-            sqlite3_bind_text(q, i, va_arg(ap, const char *), -1, SQLITE_STATIC);
-        } else {
-            bind_str(q, i, va_arg(ap, struct str));
+    for (size_t i = 0; i < sql->n; i++) {
+        const struct sql_parameter *p = &sql->parameter[i];
+        const void *arg = (const char *)args + p->at;
+        int at = (int)i + 1;
+        switch (p->type) {
+        case 'i': sqlite3_bind_int64(q, at, *(const int64_t *)arg); break;
+        case 's': sqlite3_bind_text(q, at, *(const char *const *)arg, -1, SQLITE_STATIC); break;
+        case 't': bind_str(q, at, *(const struct str *)arg); break;
         }
     }
 }
 
-/* ready gives a statement that nobody is at, on a connection where it may be run. */
-static sqlite3_stmt *ready(struct sqlite_store *st, const char *sql, struct error *err)
-{
-    if (sqlite_unstick(st, err) != 0 || sqlite_home_check(st, err) != 0)
-        return NULL;
-    sqlite3_stmt *q = prepare(st, sql, err);
-    if (q)
-        sqlite3_reset(q);
-    return q;
-}
+/* ---- running ---- */
 
-static sqlite3_stmt *query(struct sqlite_store *st, struct error *err, const char *sql,
-                           const char *fmt, va_list ap)
+sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
+                          const void *args)
 {
-    sqlite3_stmt *q = ready(st, sql, err);
+    sqlite3_stmt *q = sqlite_plain(st, sql->text, err);
     if (q)
-        sqlite_bind(q, fmt, ap);
-    return q;
-}
-
-sqlite3_stmt *sqlite_query(struct sqlite_store *st, struct error *err, const char *sql,
-                           const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    sqlite3_stmt *q = query(st, err, sql, fmt, ap);
-    va_end(ap);
+        sqlite_bind(q, sql, args);
     return q;
 }
 
 int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 {
+    if (!q)
+        return -1;
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
         return 1;
     if (rc != SQLITE_DONE)
-        sqlite_fail(st, st->db, rc, err);
+        sqlite_fail(st, st->db, rc, err); /* before the reset: that forgets the message */
     sqlite3_reset(q);
     return rc == SQLITE_DONE ? 0 : -1;
 }
 
+int sqlite_row(struct sqlite_store *st, sqlite3_stmt **ret, struct error *err,
+               const struct sql *sql, const void *args)
+{
+    *ret = sqlite_rows(st, err, sql, args);
+    return sqlite_step(st, *ret, err);
+}
+
 static int finish(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
 {
-    int r = q ? 1 : -1;
-    while (r == 1)
+    int r;
+    do
         r = sqlite_step(st, q, err);
+    while (r == 1);
     return r;
-}
-
-int sqlite_exec(struct sqlite_store *st, struct error *err, const char *sql, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    sqlite3_stmt *q = query(st, err, sql, fmt, ap);
-    va_end(ap);
-    return finish(st, q, err);
-}
-
-static int number(struct sqlite_store *st, sqlite3_stmt *q, int64_t *ret, struct error *err)
-{
-    if (!q)
-        return -1;
-    int r = sqlite_step(st, q, err);
-    if (r < 0)
-        return -1;
-    if (r == 1) {
-        if (sqlite3_column_type(q, 0) != SQLITE_NULL)
-            *ret = sqlite3_column_int64(q, 0);
-        sqlite3_reset(q);
-    }
-    return 0;
-}
-
-int sqlite_number(struct sqlite_store *st, struct error *err, int64_t *ret, const char *sql,
-                  const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    sqlite3_stmt *q = query(st, err, sql, fmt, ap);
-    va_end(ap);
-    return number(st, q, ret, err);
-}
-
-static void bind_member(sqlite3_stmt *q, int i, char type, const void *member)
-{
-    switch (type) {
-    case 'i': sqlite3_bind_int64(q, i, *(const int64_t *)member); break;
-    case 's': sqlite3_bind_text(q, i, *(const char *const *)member, -1, SQLITE_STATIC); break;
-    case 't': bind_str(q, i, *(const struct str *)member); break;
-    }
-}
-
-sqlite3_stmt *sqlite_rows(struct sqlite_store *st, struct error *err, const struct sql *sql,
-                          const void *args)
-{
-    sqlite3_stmt *q = ready(st, sql->text, err);
-    for (size_t i = 0; q && i < sql->n; i++) {
-        const struct sql_parameter *p = &sql->parameter[i];
-        bind_member(q, (int)i + 1, p->type, (const char *)args + p->at);
-    }
-    return q;
 }
 
 int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql, const void *args)
@@ -199,11 +162,34 @@ int sqlite_run(struct sqlite_store *st, struct error *err, const struct sql *sql
     return finish(st, sqlite_rows(st, err, sql, args), err);
 }
 
+int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err)
+{
+    return finish(st, sqlite_plain(st, sql, err), err);
+}
+
 int sqlite_value(struct sqlite_store *st, struct error *err, int64_t *ret, const struct sql *sql,
                  const void *args)
 {
-    return number(st, sqlite_rows(st, err, sql, args), ret, err);
+    sqlite3_stmt *q;
+    int r = sqlite_row(st, &q, err, sql, args);
+    if (r <= 0)
+        return r;
+    if (sqlite3_column_type(q, 0) != SQLITE_NULL)
+        *ret = sqlite3_column_int64(q, 0);
+    sqlite3_reset(q);
+    return 0;
 }
+
+int sqlite_values(struct sqlite_store *st, struct error *err, const struct sqlite_number *wanted,
+                  size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (sqlite_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
+            return -1;
+    return 0;
+}
+
+/* ---- rows ---- */
 
 struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
 {
@@ -216,7 +202,7 @@ struct str sqlite_copy(sqlite3_stmt *q, int col, struct arena *a, bool *ok)
     return s;
 }
 
-/* keep copies one column to *at and steps past it and its NUL. */
+/* keep copies s to *at, with a NUL behind it, and moves *at past both. */
 static struct str keep(struct str s, char **at)
 {
     if (!s.p)
@@ -230,7 +216,7 @@ static struct str keep(struct str s, char **at)
 
 #define TEXTS 8 /* columns of an event that are text */
 
-/* One allocation for all texts of a row: this is where a drain spends its time. */
+/* All texts of a row share one allocation: this is where a drain spends its time. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
 {
     static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};
@@ -249,6 +235,7 @@ bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
         .created_at = sqlite3_column_int64(q, 9),
         .not_before = sqlite3_column_int64(q, 10),
     };
+
     char *at = arena_raw(a, size);
     if (!at)
         return false;

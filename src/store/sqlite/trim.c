@@ -1,26 +1,30 @@
-/* trim.c: deleting what is old and needed by nobody, a little at a time. */
+/* trim.c: deleting what is old and no longer needed, a little at a time. */
 #include <stdio.h>
 
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
 #define TRIM_ROWS 1000
-#define SAMPLES 168    /* taken in the time that events are kept: one an hour in a week */
-#define LOOK_AT 100000 /* events that may be in front of those that can go */
+#define SAMPLES 168    /* taken while events are kept: one an hour if that is a week */
+#define LOOK_AT 100000 /* events that may stand before those that can go */
 #define COUNT_KEPT 10000
+#define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
 
-/* Which events may go: those up to past, which every consumer was done with at the time of cutoff.
- * None goes that is younger by its own created_at, and one that is odd holds up no other. One whose
- * created_at is ahead of the clock is as old as the next after it that is not: last is the last
- * that is old. (1) past <= floor, up to which nobody needs any event. */
+/* Which events may go: those up to past, unless their own created_at is younger than cutoff. A
+ * young one among old ones holds up no other. One whose created_at is ahead of the clock counts as
+ * old as the next whose created_at is not. (1) past <= floor. */
 struct old {
-    int64_t cutoff, now, floor, past, last, n;
+    int64_t cutoff, now;
+    int64_t floor; /* up to here nobody needs any event */
+    int64_t past;  /* up to here every consumer was done at the cutoff */
+    int64_t last;  /* the last event that is old enough */
+    int64_t n;     /* how many are */
 };
 
 /* ---- how far everybody is, and was ---- */
 
-/* note_passed takes a sample of how far a consumer has got, and drops samples that have become
- * untrue, or say nothing more. */
+/* note_passed samples how far a consumer has come, and drops samples that are no longer true or no
+ * longer needed. */
 static int note_passed(struct sqlite_store *st, const struct consumer_info *c, const struct old *o,
                        struct error *err)
 {
@@ -30,77 +34,92 @@ static int note_passed(struct sqlite_store *st, const struct consumer_info *c, c
         return -1;
     if (sqlite_run(st, err, SQL(passed_too_far, .consumer = name, .floor = c->floor)) != 0)
         return -1;
-    if (c->floor > 0 && sqlite_run(st, err,
-                                   SQL(put_passed, .consumer = name, .floor = c->floor,
-                                       .now = o->now, .every = every)) != 0)
+    bool begun = c->floor > 0;
+    if (begun && sqlite_run(st, err,
+                            SQL(put_passed, .consumer = name, .floor = c->floor, .now = o->now,
+                                .every = every)) != 0)
         return -1;
     return sqlite_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
+/* passed_by tells how far a consumer had come at the cutoff; right now, if that is not in the
+ * past. */
 static int passed_by(struct sqlite_store *st, const struct consumer_info *c, const struct old *o,
                      int64_t *ret, struct error *err)
 {
+    bool right_away = o->cutoff >= o->now;
+    if (right_away) {
+        *ret = c->floor;
+        return 0;
+    }
     *ret = 0;
     return sqlite_value(
         st, err, ret,
         SQL(passed_by, .consumer = c->spec.name, .cutoff = o->cutoff, .floor = c->floor));
 }
 
-/* find_consumer_past lowers floor and past to where this consumer is and was; pin says who holds
- * the floor. */
-static int find_consumer_past(struct sqlite_store *st, const struct consumer_info *c, bool note,
-                              struct old *o, char pin[160], struct error *err)
+/* hold_back lowers floor and past to where this consumer is and was; pin says who holds the
+ * floor. */
+static int hold_back(struct sqlite_store *st, const struct consumer_info *c, bool note,
+                     struct old *o, char *pin, struct error *err)
 {
-    int64_t past = c->floor;
-    bool right_away = o->cutoff >= o->now;
+    int64_t past;
     if (note && note_passed(st, c, o, err) != 0)
         return -1;
-    if (!right_away && passed_by(st, c, o, &past, err) != 0)
+    if (passed_by(st, c, o, &past, err) != 0)
         return -1;
     if (past < o->past)
         o->past = past;
     if (c->floor >= o->floor)
         return 0;
     o->floor = c->floor;
-    snprintf(pin, 160, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
+    snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
              (long long)c->floor, c->paused ? ", paused" : "");
     return 0;
 }
 
-/* find_past: events up to o->floor are needed by no consumer, pin says who holds it there; and up
- * to o->past they were not at the time of the cutoff, either. note: samples are taken. */
-static int find_past(struct sqlite_store *st, bool note, struct old *o, char pin[160],
+/* hold_back_all finds floor and past over all consumers, which are read into a. */
+static int hold_back_all(struct sqlite_store *st, bool note, struct arena *a, struct old *o,
+                         char *pin, struct error *err)
+{
+    struct consumer_info *c;
+    size_t n;
+    snprintf(pin, PIN_TEXT, "no consumer is registered yet");
+    if (sqlite_consumer_floors(st, a, &c, &n, err) != 0)
+        return -1;
+    o->floor = n > 0 ? INT64_MAX : 0;
+    o->past = o->floor;
+    for (size_t i = 0; i < n; i++)
+        if (hold_back(st, &c[i], note, o, pin, err) != 0)
+            return -1;
+    if (o->past > o->floor)
+        o->past = o->floor;
+    return 0;
+}
+
+/* find_past sets o->floor and o->past; pin says who holds the floor. note: samples are taken. */
+static int find_past(struct sqlite_store *st, bool note, struct old *o, char *pin,
                      struct error *err)
 {
     struct arena a;
-    struct consumer_info *c;
-    size_t n;
     arena_init(&a, 0);
-    int r = sqlite_consumer_floors(st, &a, &c, &n, err);
-    o->floor = r == 0 && n > 0 ? INT64_MAX : 0;
-    o->past = o->floor;
-    snprintf(pin, 160, "no consumer is registered yet");
-    for (size_t i = 0; r == 0 && i < n; i++)
-        r = find_consumer_past(st, &c[i], note, o, pin, err);
-    if (o->past > o->floor)
-        o->past = o->floor;
+    int r = hold_back_all(st, note, &a, o, pin, err);
     arena_release(&a);
     return r;
 }
 
 /* ---- what may go ---- */
 
-/* find_old looks for up to max events that are old enough, and were passed by everybody long enough
- * ago; max 0: for all. */
-static int find_old(struct sqlite_store *st, struct old *o, int64_t max, struct error *err)
+/* find_old looks for up to max events that are old enough and were passed by everybody long enough
+ * ago, among the first look_at. */
+static int find_old(struct sqlite_store *st, struct old *o, int64_t max, int64_t look_at,
+                    struct error *err)
 {
     int r = 0;
-    int64_t look_at = max ? LOOK_AT : INT64_MAX;
     sqlite3_stmt *q = sqlite_rows(st, err, SQL(passed_events, .past = o->past, .max = look_at));
-    if (!q)
-        return -1;
-    o->last = o->n = 0;
-    while ((max == 0 || o->n < max) && (r = sqlite_step(st, q, err)) == 1) {
+    o->last = 0;
+    o->n = 0;
+    while (o->n < max && (r = sqlite_step(st, q, err)) == 1) {
         if (sqlite3_column_int64(q, 1) >= o->cutoff)
             continue;
         o->last = sqlite3_column_int64(q, 0);
@@ -110,7 +129,7 @@ static int find_old(struct sqlite_store *st, struct old *o, int64_t max, struct 
     return r < 0 ? -1 : 0;
 }
 
-/* count_kept: how many are old enough, but past the floor, among the next `most`. */
+/* count_kept counts events that are old enough but beyond the floor, among the next `most`. */
 static int count_kept(struct sqlite_store *st, const struct old *o, int64_t most,
                       struct trim_result *t, struct error *err)
 {
@@ -124,18 +143,21 @@ static int count_kept(struct sqlite_store *st, const struct old *o, int64_t most
     return 0;
 }
 
-static int64_t inbox_end(const struct sqlite_store *st, const struct trim_request *req)
+/* inbox_cutoff is the time before which inbox rows may go. */
+static int64_t inbox_cutoff(const struct sqlite_store *st, const struct trim_request *req)
 {
-    return sqlite_now(st) - (req->inbox_ms ? req->inbox_ms : req->older_than_ms);
+    int64_t kept_ms = req->inbox_ms ? req->inbox_ms : req->older_than_ms;
+    return sqlite_now(st) - kept_ms;
 }
 
-static int trim_keys(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cutoff, int64_t max,
+/* trim_rest deletes what does not go with an event: left-over keys, inbox rows and receipts. */
+static int trim_rest(struct sqlite_store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
                      struct trim_result *t, struct error *err)
 {
     if (sqlite_run(st, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0)
         return -1;
     t->keys += sqlite3_changes(st->db);
-    if (sqlite_run(st, err, SQL(drop_old_inbox, .cutoff = inbox_cutoff, .max = max)) != 0)
+    if (sqlite_run(st, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
         return -1;
     t->inbox = sqlite3_changes(st->db);
     if (sqlite_run(st, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max)) != 0)
@@ -151,29 +173,33 @@ static int count_going_keys(struct sqlite_store *st, const struct old *o, int64_
                         SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-static int dry_run(struct sqlite_store *st, const struct trim_request *req, struct old *o,
-                   struct trim_result *t, struct error *err)
+/* count_all counts what repeated calls would delete. */
+static int count_all(struct sqlite_store *st, const struct trim_request *req, struct old *o,
+                     struct trim_result *t, struct error *err)
 {
-    if (find_old(st, o, 0, err) != 0)
+    int64_t left_over = 0;
+    if (find_old(st, o, INT64_MAX, INT64_MAX, err) != 0)
         return -1;
     if (sqlite_value(st, err, &t->events,
                      SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
     if (count_kept(st, o, INT64_MAX, t, err) != 0)
         return -1;
-    int64_t left_over = 0;
+
     if (count_going_keys(st, o, &t->keys, err) != 0)
         return -1;
     if (sqlite_value(st, err, &left_over, SQL(count_left_over_keys, .cutoff = o->cutoff)) != 0)
         return -1;
     t->keys += left_over;
-    if (sqlite_value(st, err, &t->inbox, SQL(count_old_inbox, .cutoff = inbox_end(st, req))) != 0)
+    if (sqlite_value(st, err, &t->inbox, SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req))) !=
+        0)
         return -1;
     return sqlite_value(st, err, &t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff));
 }
 
-/* trim_told: what is told of single events, and of filters that judged them, goes with them. */
-static int trim_told(struct sqlite_store *st, int64_t last, struct error *err)
+/* trim_records deletes what is recorded about events that are gone, and about the filters that
+ * judged them. */
+static int trim_records(struct sqlite_store *st, int64_t last, struct error *err)
 {
     if (sqlite_run(st, err, SQL(drop_ended, .last = last)) != 0)
         return -1;
@@ -191,31 +217,76 @@ static int trim_going_keys(struct sqlite_store *st, const struct old *o, struct 
                       SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
+/* trim_events deletes the events that find_old found, with their keys and records. */
+static int trim_events(struct sqlite_store *st, const struct old *o, struct trim_result *t,
+                       struct error *err)
+{
+    if (o->n == 0)
+        return 0;
+    if (trim_going_keys(st, o, t, err) != 0)
+        return -1;
+    if (sqlite_run(st, err, SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) !=
+        0)
+        return -1;
+    t->events = sqlite3_changes(st->db);
+    return trim_records(st, o->last, err);
+}
+
+/* trim_some deletes up to max_rows of each kind. */
 static int trim_some(struct sqlite_store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
     int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS;
-    if (find_old(st, o, max, err) != 0)
+    if (find_old(st, o, max, LOOK_AT, err) != 0)
         return -1;
-    if (o->n > 0) {
-        if (trim_going_keys(st, o, t, err) != 0)
-            return -1;
-        if (sqlite_run(st, err,
-                       SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
-            return -1;
-        t->events = sqlite3_changes(st->db);
-        if (trim_told(st, o->last, err) != 0)
-            return -1;
-    }
+    if (trim_events(st, o, t, err) != 0)
+        return -1;
+
     bool more_events = o->n == max;
     if (more_events)
         t->pin[0] = '\0';
     else if (count_kept(st, o, COUNT_KEPT, t, err) != 0)
         return -1;
-    if (trim_keys(st, o->cutoff, inbox_end(st, req), max, t, err) != 0)
+    if (trim_rest(st, o->cutoff, inbox_cutoff(st, req), max, t, err) != 0)
         return -1;
-    t->more = more_events || t->keys >= max || t->inbox >= max || t->receipts >= max;
+    bool more_rest = t->keys >= max || t->inbox >= max || t->receipts >= max;
+    t->more = more_events || more_rest;
     return 0;
+}
+
+/* trim_locked runs under the write lock, so that nobody moves the floor meanwhile. */
+static int trim_locked(struct sqlite_store *st, const struct trim_request *req,
+                       struct trim_result *t, struct error *err)
+{
+    struct old o = {.now = sqlite_now(st)}; /* the lock may have been waited for */
+    o.cutoff = o.now - req->older_than_ms;
+    if (sqlite_numbers_keep(st, err) != 0)
+        return -1;
+    if (find_past(st, true, &o, t->pin, err) != 0)
+        return -1;
+    return trim_some(st, req, &o, t, err);
+}
+
+static int trim_dry(struct sqlite_store *st, const struct trim_request *req, struct trim_result *t,
+                    struct error *err)
+{
+    struct old o = {.now = sqlite_now(st)};
+    o.cutoff = o.now - req->older_than_ms;
+    if (find_past(st, false, &o, t->pin, err) != 0)
+        return -1;
+    return count_all(st, req, &o, t, err);
+}
+
+static int trim_for_real(struct sqlite_store *st, const struct trim_request *req,
+                         struct trim_result *t, struct error *err)
+{
+    if (sqlite_begin(&st->base, err) != 0)
+        return -1;
+    if (trim_locked(st, req, t, err) != 0) {
+        sqlite_rollback(&st->base);
+        return -1;
+    }
+    return sqlite_commit(&st->base, err);
 }
 
 int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
@@ -223,25 +294,12 @@ int sqlite_trim(struct store *base, const struct trim_request *req, struct trim_
 {
     struct sqlite_store *st = sqlite_of(base);
     struct trim_result t = {0};
-    struct old o = {.now = sqlite_now(st)};
-    o.cutoff = o.now - req->older_than_ms;
-    if (req->dry_run) {
-        if (find_past(st, false, &o, t.pin, err) != 0 || dry_run(st, req, &o, &t, err) != 0)
-            return -1;
-        *ret = t;
-        return 0;
-    }
-    /* the floor is found under the lock: nobody moves it meanwhile */
-    if (sqlite_begin(base, err) != 0)
-        return -1;
-    o.now = sqlite_now(st); /* it may have been waited for */
-    o.cutoff = o.now - req->older_than_ms;
-    if (sqlite_numbers_keep(st, err) != 0 || find_past(st, true, &o, t.pin, err) != 0 ||
-        trim_some(st, req, &o, &t, err) != 0) {
-        sqlite_rollback(base);
-        return -1;
-    }
-    if (sqlite_commit(base, err) != 0)
+    int r;
+    if (req->dry_run)
+        r = trim_dry(st, req, &t, err);
+    else
+        r = trim_for_real(st, req, &t, err);
+    if (r != 0)
         return -1;
     *ret = t;
     return 0;

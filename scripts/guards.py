@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""guards.py PART...: the rules of CONTRIBUTING.md that no other tool knows. Silent and 0 when the tree under the current folder
+keeps them; otherwise one line per breach on the standard error output, `file:line: what is wrong; what to do`, and 1.
+
+    includes   an #include in src goes to a layer below, never above or beside
+    width      C, SQL and shell scripts have at most 100 columns
+    comments   a comment right above a function in src/**/*.c is a sentence whose subject is the function's name
+    exports    foo.c exports only foo_*, or its folder's prefix where the folder is one module
+"""
+import pathlib
+import re
+import sys
+
+COLUMNS = 100
+
+# From the bottom up. A folder may include those of the layers below its own, and nothing else.
+LAYERS = [["base"], ["event", "redis"], ["store", "sink"], ["engine", "rows"], ["api"], ["admin"], ["cli"]]
+LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
+STORES = "src/store"  # its folders are alternatives, and do not know each other
+
+# Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
+FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/redis": "redis_", "src/rows": "rows_",
+                 "src/admin": "admin_", "src/api": "api_"}
+# Files that export another's functions: what is linked in its place, or beside it.
+STANDS_FOR = {"src/engine/stream_reader_absent.c": "stream_reader", "src/admin/none.c": "admin"}
+
+# Dumps, and migrations, which are never edited once they are released.
+FOREIGN_SQL = re.compile(r"tests/upgrade/|sql/\w+/\d{4}_\w+\.sql$")
+
+
+def files(folders, *patterns):
+    """files gives those below the folders that match, as paths relative to the current folder, in order."""
+    return sorted(path for folder in folders for pattern in patterns for path in pathlib.Path(folder).rglob(pattern) if path.is_file())
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+# ---- includes ----
+
+def forbidden(path, target):
+    """forbidden says why the file may not include the header `target` of src, or None."""
+    own, other = path.parts[1], target.parts[1]
+    if own != other:
+        if other not in LEVEL or own not in LEVEL: return f"{own if own not in LEVEL else other} has no layer; give it one in scripts/guards.py"
+        if LEVEL[other] < LEVEL[own]: return None
+        where = "above" if LEVEL[other] > LEVEL[own] else "beside"
+        return f"{other} is {where} {own}; move what both need to a layer below, or hand it in"
+    stores = path.is_relative_to(STORES) and target.is_relative_to(STORES) and len(path.parts) > 3 and len(target.parts) > 3
+    if stores and path.parent != target.parent: return "stores do not know each other; move what both need to src/store"
+    return None
+
+
+def includes():
+    for path in files(["src"], "*.[ch]"):
+        for number, line in enumerate(lines(path), 1):
+            named = re.match(r'#include "(\w+/.+)"', line)
+            why = named and forbidden(path, pathlib.Path("src") / named.group(1))
+            if why: yield path, number, f'includes "{named.group(1)}", but {why}'
+
+
+# ---- width ----
+
+def is_shell(path):
+    """is_shell says whether a file without a name's ending begins as a shell script."""
+    with path.open("rb") as file:
+        return re.match(rb"#!.*\b(ba)?sh\b", file.readline(200)) is not None
+
+
+def narrow():
+    """narrow gives the files that keep to the width. Python has a width of its own."""
+    yield from files(["include", "src", "tests", "bench", "examples"], "*.[ch]")
+    yield from (path for path in files(["sql", "examples", "tests"], "*.sql") if not FOREIGN_SQL.match(path.as_posix()))
+    scripts = [path for folder in (".", ".ci") for path in pathlib.Path(folder).glob("*") if path.is_file()]
+    yield from (path for path in sorted(scripts) + files(["scripts", "bench", "examples", "packaging"], "*") if is_shell(path))
+
+
+def width():
+    for path in narrow():
+        for number, line in enumerate(lines(path), 1):
+            if len(line) > COLUMNS: yield path, number, f"{len(line)} columns; break it at {COLUMNS}"
+
+
+# ---- functions ----
+
+ATTRIBUTE = re.compile(r"__attribute__\(\(.*?\)\)(?!\))")
+ENDS_ANOTHER = re.compile(r"\s*$|#|.*(;|\}|\*/)$")  # a line that belongs to what stands before a signature
+HEADING = re.compile(r"-{2,}")
+
+
+def functions(text):
+    """functions gives the index of the first line, the name, and whether it is static, of each function that is defined in the text.
+    clang-format puts the brace of a function, and no other, alone into the first column."""
+    for brace, line in enumerate(text):
+        if line != "{": continue
+        first = brace
+        while first > 0 and not ENDS_ANOTHER.match(text[first - 1]): first -= 1
+        signature = ATTRIBUTE.sub("", " ".join(text[first:brace]))
+        name = re.search(r"(\w+)\(", signature)
+        if name: yield first, name.group(1), "static" in signature[:name.start()].split()
+
+
+def comment_above(text, first):
+    """comment_above gives the index and the text of the comment that ends right above line `first`, or None."""
+    last = first - 1
+    if last < 0 or not text[last].endswith("*/"): return None
+    start = last
+    while start > 0 and "/*" not in text[start]: start -= 1
+    if not text[start].startswith("/*"): return None  # behind code
+    words = " ".join(line.strip().removeprefix("* ") for line in text[start:last + 1])[2:-2].strip()
+    return comment_above(text, start) if words.startswith("NOLINT") else (start, words)
+
+
+def comments():
+    for path in files(["src"], "*.c"):
+        text = lines(path)
+        for first, name, _ in functions(text):
+            above = comment_above(text, first)
+            if above is None or HEADING.match(above[1]): continue
+            start, words = above
+            if not re.match(rf"{name}\b", words): yield path, start + 1, f"the comment above {name} opens with something else; let its name be the subject"
+            elif words[len(name):].startswith(":"): yield path, start + 1, f'"{name}: ..." is a remark; write a sentence whose subject is {name}'
+
+
+# ---- exports ----
+
+def prefixes(path):
+    """prefixes gives what the name of an export of the file may begin with."""
+    yield STANDS_FOR.get(path.as_posix(), path.stem) + "_"
+    if path.parent.as_posix() in FOLDER_PREFIX: yield FOLDER_PREFIX[path.parent.as_posix()]
+    yield "outbox_"
+
+
+def exports():
+    for path in files(["src"], "*.c"):
+        allowed = tuple(prefixes(path))
+        for first, name, static in functions(lines(path)):
+            if static or name == "main" or name + "_" == allowed[0] or name.startswith(allowed): continue
+            yield path, first + 1, f"exports {name}; call it {' or '.join(each + '*' for each in allowed[:-1])}, or move it to the file that it names"
+
+
+GUARDS = {guard.__name__: guard for guard in (includes, width, comments, exports)}
+
+
+def main(parts):
+    for part in parts or GUARDS:
+        if part not in GUARDS: sys.exit(f"guards: unknown part: {part} ({', '.join(GUARDS)})")
+    breaches = [breach for part in parts or GUARDS for breach in GUARDS[part]()]
+    for path, number, what in breaches: print(f"{path}:{number}: {what}", file=sys.stderr)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+-- adopt.sql: tables of the application whose rows become events. Statements that name such a table
+-- are put together in src/store/sqlite/adopt_*.c.
+
+-- find_table (name text): the table as SQLite spells it, and whether it can have a trigger.
+SELECT name, type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' FROM main.sqlite_master
+ WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE;
+
+-- table_columns (source text): the columns in their order.
+SELECT name, type FROM pragma_table_info(:source, 'main') ORDER BY cid;
+
+-- without_rowid (source text): such a table cannot be sorted by its rowid.
+SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = :source;
+
+-- is_unique (source text, name text): whether no two rows share a value of this column: it is the
+-- rowid, or a unique index has it as its only column.
+SELECT EXISTS (SELECT 1 FROM pragma_table_info(:source, 'main')
+                WHERE pk AND name = :name AND type = 'INTEGER' COLLATE NOCASE
+                  AND (SELECT sum(pk > 0) FROM pragma_table_info(:source, 'main')) = 1)
+    OR EXISTS (SELECT 1 FROM pragma_index_list(:source, 'main') i
+                WHERE i."unique" AND NOT i.partial
+                  AND (SELECT count(*) = 1 AND min(c.name) = :name
+                         FROM pragma_index_info(i.name, 'main') c));
+
+-- has_trigger (name text): a table is adopted while it has our trigger.
+SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name = :name;
+
+-- was_adopted (source text): which rows became events the first time cannot be told afterwards.
+SELECT 1 FROM outbox_adopted WHERE source = :source;
+
+-- adopted_alike (source text, mapping text, mark text, consumer text): whether adopting it again
+-- would change anything. Without a mark in the request, the present one stays.
+SELECT mapping = :mapping AND (:mark IS NULL OR (mark IS :mark AND consumer IS :consumer))
+  FROM outbox_adopted
+ WHERE source = :source;
+
+-- put_adopted (source text, mapping text, mark text, consumer text, key text, stamp text, now int):
+-- records how the table was adopted. Without a new mark the present one stays.
+INSERT INTO outbox_adopted (source, mapping, mark, consumer, key, stamp, at)
+VALUES (:source, :mapping, :mark, :consumer, :key, :stamp, :now)
+    ON CONFLICT (source) DO UPDATE
+   SET mapping = :mapping, mark = coalesce(:mark, mark), consumer = coalesce(:consumer, consumer),
+       key = :key, stamp = coalesce(:stamp, stamp), at = :now;
+
+-- is_marked (source text): whether rows of the table are marked once they are delivered.
+SELECT mark IS NOT NULL FROM outbox_adopted WHERE source = :source;
+
+-- forget_mark (source text): rows are no longer marked.
+UPDATE outbox_adopted SET mark = NULL, consumer = NULL, stamp = NULL WHERE source = :source;
+
+-- forget_rows (source text): without a mark nobody needs to know which row became which event.
+DELETE FROM outbox_adopted_row WHERE source = :source;
+
+-- event_known (id str): a row whose event exists already is not copied again.
+SELECT 1 FROM outbox_event WHERE id = :id;
+
+-- @copied_columns@: what an event takes from a row; its id comes from the row only if it is a UUID.
+type, payload, created_at, headers, aggregate_type, aggregate_id, tenant;
+
+-- copy_row_as (id str, type str, payload str, created_at int, headers str, aggregate_type str,
+-- aggregate_id str, tenant str): an event with the row's own UUID.
+INSERT INTO outbox_event (id, @copied_columns@)
+VALUES (:id, :type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
+
+-- copy_row (type str, payload str, created_at int, headers str, aggregate_type str,
+-- aggregate_id str, tenant str): an event that gets its id from the table.
+INSERT INTO outbox_event (@copied_columns@)
+VALUES (:type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
+
+-- note_row (source text, row text): remembers which row the last event came from, so that it can be
+-- marked. row is bound by hand, because a key may have any type.
+INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row)
+SELECT id, :source, :row FROM outbox_event WHERE seq = last_insert_rowid();
+
+-- marked_tables (consumer text): tables whose rows are marked when this consumer has had them. A
+-- table that was dropped meanwhile must not make settling fail.
+SELECT a.source, a.mark, a.key, a.stamp FROM outbox_adopted a
+ WHERE a.consumer = :consumer AND a.mark IS NOT NULL
+   AND EXISTS (SELECT 1 FROM main.sqlite_master m WHERE m.type = 'table' AND m.name = a.source);
+
+-- forget_marked (ids text): their rows are marked now. ids is a JSON array of event ids.
+DELETE FROM outbox_adopted_row WHERE event_id IN (SELECT value FROM json_each(:ids));

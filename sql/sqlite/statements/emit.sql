@@ -1,0 +1,32 @@
+-- emit.sql: inserting events and inbox rows. Every table here is qualified with `main.`: on a
+-- connection of the caller's, emit.c puts the name of the database that has the outbox in its
+-- place. Unqualified, a temporary table of the caller's could shadow ours.
+
+-- insert_event (id text, type str, aggregate_type str, aggregate_id str, version int, payload str,
+-- headers str, tenant str, not_before int, now int, idempotency_key str): the event, in whatever
+-- transaction is open. emit.c binds NULL where there is no version or not_before: on the caller's
+-- connection this is prepared for every event, and an expression would make that slower.
+INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
+                               tenant, not_before, created_at, idempotency_key)
+VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
+        :tenant, :not_before, :now, :idempotency_key);
+
+-- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): whose
+-- idempotency key it is, and whether that event had the same content. If somebody deleted the
+-- event, its hash still tells.
+SELECT e.id, (e.type, e.aggregate_type, e.aggregate_id, e.payload)
+             IS (:type, :aggregate_type, :aggregate_id, :payload)
+  FROM main.outbox_event e WHERE e.idempotency_key = :key
+UNION ALL
+SELECT i.event_id, i.hash = :hash FROM main.outbox_idempotency i WHERE i.key = :key
+ LIMIT 1;
+
+-- put_key (key str, id text, hash int, now int): keeps the key until it is trimmed, even if
+-- somebody deletes the event.
+INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id, :hash, :now);
+
+-- handled_hash (handler str, key str): what the handler was given when it handled this key.
+SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
+
+-- put_handled_once (handler str, key str, hash int, now int): commits together with the effect.
+INSERT INTO main.outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now);

@@ -1,0 +1,54 @@
+-- inspect.sql: which state an event is in for a consumer.
+
+-- event_by_id (seq int, id text): seq -1 or id '' where only the other one is known.
+SELECT @event_columns@ FROM outbox_event WHERE seq = :seq OR id = :id;
+
+-- events_forwards (after int): oldest first.
+SELECT @event_columns@ FROM outbox_event WHERE seq > :after ORDER BY seq;
+
+-- events_backwards (after int): newest first. It is a statement of its own so that the index is
+-- walked in its own direction and nothing is sorted.
+SELECT @event_columns@ FROM outbox_event WHERE :after = 0 OR seq < :after ORDER BY seq DESC;
+
+-- consumer_start (consumer text): events up to here came before the consumer.
+SELECT start FROM outbox_consumer WHERE name = :consumer;
+
+-- former_filters (consumer text): events were judged by the filter that was in force when they were
+-- handed out.
+SELECT n, lane, lanes, position, events, predicate FROM outbox_former_filter
+ WHERE consumer = :consumer ORDER BY n, lane;
+
+-- has_receipts (consumer text): spares a query per event where there are none.
+SELECT EXISTS (SELECT 1 FROM outbox_receipt WHERE consumer = :consumer);
+
+-- count_ended (consumer text): spares a query per event where there are none.
+SELECT count(*) FROM outbox_ended WHERE consumer = :consumer;
+
+-- count_claims (): spares a query per event where nobody claims anything.
+SELECT count(*) FROM outbox_claim;
+
+-- exception_of (consumer text, seq int, now int): the parked row or the dead letter of an event.
+-- Most events have neither.
+SELECT attempts, due_at,
+       EXISTS (SELECT 1 FROM outbox_claim k
+                WHERE k.consumer = :consumer AND k.epoch = claim AND k.locked_until > :now),
+       error, 0, failing_since IS NOT NULL
+  FROM outbox_parked
+ WHERE consumer = :consumer AND seq = :seq
+UNION ALL
+SELECT attempts, NULL, 0, error, 1, 0
+  FROM outbox_dead
+ WHERE consumer = :consumer AND seq = :seq AND retrying = 0;
+
+-- receipt_of (consumer text, seq int, event_id str): the id guards against a number that was given
+-- twice.
+SELECT at, sink_id FROM outbox_receipt
+ WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
+
+-- ended_state (consumer text, seq int): the recorded end of a single event; see put_ended.
+SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
+
+-- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
+-- whichever the fresh claim over this event is; NULL if no claim spans it.
+SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
+ WHERE consumer = :consumer AND parked = 0 AND lane = :lane AND from_seq < :seq AND to_seq >= :seq;

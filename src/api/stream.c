@@ -1,0 +1,68 @@
+/* stream.c: outbox_consume, which passes the events of a Redis stream to a handler. */
+#include <unistd.h>
+
+#include "api/handle.h"
+#include "engine/stream_reader.h"
+
+struct reading {
+    outbox *ob;
+    struct store *st;
+    const outbox_stream *s;
+};
+
+/* handle_in_tx calls the handler, unless the event was handled before. *ret_first: it was not. */
+static int handle_in_tx(const struct reading *r, const struct event *ev, bool *ret_first,
+                        struct error *err)
+{
+    struct delivery d = {ev, 1};
+    if (r->st->ops->handle_once(r->st, NULL, str_of(r->s->group), ev->id, ev->payload, ret_first,
+                                err) != 0)
+        return -1;
+    if (!*ret_first)
+        return 0;
+    if (r->s->handler(r->ob, (const outbox_event *)&d, r->s->ctx) != 0)
+        return err_set(err, ERR_INVALID, "the handler did not return 0");
+    return 0;
+}
+
+/* handle makes one event take effect. The record that it was handled and what the handler does are
+ * one transaction. */
+static int handle(void *ctx, const struct event *ev, struct error *err)
+{
+    const struct reading *r = ctx;
+    bool first = false;
+    if (outbox_begin(r->ob, (outbox_error *)err) != 0)
+        return -1;
+    int rc = handle_in_tx(r, ev, &first, err);
+    if (rc == 0 && first)
+        return outbox_commit(r->ob, (outbox_error *)err);
+    outbox_rollback(r->ob);
+    return rc;
+}
+
+OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *err)
+{
+    struct reading r = {ob, ob->st, s};
+    uint64_t count;
+    struct error *e = (struct error *)err;
+    if (!s->url || !s->group || !s->handler)
+        return err_set(e, ERR_MISUSE, "url, group and handler are needed");
+    struct error own;
+    struct stream_reader_config cfg = {
+        .url = s->url,
+        .group = s->group,
+        .name = s->name,
+        .from = s->from,
+        .claim_ms = s->claim_ms,
+        .until_through = (s->flags & OUTBOX_UNTIL_THROUGH) != 0,
+        .wake = ob->crew.stop_fd,
+        .log = &ob->log,
+        .handle = handle,
+        .ctx = &r,
+    };
+    int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
+    atomic_store(&ob->crew.stop, false);
+    if (read(ob->crew.stop_fd, &count, sizeof count) < 0)
+        return rc; /* nobody stopped it */
+    return rc;
+}

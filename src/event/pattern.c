@@ -1,0 +1,35 @@
+#include "event/pattern.h"
+
+#include <stdint.h>
+
+/* has_at says whether the pattern has character c at i. */
+static bool has_at(struct str pattern, size_t i, char c)
+{
+    return i < pattern.n && pattern.p[i] == c;
+}
+
+bool pattern_match(struct str pattern, struct str type)
+{
+    size_t p = 0, t = 0;
+    size_t star = SIZE_MAX, resume = 0; /* the last star, and where what it takes ends so far */
+    while (t < type.n) {
+        if (has_at(pattern, p, '*')) {
+            star = p;
+            resume = t;
+            p++;
+        } else if (has_at(pattern, p, type.p[t])) {
+            p++;
+            t++;
+        } else if (star != SIZE_MAX) {
+            resume++; /* let the last star take one character more */
+            p = star + 1;
+            t = resume;
+        } else {
+            return false;
+        }
+    }
+
+    while (has_at(pattern, p, '*'))
+        p++;
+    return p == pattern.n;
+}

@@ -1,0 +1,331 @@
+/* adopt_source.c: a table of the application: its columns, and what each is for an event. */
+#include <string.h>
+
+#include "base/json.h"
+#include "sqlite_sql.h"
+#include "store/sqlite/adopt.h"
+
+#define COLUMNS_MAX 2000 /* as many as SQLite allows a table by default */
+
+const char *const sqlite_source_fields[FIELDS] = {
+    [F_ID] = "id",
+    [F_TYPE] = "type",
+    [F_PAYLOAD] = "payload",
+    [F_CREATED] = "created_at",
+    [F_PROCESSED] = "processed_at",
+    [F_AGG_TYPE] = "aggregate_type",
+    [F_AGG_ID] = "aggregate_id",
+    [F_TENANT] = "tenant",
+};
+
+/* How columns are usually called, and which must be there. */
+static const struct shape {
+    const char *name;
+    const char *usual[FIELDS];
+    bool needed[FIELDS];
+} shapes[] = {
+    {"processed_at",
+     {[F_ID] = "id",
+      [F_TYPE] = "event_type",
+      [F_PAYLOAD] = "payload",
+      [F_CREATED] = "created_at",
+      [F_PROCESSED] = "processed_at"},
+     {[F_TYPE] = true, [F_PAYLOAD] = true, [F_PROCESSED] = true}},
+    {"debezium",
+     {[F_ID] = "id",
+      [F_AGG_TYPE] = "aggregatetype",
+      [F_AGG_ID] = "aggregateid",
+      [F_TYPE] = "type",
+      [F_PAYLOAD] = "payload",
+      [F_CREATED] = "created_at"},
+     {[F_TYPE] = true, [F_PAYLOAD] = true, [F_AGG_TYPE] = true, [F_AGG_ID] = true}},
+};
+static const struct shape *const processed_shape = &shapes[0], *const debezium_shape = &shapes[1];
+
+/* ---- the table ---- */
+
+static bool is_ours(const char *name)
+{
+    static const char *const ours[] = {
+        "meta",   "event",         "idempotency", "consumer", "lane",       "claim",
+        "parked", "dead",          "handled",     "receipt",  "setting",    "mark",
+        "ended",  "former_filter", "passed",      "adopted",  "adopted_row"};
+    if (strncasecmp(name, "sqlite_", 7) == 0)
+        return true;
+    if (strncasecmp(name, "outbox_", 7) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+        if (strcasecmp(name + 7, ours[i]) == 0)
+            return true;
+    return false;
+}
+
+/* unquoted gives the name that SQL writes as "name"; for want of memory it stays as it is. */
+static const char *unquoted(struct source *s, const char *name)
+{
+    size_t n = strlen(name);
+    bool quoted = n >= 2 && name[0] == '"' && name[n - 1] == '"';
+    if (!quoted)
+        return name;
+    char *out = arena_alloc(&s->a, n);
+    if (!out)
+        return name;
+
+    size_t k = 0;
+    for (size_t i = 1; i < n - 1; i++) {
+        bool doubled = name[i] == '"' && name[i + 1] == '"';
+        out[k++] = name[i];
+        if (doubled)
+            i++;
+    }
+    out[k] = '\0';
+    return out;
+}
+
+/* find_table finds the table by the name that SQL would write. */
+static int find_table(struct source *s, struct error *err)
+{
+    const char *wanted = unquoted(s, s->req->table);
+    bool ok = true;
+    sqlite3_stmt *q;
+    int r = sqlite_row(s->st, &q, err, SQL(find_table, .name = wanted));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_set(err, ERR_NOTFOUND, "there is no table %.200s", s->req->table);
+    s->name = sqlite_copy(q, 0, &s->a, &ok).p;
+    bool plain = sqlite3_column_int(q, 1) != 0;
+    sqlite3_reset(q);
+    if (!ok)
+        return err_nomem(err);
+    if (!plain || is_ours(s->name))
+        return err_set(err, ERR_CONFIG, "%.200s is no table that can be adopted", s->name);
+    return 0;
+}
+
+static int read_columns(struct source *s, struct error *err)
+{
+    s->column = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->column));
+    s->type = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->type));
+    if (!s->column || !s->type)
+        return err_nomem(err);
+
+    int r = 0;
+    bool ok = true;
+    sqlite3_stmt *q = sqlite_rows(s->st, err, SQL(table_columns, .source = s->name));
+    while (ok && s->n < COLUMNS_MAX && (r = sqlite_step(s->st, q, err)) == 1) {
+        s->column[s->n] = sqlite_copy(q, 0, &s->a, &ok).p;
+        s->type[s->n] = sqlite_copy(q, 1, &s->a, &ok).p;
+        s->n++;
+    }
+    sqlite3_reset(q);
+    if (!ok)
+        return err_nomem(err);
+    return r < 0 ? -1 : 0;
+}
+
+int sqlite_source_find(struct source *s, struct error *err)
+{
+    int64_t without = 0;
+    if (find_table(s, err) != 0)
+        return -1;
+    if (read_columns(s, err) != 0)
+        return -1;
+    if (sqlite_value(s->st, err, &without, SQL(without_rowid, .source = s->name)) != 0)
+        return -1;
+    s->rowid = !without;
+    return 0;
+}
+
+int sqlite_source_column(const struct source *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strcasecmp(s->column[i], name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* ---- what the request says ---- */
+
+bool sqlite_source_literal(const char *text)
+{
+    size_t n = strlen(text);
+    return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
+}
+
+/* given is what --column says about a field. NULL: nothing; "": that there is no such column. */
+static const char *given(const struct adopt_request *req, enum field f)
+{
+    const char *field = sqlite_source_fields[f];
+    size_t n = strlen(field);
+    for (size_t i = 0; i < req->n_columns; i++) {
+        const char *column = req->columns[i];
+        if (strncmp(column, field, n) == 0 && column[n] == '=')
+            return column + n + 1;
+    }
+    return NULL;
+}
+
+static bool is_field(const char *name, size_t n)
+{
+    for (int f = 0; f < FIELDS; f++) {
+        const char *field = sqlite_source_fields[f];
+        if (strlen(field) == n && strncmp(field, name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* check_given refuses a --column that is none, before anything else is said about the table. */
+static int check_given(const struct adopt_request *req, struct error *err)
+{
+    for (size_t i = 0; i < req->n_columns; i++) {
+        const char *name = req->columns[i], *equals = strchr(name, '=');
+        if (!equals)
+            return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
+        if (is_field(name, (size_t)(equals - name)))
+            continue;
+        return err_set(err, ERR_CONFIG,
+                       "%.*s is nothing a column can be: there are id, type, aggregate_type, "
+                       "aggregate_id, payload, created_at, processed_at and tenant",
+                       (int)(equals - name), name);
+    }
+    return 0;
+}
+
+/* ---- which column is what ---- */
+
+static int say_no_shape(const struct source *s, struct error *err)
+{
+    struct buf all;
+    buf_init(&all, 1 << 16);
+    for (size_t i = 0; i < s->n; i++)
+        buf_addf(&all, "%s%s", i ? ", " : "", s->column[i]);
+    const char *columns = buf_cstr(&all);
+    err_set(err, ERR_NOTFOUND,
+            "table %.100s has neither a column processed_at nor aggregatetype; its columns are "
+            "%.250s; say which shape it has, and which column is what",
+            s->name, columns ? columns : "");
+    buf_release(&all);
+    return -1;
+}
+
+/* guess_shape goes by the column that only tables of a shape have; NULL: it has neither. */
+static const struct shape *guess_shape(const struct source *s)
+{
+    const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
+    bool no_flag = flag && !*flag; /* no row of it is ever processed */
+    if (!flag)
+        flag = "processed_at";
+    if (!kind)
+        kind = "aggregatetype";
+
+    if (sqlite_source_column(s, flag) >= 0)
+        return processed_shape;
+    if (sqlite_source_literal(kind) || sqlite_source_column(s, kind) >= 0)
+        return debezium_shape;
+    return no_flag ? processed_shape : NULL;
+}
+
+static const struct shape *find_shape(const struct source *s)
+{
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        if (strcmp(s->req->shape, shapes[i].name) == 0)
+            return &shapes[i];
+    return guess_shape(s);
+}
+
+/* take_literal uses a text in single quotes, the same for every row, where that makes sense. */
+static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
+{
+    bool may_be = f == F_TYPE || f == F_AGG_TYPE || f == F_TENANT;
+    if (!may_be)
+        return err_set(err, ERR_CONFIG,
+                       "%s: a text in single quotes is for type, aggregate_type or tenant", text);
+    s->of[f] = text;
+    return 0;
+}
+
+/* take_column uses a column, if the table has it. */
+static int take_column(struct source *s, enum field f, const char *name, bool needed,
+                       struct error *err)
+{
+    int at = sqlite_source_column(s, name);
+    if (at >= 0)
+        s->of[f] = s->column[at];
+    else if (needed)
+        return err_set(err, ERR_NOTFOUND,
+                       "table %.100s has no column %.100s, which would be the %s", s->name, name,
+                       sqlite_source_fields[f]);
+    return 0;
+}
+
+static int say_missing(enum field f, struct error *err)
+{
+    return err_set(err, ERR_NOTFOUND, "%s has to be said", sqlite_source_fields[f]);
+}
+
+/* take_none leaves a field without a column, if the shape can do without. A table whose rows are
+ * never marked as processed needs no flag. */
+static int take_none(const struct shape *shape, enum field f, struct error *err)
+{
+    bool needed = shape->needed[f] && f != F_PROCESSED;
+    return needed ? say_missing(f, err) : 0;
+}
+
+/* take_usual uses the column that tables of this shape usually have. */
+static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
+{
+    const char *name = shape->usual[f];
+    if (!name)
+        return 0;
+    return take_column(s, f, name, shape->needed[f], err);
+}
+
+/* take_field finds the column of a field: the one that the request names, or the usual one. */
+static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
+{
+    const char *named = given(s->req, f);
+    if (!named)
+        return take_usual(s, shape, f, err);
+    if (!*named)
+        return take_none(shape, f, err);
+    if (sqlite_source_literal(named))
+        return take_literal(s, f, named, err);
+    return take_column(s, f, named, true, err);
+}
+
+/* write_mapping writes which column is what as JSON. */
+static int write_mapping(struct source *s, struct error *err)
+{
+    const char *between = "";
+    buf_addc(&s->mapping, '{');
+    for (int f = 0; f < FIELDS; f++) {
+        if (!s->of[f])
+            continue;
+        buf_adds(&s->mapping, between);
+        json_quote(&s->mapping, str_of(sqlite_source_fields[f]));
+        buf_addc(&s->mapping, ':');
+        json_quote(&s->mapping, str_of(s->of[f]));
+        between = ",";
+    }
+    buf_addc(&s->mapping, '}');
+    return buf_cstr(&s->mapping) ? 0 : err_nomem(err);
+}
+
+int sqlite_source_map(struct source *s, struct error *err)
+{
+    if (check_given(s->req, err) != 0)
+        return -1;
+    const struct shape *shape = find_shape(s);
+    if (!shape)
+        return say_no_shape(s, err);
+    for (int f = 0; f < FIELDS; f++)
+        if (take_field(s, shape, (enum field)f, err) != 0)
+            return -1;
+
+    bool has_type = s->of[F_AGG_TYPE], has_id = s->of[F_AGG_ID];
+    if (has_type != has_id)
+        return say_missing(has_id ? F_AGG_TYPE : F_AGG_ID, err);
+    return write_mapping(s, err);
+}

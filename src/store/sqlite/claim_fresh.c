@@ -1,0 +1,204 @@
+/* claim_fresh.c: handing out the events after a lane's position. */
+#include "sqlite_sql.h"
+#include "store/sqlite/claim.h"
+
+/* events looked at per claim at least, so that a filter that rarely matches still gets on */
+#define SCAN_MIN 10000
+
+/* ---- reading ---- */
+
+/* wanted looks at the row in place: most of what is skipped is never copied. */
+static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
+{
+    if (req->lanes > 1) {
+        uint64_t key = event_key(sqlite_text(q, 3), sqlite_text(q, 4));
+        if (event_lane(key, sqlite3_column_int64(q, 0), req->lanes) != lane)
+            return false;
+    }
+    if (!filter_type(req->filter, sqlite_text(q, 2)))
+        return false;
+    return !filter_has_where(req->filter) || filter_payload(req->filter, sqlite_text(q, 6));
+}
+
+int sqlite_fresh_read(struct claiming *k, sqlite3_stmt *q, int lane, size_t max, struct chunk *c,
+                      struct error *err)
+{
+    size_t bytes = 0;
+    c->ev = arena_alloc(k->a, max * sizeof *c->ev);
+    if (!c->ev) {
+        sqlite3_reset(q);
+        return err_nomem(err);
+    }
+    while (c->n < max && bytes < k->req->max_bytes) {
+        int r = sqlite_step(k->st, q, err);
+        if (r <= 0)
+            return r;
+        c->to = sqlite3_column_int64(q, 0);
+        c->scanned++;
+        if (!wanted(q, k->req, lane))
+            continue;
+        if (!sqlite_event_row(q, k->a, &c->ev[c->n])) {
+            sqlite3_reset(q);
+            return err_nomem(err);
+        }
+        bytes += event_bytes(&c->ev[c->n]);
+        c->n++;
+    }
+    sqlite3_reset(q);
+    return 0;
+}
+
+static int read_after(struct claiming *k, int lane, int64_t from, struct chunk *ret,
+                      struct error *err)
+{
+    size_t scan = k->req->max_events > SCAN_MIN ? k->req->max_events : SCAN_MIN;
+    *ret = (struct chunk){.from = from, .to = from};
+    sqlite3_stmt *q = sqlite_rows(k->st, err,
+                                  SQL(fresh_events, .position = from, .max = (int64_t)scan));
+    return sqlite_fresh_read(k, q, lane, k->req->max_events, ret, err);
+}
+
+/* lane_position reads how far a lane is; -1: its row is gone. */
+static int lane_position(struct claiming *k, int lane, int64_t *ret, struct error *err)
+{
+    *ret = -1;
+    return sqlite_value(k->st, err, ret,
+                        SQL(lane_position, .consumer = k->req->consumer, .lane = lane));
+}
+
+/* Producers need not wait for what is read before the write lock is taken. Events never change and
+ * seq is commit order, so what was read is still right if the position is still the same under the
+ * lock. */
+int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
+{
+    int64_t position;
+    if (lane_position(k, k->req->lane_hint, &position, err) != 0)
+        return -1;
+    if (position < 0)
+        return 0;
+    return read_after(k, k->req->lane_hint, position, &k->ahead, err);
+}
+
+/* ---- claiming ---- */
+
+/* lane_free says whether the caller may take fresh events of the lane now. Where order matters, a
+ * lane belongs to one worker at a time. That worker may hold several claims of it if it knows of
+ * all of them: a claim whose answer got lost, or that ran out and could not be taken over yet,
+ * holds events that must go first. With a global order nothing may be parked, either. */
+static int lane_free(struct claiming *k, int lane, bool *ret, struct error *err)
+{
+    *ret = true;
+    if (k->req->order == ORDER_NONE)
+        return 0;
+
+    int r;
+    sqlite3_stmt *q = sqlite_rows(k->st, err,
+                                  SQL(lane_claims, .consumer = k->req->consumer, .lane = lane));
+    while ((r = sqlite_step(k->st, q, err)) == 1) {
+        if (sqlite_claim_known(k->req, sqlite3_column_int64(q, 0)))
+            continue;
+        k->hint->busy = true;
+        sqlite_claim_wait(k, sqlite3_column_int64(q, 1));
+        *ret = false;
+    }
+    if (r < 0)
+        return -1;
+
+    if (k->req->order != ORDER_GLOBAL)
+        return 0;
+    int64_t parked = 0;
+    if (sqlite_value(k->st, err, &parked, SQL(any_parked, .consumer = k->req->consumer)) != 0)
+        return -1;
+    if (parked)
+        *ret = false;
+    return 0;
+}
+
+/* mark_behind flags a fresh event of a key that has parked events. */
+static int mark_behind(struct claiming *k, struct event *ev, struct error *err)
+{
+    int64_t held = 0, key = (int64_t)ev->key;
+    if (key == 0)
+        return 0;
+    if (sqlite_value(k->st, err, &held,
+                     SQL(key_parked, .consumer = k->req->consumer, .key = key)) != 0)
+        return -1;
+    ev->behind = held != 0;
+    return 0;
+}
+
+/* mark_held flags the events that may not be delivered yet. */
+static int mark_held(struct claiming *k, struct error *err)
+{
+    for (size_t i = 0; i < k->b->n; i++)
+        k->b->ev[i].delayed = k->b->ev[i].not_before > k->now;
+    if (k->req->order != ORDER_KEY)
+        return 0;
+
+    int64_t any = 0;
+    if (sqlite_value(k->st, err, &any, SQL(any_parked, .consumer = k->req->consumer)) != 0)
+        return -1;
+    for (size_t i = 0; any && i < k->b->n; i++)
+        if (mark_behind(k, &k->b->ev[i], err) != 0)
+            return -1;
+    return 0;
+}
+
+static int say_lost(const struct claiming *k, int lane, struct error *err)
+{
+    const char *name = k->req->consumer;
+    return err_fate(err, ERR_CONFIG, FATE_RETRY, 0,
+                    "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
+                    "outbox_lane is gone; restore it, or run `outbox consumers remove %s` and "
+                    "start the consumer again where you want it",
+                    k->st->shown, name, lane, name);
+}
+
+/* claim_lane claims fresh events of one lane. Skipped events are passed even if none is wanted. */
+static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, struct error *err)
+{
+    bool ours;
+    int64_t position;
+    if (lane_free(k, lane, &ours, err) != 0)
+        return -1;
+    if (!ours)
+        return 0;
+    if (lane_position(k, lane, &position, err) != 0)
+        return -1;
+    if (position < 0)
+        return say_lost(k, lane, err);
+
+    struct chunk c;
+    bool still_right = ahead && ahead->scanned && ahead->from == position;
+    if (still_right)
+        c = *ahead;
+    else if (read_after(k, lane, position, &c, err) != 0)
+        return -1;
+    if (c.scanned == 0)
+        return 0;
+
+    if (sqlite_run(
+            k->st, err,
+            SQL(move_position, .consumer = k->req->consumer, .lane = lane, .position = c.to)) != 0)
+        return -1;
+    k->hint->skipped += c.scanned - c.n;
+    if (c.n == 0)
+        return 0;
+
+    *k->b = (struct batch){.ev = c.ev, .n = c.n, .lane = lane, .from = position, .to = c.to};
+    if (mark_held(k, err) != 0)
+        return -1;
+    return sqlite_claim_record(k, err);
+}
+
+int sqlite_fresh_claim(struct claiming *k, struct error *err)
+{
+    const struct chunk *ahead = &k->ahead;
+    for (int i = 0; i < k->req->lanes && k->b->n == 0; i++) {
+        int lane = (k->req->lane_hint + i) % k->req->lanes;
+        if (claim_lane(k, lane, ahead, err) != 0)
+            return -1;
+        ahead = NULL; /* it was read for the first lane */
+    }
+    return 0;
+}

@@ -1,0 +1,248 @@
+/* schema.c: the tables of an outbox: which version is there, and bringing it up to ours. */
+#include <stdio.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "sqlite_sql.h"
+#include "store/sqlite/sqlite.h"
+
+extern const char *const sqlite_schema[];
+
+#define INIT_TELL (10000 * MS_NS) /* how often init says that it waits */
+#define KEPT_MAX (16 << 20)       /* bytes of the application's triggers and indexes */
+
+/* ---- versions ---- */
+
+/* read_version reads the schema version; 0: the database has no outbox. */
+static int read_version(struct sqlite_store *st, int64_t *ret, struct error *err)
+{
+    int64_t event = 0, meta = 0;
+    *ret = 0;
+    if (sqlite_value(st, err, &event, SQL(has_table, .name = "outbox_event")) != 0)
+        return -1;
+    if (sqlite_value(st, err, &meta, SQL(has_table, .name = "outbox_meta")) != 0)
+        return -1;
+    if (event && !meta)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: has a table outbox_event that is not ours (no outbox_meta beside it); "
+                       "use another file",
+                       st->shown);
+    if (!meta)
+        return 0;
+    return sqlite_value(st, err, ret, SQL(schema_version));
+}
+
+/* known_version is read_version, but refuses an outbox made by a newer program. */
+static int known_version(struct sqlite_store *st, int64_t *ret, struct error *err)
+{
+    if (read_version(st, ret, err) != 0)
+        return -1;
+    if (*ret > SQLITE_SCHEMA_VERSION)
+        return err_set(err, ERR_NEWER,
+                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
+                       "newer outbox",
+                       st->shown, (long long)*ret, SQLITE_SCHEMA_VERSION);
+    return 0;
+}
+
+int sqlite_schema_check(struct sqlite_store *st, struct error *err)
+{
+    int64_t version;
+    if (known_version(st, &version, err) != 0)
+        return -1;
+    if (version == 0)
+        return err_set(err, ERR_NOTOURS,
+                       "%s: no outbox in this database; make one with `outbox init`", st->shown);
+    if (version < SQLITE_SCHEMA_VERSION)
+        return err_set(
+            err, ERR_NOTOURS,
+            "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
+            st->shown, (long long)version);
+    return 0;
+}
+
+int sqlite_schema_status(struct store *base, struct schema_status *ret, struct error *err)
+{
+    int64_t there;
+    if (read_version(sqlite_of(base), &there, err) != 0)
+        return -1;
+    *ret = (struct schema_status){.there = there, .known = SQLITE_SCHEMA_VERSION};
+    return 0;
+}
+
+/* The statement is not cached: in an outbox of another version its preparation may fail. */
+void sqlite_identity_read(struct sqlite_store *st)
+{
+    sqlite3_stmt *q;
+    st->identity[0] = '\0';
+    if (sqlite3_prepare_v2(st->db, sql_identity.text, -1, &q, NULL) != SQLITE_OK)
+        return;
+    if (sqlite3_step(q) == SQLITE_ROW)
+        snprintf(st->identity, sizeof st->identity, "%s", sqlite3_column_text(q, 0));
+    sqlite3_finalize(q);
+}
+
+/* ---- making and unmaking ---- */
+
+/* drop_made appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
+ * those that a later migration renamed or dropped. */
+static void drop_made(const char *kind, struct buf *to)
+{
+    static const char unless[] = "IF NOT EXISTS ";
+    char mark[32];
+    int n_mark = snprintf(mark, sizeof mark, "\nCREATE %s ", kind);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) {
+        const char *p = sqlite_schema[i];
+        while ((p = strstr(p, mark))) {
+            p += n_mark;
+            if (strncmp(p, unless, strlen(unless)) == 0)
+                p += strlen(unless);
+            buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
+        }
+    }
+}
+
+int sqlite_ddl(const struct ddl_request *req, struct error *err)
+{
+    if (req->url && sqlite_url_check(req->url, err) != 0)
+        return -1;
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        buf_adds(req->up, sqlite_schema[i]);
+    drop_made("VIEW", req->down);
+    drop_made("TABLE", req->down);
+
+    bool failed = req->up->failed || req->down->failed;
+    return failed ? err_nomem(err) : 0;
+}
+
+/* check_encoding refuses a database of UTF-16, in which the tables' own checks would not mean what
+ * they say. */
+static int check_encoding(struct sqlite_store *st, struct error *err)
+{
+    sqlite3_stmt *q = sqlite_plain(st, "PRAGMA encoding", err);
+    if (sqlite_step(st, q, err) < 0)
+        return -1;
+    bool utf8 = str_is(sqlite_text(q, 0), "UTF-8");
+    sqlite3_reset(q);
+    if (utf8)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "%s: the texts in this database are UTF-16, and an outbox needs UTF-8; that is "
+                   "chosen when a database is made (PRAGMA encoding): copy it into one that has "
+                   "UTF-8, or use another file",
+                   st->shown);
+}
+
+/* read_foreign appends the definitions of the application's own triggers and indexes on our table
+ * of events. */
+static int read_foreign(struct sqlite_store *st, struct buf *ret, struct error *err)
+{
+    int r;
+    sqlite3_stmt *q = sqlite_rows(st, err, SQL(foreign_objects));
+    while ((r = sqlite_step(st, q, err)) == 1)
+        buf_addf(ret, "%s;\n", (const char *)sqlite3_column_text(q, 0));
+    return r;
+}
+
+/* restore_foreign makes the application's triggers and indexes again, if a migration that rebuilt
+ * the table has dropped them. */
+static int restore_foreign(struct sqlite_store *st, struct buf *kept, struct error *err)
+{
+    struct buf left;
+    buf_init(&left, KEPT_MAX);
+    int r = read_foreign(st, &left, err);
+    bool dropped = r == 0 && left.n == 0;
+    buf_release(&left);
+
+    if (dropped && !buf_cstr(kept))
+        r = err_nomem(err);
+    else if (dropped)
+        r = sqlite_script(st, kept->p, err);
+    if (r != 0)
+        err_prefix(err, "a trigger or index on outbox_event that is not ours: drop it, and "
+                        "create it again afterwards");
+    return r;
+}
+
+/* migrate runs the migrations that are missing, inside a transaction. */
+static int migrate(struct sqlite_store *st, int64_t version, struct error *err)
+{
+    struct buf kept;
+    buf_init(&kept, KEPT_MAX);
+    int r = read_foreign(st, &kept, err);
+    for (; r == 0 && version < SQLITE_SCHEMA_VERSION; version++)
+        r = sqlite_script(st, sqlite_schema[version], err);
+    if (r == 0 && kept.n > 0)
+        r = restore_foreign(st, &kept, err);
+    buf_release(&kept);
+    return r;
+}
+
+/* migrate_locked reads the version again under the write lock: another process may have been
+ * first. */
+static int migrate_locked(struct store *base, bool *ret_created, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    int64_t version;
+    if (sqlite_begin(base, err) != 0)
+        return -1;
+    if (known_version(st, &version, err) != 0 || migrate(st, version, err) != 0) {
+        sqlite_rollback(base);
+        return -1;
+    }
+    *ret_created = version < SQLITE_SCHEMA_VERSION;
+    return sqlite_commit(base, err);
+}
+
+/* init_once makes the tables, or brings them up to our version. */
+static int init_once(struct store *base, bool *ret_created, struct error *err)
+{
+    struct sqlite_store *st = sqlite_of(base);
+    int64_t version;
+    *ret_created = false;
+    if (known_version(st, &version, err) != 0)
+        return -1;
+    if (version < SQLITE_SCHEMA_VERSION) {
+        if (version == 0 && check_encoding(st, err) != 0)
+            return -1;
+        if (!st->memory && sqlite_script(st, "PRAGMA journal_mode = WAL", err) != 0)
+            return -1;
+        if (migrate_locked(base, ret_created, err) != 0)
+            return -1;
+    }
+    sqlite_identity_read(st);
+    return 0;
+}
+
+/* tell_waiting reports progress, but not more often than INIT_TELL. */
+static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *told)
+{
+    if (!opt->progress || now - *told < INIT_TELL)
+        return;
+    opt->progress(opt->progress_ctx,
+                  "the database is written to all the time; nothing is changed yet, trying again");
+    *told = now;
+}
+
+/* init tries for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs
+ * as it waits for others. */
+int sqlite_init(struct store *base, bool *ret_created, struct error *err)
+{
+    const struct store_options *opt = &sqlite_of(base)->opt;
+    int64_t began = clock_mono(&clock_system), told = 0;
+    for (;;) {
+        struct error why;
+        if (init_once(base, ret_created, &why) == 0)
+            return 0;
+
+        int64_t now = clock_mono(&clock_system);
+        bool again = why.code == ERR_BUSY && now - began < opt->lock_ms * MS_NS;
+        if (!again) {
+            if (err)
+                *err = why;
+            return -1;
+        }
+        tell_waiting(opt, now, &told);
+        nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);
+    }
+}

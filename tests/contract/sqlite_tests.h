@@ -1,0 +1,10 @@
+/* sqlite_tests.h: the tests that only the SQLite store has, put together in
+ * test_store_sqlite.c. */
+#ifndef TESTS_CONTRACT_SQLITE_TESTS_H
+#define TESTS_CONTRACT_SQLITE_TESTS_H
+
+#include "../suite.h"
+
+extern const struct suite_part sqlite_emit_tests, sqlite_moved_tests, sqlite_disk_tests;
+
+#endif

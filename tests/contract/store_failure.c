@@ -1,0 +1,339 @@
+/* store_failure.c: events that failed, wait or are delayed, and the order they keep (G2, G4). */
+#include "store_impl.h"
+
+#include "base/json.h"
+
+static void failed_event_comes_back_when_due_and_holds_its_key_only(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 3);
+    int64_t first = g->b.ev[0].seq;
+    struct outcome o[2] = {failed(g, 0, 1, 1000), behind(g, 2)};
+    assert_true(settle(g, "c", o, 2));
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 2);
+    assert_true(g->b.ev[0].behind);
+    assert_false(g->b.ev[1].behind);
+    o[0] = behind(g, 0);
+    assert_true(settle(g, "c", o, 1));
+    assert_int_equal(claim(g, "c"), 0);
+    assert_in_range(g->hint.wait_ms, 999, 1001);
+    assert_false(g->hint.through);
+    assert_string_equal(look(g, "c").last_error, "boom");
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 3); /* the failed one and those behind it, in order */
+    assert_int_equal(g->b.ev[0].seq, first);
+    assert_int_equal(g->b.ev[0].attempts, 1);
+    assert_int_equal(g->b.ev[1].seq, first + 2);
+    assert_int_equal(g->b.ev[2].seq, first + 3);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.through);
+    assert_int_equal(look(g, "c").delivered, 5);
+}
+
+static void only_the_latest_error_is_kept(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 10);
+    assert_true(settle(g, "c", &o, 1));
+    assert_string_equal(look(g, "c").last_error, "boom");
+    pass(10);
+    assert_int_equal(claim(g, "c"), 1);
+    o = failed(g, 0, 2, 10);
+    o.error = "another reason";
+    assert_true(settle(g, "c", &o, 1));
+    assert_string_equal(look(g, "c").last_error, "another reason");
+    assert_int_equal(look(g, "c").parked, 1);
+}
+
+static void error_that_no_database_could_store_makes_no_settlement_fail(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    static char huge[10 << 20];
+    static const char *const said[] = {"\xff\xfe not UTF-8 \xed\xa0\x80", "\x1b[31mred\x01\x7f",
+                                       "\xc0\x80", huge};
+    memset(huge, '\xe2', sizeof huge - 1);
+    put(g->st, "c");
+    for (size_t i = 0; i < COUNT(said); i++) {
+        emit(g->st, NULL);
+        emit(g->st, NULL);
+        assert_int_equal(claim(g, "c"), 2);
+        struct outcome o[2] = {failed(g, 0, 1, 1), failed(g, 1, 1, 0)};
+        o[0].error = o[1].error = said[i];
+        o[1].kind = OUTCOME_DEAD;
+        assert_true(settle(g, "c", o, 2));
+        assert_true(utf8_valid(str_of(look(g, "c").last_error), NULL));
+        must(g->st->ops->consumer_report(g->st, "c", said[i], &err), &err);
+        assert_true(utf8_valid(str_of(look(g, "c").last_error), NULL));
+        must(g->st->ops->consumer_report(g->st, "c", NULL, &err), &err);
+        pass(1);
+        assert_int_equal(claim(g, "c"), 1);
+        assert_true(settle(g, "c", NULL, 0));
+    }
+    assert_int_equal(look(g, "c").dead, 4);
+}
+
+static void followers_stay_behind_when_the_first_fails_again(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 2);
+    struct outcome o[2] = {failed(g, 0, 1, 10), behind(g, 1)};
+    assert_true(settle(g, "c", o, 2));
+    pass(10);
+    assert_int_equal(claim(g, "c"), 2);
+    struct outcome again[2] = {failed(g, 0, 2, 10), behind(g, 1)};
+    assert_true(settle(g, "c", again, 2));
+    assert_int_equal(claim(g, "c"), 0);
+    pass(10);
+    assert_int_equal(claim(g, "c"), 2);
+    assert_int_equal(g->b.ev[0].attempts, 2);
+    assert_int_equal(g->b.ev[1].attempts, 0);
+    struct outcome dead = {
+        .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 3, .error = "gave up"};
+    /* The second is delivered once the first is out of the way. */
+    assert_true(settle(g, "c", &dead, 1));
+    assert_int_equal(look(g, "c").dead, 1);
+    assert_int_equal(look(g, "c").parked, 0);
+}
+
+/* The first is delivered, or buried, in the same settlement in which the second fails. It is out of
+ * the way then, but the second still waits for as long as it was told to. */
+static void follower_that_fails_in_the_claim_of_its_first_waits_for_its_time(void **state)
+{
+    struct store_rig *g = *state;
+    for (int way = 0; way < 2; way++) {
+        const char *name = way ? "buried" : "delivered";
+        put(g->st, name);
+        for (int i = 0; way == 0 && i < 2; i++)
+            emit(g->st, "1");
+        assert_int_equal(claim(g, name), 2);
+        struct outcome o[2] = {failed(g, 0, 1, 10), behind(g, 1)};
+        assert_true(settle(g, name, o, 2));
+        pass(10);
+        assert_int_equal(claim(g, name), 2);
+        struct outcome again[2] = {
+            {.ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"},
+            failed(g, 1, 1, 1000)};
+        if (way)
+            assert_true(settle(g, name, again, 2));
+        else
+            assert_true(settle(g, name, &again[1], 1));
+        pass(990);
+        assert_int_equal(claim(g, name), 0);
+        pass(10);
+        assert_int_equal(claim(g, name), 1);
+        assert_int_equal(g->b.ev[0].attempts, 1);
+        assert_true(settle(g, name, NULL, 0));
+    }
+}
+
+static void what_waits_behind_steps_forward_when_the_first_is_buried(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 2);
+    struct outcome o[2] = {failed(g, 0, 1, 10), behind(g, 1)};
+    assert_true(settle(g, "c", o, 2));
+    pass(10);
+    struct claim_request req = request("c", "me");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    struct outcome dead = {
+        .ev = &g->b.ev[0], .kind = OUTCOME_DEAD, .attempts = 2, .error = "gave up"};
+    assert_true(settle(g, "c", &dead, 1));
+    assert_int_equal(claim(g, "c"), 1);
+    assert_int_equal(g->b.ev[0].attempts, 0);
+}
+
+static void forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 1000);
+    assert_true(settle(g, "c", &o, 1));
+    pass(1000);
+    /* The answer gets lost, so it does not know that it has it. */
+    assert_int_equal(claim(g, "c"), 1);
+    int64_t epoch = g->b.epoch;
+    assert_int_equal(claim(g, "c"), 0);
+    assert_in_range(g->hint.wait_ms, 1, LEASE);
+    struct claim_request req = request("c", "me");
+    req.known = &epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 0);
+    assert_int_equal(g->hint.wait_ms, -1); /* it does */
+    pass(LEASE);
+    claim(g, "c");
+    assert_int_equal(g->hint.crashed, 1); /* taken over */
+}
+
+static void without_order_a_failure_holds_nobody_back(void **state)
+{
+    struct store_rig *g = *state;
+    put_as(g->st, "c", ORDER_NONE, 1);
+    emit(g->st, "1");
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_NONE, 1)), 1);
+    struct outcome o = failed(g, 0, 1, 1000);
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_NONE, .b = &g->b, .out = &o, .n = 1};
+    settle_as(g, &s);
+    emit(g->st, "1");
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_NONE, 1)), 1);
+    assert_false(g->b.ev[0].behind);
+}
+
+static void global_order_stops_at_a_failure_until_it_passes(void **state)
+{
+    struct store_rig *g = *state;
+    put_as(g->st, "c", ORDER_GLOBAL, 1);
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 2);
+    struct outcome o[2] = {failed(g, 0, 1, 1000), behind(g, 1)};
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_GLOBAL, .b = &g->b, .out = o, .n = 2};
+    settle_as(g, &s);
+    emit(g->st, "3");
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 0);
+    assert_in_range(g->hint.wait_ms, 1, 1000);
+    pass(1000);
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 2);
+    s = (struct settlement){.consumer = "c", .owner = "me", .order = ORDER_GLOBAL, .b = &g->b};
+    settle_as(g, &s);
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 1);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "3");
+}
+
+/* Another worker has three claims: the first has failed, the second is alive, and the third, which
+ * it forgot, has run out but must wait for the second. Whoever looks must wait as well, instead of
+ * looking again and again. */
+static void claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct batch b[3];
+    struct event first;
+    bool lost;
+    int64_t known[3];
+    struct claim_request req = request_as("c", "you", ORDER_GLOBAL, 1);
+    req.max_events = 1;
+    req.known = known;
+    put_as(g->st, "c", ORDER_GLOBAL, 1);
+    for (int i = 0; i < 3; i++) {
+        emit(g->st, "1");
+        assert_int_equal(claim_by(g, req), 1);
+        b[i] = g->b;
+        if (i == 0)
+            first = g->b.ev[0];
+        known[req.n_known++] = g->b.epoch;
+    }
+    b[0].ev = &first;
+    struct outcome o = {
+        .ev = &first, .kind = OUTCOME_RETRY, .attempts = 1, .delay_ms = 3600000, .error = "x"};
+    struct settlement s = {
+        .consumer = "c", .owner = "you", .order = ORDER_GLOBAL, .b = &b[0], .out = &o, .n = 1};
+    assert_true(settle_as(g, &s));
+    pass(LEASE - 1);
+    must(g->st->ops->extend(g->st, "c", "you", &b[1], LEASE, &lost, &err), &err);
+    pass(2);
+    assert_int_equal(claim_by(g, request_as("c", "me", ORDER_GLOBAL, 1)), 0);
+    assert_true(g->hint.busy || g->hint.wait_ms > 0);
+}
+
+static void parked_event_goes_behind_an_earlier_one_that_was_parked_later(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "1");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1); /* the first, whose worker dies */
+    int64_t first = g->b.ev[0].seq, epoch = g->b.epoch;
+    req.known = &epoch;
+    req.n_known = 1;
+    req.lease_ms = 2 * LEASE;
+    assert_int_equal(claim_by(g, req), 1);
+    struct outcome o = behind(g, 0);
+    assert_true(settle(g, "c", &o, 1)); /* nothing is parked before it, so it is due at once */
+    pass(LEASE);
+    struct claim_request you = request("c", "you");
+    you.parked_first = true;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(claim_by(g, you), 1);
+        assert_int_equal(g->b.ev[0].seq, first + i);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+}
+
+static void delayed_event_waits_for_its_time(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit_with(g->st, "x", "1", "{}", store_now.wall + 5000);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(g->b.ev[0].delayed);
+    struct outcome o = {.ev = &g->b.ev[0], .kind = OUTCOME_DELAY};
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.through); /* a drain does not wait for it */
+    assert_in_range(g->hint.wait_ms, 4999, 5001);
+    pass(5000);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_false(g->b.ev[0].delayed);
+}
+
+static void delayed_event_that_is_due_is_not_through(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit_with(g->st, "x", NULL, "{}", store_now.wall + LEASE + 5000);
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE); /* its worker is gone */
+    struct claim_request req = request("c", "you");
+    req.careful = CAREFUL_SKIP;
+    /* Taken over before its time, it is careful and delayed. */
+    assert_int_equal(claim_by(g, req), 0);
+    assert_int_equal(g->hint.crashed, 1);
+    assert_true(g->hint.through);
+    pass(5000);
+    /* It is due, but another consumer of the process is busy with a careful event. */
+    assert_int_equal(claim_by(g, req), 0);
+    assert_false(g->hint.through);
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(failed_event_comes_back_when_due_and_holds_its_key_only),
+    ON_A_STORE(only_the_latest_error_is_kept),
+    ON_A_STORE(error_that_no_database_could_store_makes_no_settlement_fail),
+    ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
+    ON_A_STORE(follower_that_fails_in_the_claim_of_its_first_waits_for_its_time),
+    ON_A_STORE(what_waits_behind_steps_forward_when_the_first_is_buried),
+    ON_A_STORE(forgotten_claim_of_parked_events_is_waited_for_until_it_runs_out),
+    ON_A_STORE(without_order_a_failure_holds_nobody_back),
+    ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
+    ON_A_STORE(claim_that_ran_out_behind_a_live_one_makes_nobody_look_at_once),
+    ON_A_STORE(parked_event_goes_behind_an_earlier_one_that_was_parked_later),
+    ON_A_STORE(delayed_event_waits_for_its_time),
+    ON_A_STORE(delayed_event_that_is_due_is_not_through),
+};
+
+const struct suite_part store_failure_tests = SUITE_PART(tests);

@@ -1,0 +1,298 @@
+/* store_lease.c: leases, claims that are taken over, and clocks that jump (G5, G6, G9). */
+#include "store_impl.h"
+
+/* A worker that could not reach the store for longer than its lease still knows what it delivered.
+ * */
+static void claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(100 * LEASE);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(look(g, "c").delivered, 1);
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.through);
+}
+
+/* A worker's own turn does not take over what it has in hand, even if that has run out; another
+ * worker's does. */
+static void own_claims_that_ran_out_are_not_taken_over_by_their_owner(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    struct batch first = g->b;
+    int64_t known[1] = {first.epoch}, seq = first.ev[0].seq;
+    pass(LEASE);
+    req.known = known;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_int_equal(g->hint.crashed, 0);
+    assert_int_equal(g->b.ev[0].seq, seq + 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+    assert_true(g->b.careful);
+    g->b = first;
+    assert_false(settle(g, "c", NULL, 0));
+}
+
+static void live_claim_is_never_stolen(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE - 1);
+    struct batch mine = g->b;
+    assert_int_equal(claim_by(g, request("c", "you")), 0);
+    g->b = mine;
+    assert_true(settle(g, "c", NULL, 0));
+}
+
+static void lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    store_now.wall += 86400000;
+    assert_int_equal(claim(g, "c"), 1);
+    store_now.wall -= 86400000;
+    assert_int_equal(claim_by(g, request("c", "you")), 0);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+}
+
+static void retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit_with(g->st, "x", "2", "{}", store_now.wall + 3600000);
+    emit(g->st, "1");
+    store_now.wall += 1800000;
+    assert_int_equal(claim(g, "c"), 2);
+    struct outcome o[2] = {{.ev = &g->b.ev[0], .kind = OUTCOME_DELAY}, failed(g, 1, 1, 3600000)};
+    o[1].delay_ms = 1000;
+    assert_true(settle(g, "c", o, 2));
+    store_now.wall -= 1800000;
+    claim(g, "c"); /* notices the jump, although the delayed one is due earlier */
+    pass(1000);
+    assert_int_equal(claim(g, "c"), 1);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
+}
+
+/* The store looks for jumps only now and then. When it did not look, it asks to be called again
+ * soon. */
+static void clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(claim(g, "c"), 1);
+        struct outcome o = failed(g, 0, i + 1, 1000);
+        assert_true(settle(g, "c", &o, 1));
+        store_now.wall -= 3600000;
+        assert_int_equal(claim(g, "c"), 0);
+        assert_in_range(g->hint.wait_ms, 1, i ? 10001 : 1000);
+        pass(g->hint.wait_ms);
+        if (i == 0)
+            continue;
+        assert_int_equal(claim(g, "c"), 0); /* noticed */
+        pass(g->hint.wait_ms);
+    }
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+static void extended_claim_lives_on_and_a_lost_one_cannot_be_extended(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    bool lost;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE - 1);
+    must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
+    assert_false(lost);
+    pass(LEASE - 1);
+    must(g->st->ops->extend(g->st, "c", "you", &g->b, LEASE, &lost, &err), &err);
+    assert_true(lost);
+    pass(1000); /* it has run out, and nobody has claimed it */
+    must(g->st->ops->extend(g->st, "c", "me", &g->b, LEASE, &lost, &err), &err);
+    assert_false(lost);
+    struct batch old = g->b;
+    assert_int_equal(claim_by(g, request("c", "you")), 0);
+    pass(LEASE);
+    assert_int_equal(claim_by(g, request("c", "you")), 1);
+    must(g->st->ops->extend(g->st, "c", "me", &old, LEASE, &lost, &err), &err);
+    assert_true(lost);
+}
+
+static void taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time(void **state)
+{
+    struct store_rig *g = *state;
+    int64_t seqs[3];
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, i == 0 ? "1" : i == 1 ? "2" : "3");
+    assert_int_equal(claim(g, "c"), 3);
+    struct batch old = g->b;
+    for (int i = 0; i < 3; i++)
+        seqs[i] = g->b.ev[i].seq;
+    pass(LEASE);
+    emit(g->st, "9");
+    struct claim_request req = request("c", "you");
+    req.parked_first = true;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(claim_by(g, req), 1);
+        assert_int_equal(g->hint.crashed, i == 0 ? 3 : 0);
+        assert_true(g->b.careful);
+        assert_true(g->b.epoch > old.epoch);
+        assert_int_equal(g->b.ev[0].seq, seqs[i]);
+        assert_int_equal(g->b.ev[0].attempts, 0);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+    struct batch b = g->b;
+    g->b = old;
+    assert_false(settle(g, "c", NULL, 0));
+    g->b = b;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_false(g->b.careful);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "9");
+}
+
+static void expired_claim_waits_for_the_earlier_ones_of_its_lane(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
+    req.max_events = 1;
+    assert_int_equal(claim_by(g, req), 1);
+    int64_t first = g->b.ev[0].seq, epochs[2] = {g->b.epoch, 0};
+    req.lease_ms = 1000;
+    req.known = epochs;
+    req.n_known = 2;
+    assert_int_equal(claim_by(g, req), 1);
+    epochs[1] = g->b.epoch;
+    pass(1000);
+    assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
+    assert_true(g->hint.busy);
+    req.n_known = 1;
+    /* So would the third, even for its owner, if that does not know of it. */
+    assert_int_equal(claim_by(g, req), 0);
+    pass(LEASE);
+    for (int i = 0; i < 3; i++) {
+        struct claim_request you = request("c", "you");
+        you.parked_first = true;
+        assert_int_equal(claim_by(g, you), 1);
+        assert_int_equal(g->b.ev[0].seq, first + i);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+}
+
+static void careful_event_is_not_handed_out_beside_others(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    pass(LEASE);
+    emit(g->st, "2");
+    struct claim_request req = request("c", "you");
+    req.parked_first = true;
+    req.careful = CAREFUL_WAIT;
+    assert_int_equal(claim_by(g, req), 0);
+    assert_true(g->hint.careful);
+    assert_false(g->hint.through);
+    req.careful = CAREFUL_SKIP; /* another key does not wait */
+    assert_int_equal(claim_by(g, req), 1);
+    assert_string_equal(g->b.ev[0].aggregate_id.p, "2");
+    assert_false(g->b.careful);
+    req.careful = CAREFUL_TAKE;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_true(g->b.careful);
+}
+
+static void poison_event_is_buried_alone(void **state)
+{
+    struct store_rig *g = *state;
+    int delivered = 0, crashes = 0;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "poison");
+    emit(g->st, "3");
+    assert_int_equal(claim(g, "c"), 3); /* and then the process dies */
+    pass(LEASE);
+    for (int i = 0; i < 20; i++) {
+        if (claim(g, "c") == 0)
+            break;
+        assert_int_equal(g->b.n, 1);
+        if (strcmp(g->b.ev[0].aggregate_id.p, "poison") == 0) {
+            assert_int_equal(g->b.ev[0].attempts, crashes);
+            crashes++;
+            pass(LEASE); /* dies again */
+        } else {
+            assert_true(settle(g, "c", NULL, 0));
+            delivered++;
+        }
+    }
+    assert_int_equal(delivered, 2);
+    assert_int_equal(crashes, 3); /* max_attempts */
+    assert_int_equal(look(g, "c").dead, 1);
+    assert_int_equal(look(g, "c").parked, 0);
+    assert_true(g->hint.through);
+}
+
+static void take_over_keeps_the_order_of_a_key(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 3);
+    int64_t first = g->b.ev[0].seq;
+    pass(LEASE);
+    emit(g->st, "1");
+    struct claim_request req = request("c", "you");
+    req.parked_first = true;
+    assert_int_equal(claim_by(g, req), 1);
+    assert_int_equal(g->b.ev[0].seq, first);
+    struct outcome o = failed(g, 0, 1, 5000);
+    assert_true(settle_by(g, "c", "you", &o, 1));
+    assert_int_equal(claim_by(g, req), 1); /* the fresh one, which must not overtake them */
+    assert_true(g->b.ev[0].behind);
+    o = behind(g, 0);
+    assert_true(settle_by(g, "c", "you", &o, 1));
+    assert_int_equal(claim_by(g, req), 0);
+    pass(5000);
+    for (int i = 0; i < 4; i++) {
+        assert_true(claim_by(g, req) > 0);
+        assert_int_equal(g->b.ev[0].seq, first + i);
+        assert_true(settle_by(g, "c", "you", NULL, 0));
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(claim_that_ran_out_is_settled_late_if_nobody_else_has_claimed),
+    ON_A_STORE(own_claims_that_ran_out_are_not_taken_over_by_their_owner),
+    ON_A_STORE(live_claim_is_never_stolen),
+    ON_A_STORE(lease_taken_while_the_clock_was_ahead_is_no_longer_than_it_was),
+    ON_A_STORE(retry_parked_while_the_clock_was_ahead_waits_no_longer_than_it_was_told),
+    ON_A_STORE(clock_that_jumps_back_twice_in_a_row_makes_nobody_wait_for_long),
+    ON_A_STORE(extended_claim_lives_on_and_a_lost_one_cannot_be_extended),
+    ON_A_STORE(taken_over_claim_is_fenced_and_gives_the_same_events_one_at_a_time),
+    ON_A_STORE(expired_claim_waits_for_the_earlier_ones_of_its_lane),
+    ON_A_STORE(careful_event_is_not_handed_out_beside_others),
+    ON_A_STORE(poison_event_is_buried_alone),
+    ON_A_STORE(take_over_keeps_the_order_of_a_key),
+};
+
+const struct suite_part store_lease_tests = SUITE_PART(tests);

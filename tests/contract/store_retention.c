@@ -1,0 +1,288 @@
+/* store_retention.c: what trimming takes, and what it leaves (G10). */
+#include "store_impl.h"
+
+static struct trim_result trim(struct store_rig *g, bool dry)
+{
+    struct error err;
+    struct trim_result t;
+    must(g->st->ops->trim(g->st, &(struct trim_request){.older_than_ms = 1000, .dry_run = dry}, &t,
+                          &err),
+         &err);
+    return t;
+}
+
+/* deliver delivers all there is to the consumer, which must be n events. */
+static void deliver(struct store_rig *g, const char *consumer, size_t n)
+{
+    assert_int_equal(claim(g, consumer), n);
+    assert_true(settle(g, consumer, NULL, 0));
+}
+
+static void trim_takes_old_events_that_everyone_is_past(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    deliver(g, "c", 2);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(500);
+    emit(g->st, "3");
+    assert_int_equal(trim(g, false).events, 0);
+    pass(600);
+    assert_int_equal(trim(g, true).events, 2);
+    assert_int_equal(trim(g, false).events, 2);
+    assert_int_equal(trim(g, false).events, 0);
+    assert_int_equal(claim(g, "c"), 1);
+}
+
+/* Retention is 1000 ms in these tests. Only trimming notices that a consumer has got past an event.
+ * */
+static void event_delivered_late_is_kept_for_the_retention_time_after_its_delivery(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    for (int i = 0; i < 8; i++) { /* an outage that is eight times the retention time */
+        assert_int_equal(trim(g, false).events, 0);
+        pass(1000);
+    }
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, true).events, 0);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(999);
+    assert_int_equal(trim(g, true).events, 0);
+    assert_int_equal(trim(g, false).events, 0);
+    assert_int_equal(trim(g, false).kept_for_pin, 0);
+    pass(1);
+    assert_int_equal(trim(g, true).events, 1);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void retention_counts_from_the_delivery_to_the_last_consumer(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    put(g->st, "slow");
+    emit(g->st, "1");
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(5000);
+    deliver(g, "slow", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(999);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void retention_counts_from_the_end_of_a_retry(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = failed(g, 0, 1, 5000);
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(trim(g, false).events, 0);
+    pass(5000);
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(999);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void never_trimmed_before_nothing_goes_until_the_retention_time_from_now(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    deliver(g, "c", 1);
+    pass(100000); /* nobody has looked, so it is unknown when it was delivered */
+    assert_int_equal(trim(g, true).events, 0);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1000);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void consumer_made_anew_holds_events_until_it_has_had_them_long_enough(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(900);
+    put(g->st, "new"); /* from the beginning */
+    deliver(g, "new", 1);
+    pass(100);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1000);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void consumer_that_starts_at_the_end_does_not_hold_what_was_before_it(void **state)
+{
+    struct store_rig *g = *state;
+    struct consumer_spec spec = {
+        .name = "new", .events = "", .where = "", .lanes = 1, .retry = "fast", .start = START_END};
+    put(g->st, "c");
+    emit(g->st, "1");
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(900);
+    put_spec(g->st, &spec);
+    pass(101);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void removed_consumer_frees_what_the_others_had_long_ago(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    put(g->st, "c");
+    put(g->st, "gone");
+    emit(g->st, "1");
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(5000);
+    assert_int_equal(trim(g, false).kept_for_pin, 1);
+    must(g->st->ops->consumer_remove(g->st, "gone", false, &err), &err);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now(
+    void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    pass(-500); /* so that the event is older than its delivery */
+    emit(g->st, "1");
+    pass(500);
+    deliver(g, "c", 1);
+    pass(3600000);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(-3600000);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(999);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1);
+    assert_int_equal(trim(g, false).events, 1);
+}
+
+static void trim_leaves_what_a_position_a_claim_or_a_parked_event_needs(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    put(g->st, "slow");
+    emit(g->st, "1");
+    emit(g->st, "2");
+    assert_int_equal(claim(g, "c"), 2);
+    assert_true(settle(g, "c", NULL, 0));
+    trim(g, false);
+    pass(2000);
+    struct trim_result t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_int_equal(t.kept_for_pin, 2);
+    assert_non_null(strstr(t.pin, "slow"));
+    assert_non_null(strstr(t.pin, "position"));
+    assert_int_equal(claim(g, "slow"), 2);
+    t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "claim"));
+    struct outcome o = failed(g, 0, 1, 100);
+    assert_true(settle(g, "slow", &o, 1));
+    t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "parked"));
+    pass(100);
+    deliver(g, "slow", 1);
+    assert_int_equal(trim(g, false).events, 0);
+    pass(1000);
+    assert_int_equal(trim(g, false).events, 2);
+}
+
+static void trim_without_consumers_keeps_everything(void **state)
+{
+    struct store_rig *g = *state;
+    emit(g->st, "1");
+    pass(2000);
+    struct trim_result t = trim(g, false);
+    assert_int_equal(t.events, 0);
+    assert_non_null(strstr(t.pin, "no consumer"));
+}
+
+static void trim_works_in_small_batches(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct trim_result t;
+    put(g->st, "c");
+    for (int i = 0; i < 25; i++)
+        emit(g->st, "1");
+    deliver(g, "c", 25);
+    trim(g, false);
+    pass(2000);
+    struct trim_request req = {.older_than_ms = 1000, .max_rows = 10};
+    for (int i = 0; i < 3; i++) {
+        must(g->st->ops->trim(g->st, &req, &t, &err), &err);
+        assert_int_equal(t.events, i < 2 ? 10 : 5);
+        assert_true(t.more == (i < 2));
+    }
+}
+
+static void old_idempotency_keys_are_trimmed_and_free_again(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1];
+    bool dup;
+    put(g->st, "c");
+    must(keyed(g->st, "k", "1", id, &dup, &err), &err);
+    deliver(g, "c", 1);
+    assert_int_equal(trim(g, false).keys, 0);
+    pass(1001);
+    assert_int_equal(trim(g, true).events, 1);
+    struct trim_result t = trim(g, false);
+    assert_int_equal(t.events, 1);
+    assert_int_equal(t.keys, 1);
+    must(keyed(g->st, "k", "2", id, &dup, &err), &err);
+    assert_false(dup);
+}
+
+static void idempotency_key_is_remembered_for_as_long_as_its_event_is_kept(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    char id[UUID_TEXT + 1], again[UUID_TEXT + 1];
+    bool dup;
+    put(g->st, "c");
+    must(keyed(g->st, "k", "1", id, &dup, &err), &err);
+    pass(8000); /* an outage: nobody could deliver it */
+    assert_int_equal(trim(g, true).keys, 0);
+    assert_int_equal(trim(g, false).keys, 0);
+    must(keyed(g->st, "k", "1", again, &dup, &err), &err);
+    assert_true(dup);
+    assert_string_equal(again, id);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(trim_takes_old_events_that_everyone_is_past),
+    ON_A_STORE(event_delivered_late_is_kept_for_the_retention_time_after_its_delivery),
+    ON_A_STORE(retention_counts_from_the_delivery_to_the_last_consumer),
+    ON_A_STORE(retention_counts_from_the_end_of_a_retry),
+    ON_A_STORE(never_trimmed_before_nothing_goes_until_the_retention_time_from_now),
+    ON_A_STORE(consumer_made_anew_holds_events_until_it_has_had_them_long_enough),
+    ON_A_STORE(consumer_that_starts_at_the_end_does_not_hold_what_was_before_it),
+    ON_A_STORE(removed_consumer_frees_what_the_others_had_long_ago),
+    ON_A_STORE(clock_that_was_ahead_keeps_nothing_for_longer_than_the_retention_time_from_now),
+    ON_A_STORE(idempotency_key_is_remembered_for_as_long_as_its_event_is_kept),
+    ON_A_STORE(trim_leaves_what_a_position_a_claim_or_a_parked_event_needs),
+    ON_A_STORE(trim_without_consumers_keeps_everything),
+    ON_A_STORE(trim_works_in_small_batches),
+    ON_A_STORE(old_idempotency_keys_are_trimmed_and_free_again),
+};
+
+const struct suite_part store_retention_tests = SUITE_PART(tests);

@@ -1,0 +1,231 @@
+/* store_settle.c: what a settlement does with a claim: what it releases, and what it keeps. */
+#include "store_impl.h"
+
+static void settled_events_are_never_claimed_again(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(claim(g, "c"), 0);
+    assert_true(g->hint.through);
+    assert_int_equal(g->hint.wait_ms, -1);
+    assert_int_equal(look(g, "c").delivered, 1);
+}
+
+static void settle_and_claim_share_one_call(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct batch next;
+    bool lost;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    emit(g->st, "2");
+    struct settlement s = {.consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b};
+    struct claim_request req = request("c", "me");
+    must(g->st->ops->turn(g->st, &s, &lost, &req, &g->a, &next, &g->hint, &err), &err);
+    assert_false(lost);
+    assert_int_equal(next.n, 1);
+    assert_string_equal(next.ev[0].aggregate_id.p, "2");
+}
+
+static void released_tail_is_handed_out_again_as_if_never_claimed(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 4);
+    int64_t first = g->b.ev[0].seq;
+    struct settlement s = {
+        .consumer = "c", .owner = "me", .order = ORDER_KEY, .b = &g->b, .release_from = first + 2};
+    assert_true(settle_as(g, &s));
+    assert_int_equal(look(g, "c").parked, 0);
+    assert_int_equal(look(g, "c").delivered, 2);
+    assert_int_equal(claim_by(g, request("c", "you")), 2);
+    assert_int_equal(g->b.ev[0].seq, first + 2);
+    assert_int_equal(g->b.ev[0].attempts, 0);
+}
+
+static void what_the_predicate_excludes_is_not_counted_as_given_back(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    put(g->st, "c");
+    must(filter_new("", "k = 1", &f, &err), &err);
+    struct claim_request req = request("c", "me");
+    req.filter = f;
+    for (int i = 0; i < 3; i++) {
+        emit_with(g->st, "a", "1", "{\"k\":1}", 0);
+        emit_with(g->st, "a", "1", "{\"k\":2}", 0);
+    }
+    assert_int_equal(claim_by(g, req), 3);
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &g->b,
+                           .release_from = g->b.ev[1].seq};
+    settle_as(g, &s);
+    assert_int_equal(look(g, "c").delivered, 1);
+    assert_int_equal(claim_by(g, req), 2);
+    assert_true(settle(g, "c", NULL, 0));
+    assert_int_equal(look(g, "c").delivered, 3);
+    filter_free(f);
+}
+
+static void released_tail_goes_back_also_when_events_behind_it_were_passed_over(void **state)
+{
+    struct store_rig *g = *state;
+    struct error err;
+    struct filter *f;
+    put(g->st, "c");
+    must(filter_new("a.*", NULL, &f, &err), &err);
+    struct claim_request req = request("c", "me");
+    req.filter = f;
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    emit_with(g->st, "a.x", "1", "{}", 0);
+    assert_int_equal(claim_by(g, req), 2);
+    struct batch one = g->b;
+    struct event copies[2];
+    memcpy(copies, one.ev, sizeof copies);
+    one.ev = copies;
+    emit_with(g->st, "b.x", "1", "{}", 0);
+    req.known = &one.epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 0); /* moves the position past b.x */
+    assert_int_equal(g->hint.skipped, 1);
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &one,
+                           .release_from = one.from + 1};
+    settle_as(g, &s);
+    assert_int_equal(look(g, "c").parked, 0);
+    assert_int_equal(claim_by(g, req), 2);
+    assert_false(g->b.parked);
+    filter_free(f);
+}
+
+static void released_tail_before_another_claim_is_parked(void **state)
+{
+    struct store_rig *g = *state;
+    struct claim_request req = request("c", "me");
+    put(g->st, "c");
+    for (int i = 0; i < 4; i++)
+        emit(g->st, "1");
+    req.max_events = 2;
+    assert_int_equal(claim_by(g, req), 2);
+    struct batch one = g->b;
+    struct event copies[2];
+    memcpy(copies, one.ev, sizeof copies);
+    one.ev = copies;
+    struct arena keep = g->a;
+    arena_init(&g->a, 0);
+    req.known = &one.epoch;
+    req.n_known = 1;
+    assert_int_equal(claim_by(g, req), 2);
+    struct settlement s = {.consumer = "c",
+                           .owner = "me",
+                           .order = ORDER_KEY,
+                           .b = &one,
+                           .release_from = copies[0].seq};
+    settle_as(g, &s);
+    assert_int_equal(look(g, "c").parked, 2);
+    struct batch two = g->b;
+    arena_release(&keep);
+    assert_int_equal(claim(g, "c"), 2);
+    assert_true(g->b.parked);
+    assert_true(two.n == 2);
+}
+
+static void receipts_can_be_kept(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    emit(g->st, "1");
+    assert_int_equal(claim(g, "c"), 1);
+    struct outcome o = {.ev = &g->b.ev[0], .kind = OUTCOME_DELIVERED, .receipt = "1748-0"};
+    assert_true(settle(g, "c", &o, 1));
+    assert_int_equal(look(g, "c").delivered, 1);
+}
+
+struct marks_seen {
+    char text[256];
+};
+
+static int see_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct marks_seen *seen = ctx;
+    size_t n = strlen(seen->text);
+    assert_true(at > 0);
+    snprintf(seen->text + n, sizeof seen->text - n, "%s/%.*s=%lld-%lld ", consumer,
+             (int)m->stream.n, m->stream.p, (long long)m->hi, (long long)m->lo);
+    return 0;
+}
+
+static void assert_marks(struct store_rig *g, const char *stream, const char *want)
+{
+    struct marks_seen seen = {""};
+    struct error err;
+    must(g->st->ops->marks(g->st, stream, see_mark, &seen, &err), &err);
+    assert_string_equal(seen.text, want);
+}
+
+static bool settle_with(struct store_rig *g, const char *consumer, const char *owner,
+                        const struct hwm *marks, size_t n)
+{
+    struct settlement s = {.consumer = consumer,
+                           .owner = owner,
+                           .order = ORDER_KEY,
+                           .b = &g->b,
+                           .marks = marks,
+                           .n_marks = n};
+    return settle_as(g, &s);
+}
+
+static void marks_are_kept_with_the_settlement_and_never_go_back(void **state)
+{
+    struct store_rig *g = *state;
+    put(g->st, "c");
+    put(g->st, "d");
+    for (int i = 0; i < 3; i++)
+        emit(g->st, "1");
+    assert_marks(g, NULL, "");
+    assert_int_equal(claim(g, "c"), 3);
+    const struct hwm two[] = {{STR("a \"'\\"), 5, 7}, {STR("b"), 5, 1}};
+    assert_true(settle_with(g, "c", "me", two, 2));
+    assert_marks(g, NULL, "c/a \"'\\=5-7 c/b=5-1 ");
+    assert_marks(g, "b", "c/b=5-1 ");
+    assert_marks(g, "none", "");
+
+    /* A claim that is lost moves a mark as well, since the entry was written. But no mark goes
+     * back. */
+    assert_int_equal(claim(g, "d"), 3);
+    const struct hwm further[] = {{STR("b"), 5, 3}};
+    assert_false(settle_with(g, "d", "another", further, 1));
+    assert_marks(g, "b", "d/b=5-3 c/b=5-1 ");
+    const struct hwm back[] = {{STR("b"), 4, 9}};
+    assert_true(settle_with(g, "d", "me", back, 1));
+    assert_marks(g, "b", "d/b=5-3 c/b=5-1 ");
+
+    struct error err;
+    must(g->st->ops->consumer_remove(g->st, "d", false, &err), &err);
+    assert_marks(g, "b", "c/b=5-1 ");
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_STORE(settled_events_are_never_claimed_again),
+    ON_A_STORE(settle_and_claim_share_one_call),
+    ON_A_STORE(released_tail_is_handed_out_again_as_if_never_claimed),
+    ON_A_STORE(what_the_predicate_excludes_is_not_counted_as_given_back),
+    ON_A_STORE(released_tail_goes_back_also_when_events_behind_it_were_passed_over),
+    ON_A_STORE(released_tail_before_another_claim_is_parked),
+    ON_A_STORE(receipts_can_be_kept),
+    ON_A_STORE(marks_are_kept_with_the_settlement_and_never_go_back),
+};
+
+const struct suite_part store_settle_tests = SUITE_PART(tests);

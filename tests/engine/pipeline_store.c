@@ -1,0 +1,345 @@
+/* pipeline_store.c: a store that fails, and a bell that does not ring. */
+#include <malloc.h>
+#include <unistd.h>
+
+#include "pipeline_tests.h"
+
+static struct store_ops flaky;
+static const struct store_ops *real;
+static int fail_before, fail_after, turns;
+static int64_t slow_turn;
+static struct rig *slow_rig;
+
+/* flaky_turn fails before it does anything, or after it has done everything: the caller cannot tell
+ * which. */
+static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost,
+                      const struct claim_request *req, struct arena *a, struct batch *ret_batch,
+                      struct claim_hint *ret_hint, struct error *err)
+{
+    turns++;
+    if (slow_turn)
+        rig_pass(slow_rig, slow_turn);
+    slow_turn = 0;
+    if (fail_before > 0 && fail_before-- > 0)
+        return err_fate(err, ERR_BUSY, FATE_RETRY, 0, "scripted: not done");
+    int r = real->turn(st, s, ret_lost, req, a, ret_batch, ret_hint, err);
+    if (r == 0 && fail_after > 0 && fail_after-- > 0)
+        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
+                        "scripted: done, but the answer was lost");
+    return r;
+}
+
+static void make_flaky(struct worker *w)
+{
+    real = w->st->ops;
+    flaky = *real;
+    flaky.turn = flaky_turn;
+    w->st->ops = &flaky;
+}
+
+static int broken_bell[2];
+
+static int broken_bell_fd(struct store *st)
+{
+    (void)st;
+    return broken_bell[0];
+}
+
+/* break_bell gives a worker a bell that rings only when the test writes to broken_bell[1]. */
+static void break_bell(struct worker *w)
+{
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0);
+}
+
+static void sweep_finds_what_the_bell_missed(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    break_bell(w); /* nobody ever writes to it */
+    rig_step(g, 0);
+    rig_emit(g, "a");
+    turns = 0;
+    rig_step(g, 0);
+    assert_int_equal(turns, 0); /* idle: not a single query */
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 1);
+    assert_int_equal(deadline - g->mono, 30000 * MS_NS);
+    rig_pass(g, 30000);
+    rig_step(g, 0);
+    SAW(1);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+/* The numbers are checked by what the pipeline does, on the rig's clock. */
+static void dispatcher_has_the_numbers_of_its_document(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "preset=dispatcher", NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    assert_true(w->c.receipts);
+    make_flaky(w);
+    flaky.bell_fd = broken_bell_fd;
+    assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
+
+    /* poll 500 ms */
+    rig_step(g, 0);
+    rig_emit(g, "a");
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 1);
+    assert_int_equal(deadline - g->mono, 500 * MS_NS);
+    rig_pass(g, 500);
+    rig_step(g, 0);
+    SAW(1);
+
+    /* batch 50: what was claimed grows no further */
+    for (int n = 0; n < 150; n++)
+        rig_emit(g, NULL);
+    int64_t claims = pipeline_stats(w->p)->claims;
+    assert_true(rig_run(g, 0, 10000));
+    assert_int_equal(pipeline_stats(w->p)->claims - claims, 3);
+
+    /* lease 30 s, renewed at half */
+    w->sk->hold = true;
+    rig_emit(g, "b");
+    rig_pass(g, 500);
+    rig_step(g, 0);
+    int64_t renewed = pipeline_stats(w->p)->meter.renewals[RENEWAL_OK];
+    rig_pass(g, 14999);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->meter.renewals[RENEWAL_OK], renewed);
+    rig_pass(g, 1);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->meter.renewals[RENEWAL_OK], renewed + 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    w->sk->hold = false;
+
+    /* 8 attempts, then a dead letter */
+    w->sk->answer = rig_retry_one;
+    w->sk->answer_ctx = 1 + 150 + 1 + 1;
+    rig_emit(g, "poison");
+    for (int n = 0; n < 2000 && rig_look(g).dead == 0; n++) {
+        rig_emit(g, NULL); /* this one gets through, so the other's failure is its own */
+        rig_pass(g, 1000);
+        rig_step(g, 0);
+    }
+    assert_int_equal(rig_look(g).dead, 1);
+    assert_int_equal(pipeline_stats(w->p)->retried, 7);
+    assert_int_equal(pipeline_stats(w->p)->buried, 1);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+static void claim_that_came_after_its_lease_is_kept_if_the_store_says_so(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=2s", "batch=2", NULL);
+    make_flaky(w);
+    /* The turn waits for the lock once, and the lease counts from when it gets it. */
+    slow_turn = 3000;
+    slow_rig = g;
+    for (int i = 0; i < 6; i++)
+        rig_emit(g, "a");
+    assert_true(rig_run(g, 0, 60000));
+    SAW(1, 2, 3, 4, 5, 6);
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
+}
+
+static void store_that_is_away_is_asked_again_and_nothing_is_lost(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    make_flaky(w);
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, "a");
+    fail_before = 4;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3);
+    fail_before = 0;
+    rig_emit(g, "a");
+    w->sk->hold = true;
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    fail_before = 3; /* now the settling */
+    rig_step(g, 0);
+    w->sk->hold = false;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3, 4);
+    assert_int_equal(rig_look(g).delivered, 4);
+}
+
+static void answer_lost_after_a_settle_repeats_nothing(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", NULL);
+    make_flaky(w);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    fail_after = 1;
+    rig_step(g, 0);
+    w->sk->hold = false;
+    rig_run(g, 0, 20000);
+    SAW(1);
+    assert_int_equal(rig_look(g).delivered, 1);
+}
+
+static void answer_lost_after_a_claim_delays_the_events_but_loses_none(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", NULL);
+    make_flaky(w);
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    fail_after = 1;
+    assert_true(rig_run(g, 0, 20000)); /* the claim that nobody knows of runs out */
+    SAW(1, 2);
+}
+
+static void answer_lost_after_a_claim_does_not_let_the_next_events_overtake(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", "batch=1", NULL);
+    make_flaky(w);
+    for (int i = 0; i < 4; i++)
+        rig_emit(g, "a");
+    fail_after = 1;
+    assert_true(rig_run(g, 0, 20000));
+    SAW(1, 2, 3, 4);
+}
+
+/* The consumer is removed while a relay that stops has a delivery in flight. The simulator found
+ * this. */
+static void consumer_removed_while_draining_waits_for_what_flies(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    struct error err;
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 2);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 0); /* cancelled */
+    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+}
+
+/* Of two lost claims the later one is forgotten at once, and with it the last that knew of the key.
+ * The simulator found this. */
+static void what_flies_of_a_lost_claim_is_waited_for_by_its_key(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    rig_worker(g, 1, "batch=1", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    rig_pass(g, 31000);
+    assert_true(rig_run(g, 1, 60000)); /* takes over, and delivers both */
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 2);
+    assert_int_equal(w->sk->n, 1); /* the third waits */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    SAW(1, 2, 1, 3);
+}
+
+/* What is given back before a claim that we do not know of is parked, and could be handed out at
+ * once; but not before what precedes it is settled. The simulator found this. */
+static void answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "batch=1", NULL);
+    rig_worker(g, 1, "batch=1", NULL);
+    make_flaky(w);
+    for (int i = 0; i < 3; i++)
+        rig_emit(g, "a");
+    w->sk->hold = true;
+    pipeline_step(w->p); /* claims the first */
+    pipeline_step(w->p); /* submits it, and claims the second */
+    fail_after = 1;
+    pipeline_step(w->p); /* claims the third, but does not hear of it */
+    assert_int_equal(fail_after, 0);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    rig_step(g, 1);
+    assert_int_equal(g->w[1].sk->n, 0);
+    assert_int_equal(g->n_seen, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_true(rig_run(g, 1, 120000));
+    SAW(1, 2, 3);
+}
+
+static void bell_is_not_listened_to_while_the_store_is_away(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    break_bell(w);
+    assert_int_equal(write(broken_bell[1], "x", 1), 1); /* somebody writes all the time */
+    fail_before = 1;
+    rig_step(g, 0);
+    assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 0);
+    assert_int_equal(deadline - g->mono, 100 * MS_NS);
+    close(broken_bell[0]);
+    close(broken_bell[1]);
+}
+
+static void settling_again_and_again_takes_no_more_memory(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "retry=attempts=9", NULL);
+    make_flaky(w);
+    w->sk->hold = true;
+    for (int i = 0; i < 20; i++)
+        rig_emit(g, NULL);
+    rig_step(g, 0);
+    while (w->sk->n)
+        rig_end(g, 0, 0, SINK_RETRY);
+    fail_before = 1000;
+    int64_t used = 0;
+    for (int i = 0; i < 500; i++) {
+        rig_pass(g, 6000);
+        pipeline_ring(w->p);
+        rig_step(g, 0);
+        if (i == 9)
+            used = (int64_t)mallinfo2().uordblks;
+    }
+    assert_in_range(mallinfo2().uordblks, 0, used + 65536);
+    fail_before = 0;
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_RIG(sweep_finds_what_the_bell_missed),
+    ON_A_RIG(dispatcher_has_the_numbers_of_its_document),
+    ON_A_RIG(claim_that_came_after_its_lease_is_kept_if_the_store_says_so),
+    ON_A_RIG(store_that_is_away_is_asked_again_and_nothing_is_lost),
+    ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
+    ON_A_RIG(answer_lost_after_a_claim_delays_the_events_but_loses_none),
+    ON_A_RIG(answer_lost_after_a_claim_does_not_let_the_next_events_overtake),
+    ON_A_RIG(consumer_removed_while_draining_waits_for_what_flies),
+    ON_A_RIG(what_flies_of_a_lost_claim_is_waited_for_by_its_key),
+    ON_A_RIG(answer_lost_after_a_claim_does_not_let_what_is_given_back_overtake),
+    ON_A_RIG(bell_is_not_listened_to_while_the_store_is_away),
+    ON_A_RIG(settling_again_and_again_takes_no_more_memory),
+};
+
+const struct suite_part pipeline_store_tests = SUITE_PART(tests);

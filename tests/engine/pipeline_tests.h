@@ -1,0 +1,15 @@
+/* pipeline_tests.h: the files of the pipeline's tests, put together in test_pipeline.c. */
+#ifndef TESTS_ENGINE_PIPELINE_TESTS_H
+#define TESTS_ENGINE_PIPELINE_TESTS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../suite.h"
+#include "rig.h"
+
+extern const struct suite_part pipeline_careful_tests, pipeline_settings_tests,
+    pipeline_store_tests, pipeline_time_tests;
+
+#endif

@@ -1,0 +1,220 @@
+/* pipeline_time.c: leases, drains and crashes, and how often a pipeline looks for work. */
+#include "pipeline_tests.h"
+
+static void slow_sink_keeps_its_lease(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=2s", NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    for (int i = 0; i < 20; i++) {
+        rig_pass(g, 900);
+        rig_step(g, 0);
+    }
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
+    assert_int_equal(rig_look(g).delivered, 1);
+}
+
+static void slow_handlers_keep_their_lease(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=300ms", NULL);
+    w->sk->busy_ms = 20;
+    for (int i = 0; i < 64; i++)
+        rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(g->n_seen, 64); /* more than four leases' worth of work in one batch */
+    assert_int_equal(pipeline_stats(w->p)->lost, 0);
+    assert_int_equal(rig_look(g).delivered, 64);
+}
+
+static void step_returns_often_enough_to_be_stopped(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->busy_ms = 20;
+    for (int i = 0; i < 64; i++)
+        rig_emit(g, "a");
+    pipeline_step(w->p);
+    int64_t before = g->mono;
+    pipeline_step(w->p);
+    assert_in_range(g->mono - before, 20 * MS_NS, 100 * MS_NS);
+}
+
+static void zombie_delivers_nothing_more_and_changes_nothing(void **state)
+{
+    struct rig *g = *state;
+    struct worker *a = rig_worker(g, 0, "lease=2s", NULL), *b = rig_worker(g, 1, "lease=2s", NULL);
+    a->sk->hold = true;
+    rig_emit(g, "k");
+    rig_emit(g, "k");
+    rig_step(g, 0);
+    assert_int_equal(a->sk->n, 1);
+    rig_pass(g, 2000); /* stopped for the whole lease */
+    rig_run(g, 1, 1000);
+    SAW(1, 2);
+    /* Its delivery gets through after all, as a repeat with the same id. */
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    a->sk->hold = false;
+    rig_step(g, 0);
+    SAW(1, 2, 1);
+    assert_int_equal(pipeline_stats(a->p)->lost, 1);
+    assert_int_equal(rig_look(g).delivered, 2);
+    assert_int_equal(pipeline_stats(b->p)->crashed, 2);
+}
+
+static void drain_gives_back_what_was_not_started_and_waits_for_the_rest(void **state)
+{
+    struct rig *g = *state;
+    g->capacity = 1;
+    struct worker *w = rig_worker(g, 0, "batch=3", NULL);
+    w->sk->hold = true;
+    for (int i = 0; i < 9; i++)
+        rig_emit(g, "a");
+    rig_step(g, 0);
+    assert_int_equal(w->sk->n, 1);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    struct consumer_info c = rig_look(g);
+    assert_int_equal(c.inflight + c.parked, 0); /* given back by moving the position */
+    assert_int_equal(c.behind, 8);
+    rig_crash(g, 0);
+    g->capacity = RIG_INFLIGHT;
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 1000));
+    SAW(1, 2, 3, 4, 5, 6, 7, 8, 9);
+}
+
+static void drain_cancels_what_does_not_end_and_it_is_delivered_again(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    rig_emit(g, "a");
+    rig_step(g, 0);
+    pipeline_drain(w->p, g->mono + 1000 * MS_NS);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    rig_pass(g, 1000);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(g->n_seen, 0);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 1000));
+    assert_int_equal(g->n_seen, 3);
+    /* a cancelled delivery is no attempt */
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(g->seen[i].attempt, 1);
+    assert_int_equal(rig_look(g).delivered, 3);
+}
+
+static void crash_repeats_only_what_was_not_settled(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, "lease=1s", "batch=2", NULL);
+    for (int i = 0; i < 4; i++)
+        rig_emit(g, "a");
+    rig_run(g, 0, 100);
+    SAW(1, 2, 3, 4);
+    w->sk->hold = true;
+    rig_emit(g, "a");
+    pipeline_ring(w->p);
+    rig_step(g, 0);
+    rig_crash(g, 0);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 5000));
+    SAW(1, 2, 3, 4, 5);
+}
+
+static void without_a_bell_it_looks_every_20_ms(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    struct pollfd fds[4];
+    int64_t deadline;
+    rig_step(g, 0);
+    pipeline_wait(w->p, fds, 4, &deadline);
+    /* A store in memory has no bell, so it polls. */
+    assert_int_equal((deadline - g->mono) / MS_NS, 20);
+}
+
+static void settling_looks_as_well_so_that_nobody_waits_for_the_sweep(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = rig_worker(g, 0, NULL);
+    rig_emit(g, "1");
+    w->sk->hold = true;
+    rig_step(g, 0); /* the sink has the event, and there are no more */
+    assert_int_equal(w->sk->n, 1);
+    assert_false(pipeline_stats(w->p)->through);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+    assert_true(pipeline_stats(w->p)->through); /* and no time has passed */
+}
+
+/* Whether it is set before the preset or after it. */
+static void what_is_set_wins_over_a_preset(void **state)
+{
+    struct consumer c;
+    struct error err;
+    (void)state;
+    assert_int_equal(consumer_init(&c, "c", &err), 0);
+    assert_int_equal(consumer_set(&c, "batch", "7", &err), 0);
+    assert_int_equal(consumer_set(&c, "preset", "dispatcher", &err), 0);
+    assert_int_equal(consumer_set(&c, "lease", "5s", &err), 0);
+    assert_int_equal(c.batch, 7);
+    assert_int_equal(c.lease_ms, 5000);
+    assert_int_equal(c.poll_ms, 500);
+    assert_int_equal(c.retry.attempts, 8);
+    assert_int_equal(consumer_set(&c, "preset", "none", &err), 0);
+    assert_int_equal(c.batch, 7);
+    assert_int_equal(c.lease_ms, 5000);
+    assert_int_equal(c.poll_ms, 0);
+    assert_false(c.receipts);
+    assert_int_equal(consumer_set(&c, "preset", "dispatch", &err), -1);
+    assert_non_null(strstr(err.text, "\"dispatch\" is not dispatcher or none"));
+    consumer_release(&c);
+}
+
+static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
+{
+    struct rig *g = *state;
+    for (int i = 0; i < 600; i++)
+        rig_emit(g, NULL);
+    struct worker *w = rig_worker(g, 0, "batch=40", "concurrency=30", "order=none", NULL);
+    w->sk->hold = true;
+    /* Each takes two seconds, which is a reason to claim less, but not less than that. */
+    while (g->n_seen < 600) {
+        rig_step(g, 0);
+        rig_pass(g, 2000);
+        while (w->sk->n > 0)
+            rig_end(g, 0, 0, SINK_DELIVERED);
+    }
+    assert_in_range(pipeline_stats(w->p)->claims, 600 / 40, 600 / 30);
+}
+
+static const struct CMUnitTest tests[] = {
+    ON_A_RIG(slow_sink_keeps_its_lease),
+    ON_A_RIG(slow_handlers_keep_their_lease),
+    ON_A_RIG(step_returns_often_enough_to_be_stopped),
+    cmocka_unit_test(what_is_set_wins_over_a_preset),
+    ON_A_RIG(zombie_delivers_nothing_more_and_changes_nothing),
+    ON_A_RIG(drain_gives_back_what_was_not_started_and_waits_for_the_rest),
+    ON_A_RIG(drain_cancels_what_does_not_end_and_it_is_delivered_again),
+    ON_A_RIG(crash_repeats_only_what_was_not_settled),
+    ON_A_RIG(without_a_bell_it_looks_every_20_ms),
+    ON_A_RIG(settling_looks_as_well_so_that_nobody_waits_for_the_sweep),
+    ON_A_RIG(batch_is_large_enough_for_what_may_be_in_flight),
+};
+
+const struct suite_part pipeline_time_tests = SUITE_PART(tests);

@@ -1,0 +1,98 @@
+"""scripts/guards.py, which scripts/lint runs as includes, width, comments and exports, finds what breaks a rule and nothing else."""
+# build: plain
+import importlib.util
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from support import ROOT
+
+GUARDS = ROOT / "scripts" / "guards.py"
+BODY = "{\n    return 0;\n}\n"
+
+
+class Guards(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tree = pathlib.Path(folder.name)
+
+    def complaints(self, part, **files):
+        """complaints runs one guard on a tree of these files: path=text, with two underscores for each slash."""
+        for name, text in files.items():
+            path = self.tree / f"{name.replace('__', '/')}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        done = subprocess.run([GUARDS, part], cwd=self.tree, capture_output=True, text=True)
+        said = done.stderr.splitlines()
+        self.assertEqual((done.returncode, done.stdout), (1 if said else 0, ""))
+        return said
+
+    def finds(self, part, place, what, **files):
+        """finds expects one complaint, about that place."""
+        said = self.complaints(part, **files)
+        self.assertEqual(len(said), 1, said)
+        self.assertTrue(said[0].startswith(place + ": "), said)
+        self.assertIn(what, said[0])
+
+    def test_an_include_goes_down(self):
+        text = '#include <stdio.h>\n#include "outbox.h"\n#include "engine/turn.h"\n#include "base/err.h"\n'
+        self.assertEqual(self.complaints("includes", **{"src__engine__turn.c": text}), [])
+        self.finds("includes", "src/store/store.h:3", "engine is above store", **{"src__store__store.h": text})
+        for other, why in (("sink/sink.h", "sink is beside store"), ("rows/rows.h", "rows is above store"), ("moon/rise.h", "moon has no layer")):
+            with self.subTest(other):
+                self.finds("includes", "src/store/store.h:1", why, **{"src__store__store.h": f'#include "{other}"\n'})
+
+    def test_one_store_does_not_know_another(self):
+        self.finds("includes", "src/store/sqlite/open.c:1", "stores do not know each other",
+                   **{"src__store__sqlite__open.c": '#include "store/postgres/handle.h"\n#include "store/store.h"\n'})
+
+    def test_a_line_has_a_hundred_columns(self):
+        wide = "x" * 100 + "\n" + "é" * 100 + "\n/* " + "x" * 98 + "\n"
+        for path in ("include__outbox.h", "src__base__a.c", "sql__postgres__functions__a.sql", "tests__unit__a.c"):
+            with self.subTest(path):
+                self.finds("width", path.replace("__", "/") + ":3", "101 columns", **{path: wide})
+                (self.tree / path.replace("__", "/")).unlink()
+        self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
+
+    def test_python_migrations_and_dumps_have_a_width_of_their_own(self):
+        wide = "x" * 200
+        self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "tests__upgrade__1.sql": wide, "scripts__a.py": wide,
+                                                     "scripts__embed": "#!/usr/bin/env python3\n" + wide}), [])
+
+    def test_a_comment_above_a_function_opens_with_its_name(self):
+        good = ("/* ---- parts ---- */\nstatic int part(void)\n" + BODY + "\n/* a_open opens,\n * and more. */\nint a_open(int x,\n           int y)\n" + BODY
+                + "\n/* About what follows. */\n\nint a_none(void)\n" + BODY + "\n/* A thing. */\nstruct thing\n{\n    int x;\n};\n"
+                + "\n/* a_said says. */\n/* NOLINTNEXTLINE(x): y. */\n__attribute__((format(printf, 1, 2))) static void a_said(int x)\n" + BODY)
+        self.assertEqual(self.complaints("comments", **{"src__base__a.c": good}), [])
+        self.finds("comments", "src/base/a.c:3", "above a_open", **{"src__base__a.c": "int x;\n\n/* Opens,\n * and more. */\nint a_open(void)\n" + BODY})
+        self.finds("comments", "src/base/a.c:1", "above a_open", **{"src__base__a.c": "/* a_opened is another. */\nint a_open(void)\n" + BODY})
+        self.finds("comments", "src/base/a.c:1", "is a remark", **{"src__base__a.c": "/* a_open: at last. */\nint a_open(void)\n" + BODY})
+
+    def test_a_file_exports_what_has_its_name(self):
+        good = "int a_open(void)\n" + BODY + "\nstatic int other(void)\n" + BODY + "\nOUTBOX_API int outbox_open(int x,\n        int y)\n" + BODY
+        self.assertEqual(self.complaints("exports", **{"src__base__a.c": good, "src__store__postgres__emit.c": "int pg_open(void)\n" + BODY,
+                                                       "src__cli__main.c": "int main(void)\n" + BODY, "src__cli__cmd_x.c": "int cmd_x(void)\n" + BODY}), [])
+        self.finds("exports", "src/base/b.c:1", "exports a_open; call it b_*", **{"src__base__b.c": "int a_open(void)\n" + BODY})
+        (self.tree / "src/base/b.c").unlink()
+        self.finds("exports", "src/store/sqlite/emit.c:1", "call it emit_* or sqlite_*", **{"src__store__sqlite__emit.c": "int pg_open(void)\n" + BODY})
+
+    def test_the_prefixes_of_folders_are_those_of_the_guide(self):
+        spec = importlib.util.spec_from_file_location("guards", GUARDS)
+        guards = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(guards)
+        guide = (ROOT / "CONTRIBUTING.md").read_text()
+        for folder, prefix in guards.FOLDER_PREFIX.items():
+            self.assertIn(f"`{prefix}*`", guide, folder)
+        for folder in guards.FOLDER_PREFIX: self.assertTrue((ROOT / folder).is_dir(), folder)
+        for path in guards.STANDS_FOR: self.assertTrue((ROOT / path).is_file(), path)
+        self.assertEqual(sorted(guards.LEVEL), sorted(path.name for path in (ROOT / "src").iterdir() if path.is_dir()))
+
+    def test_lint_runs_the_guards(self):
+        done = subprocess.run([ROOT / "scripts" / "lint", "includes"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
