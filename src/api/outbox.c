@@ -354,7 +354,7 @@ OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob)
 
 OUTBOX_API struct pg_conn *outbox_pg(outbox *ob)
 {
-    return postgres_handle(ob->st);
+    return pg_handle(ob->st);
 }
 
 /* ---- running ---- */
