@@ -1,5 +1,6 @@
--- _handle_all: the inbox, for many at once: records that each handler takes effect for its key, in the current transaction, and
--- says whether all were the first to; if not, nothing is recorded. No ON CONFLICT: that costs thrice what the row itself does.
+-- _handle_all is the inbox for many events at once: it records that each handler takes effect for
+-- its key, in the current transaction. Returns whether all of them were the first to; if not,
+-- nothing is recorded. It does without ON CONFLICT, which costs three times as much as the row.
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -7,10 +8,12 @@ BEGIN
         RETURN @schema@._worker_handle_all(handlers, keys);
     END IF;
     INSERT INTO @schema@.handled (tenant, handler, key, hash)
-    SELECT coalesce(current_setting('outbox.tenant', true), ''), x.handler, x.key, hashtextextended('', 0) FROM unnest(handlers, keys) AS x (handler, key);
+    SELECT coalesce(current_setting('outbox.tenant', true), ''),
+           x.handler, x.key, hashtextextended('', 0)
+    FROM unnest(handlers, keys) AS x (handler, key);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
-    RETURN false;
+    RETURN false; -- the block's savepoint has undone the rows before it
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._handle_all(text[], text[]) IS 'the inbox, for many at once';
