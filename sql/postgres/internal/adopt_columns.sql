@@ -22,6 +22,7 @@ DECLARE
                         ORDER BY a.attnum);
     f record;
 BEGIN
+    -- A misspelt field would be ignored silently.
     SELECT string_agg(k, ', ') AS names
     INTO f
     FROM jsonb_object_keys(columns) AS k
@@ -35,6 +36,7 @@ BEGIN
     END IF;
 
     -- Which shape is it, and which fields must it have?
+    -- processed_at decides first: a table that has both is read by it.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'

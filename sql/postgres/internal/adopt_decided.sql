@@ -14,6 +14,8 @@ BEGIN
                         'they would be delivered twice', tab
             USING ERRCODE = 'OB001', HINT = 'leave existing out; or undo first';
     END IF;
+    -- It was adopted once, and is not now. Rows from that time have become events, later ones have
+    -- not, and the table does not say which is which.
     IF NOT there AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '

@@ -8,6 +8,7 @@ DECLARE
 BEGIN
     INSERT INTO @schema@.marking AS m (tab, consumer, col, keys)
     VALUES (_adopt_mark.tab, _adopt_mark.consumer, _adopt_mark.col, keys)
+    -- A table has one mark. A new one replaces the old, and what was wrong with that is forgotten.
     ON CONFLICT ON CONSTRAINT marking_tab_key DO UPDATE
     SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys,
         error = NULL, error_at = NULL
@@ -141,9 +142,11 @@ BEGIN
     END IF;
 
     WHILE (SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = base) LOOP
-        -- of a domain, what it is made of
+        -- A domain counts as the type it is made of, which may be a domain again.
         SELECT t.typbasetype INTO base FROM pg_catalog.pg_type t WHERE t.oid = base;
     END LOOP;
+
+    -- A generated column (kind) cannot be set at all.
     IF base = 'boolean'::regtype AND kind = '' THEN
         RETURN 'true';
     END IF;

@@ -15,6 +15,7 @@ BEGIN
         NULL; -- not SQL's spelling: it may still be a table's plain name
     END;
 
+    -- With a schema it is clear which table is meant.
     IF cardinality(parts) > 1 THEN
         found := to_regclass(source);
     END IF;

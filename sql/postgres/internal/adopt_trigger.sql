@@ -55,6 +55,7 @@ BEGIN
         RETURN false;
     END IF;
 
+    -- ISO dates, whatever the session of the old producer has set: the texts are read again.
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger '
                    'LANGUAGE plpgsql SECURITY DEFINER '
                    'SET search_path = pg_catalog, pg_temp SET datestyle = ISO AS %L', f, body);
@@ -65,6 +66,7 @@ BEGIN
         EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s FOR EACH ROW WHEN (%s) '
                        'EXECUTE FUNCTION %s', name, tab, v.unprocessed, f);
     END IF;
+    -- If a superuser adopts the table, the function still runs as the outbox's owner.
     IF owner <> current_user THEN
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
     END IF;

@@ -7,6 +7,7 @@
 -- partitions, and the owners of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
+    -- o: who owns the outbox; t: the table and its partitions; x: whose code an UPDATE runs
     WITH o AS (SELECT c.relowner AS owner FROM pg_catalog.pg_class c
                WHERE c.oid = '@schema@.event'::regclass),
     t AS (SELECT tab::oid AS oid

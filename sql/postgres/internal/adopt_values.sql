@@ -87,9 +87,11 @@ DECLARE
     -- concat uses the output function, but makes '' of NULL
     plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
 BEGIN
+    -- A domain is written out as the type it is made of.
     WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
         SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
     END LOOP;
+    -- castmethod f: the cast is a function of its own.
     SELECT x.typname
     INTO name
     FROM pg_catalog.pg_cast k
@@ -115,6 +117,7 @@ DECLARE
     acting text := @schema@._acting_for(@schema@._caller());
     own text := nullif(acting, '');
 BEGIN
+    -- acting is NULL if the role is bound to several tenants and names none of them.
     IF acting IS NULL OR own <> tenant THEN
         RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"',
             own, left(tenant, 100)
@@ -135,6 +138,7 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     who name := @schema@._caller();
 BEGIN
+    -- As in _acting_for: no query if no role was ever bound, and a superuser is bound by nothing.
     IF pg_relation_size('@schema@.held'::regclass) > 0
        AND EXISTS (SELECT 1 FROM @schema@.held h WHERE @schema@._inherits(who, h.role))
        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r

@@ -11,6 +11,7 @@ LANGUAGE sql STABLE AS $outbox$
           FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
           WHERE l.lane >= 0
           UNION ALL
+          -- The position is past what is claimed, but a claim may be taken over and read again.
           SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
           FROM @schema@.consumer c
           JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0

@@ -4,6 +4,7 @@
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- Only the owner may write to the tables; others go through a door.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_handle_all(handlers, keys);
     END IF;

@@ -7,6 +7,7 @@ LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $outbox$
 BEGIN
+    -- Only the owner may read all of the inbox; others go through a door.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY SELECT w FROM @schema@._worker_handled_before(handlers, keys) w;
         RETURN;

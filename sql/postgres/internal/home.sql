@@ -8,7 +8,7 @@ BEGIN
     IF known IS NULL THEN
         BEGIN
             SELECT s.system_identifier::text INTO known FROM pg_catalog.pg_control_system() s;
-        EXCEPTION WHEN insufficient_privilege THEN
+        EXCEPTION WHEN insufficient_privilege THEN -- remembered as well
             known := '?';
         END;
         PERFORM set_config('outbox.cluster', known, false);

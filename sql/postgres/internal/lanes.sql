@@ -33,6 +33,7 @@ COMMENT ON FUNCTION @schema@._check_whole() IS 'refuses an outbox that is being 
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
+    -- In the middle of a restore the rows may be still to come.
     PERFORM @schema@._check_whole();
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'

@@ -19,7 +19,7 @@ SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.
        coalesce(k.claims, 0) AS claims, b.exact AND c.predicate = '' AS behind_exact,
        CASE WHEN c.report LIKE 'sink is down%' THEN c.report_at END AS down_since
 FROM @schema@.consumer c
--- l: where it is: its furthest lane behind, without that of the parked events
+-- l: where it is, by the lane that is furthest behind; lane -1, of the parked events, has no place
 CROSS JOIN LATERAL (SELECT min(CASE WHEN x.lane < 0 THEN NULL
                                     WHEN x.target IS NULL THEN x.floor
                                     ELSE greatest(x.floor, x.pos) END) AS position,
@@ -34,7 +34,7 @@ LEFT JOIN LATERAL (SELECT count(*) AS claims,
                               AS events
                    FROM @schema@.claim x
                    WHERE x.consumer = c.name AND x.locked_until > @schema@._clock()) k ON true
--- f: the failure that was last, of those that still wait
+-- f: the latest failure among the events that still wait
 LEFT JOIN LATERAL (SELECT p.error, p.failed_at
                    FROM @schema@.parked p
                    WHERE p.consumer = c.name AND p.failed_at IS NOT NULL

@@ -59,7 +59,7 @@ SELECT @schema@._name_view(n.nspname || '_dlq', 'dead letters, whole', $view$
     WHERE NOT d.retrying
 $view$) FROM pg_catalog.pg_namespace n WHERE n.oid = '@schema@'::regnamespace;
 
--- event_handled and consumed_events are the inbox, under the names of two worlds.
+-- event_handled and consumed_events both show the inbox: two other outboxes have a name for it.
 SELECT @schema@._name_view('event_handled',
                            'the inbox: which handler took effect for what', $view$
     SELECT h.handler AS handler_name, h.key AS idempotency_key, h.at AS handled_at
