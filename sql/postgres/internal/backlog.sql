@@ -6,8 +6,8 @@ CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    -- first and last are the ends of what was scanned, found the number of waiting events in it. rest
-    -- is the number of those further back, which is not extrapolated.
+    -- first and last are the ends of what was scanned, found the number of waiting events in it.
+    -- rest is the number of those further back, which is not extrapolated.
     SELECT CASE WHEN b.scanned < max_rows THEN b.found + b.rest
                 ELSE b.rest + ceil(b.found::numeric
                                    * greatest(b.head - b.first + 1, b.last - b.first + 1)
