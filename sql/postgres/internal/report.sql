@@ -1,5 +1,5 @@
--- _report: what a consumer's worker has to say, for people to read. How long a sink has been down is counted from the first time it
--- was said.
+-- _report records what a consumer's worker has to say, for people to read. While a sink stays down,
+-- report_at stays at the first report of it, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -8,8 +8,11 @@ BEGIN
         RETURN;
     END IF;
     said := left(said, 4000);
-    UPDATE @schema@.consumer c SET report = said, report_at = CASE
-        WHEN c.report LIKE 'sink is down%' AND said LIKE 'sink is down%' THEN c.report_at ELSE @schema@._clock() END
+    UPDATE @schema@.consumer c
+    SET report = said,
+        report_at = CASE WHEN c.report LIKE 'sink is down%' AND said LIKE 'sink is down%'
+                         THEN c.report_at
+                         ELSE @schema@._clock() END
     WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
 END
 $outbox$;
