@@ -1,5 +1,5 @@
--- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is wrong,
--- for the error message if it cannot be put right now.
+-- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is
+-- wrong, for the error message if it cannot be put right now.
 CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -12,8 +12,8 @@ BEGIN
             USING ERRCODE = 'lock_not_available', HINT = 'try again';
     END;
     IF NOT @schema@.rebaseline() THEN
-        RAISE EXCEPTION 'the outbox in schema % has to be made right, and nothing is found to do: %',
-            '@schema@', why
+        RAISE EXCEPTION 'the outbox in schema % has to be made right, '
+            'and nothing is found to do: %', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
     END IF;
 END

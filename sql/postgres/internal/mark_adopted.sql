@@ -1,9 +1,9 @@
--- _mark_adopted marks the rows of adopted tables whose events a consumer has had, in the transaction
--- that settled them. Under _lock_consumer.
+-- _mark_adopted marks the rows of adopted tables whose events a consumer has had, in the
+-- transaction that settled them. Under _lock_consumer.
 --
--- Trouble with a table never keeps an event from being settled. If somebody has the table locked, the
--- next turn tries again. Any other error is kept in table marking, where `doctor` finds it, and the
--- next turn tries again as well.
+-- Trouble with a table never keeps an event from being settled. If somebody has the table locked,
+-- the next turn tries again. Any other error is kept in table marking, where `doctor` finds it, and
+-- the next turn tries again as well.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -30,12 +30,12 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._mark_adopted(@schema@.consumer) IS
     'marks the rows whose events a consumer has had';
 
--- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that somebody has locked are
--- left for the next turn, because nobody is waited for here: most likely that is whoever delivered
--- them before the table was adopted, and will mark them itself.
+-- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that somebody has locked
+-- are left for the next turn, because nobody is waited for here: most likely that is whoever
+-- delivered them before the table was adopted, and will mark them itself.
 --
--- Where a predicate decides what a consumer gets, only its receipts tell what it has had. A row whose
--- event the consumer never got is not marked, and is forgotten.
+-- Where a predicate decides what a consumer gets, only its receipts tell what it has had. A row
+-- whose event the consumer never got is not marked, and is forgotten.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -54,8 +54,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Which events has the consumer had, and which will it never get? Beyond last no lane has handed
-    -- anything out.
+    -- Which events has the consumer had, and which will it never get? Beyond last no lane has
+    -- handed anything out.
     SELECT max(CASE WHEN l.target IS NULL THEN greatest(l.floor, l.window_end)
                     ELSE greatest(l.floor, l.pos) END)
     INTO last

@@ -1,5 +1,5 @@
--- _name_running returns snapshot s with every transaction named in it that is running now, or NULL if
--- they are too many to name.
+-- _name_running returns snapshot s with every transaction named in it that is running now, or NULL
+-- if they are too many to name.
 --
 -- By itself a snapshot names only the running transactions below the last one that ended. One that
 -- began later, and may have taken its seq long ago, looks as if it had not begun. Once it is named,
@@ -8,7 +8,7 @@
 CREATE OR REPLACE FUNCTION @schema@._name_running(s pg_snapshot) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    own bigint := pg_current_xact_id()::text::bigint; -- whoever begins from now on gets a higher one
+    own bigint := pg_current_xact_id()::text::bigint; -- whoever begins later gets a higher one
     xmin bigint := pg_snapshot_xmin(s)::text::bigint;
     xmax bigint := pg_snapshot_xmax(s)::text::bigint;
 BEGIN
@@ -18,8 +18,8 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    -- Everything from xmax up to the own number is named as running; some of it has ended since, and
-    -- is then late, which costs a look and loses nothing.
+    -- Everything from xmax up to the own number is named as running; some of it has ended since,
+    -- and is then late, which costs a look and loses nothing.
     RETURN concat(least(xmin, own), ':', greatest(xmax, own), ':',
                   (SELECT string_agg(r.x::text, ',' ORDER BY r.x)
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p

@@ -1,5 +1,5 @@
--- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits are
--- random: a server that lost its last moments, or one that took over from it, may give the same
+-- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
+-- are random: a server that lost its last moments, or one that took over from it, may give the same
 -- number of the sequence again, but not the same epoch.
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -10,7 +10,8 @@ COMMENT ON FUNCTION @schema@._next_epoch() IS 'the fence of the next claim';
 -- `taken`, which is not, and returns it. It is called when the sequence is behind: only the tables
 -- were brought here (logical replication), somebody set it back, or sessions cache its numbers. The
 -- sequence goes on past `last` as well. Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e bigint := taken;

@@ -2,9 +2,9 @@
 -- `every`. A sample says that a consumer was done, at that time, with the events up to seq that
 -- `seen` shows. trim goes by samples to keep events for some time after everybody has had them.
 --
--- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place went
--- back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last one of
--- each consumer tells all there is to know, and the others are deleted, too.
+-- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
+-- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last
+-- one of each consumer tells all there is to know, and the others are deleted, too.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -43,10 +43,11 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._note_passed(timestamptz, timestamptz, interval) IS
     'takes a sample of how far consumers have got';
 
--- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is done
--- with. For a lane between windows that is everything but what was running when the lane looked; for
--- one that is past the floor in its window, everything that the window shows.
-CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint) RETURNS pg_snapshot
+-- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is
+-- done with. For a lane between windows that is everything but what was running when the lane
+-- looked; for one that is past the floor in its window, everything that the window shows.
+CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
+RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
     SELECT @schema@._common_snapshot(array_agg(s.seen))
     FROM (SELECT CASE WHEN l.target IS NOT NULL AND l.pos >= _passed_snapshot.floor THEN l.target
@@ -75,8 +76,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._all_but_running(pg_snapshot) IS
     'what runs in a snapshot, and nothing else, is not shown';
 
--- _common_snapshot returns a snapshot that shows what all of `seen` show. Of none it returns no row,
--- which is NULL to the caller.
+-- _common_snapshot returns a snapshot that shows what all of `seen` show, or NULL if there are
+-- none.
 CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
@@ -110,8 +111,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._passed_by(timestamptz) IS
     'what every consumer was done with at a time';
 
--- _passed_since returns when the last consumer was done with an event, as far as samples tell, or NULL
--- if none tells.
+-- _passed_since returns when the last consumer was done with an event, as far as samples tell, or
+-- NULL if none tells.
 CREATE OR REPLACE FUNCTION @schema@._passed_since(xid xid8, seq bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT CASE WHEN bool_and(x.at IS NOT NULL) THEN max(x.at) END

@@ -1,7 +1,7 @@
--- _note_take_over records what becomes of the events of claim k, whose worker vanished, if the claim
--- was made under a filter that has been replaced since. What the present filter wants is delivered
--- after all, and the rest never; the former filter, which tells this for other events, would be wrong
--- about both. Usually there is no such filter.
+-- _note_take_over records what becomes of the events of claim k, whose worker vanished, if the
+-- claim was made under a filter that has been replaced since. What the present filter wants is
+-- delivered after all, and the rest never; the former filter, which tells this for other events,
+-- would be wrong about both. Usually there is no such filter.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
