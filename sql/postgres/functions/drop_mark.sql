@@ -1,4 +1,5 @@
--- drop_mark: rows of an adopted table are marked no longer; new ones become events as before. Returns whether they were.
+-- drop_mark ends the marking of the rows of an adopted table; new rows become events as before.
+-- Returns whether rows were being marked.
 CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
