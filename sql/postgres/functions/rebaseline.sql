@@ -37,7 +37,7 @@ DECLARE
     owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r
                    WHERE r.oid = '@schema@.event'::regclass);
 BEGIN
-    -- Anybody may ask; only the owner may put it right.
+    -- Anybody may ask, but only the owner may put it right.
     IF NOT pg_has_role(@schema@._caller(), owner, 'USAGE') THEN
         t := @schema@._trouble();
         found := concat_ws('; ', t.moved, t.numbers, t.sequence);
@@ -199,7 +199,8 @@ BEGIN
         PERFORM @schema@._put_lane(l);
     END LOOP;
 
-    -- The transaction numbers of moved events, judged by the lanes as they came.
+    -- The transaction numbers of moved events, judged by the lanes as they came. 3 is the first
+    -- number that any cluster gives out: every lane has seen it.
     IF t.moved IS NOT NULL THEN
         PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
         UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
