@@ -21,7 +21,7 @@ BEGIN
                  WHEN old = mapping::text THEN 'nothing'
                  ELSE 'change' END;
     IF mark IS NOT NULL THEN
-        PERFORM @schema@._adopt_keys(tab, mark, consumer);
+        PERFORM @schema@._adopt_keys(tab, mark, consumer); -- refuses what cannot be marked
         IF what = 'nothing'
            AND NOT EXISTS (SELECT 1 FROM @schema@.marking m
                            WHERE m.tab = @schema@._adopt_source(source) AND m.col = mark
@@ -30,6 +30,7 @@ BEGIN
         END IF;
     END IF;
 
+    -- Rows are counted as adopt would copy them, in a view that is made for that.
     rows := 0;
     PERFORM @schema@._adopt_decided(tab, what <> 'adopt', existing);
     IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN

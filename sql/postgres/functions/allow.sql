@@ -9,6 +9,7 @@ DECLARE
     other text := (SELECT h.tenant FROM @schema@.held h WHERE h.role = allow.role);
 BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
+    -- A role has one tenant, or none.
     IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
         RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character' USING ERRCODE = 'OB004';
     END IF;
@@ -50,6 +51,7 @@ BEGIN
         RAISE EXCEPTION 'a % has to do with no consumer: only the part consumer is given for one',
             part USING ERRCODE = 'OB004';
     END IF;
+    -- As in register, with a * at the end for all names that begin so.
     IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
         RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
             'or less with a * at its end', consumer USING ERRCODE = 'OB004';
@@ -72,6 +74,7 @@ BEGIN
     FOR r IN SELECT * FROM @schema@._rights(part, held) LOOP
         EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
     END LOOP;
+    -- Not every schema has the same views under names from elsewhere, so _rights cannot list them.
     FOR r IN SELECT v.name FROM @schema@._named_views() v
              WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
         EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);

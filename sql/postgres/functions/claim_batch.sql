@@ -32,6 +32,7 @@ BEGIN
         RETURN;
     END IF;
 
+    -- Consumers that have nothing to do are left out without locking them.
     names := ARRAY(SELECT w.name FROM @schema@._workable() w
                    WHERE NOT w.paused
                      AND (SELECT i.idle
@@ -39,7 +40,10 @@ BEGIN
                    ORDER BY random());
     PERFORM set_config('outbox.nowait', 'on', true); -- for _lock_consumer
     FOREACH name IN ARRAY names LOOP
+        -- What was claimed for one consumer stays claimed if the next one fails: each has a
+        -- savepoint.
         BEGIN
+            -- A careful event comes alone, so it is taken only if nothing was claimed yet.
             FOR r IN SELECT s.*
                      FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
                                                CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
@@ -73,6 +77,7 @@ BEGIN
         EXIT WHEN alone OR n >= max_events;
     END LOOP;
     PERFORM set_config('outbox.nowait', '', true);
+    -- What was claimed must reach the caller, so an error counts only if there is nothing.
     IF n = 0 AND state IS NOT NULL THEN
         RAISE EXCEPTION '%', text USING ERRCODE = state;
     END IF;
@@ -88,6 +93,7 @@ DECLARE
     acting text := @schema@._acting_for(current_user);
     given text[];
 BEGIN
+    -- Whoever may write to the tables may work on all consumers of the tenant.
     IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN QUERY
         SELECT * FROM @schema@.consumer c WHERE c.tenant = acting ORDER BY c.name;

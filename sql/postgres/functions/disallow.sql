@@ -17,12 +17,14 @@ BEGIN
         WHERE w.role = disallow.role
           AND (disallow.consumer IS NULL OR w.consumer = disallow.consumer);
         had_consumer := FOUND;
+        -- It still may work on others, and keeps the part.
         IF EXISTS (SELECT 1 FROM @schema@.worker w WHERE w.role = disallow.role) THEN
             RETURN had_consumer;
         END IF;
     END IF;
 
     -- Everything that belongs to the part goes; what other parts have in common with it comes back.
+    -- The schema itself is looked at last.
     FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
@@ -34,6 +36,7 @@ BEGIN
         RETURN true;
     END IF;
 
+    -- That was its last part: it is held to no tenant any more.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
     -- The schema may be the application's as well: it stays open while the role has anything in it.
     IF NOT EXISTS (SELECT 1

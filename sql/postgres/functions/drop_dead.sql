@@ -3,6 +3,8 @@
 CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_drop(consumer, seq);
     END IF;

@@ -8,6 +8,7 @@ BEGIN
     IF NOT @schema@._adopt_unmark(tab) THEN
         RETURN false;
     END IF;
+    -- The trigger records which row became which event, for the mark: it is made anew without that.
     PERFORM @schema@._adopt_anew(tab);
     RETURN true;
 END

@@ -32,10 +32,12 @@ BEGIN
     -- Either way the trigger take_key decides whether the event is stored.
     IF held THEN
         IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass,
-                                               'idempotency_key', 'INSERT') THEN -- no producer
+                                               'idempotency_key', 'INSERT') THEN
+            -- The caller is no producer at all.
             RAISE EXCEPTION 'permission denied for table event'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
+        -- It acts for its tenant even if the connection does not say so.
         whose := coalesce(tenant, @schema@._acting_for(current_user));
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
                                     not_before, tenant, idempotency_key)
@@ -53,6 +55,7 @@ BEGIN
                 emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
                 whose, emit_once.idempotency_key);
     END IF;
+    -- A known key leaves the row out, so that nothing was inserted.
     duplicate := NOT FOUND;
     IF duplicate THEN
         SELECT i.event_id INTO id FROM @schema@.idempotency i

@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms);
     END IF;

@@ -22,6 +22,7 @@ BEGIN
        OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
+    -- What is recorded is a hash of the payload, so known is that of the first time.
     known := @schema@._handle(handler, the_key, content);
     IF known IS NULL THEN
         RETURN true;

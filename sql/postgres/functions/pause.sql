@@ -4,6 +4,8 @@ CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT 
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_pause(consumer, paused);
     END IF;

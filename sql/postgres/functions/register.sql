@@ -20,6 +20,8 @@ DECLARE
     here text;
     trouble record;
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_register(consumer, events, predicate, ordering, lanes, retry,
                                          start_at, by_whom, how);

@@ -6,6 +6,8 @@ CREATE OR REPLACE FUNCTION @schema@.remove(
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;

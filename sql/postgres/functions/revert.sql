@@ -23,6 +23,7 @@ BEGIN
             USING ERRCODE = 'OB003',
                   HINT = format('outbox consumers history %s shows those there are', consumer);
     END IF;
+    -- register checks whether the caller may, and locks the consumer.
     PERFORM @schema@.register(s.consumer, s.events, s.predicate, s.ordering, s.lanes, kept,
                               how => 'purpose');
     RETURN s.generation;

@@ -10,10 +10,12 @@ BEGIN
     IF trigger_name IS NULL THEN
         RETURN false;
     END IF;
+    -- The trigger's function is made for this table alone, and goes with it.
     SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid = tab AND t.tgname = trigger_name;
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
     EXECUTE format('DROP FUNCTION %s', f);
+    -- Without events of new rows there is nothing to mark either.
     PERFORM @schema@._adopt_unmark(tab);
     RETURN true;
 END

@@ -61,6 +61,7 @@ BEGIN
     INTO last
     FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0;
     SELECT f.floor INTO floor FROM @schema@._floors() f WHERE f.consumer = c.name;
+    -- A parked event or a dead letter may still be delivered, so its row waits.
     WITH r AS MATERIALIZED (
         SELECT y.seq FROM @schema@.adopted_row y
         WHERE y.marking = m.id AND y.seq <= last
@@ -116,6 +117,7 @@ BEGIN
             USING ERRCODE = 'OB003', HINT = 'adopt it again with the mark';
     END IF;
 
+    -- Rows are locked first, and updated by where they are: an UPDATE cannot skip locked rows.
     EXECUTE format('WITH hit AS MATERIALIZED ('
                    'SELECT s.ctid AS at, s.tableoid AS part FROM %1$s r JOIN %2$s s ON %3$s '
                    'WHERE r.marking = $1 AND r.seq = ANY ($2) AND %4$s '

@@ -8,6 +8,7 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
 BEGIN
+    -- The first filter that was replaced after the claim was made.
     SELECT * INTO f FROM @schema@.former_filter x
     WHERE x.consumer = c.name AND x.epoch >= k.epoch
     ORDER BY x.n, x.lane LIMIT 1;
@@ -15,6 +16,7 @@ BEGIN
         RETURN;
     END IF;
 
+    -- What neither filter wants is skipped by both, and needs no note.
     INSERT INTO @schema@.ended (seq, consumer, state)
     SELECT w.seq, c.name, CASE WHEN m.wanted THEN 'delivered' ELSE 'skipped' END
     FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) w,

@@ -6,6 +6,7 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     there int := (SELECT m.value::int FROM @schema@.meta m WHERE m.name = 'schema_version');
 BEGIN
+    -- Which of the two is behind decides what there is to do.
     IF there > knows THEN
         RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
             there, knows USING ERRCODE = state;

@@ -11,6 +11,7 @@ DECLARE
     old @schema@.setting;  -- the generation that had these settings
     last @schema@.setting; -- the present one
 BEGIN
+    -- The settings it was made with are written down only when they are first replaced.
     INSERT INTO @schema@.setting
     SELECT c.name, 1, c.events, c.predicate, c.ordering, c.lanes, c.created_at, NULL
     WHERE NOT EXISTS (SELECT 1 FROM @schema@.setting x WHERE x.consumer = c.name);
@@ -41,6 +42,7 @@ BEGIN
                                 'outbox consumers revert %s --to %s', c.name, old.generation);
     END IF;
 
+    -- Each set of settings is kept once, under its last generation.
     DELETE FROM @schema@.setting x
     WHERE x.consumer = c.name
       AND (x.generation = old.generation OR x.generation <= last.generation - 99);

@@ -3,10 +3,13 @@
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;
     END IF;
+    -- It may quote a sink, which may say anything, at any length.
     said := left(said, 4000);
     UPDATE @schema@.consumer c
     SET report = said,

@@ -9,6 +9,8 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
@@ -17,6 +19,7 @@ BEGIN
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
+    -- Parked events have no range to be in.
     IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
         RETURN false;
     END IF;
@@ -27,6 +30,7 @@ BEGIN
         WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
         RETURN true;
     END IF;
+    -- A claim of a lane is a range. What is past its new end is released as in a settlement.
     SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, now);
     PERFORM @schema@._put_lane(l);

@@ -18,6 +18,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
         SELECT min(CASE WHEN l.target IS NULL THEN l.floor
                         ELSE least(greatest(l.floor, l.pos), l.next_floor) END) AS low
         FROM l),
+    -- What to look at: the next events, and those of transactions that were late to some lane.
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.tenant,
                 true AS fresh
@@ -40,7 +41,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
            AND (c.tenant = '' OR s.tenant = c.tenant)
     FROM s CROSS JOIN c
     JOIN l ON l.lane = @schema@._lane_of(c.lanes, s.seq, s.aggregate_type, s.aggregate_id)
-    UNION ALL
+    UNION ALL -- a lane is past what it has in a claim, but one that ran out is handed out again
     SELECT e.seq, e.type, e.created_at, false, true
     FROM @schema@.claim k, LATERAL @schema@._claimed(_waiting.consumer, k.epoch) e
     WHERE k.consumer = _waiting.consumer AND k.lane >= 0 AND k.locked_until <= @schema@._clock()

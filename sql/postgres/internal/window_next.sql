@@ -17,6 +17,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
+    -- A fresh event is past the floor, and is wanted only if it comes before the late one.
     SELECT e.seq INTO fresh FROM @schema@.event e
     WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
       AND e.seq < coalesce(late, 9223372036854775807)
@@ -45,6 +46,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
+    -- The bound is on the rows that are looked at, whoever they belong to.
     SELECT f.seq INTO next
     FROM (SELECT e.seq, e.xid, e.tenant FROM @schema@.event e
           WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
@@ -60,6 +62,7 @@ BEGIN
         WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
           AND e.seq < coalesce(late, 9223372036854775807)
         ORDER BY e.seq OFFSET most - 1 LIMIT 1;
+        -- That was all of the fresh ones: the late one is the next, if there is one.
         IF upto IS NULL THEN
             next := late;
         END IF;
