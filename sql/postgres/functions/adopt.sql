@@ -2,15 +2,17 @@
 -- are not processed yet are copied, in their old order, and a trigger makes an event of every new
 -- row, in the transaction that inserts it, whoever that is. Writers to the table wait meanwhile.
 --
--- shape: 'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
--- aggregatetype, aggregateid, type, payload) or 'auto'. columns: names that differ from these, see
--- _adopt_columns. existing: 'copy' or 'skip'. The default is to copy, except for a table that was
--- adopted before: nobody can tell what became events then, so it has to be said. mark: a column
--- that is set in a row once `consumer` has had it, see _mark_adopted. NULL: none, or as it was.
+--     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
+--               aggregatetype, aggregateid, type, payload) or 'auto'
+--     columns   the names that differ from these, see _adopt_columns
+--     existing  'copy' or 'skip'. The default is to copy, except for a table that was adopted
+--               before: nobody can tell which of its rows became events then, so it must be said.
+--     mark      a column that is set in a row once `consumer` has had it, see _mark_adopted; NULL:
+--               none, or as it was
 --
--- Returns in adopted whether the table was not adopted yet, in copied how many rows were copied,
--- and in changed whether it was adopted already and now has other columns or another mark: those
--- count from its next row on.
+-- adopted says whether the table was not adopted yet, copied how many rows were copied, and changed
+-- whether the table was adopted already and now has other columns or another mark. Those count from
+-- its next row on.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,

@@ -29,10 +29,10 @@ RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping workers';
 
 -- _bell_locks returns who else has a lock of the doorbell now. second: it is the second lock.
--- alone: it is held, not shared. business: the session may have it, because the outbox is open to
--- its role and the role works, not only emits, if it holds the lock alone; and one that shares the
--- first lock is in a transaction that has really inserted. That matters because anybody who can
--- connect can take these locks.
+-- alone: the lock is held, not shared. business: the session has a reason to have it. That matters
+-- because anybody who can connect can take these locks. The outbox must be open to the role of the
+-- session. To hold a lock alone, the role must be one that works, not only emits; to share the
+-- first lock, the transaction must really have inserted.
 CREATE OR REPLACE FUNCTION @schema@._bell_locks()
 RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$

@@ -2,10 +2,11 @@
 -- is new. Order and lanes change only once the consumer is through with everything it has. Settings
 -- that were replaced before are refused, see _replace_settings.
 --
--- start_at: 'beginning', 'end', or the first seq it wants. by_whom: who gives these settings, for
--- people to read. how: 'start', by a worker that starts; 'again', by one that was at work: a
--- consumer that was removed meanwhile is not made anew; 'purpose', by an operator, who may also
--- bring back what was replaced.
+--     start_at  'beginning', 'end', or the first seq it wants
+--     by_whom   who gives these settings, for people to read
+--     how       'start', by a worker that starts; 'again', by one that was at work: a consumer that
+--               was removed meanwhile is not made anew; 'purpose', by an operator, who may also
+--               bring back settings that were replaced
 CREATE OR REPLACE FUNCTION @schema@.register(
     consumer text, events text DEFAULT '', predicate text DEFAULT '', ordering text DEFAULT 'key',
     lanes int DEFAULT 1, retry text DEFAULT 'fast', start_at text DEFAULT 'beginning',

@@ -7,8 +7,8 @@
 -- tenant those of that tenant.
 --
 -- The xid, seq and created_at of an event are the outbox's own: reading and trimming rely on them,
--- so no producer sets them. One that is held to a tenant does not choose ids, either: whoever
--- leaves out by id what comes twice would leave out another tenant's event.
+-- so no producer sets them. One that is held to a tenant does not choose ids, either: a
+-- receiver that drops duplicates by id would drop another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._rights(part text, held boolean DEFAULT false)
 RETURNS TABLE (privilege text, kind text, object text)
 LANGUAGE sql IMMUTABLE AS $outbox$
