@@ -56,7 +56,7 @@ static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
 /* read_version reads the version of the outbox there, whatever it is; 0: there is none. */
 static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
 {
-    bool there;
+    bool there = false;
     *ret = 0;
     if (find_outbox(st, &there, err) != 0)
         return -1;

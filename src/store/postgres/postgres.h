@@ -151,6 +151,7 @@ struct pg_store {
     enum bell_state bell;
     bool bell_works, listening;
     bool rang;          /* libpq has read a notification that nobody acted on yet */
+    bool woken;         /* a notification came before the look that is being made */
     bool told;          /* one came while this was a listener */
     bool vacated;       /* the connection broke while it held the lock: listeners were not told */
     int rang_fd;        /* always readable; -1: not opened yet */
@@ -352,8 +353,9 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
  * before it may sleep, and 0 if not. Then *nap_ms says how soon it must look again in any case; 0:
  * somebody will ring. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err);
-/* pg_bell_wake is called when there is work: nobody needs to ring. */
-int pg_bell_wake(struct pg_store *st, struct error *err);
+/* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
+ * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on ringing. */
+int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
 int pg_bell_fd(struct store *st);
 void pg_bell_clear(struct store *st);
 
