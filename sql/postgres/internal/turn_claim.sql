@@ -84,12 +84,14 @@ BEGIN
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
         SELECT array_agg(w.seq) INTO r.held
-        FROM @schema@._window_events(ls[r.lane + 2].seen, r.floor, ls[r.lane + 2].target,
-                                     r.from_seq, r.to_seq, c.tenant) w
-        WHERE w.aggregate_id IS NOT NULL
-          AND EXISTS (SELECT 1 FROM @schema@.parked b
-                      WHERE b.consumer = c.name
-                        AND b.key = @schema@._key('key', w.aggregate_type, w.aggregate_id));
+        FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
+              FROM @schema@._window_events(ls[r.lane + 2].seen, r.floor, ls[r.lane + 2].target,
+                                           r.from_seq, r.to_seq, c.tenant) e
+              WHERE e.aggregate_id IS NOT NULL OFFSET 0) w,
+             LATERAL ( -- by this index: see _parked_rows
+                      SELECT 1 FROM @schema@.parked b
+                      WHERE b.consumer = c.name AND b.key BETWEEN w.key AND w.key
+                      ORDER BY b.key LIMIT 1) b;
     END IF;
     IF r.n > 0 THEN
         RETURN;
