@@ -325,7 +325,7 @@ void pg_reader_close(struct pg_store *st)
 {
     PQfinish(st->reader);
     st->reader = NULL;
-    st->ahead.sent = st->ahead.ready = st->silent = false;
+    st->ahead.sent = st->ahead.ready = st->ahead.kept.there = st->silent = false;
 }
 
 static void disconnect(struct pg_store *st)
@@ -528,6 +528,7 @@ void pg_close(struct store *base)
     if (st->rang_fd >= 0)
         close(st->rang_fd);
     arena_release(&st->ahead.a);
+    arena_release(&st->ahead.kept.a);
     free(st->path_was);
     free(st->ahead.seen);
     free(st->ahead.target);
@@ -555,6 +556,7 @@ static struct pg_store *store_new(const struct store_options *opt)
         st->opt.payload_max = EVENT_PAYLOAD_MAX;
     st->rang_fd = -1;
     arena_init(&st->ahead.a, 0);
+    arena_init(&st->ahead.kept.a, 0);
     rng_seed_os(&st->rng);
     return st;
 }

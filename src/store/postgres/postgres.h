@@ -81,6 +81,15 @@ struct pg_ahead {
     struct pg_chunk c;
     int64_t c_from, c_to;
     size_t c_asked;
+
+    /* What was taken for a claim that then was of parked events, and comes before what is ready. */
+    struct {
+        bool there;
+        struct arena a;
+        struct pg_chunk c;
+        int64_t from, to;
+        size_t asked;
+    } kept;
 };
 
 /* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or
@@ -254,7 +263,8 @@ int pg_extend(struct store *st, const char *consumer, const char *owner, const s
 /* read.c: pg_read_window and pg_read_parked read the events of a claim into the arena, until
  * max_bytes. pg_ahead_start asks for what is behind w; pg_ahead_fill reads what was asked for, and
  * asks for more; pg_ahead_take hands it over, if it is what the request may want, by exchanging the
- * arenas; pg_ahead_forget drops all of it. */
+ * arenas; pg_ahead_keep takes it back, for the next claim, if this one was of parked events;
+ * pg_ahead_forget drops all of it. */
 int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *ret,
                    struct error *err);
@@ -265,6 +275,8 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int la
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
                    struct pg_chunk *ret, struct pg_window *ret_w);
+void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *c,
+                   const struct pg_window *w);
 void pg_ahead_forget(struct pg_store *st);
 
 /* rows.c */
