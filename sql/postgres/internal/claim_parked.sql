@@ -8,8 +8,10 @@ CREATE OR REPLACE FUNCTION @schema@._claim_parked(c @schema@.consumer, owner tex
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
-    m int;
     e bigint;
+    seqs bigint[] := '{}';
+    keys bigint[] := '{}';
+    behind bigint[] := '{}';
 BEGIN
     n := 0;
     careful := false;
@@ -29,38 +31,57 @@ BEGIN
     IF due IS NULL OR due > now THEN
         RETURN;
     END IF;
-    FOR h IN SELECT p.seq, p.key, p.careful, p.key <> 0 AND EXISTS (SELECT 1 FROM @schema@.parked b
-                        WHERE b.consumer = c.name AND b.key = p.key AND b.seq < p.seq) AS behind
-             FROM @schema@.parked p
-             WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at <= now AND (careful_mode > 0 OR NOT p.careful)
-             ORDER BY p.due_at, p.seq LIMIT max_events LOOP
-        IF h.behind THEN -- due, but another of its key was parked before it since: it goes behind that
-            UPDATE @schema@.parked p SET due_at = NULL WHERE p.consumer = c.name AND p.seq = h.seq AND p.claim IS NULL;
+    -- Which are due, in the order of their time?
+    FOR h IN SELECT p.seq, p.key, p.careful, b.there AS behind
+             FROM (SELECT x.seq, x.key, x.careful FROM @schema@.parked x
+                   WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at <= now
+                     AND (careful_mode > 0 OR NOT x.careful)
+                   ORDER BY x.due_at, x.seq LIMIT max_events) p
+             LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+                  SELECT true AS there FROM @schema@.parked x
+                  WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key AND x.seq < p.seq
+                  ORDER BY x.key, x.seq LIMIT 1) b ON p.key <> 0 LOOP
+        IF h.behind THEN
+            behind := behind || h.seq;
             CONTINUE;
         END IF;
-        careful_due := careful_due OR (h.careful AND careful_mode = 1 AND n = 0);
-        EXIT WHEN n >= max_events OR (h.careful AND (n > 0 OR careful_mode = 1));
-        e := coalesce(e, @schema@._next_epoch());
-        UPDATE @schema@.parked p SET claim = e, attempts = p.attempts + p.careful::int
-        WHERE p.consumer = c.name AND p.seq = h.seq;
-        n := n + 1;
+        careful_due := careful_due OR (h.careful AND careful_mode = 1 AND seqs = '{}');
+        EXIT WHEN h.careful AND (seqs <> '{}' OR careful_mode = 1);
+        seqs := seqs || h.seq;
+        keys := keys || h.key;
         careful := h.careful;
         EXIT WHEN h.careful;
-        IF h.key <> 0 AND n < max_events THEN
-            UPDATE @schema@.parked p SET claim = e
-            FROM (SELECT f.seq FROM (SELECT x.seq, bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at IS NOT NULL)
-                                                OVER (ORDER BY x.seq) AS stop
-                                     FROM @schema@.parked x WHERE x.consumer = c.name AND x.key = h.key AND x.seq > h.seq
-                                     ORDER BY x.seq LIMIT max_events - n) f
-                  WHERE NOT f.stop) t
-            WHERE p.consumer = c.name AND p.seq = t.seq;
-            GET DIAGNOSTICS m = ROW_COUNT;
-            n := n + m;
-        END IF;
     END LOOP;
-    IF e IS NULL THEN
+    IF behind <> '{}' THEN -- due, but another of its key was parked before it since: it goes behind that
+        UPDATE @schema@.parked p SET due_at = NULL
+        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
+    END IF;
+    IF seqs = '{}' THEN
         RETURN;
     END IF;
+
+    -- Each takes along what waits behind it, up to one that is careful, in a claim or due by itself.
+    -- A nested loop, as nothing else can be made of it, gives them in the order of the array.
+    IF NOT careful THEN
+        seqs := ARRAY(
+            SELECT t.seq
+            FROM unnest(seqs, keys) AS f (seq, key), LATERAL (
+                 SELECT f.seq
+                 UNION ALL
+                 SELECT r.seq
+                 FROM (SELECT x.seq, bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at IS NOT NULL)
+                                         OVER (ORDER BY x.key, x.seq) AS stop
+                       FROM @schema@.parked x
+                       WHERE x.consumer = c.name AND x.key BETWEEN f.key AND f.key
+                         AND x.seq > f.seq AND f.key <> 0
+                       ORDER BY x.key, x.seq LIMIT max_events) r
+                 WHERE NOT r.stop) t
+            LIMIT max_events);
+    END IF;
+    e := @schema@._next_epoch();
+    UPDATE @schema@.parked p SET claim = e, attempts = p.attempts + p.careful::int
+    WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
+    GET DIAGNOSTICS n = ROW_COUNT;
     INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner, locked_until, lease)
     VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease, _claim_parked.lease);
     epoch := e;

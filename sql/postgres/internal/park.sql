@@ -1,20 +1,53 @@
--- _park: an event waits until due, or behind an event of its key that is parked already: then it has no time of its own.
-CREATE OR REPLACE FUNCTION @schema@._park(consumer text, seq bigint, key bigint, attempts int, due timestamptz,
-                                         wait interval, careful boolean, delayed boolean, error text, proven boolean) RETURNS void
+-- _park makes events wait, in the order in which their worker had them. What kind of wait it is, is
+-- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
+-- behind another event for nothing by itself. An event behind a parked one of its key, or behind one
+-- that is parked here before it, has no time of its own.
+CREATE OR REPLACE FUNCTION @schema@._park(
+    c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
+    errors text[], proven boolean[], now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    INSERT INTO @schema@.parked AS p (consumer, seq, key, attempts, due_at, wait, careful, delayed, error, failed_at,
-                                       failing_since, proven)
-    VALUES ($1, $2, $3, $4,
-            CASE WHEN $3 <> 0 AND EXISTS (SELECT 1 FROM @schema@.parked b WHERE b.consumer = $1 AND b.key = $3 AND b.seq < $2)
-                 THEN NULL ELSE $5 END,
-            $6, $7, $8, $9, CASE WHEN $9 IS NOT NULL THEN @schema@._clock() END,
-            CASE WHEN $9 IS NOT NULL THEN @schema@._clock() END, $10)
-    ON CONFLICT ON CONSTRAINT parked_pkey DO UPDATE SET attempts = excluded.attempts, due_at = excluded.due_at,
-        wait = excluded.wait, careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
-        error = coalesce(excluded.error, p.error), failed_at = coalesce(excluded.failed_at, p.failed_at),
-        failing_since = coalesce(p.failing_since, excluded.failing_since), proven = p.proven OR excluded.proven;
+    INSERT INTO @schema@.parked AS p (consumer, seq, key, attempts, due_at, wait, careful, delayed,
+                                      error, failed_at, failing_since, proven)
+    SELECT c.name, w.seq, w.key, w.attempts,
+           CASE WHEN w.key <> 0 AND (w.before < w.seq OR b.there) THEN NULL
+                WHEN w.kind = 'retry' THEN now + w.wait
+                WHEN w.kind = 'delay'
+                THEN least(coalesce(w.not_before, now), now + interval '3653 days')
+                ELSE now END,
+           w.wait, false, w.kind = 'delay', w.error,
+           CASE WHEN w.error IS NOT NULL THEN @schema@._clock() END,
+           CASE WHEN w.error IS NOT NULL THEN @schema@._clock() END,
+           coalesce(w.proven, false)
+    FROM (SELECT o.seq, o.kind, o.attempts, o.proven, e.not_before, y.key,
+                 CASE WHEN o.kind = 'retry' THEN greatest(o.delay_ms, 1) * interval '1 millisecond'
+                      ELSE '0' END AS wait,
+                 CASE WHEN o.kind = 'retry' THEN coalesce(o.error, 'failed') END AS error,
+                 min(o.seq) OVER (PARTITION BY y.key ORDER BY o.nth
+                                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+          FROM unnest($2, $3, $4, $5, $6, $7) WITH ORDINALITY
+               AS o (seq, kind, attempts, delay_ms, error, proven, nth)
+          LEFT JOIN LATERAL (
+               SELECT x.aggregate_type, x.aggregate_id, x.not_before
+               FROM @schema@.event x WHERE x.seq = o.seq
+               UNION ALL
+               SELECT d.aggregate_type, d.aggregate_id, d.not_before
+               FROM @schema@.dead d WHERE d.consumer = c.name AND d.seq = o.seq
+               LIMIT 1) e ON true -- one that was trimmed was a dead letter, which is kept whole
+          CROSS JOIN LATERAL (
+               SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w
+    LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+         SELECT true AS there FROM @schema@.parked x
+         WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
+         ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
+    ON CONFLICT ON CONSTRAINT parked_pkey DO UPDATE SET
+        attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
+        careful = excluded.careful, delayed = excluded.delayed, claim = NULL,
+        error = coalesce(excluded.error, p.error),
+        failed_at = coalesce(excluded.failed_at, p.failed_at),
+        failing_since = coalesce(p.failing_since, excluded.failing_since),
+        proven = p.proven OR excluded.proven;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._park(text, bigint, bigint, int, timestamptz, interval, boolean, boolean, text, boolean) IS
-    'makes an event wait';
+COMMENT ON FUNCTION @schema@._park(@schema@.consumer, bigint[], text[], int[], bigint[], text[],
+    boolean[], timestamptz) IS 'makes events wait';

@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION @schema@._release(c @schema@.consumer, INOUT l @schem
                                             release_from bigint, now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    e record;
+    seqs bigint[];
+    n int;
     last boolean := l.pos = k.to_seq AND l.target::text = k.target::text;
 BEGIN
     IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
@@ -20,15 +21,15 @@ BEGIN
         l.pos := greatest(k.from_seq, release_from - 1);
         RETURN;
     END IF;
-    FOR e IN SELECT w.seq, w.aggregate_type, w.aggregate_id
-             FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1), k.to_seq,
-                                         c.tenant) w
-             WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-               AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane
-             ORDER BY w.seq LOOP
-        PERFORM @schema@._park(c.name, e.seq, @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id), 0, now, '0', false,
-                              false, NULL, false);
-    END LOOP;
+    SELECT array_agg(w.seq ORDER BY w.seq) INTO seqs
+    FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
+                                 k.to_seq, c.tenant) w
+    WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+      AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = k.lane;
+    n := coalesce(array_length(seqs, 1), 0);
+    PERFORM @schema@._park(c, seqs, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
+                           NULL, NULL, NULL, now)
+    WHERE n > 0;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._release(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, timestamptz) IS

@@ -6,24 +6,28 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
     keys bigint[];
+    seqs bigint[];
 BEGIN
     IF k.lane = -1 THEN
-        SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
+        SELECT array_agg(DISTINCT p.key) INTO keys FROM @schema@.parked p
+        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)));
     END IF;
     IF outcomes <> '[]' THEN
         failed := @schema@._settle_outcomes(c, k, outcomes, now);
     END IF;
     IF release_from > 0 AND k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL, attempts = p.attempts - p.careful::int
-        WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq >= release_from;
+        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)))
+          AND p.seq >= release_from;
     ELSIF release_from > 0 THEN
         l := @schema@._release(c, l, k, release_from, now);
     END IF;
     IF k.lane = -1 THEN
-        DELETE FROM @schema@.dead d USING @schema@.parked p
-        WHERE d.consumer = c.name AND d.retrying AND p.consumer = c.name AND p.claim = k.epoch AND d.seq = p.seq;
-        DELETE FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim = k.epoch;
-        PERFORM @schema@._promote(c.name, y) FROM unnest(keys) AS y;
+        -- What is still in the claim was delivered, or skipped.
+        seqs := @schema@._parked_of(c.name, k.epoch);
+        DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
+        DELETE FROM @schema@.dead d WHERE d.consumer = c.name AND d.retrying AND d.seq = ANY (seqs);
+        PERFORM @schema@._promote(c.name, keys);
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);

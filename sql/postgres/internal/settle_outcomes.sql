@@ -1,65 +1,90 @@
--- _settle_outcomes: parks, buries and writes receipts; returns how many of the events were not delivered.
-CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz)
-RETURNS bigint
+-- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
+-- ask for the same. Returns how many of the events were not delivered.
+--
+-- An outcome that comes second for its event has a round of its own. Of a claim of parked events it is
+-- refused if the first one took the event out of the claim.
+CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    o record;
-    e record;
-    used int;
-    mine boolean;
+    g record;
     failed bigint := 0;
 BEGIN
-    FOR o IN SELECT * FROM jsonb_to_recordset(outcomes)
-             AS x (seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid, receipt text,
-                   proven boolean) LOOP
-        used := NULL;
-        mine := k.lane >= 0 AND o.seq > k.from_seq AND o.seq <= k.to_seq;
-        IF k.lane = -1 OR o.kind <> 'delivered' THEN
-            SELECT p.attempts - p.careful::int INTO used FROM @schema@.parked p WHERE p.consumer = c.name AND p.seq = o.seq
-               AND p.claim = k.epoch;
-            mine := CASE WHEN k.lane = -1 THEN FOUND ELSE mine AND NOT FOUND END;
-        END IF;
-        IF mine AND k.lane >= 0 AND c.tenant <> '' THEN -- the range has others' events in it
-            mine := EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = o.seq AND x.tenant = c.tenant);
-        END IF;
-        IF mine IS NOT TRUE THEN
-            RAISE EXCEPTION 'event % is not in claim %', o.seq, k.epoch USING ERRCODE = 'OB004';
-        END IF;
-        IF o.kind = 'delivered' THEN
-            INSERT INTO @schema@.receipt (consumer, seq, event_id, sink_id, at) VALUES (c.name, o.seq, o.id, o.receipt, now)
+    FOR g IN
+        SELECT x.act, count(*) AS n,
+               array_agg(x.seq ORDER BY x.nth) AS seqs, array_agg(x.kind ORDER BY x.nth) AS kinds,
+               array_agg(x.attempts ORDER BY x.nth) AS attempts,
+               array_agg(x.delay_ms ORDER BY x.nth) AS delays_ms,
+               array_agg(x.error ORDER BY x.nth) AS errors,
+               array_agg(x.proven ORDER BY x.nth) AS proven,
+               array_agg(x.id ORDER BY x.nth) AS ids,
+               array_agg(x.receipt ORDER BY x.nth) AS receipts
+        FROM (SELECT o.seq, o.kind, o.delay_ms, o.error, o.id, o.receipt, o.proven, o.nth, o.round,
+                     coalesce(o.attempts, coalesce(p.used, 0) + (o.kind IN ('retry', 'dead'))::int)
+                         AS attempts,
+                     CASE WHEN (CASE WHEN k.lane = -1 THEN p.used IS NOT NULL AND o.gone IS NOT TRUE
+                                     WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                                     THEN c.tenant = '' -- or the range has others' events in it
+                                          OR EXISTS (SELECT 1 FROM @schema@.event y
+                                                     WHERE y.seq = o.seq AND y.tenant = c.tenant)
+                                     END) IS NOT TRUE THEN 'refuse'
+                          WHEN o.kind = 'delivered' THEN 'receive'
+                          WHEN o.kind = 'dead' THEN 'bury'
+                          WHEN o.kind = 'skip' THEN 'skip'
+                          WHEN o.kind = 'behind' AND k.lane = -1 THEN 'return'
+                          WHEN o.kind IN ('retry', 'behind', 'delay') THEN 'park'
+                          ELSE 'unknown' END AS act
+              FROM (SELECT r.*, row_number() OVER same AS round,
+                           bool_or(r.kind NOT IN ('delivered', 'skip'))
+                               OVER (same ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
+                    FROM ROWS FROM (jsonb_to_recordset(outcomes) AS (
+                             seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid,
+                             receipt text, proven boolean)) WITH ORDINALITY
+                         AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
+                    WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o
+              LEFT JOIN LATERAL (
+                   SELECT CASE WHEN y.claim = k.epoch THEN y.attempts - y.careful::int END AS used
+                   FROM @schema@.parked y
+                   WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq
+                   ORDER BY y.seq LIMIT 1) p ON k.lane = -1 -- by this index: see _parked_rows
+              OFFSET 0) x
+        GROUP BY x.act, x.round
+        -- Events that are buried are out of the way of those that are parked.
+        ORDER BY x.act IN ('refuse', 'unknown') DESC, x.round, x.act = 'bury' DESC, min(x.nth)
+    LOOP
+        IF g.act = 'receive' THEN
+            INSERT INTO @schema@.receipt (consumer, seq, event_id, sink_id, at)
+            SELECT c.name, o.seq, o.id, o.receipt, now
+            FROM unnest(g.seqs, g.ids, g.receipts) AS o (seq, id, receipt)
             ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
             CONTINUE;
         END IF;
-        failed := failed + 1;
-        o.attempts := coalesce(o.attempts, coalesce(used, 0) + (o.kind IN ('retry', 'dead'))::int);
-        IF o.kind = 'skip' THEN -- a parked one goes with the claim's others
+        failed := failed + g.n;
+        IF g.act = 'skip' THEN -- a parked one goes with the claim's others
             INSERT INTO @schema@.ended (seq, consumer, state)
-            SELECT y.seq, c.name, 'skipped' FROM @schema@.event y WHERE y.seq = o.seq
+            SELECT y.seq, c.name, 'skipped' FROM @schema@.event y WHERE y.seq = ANY (g.seqs)
             ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
-        ELSIF o.kind = 'dead' THEN
-            PERFORM @schema@._bury(c.name, o.seq, o.attempts, coalesce(o.error, 'failed'));
-        ELSIF o.kind = 'behind' AND k.lane = -1 THEN
-            UPDATE @schema@.parked p SET claim = NULL, attempts = o.attempts WHERE p.consumer = c.name AND p.seq = o.seq;
-        ELSIF o.kind IN ('retry', 'behind', 'delay') THEN
-            SELECT x.aggregate_type, x.aggregate_id, x.not_before INTO e FROM @schema@.event x WHERE x.seq = o.seq;
-            IF NOT FOUND THEN -- trimmed: it was a dead letter, which is kept whole
-                SELECT x.aggregate_type, x.aggregate_id, x.not_before INTO e FROM @schema@.dead x
-                WHERE x.consumer = c.name AND x.seq = o.seq;
-            END IF;
-            PERFORM @schema@._park(c.name, o.seq, @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id),
-                o.attempts,
-                CASE o.kind WHEN 'retry' THEN now + greatest(o.delay_ms, 1) * interval '1 millisecond'
-                            WHEN 'delay' THEN least(coalesce(e.not_before, now), now + interval '3653 days') ELSE now END,
-                CASE o.kind WHEN 'retry' THEN greatest(o.delay_ms, 1) * interval '1 millisecond' ELSE '0' END,
-                false, o.kind = 'delay', CASE o.kind WHEN 'retry' THEN coalesce(o.error, 'failed') END,
-                coalesce(o.proven, false));
+        ELSIF g.act = 'bury' THEN
+            PERFORM @schema@._bury(c.name, g.seqs, g.attempts, ARRAY(
+                SELECT coalesce(o.error, 'failed')
+                FROM unnest(g.errors) WITH ORDINALITY AS o (error, nth) ORDER BY o.nth));
+        ELSIF g.act = 'return' THEN
+            UPDATE @schema@.parked p SET claim = NULL, attempts = o.attempts
+            FROM unnest(g.seqs, g.attempts) AS o (seq, attempts)
+            WHERE p.ctid = ANY (@schema@._parked_rows(c.name, g.seqs)) AND p.seq = o.seq;
+        ELSIF g.act = 'park' THEN
+            PERFORM @schema@._park(c, g.seqs, g.kinds, g.attempts, g.delays_ms, g.errors, g.proven,
+                                   now);
+        ELSIF g.act = 'refuse' THEN
+            RAISE EXCEPTION 'event % is not in claim %', g.seqs[1], k.epoch USING ERRCODE = 'OB004';
         ELSE
-            RAISE EXCEPTION 'unknown outcome "%" for event %', o.kind, o.seq
-                USING ERRCODE = 'OB004', HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
+            RAISE EXCEPTION 'unknown outcome "%" for event %', g.kinds[1], g.seqs[1]
+                USING ERRCODE = 'OB004',
+                      HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
         END IF;
     END LOOP;
     RETURN failed;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._settle_outcomes(@schema@.consumer, @schema@.claim, jsonb, timestamptz) IS
-    'parks, buries and writes receipts';
+COMMENT ON FUNCTION @schema@._settle_outcomes(@schema@.consumer, @schema@.claim, jsonb, timestamptz)
+    IS 'parks, buries and writes receipts';

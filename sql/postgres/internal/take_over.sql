@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from 
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k @schema@.claim;
-    p @schema@.parked;
+    dead record;
     n bigint;
 BEGIN
     crashed := 0;
@@ -21,19 +21,24 @@ BEGIN
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
-            FOR p IN SELECT * FROM @schema@.parked x WHERE x.consumer = c.name AND x.claim = k.epoch
-                       AND x.careful AND x.attempts >= max_attempts LOOP
-                PERFORM @schema@._bury(c.name, p.seq, p.attempts,
-                                      'the process died, or lost its lease, while delivering this event');
-                PERFORM @schema@._promote(c.name, p.key);
-                buried := buried + 1;
-            END LOOP;
-            UPDATE @schema@.parked x SET claim = NULL, careful = true WHERE x.consumer = c.name AND x.claim = k.epoch;
+            SELECT count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.attempts) AS attempts,
+                   array_agg('the process died, or lost its lease, while delivering this event'::text)
+                       AS errors, array_agg(x.key) AS keys
+            INTO dead
+            FROM @schema@.parked x
+            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)))
+              AND x.careful AND x.attempts >= max_attempts;
+            IF dead.n > 0 THEN
+                PERFORM @schema@._bury(c.name, dead.seqs, dead.attempts, dead.errors);
+                PERFORM @schema@._promote(c.name, dead.keys);
+                buried := buried + dead.n;
+            END IF;
+            UPDATE @schema@.parked x SET claim = NULL, careful = true
+            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)));
         ELSE
             INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, careful, delayed)
             SELECT c.name, w.seq, w.key, 0,
-                   CASE WHEN w.key <> 0 AND (w.nth > 1 OR EXISTS (SELECT 1 FROM @schema@.parked b
-                             WHERE b.consumer = c.name AND b.key = w.key AND b.seq < w.seq))
+                   CASE WHEN w.key <> 0 AND (w.nth > 1 OR b.there)
                         THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now), now + interval '3653 days')) END,
                    true, coalesce(w.not_before > now, false)
             FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key ORDER BY e.seq) AS nth
@@ -41,6 +46,10 @@ BEGIN
                        LATERAL (SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
                     AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane) w
+            LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+                 SELECT true AS there FROM @schema@.parked x
+                 WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
+                 ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
             ON CONFLICT DO NOTHING; -- parked by mistake already: it would be in the way for ever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;

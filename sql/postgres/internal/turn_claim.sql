@@ -85,13 +85,7 @@ BEGIN
         r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
-        SELECT array_agg(w.seq) INTO r.held
-        FROM @schema@._window_events(ls[r.lane + 2].seen, r.floor, ls[r.lane + 2].target,
-                                     r.from_seq, r.to_seq, c.tenant) w
-        WHERE w.aggregate_id IS NOT NULL
-          AND EXISTS (SELECT 1 FROM @schema@.parked b
-                      WHERE b.consumer = c.name
-                        AND b.key = @schema@._key('key', w.aggregate_type, w.aggregate_id));
+        r.held := @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n);
     END IF;
     IF r.n > 0 THEN
         RETURN;
@@ -114,3 +108,31 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._request,
     @schema@._ahead, bigint, timestamptz, bigint, bigint, @schema@._answer, @schema@.lane[],
     boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
+
+-- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have to
+-- wait behind a parked one of their key. n is how many events there are. If not much more is parked,
+-- all keys of that are read at once; else each event's key is looked up.
+CREATE OR REPLACE FUNCTION @schema@._held(c @schema@.consumer, l @schema@.lane, from_seq bigint,
+                                          to_seq bigint, n int) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    most bigint := 4 * n;
+    keys bigint[];
+    held bigint[];
+BEGIN
+    keys := ARRAY(SELECT x.key FROM @schema@.parked x WHERE x.consumer = c.name
+                  ORDER BY x.key LIMIT most + 1); -- by this index: see _parked_rows
+    SELECT array_agg(w.seq) INTO held
+    FROM (SELECT e.seq, @schema@._key('key', e.aggregate_type, e.aggregate_id) AS key
+          FROM @schema@._window_events(l.seen, l.floor, l.target, $3, $4, c.tenant) e
+          WHERE e.aggregate_id IS NOT NULL OFFSET 0) w
+    WHERE CASE WHEN cardinality(keys) <= most
+               THEN w.key IN (SELECT k FROM unnest(keys) AS k)
+               ELSE (SELECT true FROM @schema@.parked x
+                     WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key
+                     ORDER BY x.key LIMIT 1) END;
+    RETURN held;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._held(@schema@.consumer, @schema@.lane, bigint, bigint, int) IS
+    'the events of a claim that have to wait behind parked ones';

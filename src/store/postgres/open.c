@@ -23,6 +23,7 @@ void pg_close(struct store *base)
     if (st->rang_fd >= 0)
         close(st->rang_fd);
     arena_release(&st->ahead.a);
+    arena_release(&st->ahead.kept.a);
     free(st->ahead.seen);
     free(st->ahead.target);
     free(st->path_was);
@@ -51,6 +52,7 @@ static struct pg_store *store_new(const struct store_options *opt)
         st->opt.payload_max = EVENT_PAYLOAD_MAX;
     st->rang_fd = -1;
     arena_init(&st->ahead.a, 0);
+    arena_init(&st->ahead.kept.a, 0);
     rng_seed_os(&st->rng);
     return st;
 }

@@ -94,6 +94,15 @@ struct pg_ahead {
     struct pg_chunk c;
     int64_t c_from, c_to;
     size_t c_asked;
+
+    /* taken for a claim that then was of parked events; comes before what is ready */
+    struct {
+        bool there;
+        struct arena a;
+        struct pg_chunk c;
+        int64_t from, to;
+        size_t asked;
+    } kept;
 };
 
 /* A statement and its text. It is prepared on a connection if its generation there is the
@@ -312,12 +321,15 @@ int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t
                    struct arena *a, struct pg_chunk *ret, struct error *err);
 /* pg_ahead_start asks for what follows w. pg_ahead_fill reads what was asked for, and asks for
  * more. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request may want.
+ * pg_ahead_keep takes it back, for the next claim, if this one was of parked events.
  * pg_ahead_forget drops all of it. */
 void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
                     const struct pg_window *w);
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
                    struct pg_chunk *ret, struct pg_window *ret_w);
+void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *c,
+                   const struct pg_window *w);
 void pg_ahead_forget(struct pg_store *st);
 
 /* ---- event_row.c ---- */

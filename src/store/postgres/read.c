@@ -184,6 +184,7 @@ void pg_ahead_forget(struct pg_store *st)
         pg_stop(st, PG_READER);
     st->ahead.sent = false;
     st->ahead.ready = false;
+    st->ahead.kept.there = false;
 }
 
 static bool keep_text(char **to, const char *text)
@@ -262,38 +263,81 @@ static bool is_for(const struct pg_ahead *h, const struct claim_request *req)
     return same_lane && h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
 }
 
-/* fits says whether what was read ahead is neither more than the request allows nor much less than
- * it could have. */
-static bool fits(const struct pg_store *st, const struct claim_request *req)
+/* fits says whether `asked` rows are neither more than the request allows nor much less than it
+ * could have. */
+static bool fits(const struct pg_store *st, const struct claim_request *req, size_t asked)
 {
-    size_t asked = st->ahead.c_asked;
     return asked <= req->max_events && 2 * asked >= rows_for(st, req);
+}
+
+/* swap lets events change hands, and an empty arena comes back. */
+static void swap(struct arena *a, struct arena *b)
+{
+    struct arena was = *a;
+    *a = *b;
+    *b = was;
+}
+
+static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_t to)
+{
+    return (struct pg_window){.seen = h->seen,
+                              .target = h->target,
+                              .floor = h->floor,
+                              .from = from,
+                              .to = to,
+                              .end = h->end};
+}
+
+/* take_kept takes what was kept, take_ready what is read. */
+static void take_kept(struct pg_ahead *h, struct arena *a, struct pg_chunk *ret,
+                      struct pg_window *ret_w)
+{
+    swap(&h->kept.a, a);
+    h->kept.there = false;
+    *ret = h->kept.c;
+    *ret_w = window_of(h, h->kept.from, h->kept.to);
+}
+
+static void take_ready(struct pg_ahead *h, struct arena *a, struct pg_chunk *ret,
+                       struct pg_window *ret_w)
+{
+    swap(&h->a, a);
+    h->ready = false;
+    *ret = h->c;
+    *ret_w = window_of(h, h->c_from, h->c_to);
+    h->kept.asked = h->c_asked;
 }
 
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
                    struct pg_chunk *ret, struct pg_window *ret_w)
 {
     struct pg_ahead *h = &st->ahead;
-    if (!h->sent && !h->ready)
+    if (!h->sent && !h->ready && !h->kept.there)
         return false;
     bool ours = is_for(h, req) && a->used == 0;
-    if (ours)
+    if (ours && h->kept.there && fits(st, req, h->kept.asked)) {
+        take_kept(h, a, ret, ret_w);
+        return true;
+    }
+    bool in_order = ours && !h->kept.there;
+    if (in_order)
         pg_ahead_fill(st, req);
-    if (!ours || !h->ready || !fits(st, req)) {
+    if (!in_order || !h->ready || !fits(st, req, h->c_asked)) {
         pg_ahead_forget(st);
         return false;
     }
-
-    struct arena mine = h->a; /* the events change hands, and an empty arena comes back */
-    h->a = *a;
-    *a = mine;
-    h->ready = false;
-    *ret = h->c;
-    *ret_w = (struct pg_window){.seen = h->seen,
-                                .target = h->target,
-                                .floor = h->floor,
-                                .from = h->c_from,
-                                .to = h->c_to,
-                                .end = h->end};
+    take_ready(h, a, ret, ret_w);
     return true;
+}
+
+void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *c,
+                   const struct pg_window *w)
+{
+    struct pg_ahead *h = &st->ahead;
+    arena_reset(&h->kept.a);
+    swap(&h->kept.a, a);
+    h->kept.there = true;
+    h->kept.c = *c;
+    h->kept.from = w->from;
+    h->kept.to = w->to;
 }

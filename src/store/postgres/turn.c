@@ -442,7 +442,10 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 
     bool read = was_read_ahead(t, &w);
     if (!read) {
-        pg_ahead_forget(t->st);
+        if (b->parked && t->have)
+            pg_ahead_keep(t->st, t->a, &t->c, &t->in);
+        else if (!b->parked)
+            pg_ahead_forget(t->st);
         if (fetch(t, &w, (size_t)pg_int(r, 0, A_n), err) != 0) {
             put_back(t);
             return -1;
