@@ -86,7 +86,7 @@ CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, turn, _uuid7, _clock, bell_works, _bell_key, bell_channel, _ring, bell_sleep, bell_wake, _bell_ring,
              _bell_locks, _bell_squatted, _bell_squatters, _session, _holder, _adopted_formerly, _adopted_mark,
-             _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle, settle, extend, _shrink, register, _report, revert, pause, redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
+             _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle, settle, extend, _shrink, register, _report, revert, pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published, _backlog, _waiting, _floors, _needed, _surely_done, _lanes,
              _key_cutoff, _passed_by, _passed_since, _common_snapshot, _all_but_running,

@@ -342,17 +342,17 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
     return more < 0 ? -1 : 0;
 }
 
-/* What is not on its way already is sent back, under the locks of the consumers it belongs to. */
+/* pg_dead_retry sends back what is not on its way already, consumer by consumer: each has a lock. */
 int pg_dead_retry(struct store *base, const struct dead_query *q, int64_t *ret_n, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->patient = true; /* there may be many */
     PGresult *r = pg_query(
         st, err,
-        "SELECT coalesce(sum(@schema@.redrive(x.consumer, x.id)), 0) FROM (SELECT d.consumer, d.id "
-        "FROM "
-        "@schema@.dead d" DEAD_WHERE " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT "
-        "nullif($5::bigint, 0)) x",
+        "SELECT coalesce(sum(@schema@._redrive(y.consumer, y.seqs)), 0) FROM (SELECT x.consumer, "
+        "array_agg(x.seq) AS seqs FROM (SELECT d.consumer, d.seq FROM @schema@.dead d" DEAD_WHERE
+        " AND NOT d.retrying ORDER BY d.consumer, d.seq LIMIT nullif($5::bigint, 0)) x "
+        "GROUP BY x.consumer ORDER BY x.consumer) y",
         "ssisi", q->consumer, q->id, store_seq_of(q->id), q->type, (int64_t)q->limit);
     st->patient = false;
     if (!r)
