@@ -3,8 +3,6 @@
 
 #include "store/postgres/postgres.h"
 
-#define TRIM_ROWS 1000
-
 static int dry_run(struct pg_store *st, const struct trim_request *req, struct trim_result *t,
                    struct error *err)
 {
@@ -41,7 +39,7 @@ int pg_trim(struct store *base, const struct trim_request *req, struct trim_resu
             "SELECT events, keys, inbox_rows, receipts, kept, pin, more, kept_more FROM "
             "@schema@.trim($1::bigint * interval '1 millisecond', $2, nullif($3::bigint, 0) * "
             "interval '1 millisecond')",
-            "iii", req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS,
+            "iii", req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS,
             req->inbox_ms);
         if (!r)
             return -1;
