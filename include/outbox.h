@@ -419,7 +419,7 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
 ** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
 ** often to look for work even if nothing signals any; "retention" (168h), how long an event is kept
-** after the last consumer has got it, checked every hour while outbox_run is running ("0s": for
+** after the last consumer has got it, checked every minute while outbox_run is running ("0s": for
 ** ever); "inbox-retention" (720h), how long the inbox remembers.
 **
 ** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own,

@@ -11,8 +11,10 @@
 #include "api/runner.h"
 #include "base/text.h"
 
-#define TRIM_EVERY_MS (3600 * INT64_C(1000))
+#define TRIM_EVERY_MIN_MS INT64_C(1000)
+#define TRIM_EVERY_MAX_MS (60 * INT64_C(1000))
 #define TRIM_PAUSE_MS 10 /* between small batches, so that producers get in */
+#define TRIM_WARN_EVERY_MS (3600 * INT64_C(1000))
 
 #define AT(field) .at = offsetof(struct crew, field)
 
@@ -39,33 +41,72 @@ bool crew_mine(const struct crew *w)
     return false;
 }
 
-/* ---- the hourly trim ---- */
+/* ---- trimming ---- */
 
-/* trim deletes one small batch of what is old. *st is a handle of its own, opened at the first
- * use. */
-static int trim(const struct crew *w, struct store **st, struct trim_result *ret, struct error *err)
+/* What is known between the batches of a crew's trimming. */
+struct trimmer {
+    struct store *st; /* a handle of its own, opened at the first use */
+    size_t rows;      /* in the next batch */
+    int64_t warn_at;  /* not before this does it warn again */
+};
+
+/* trim_every gives the ms between looks for what is old: a tenth of retention, a minute at most, so
+ * that events go soon after their time and never many of them at once. */
+static int64_t trim_every(const struct crew *w)
 {
-    struct trim_request req = {.older_than_ms = w->retention_ms, .inbox_ms = w->inbox_ms};
-    if (!*st && w->st->ops->dup(w->st, st, err) != 0)
+    int64_t every = w->retention_ms / 10;
+    if (every < TRIM_EVERY_MIN_MS)
+        return TRIM_EVERY_MIN_MS;
+    if (every > TRIM_EVERY_MAX_MS)
+        return TRIM_EVERY_MAX_MS;
+    return every;
+}
+
+/* may_warn limits warnings to one an hour: what is wrong is seldom mended within a minute. */
+static bool may_warn(const struct crew *w, struct trimmer *t)
+{
+    int64_t now = clock_mono(w->clock);
+    if (now < t->warn_at)
+        return false;
+    t->warn_at = now + TRIM_WARN_EVERY_MS * MS_NS;
+    return true;
+}
+
+/* trim deletes one small batch of what is old. */
+static int trim(const struct crew *w, struct trimmer *t, struct trim_result *ret, struct error *err)
+{
+    if (!t->st && w->st->ops->dup(w->st, &t->st, err) != 0)
         return -1;
-    return (*st)->ops->trim(*st, &req, ret, err);
+
+    struct trim_request req = {
+        .older_than_ms = w->retention_ms,
+        .inbox_ms = w->inbox_ms,
+        .max_rows = t->rows,
+    };
+    int64_t began = clock_mono(w->clock);
+    if (t->st->ops->trim(t->st, &req, ret, err) != 0)
+        return -1;
+    t->rows = store_trim_rows(t->rows, clock_mono(w->clock) - began);
+    return 0;
 }
 
 /* trim_some deletes one small batch, and returns how many ms to wait before the next. */
-static int64_t trim_some(const struct crew *w, struct store **st)
+static int64_t trim_some(const struct crew *w, struct trimmer *t)
 {
     struct trim_result res;
     struct error err;
-    if (trim(w, st, &res, &err) != 0) {
-        log_at(w->log, LOG_WARN_, NULL, "could not trim: %s; trying again in an hour", err.text);
-        return TRIM_EVERY_MS;
+    if (trim(w, t, &res, &err) != 0) {
+        if (may_warn(w, t))
+            log_at(w->log, LOG_WARN_, NULL, "could not trim: %s; trying again", err.text);
+        return TRIM_EVERY_MAX_MS;
     }
 
     if (res.more)
         return TRIM_PAUSE_MS;
-    if (res.kept_for_pin)
+    t->rows = STORE_TRIM_ROWS;
+    if (res.kept_for_pin && may_warn(w, t))
         log_at(w->log, LOG_WARN_, NULL, "old events are kept because of %s", res.pin);
-    return TRIM_EVERY_MS;
+    return trim_every(w);
 }
 
 /* ---- supervising ---- */
@@ -167,7 +208,7 @@ static void reload(struct crew *w)
  * it stops them once nothing is left to do; then it does not trim. */
 static void supervise(struct crew *w, bool until_through)
 {
-    struct store *st = NULL;
+    struct trimmer trimmer = {.rows = STORE_TRIM_ROWS};
     int64_t claims = -1;
     int64_t trim_at = CLOCK_NEVER;
     bool trims = w->retention_ms > 0 && !until_through;
@@ -185,14 +226,14 @@ static void supervise(struct crew *w, bool until_through)
             stop_crew(w);
         if (clock_mono(w->clock) >= trim_at) {
             pthread_mutex_unlock(&w->lock);
-            trim_at = clock_mono(w->clock) + trim_some(w, &st) * MS_NS;
+            trim_at = clock_mono(w->clock) + trim_some(w, &trimmer) * MS_NS;
             pthread_mutex_lock(&w->lock);
             continue;
         }
         wait_changed(w, trim_at);
     }
     pthread_mutex_unlock(&w->lock);
-    store_close(st);
+    store_close(trimmer.st);
 }
 
 /* ---- runners come and go ---- */

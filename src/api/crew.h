@@ -1,5 +1,5 @@
 /* crew.h: the runners of one outbox and the thread that supervises them: it starts and stops them,
- * reloads, trims once an hour, and knows when all are through. */
+ * reloads, trims, and knows when all are through. */
 #ifndef API_CREW_H
 #define API_CREW_H
 

@@ -159,8 +159,8 @@ static void failures(struct visit *v, const struct consumer_info *c)
 
 /* ---- retention ---- */
 
-/* overdue says whether the oldest event should have been deleted by now. A relay trims every hour,
- * and counts from the time when the last consumer was done with an event. */
+/* overdue says whether the oldest event should have been deleted by now. A relay counts from the
+ * time when the last consumer was done with an event, of which it takes a sample now and then. */
 static bool overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
@@ -215,7 +215,7 @@ static void retention(struct visit *v)
                    (long long)pin->floor, pin->paused ? ", paused" : "");
     else
         report_say(&v->report, FINDING_WARNING, "retention",
-                   "run a relay, which trims every hour, or `outbox trim`",
+                   "run a relay, which trims by itself, or `outbox trim`",
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 

@@ -33,12 +33,16 @@ static const struct option_def options[] = {
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {
+    struct trim_request step = *req;
     struct trim_result one;
     *sum = (struct trim_result){0};
+    step.max_rows = STORE_TRIM_ROWS;
     do {
+        int64_t began = clock_mono(&clock_system);
         one = (struct trim_result){0};
-        if (st->ops->trim(st, req, &one, err) != 0)
+        if (st->ops->trim(st, &step, &one, err) != 0)
             return -1;
+        step.max_rows = store_trim_rows(step.max_rows, clock_mono(&clock_system) - began);
         sum->events += one.events;
         sum->keys += one.keys;
         sum->inbox += one.inbox;

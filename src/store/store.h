@@ -320,11 +320,13 @@ typedef int dead_visit(void *ctx, const struct dead_letter *d);
 /* mark_visit is called with a consumer's high-water mark of a stream, borrowed for the call. */
 typedef int mark_visit(void *ctx, const char *consumer, const struct hwm *m, int64_t at);
 
+#define STORE_TRIM_ROWS 1000
+
 struct trim_request {
     int64_t older_than_ms;
     int64_t inbox_ms; /* the same for the inbox; 0: like the rest */
     bool dry_run;
-    size_t max_rows; /* per call, so that nobody has to wait long; 0: 1000 */
+    size_t max_rows; /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS */
 };
 struct trim_result {
     /* how many were deleted by this call, or with dry_run would be by repeated calls */
@@ -631,6 +633,9 @@ enum order store_order_of(struct str name);
 uint64_t store_order_key(enum order order, uint64_t key);
 /* store_seq_of reads an event's id that is given as its seq; 0: it is none. */
 int64_t store_seq_of(const char *id);
+/* store_trim_rows gives the max_rows of the next call of trim, after one with `rows` that took so
+ * many ns: as many as go in some 50 to 100 ms, but no fewer than STORE_TRIM_ROWS. */
+size_t store_trim_rows(size_t rows, int64_t took_ns);
 /* store_in_state says whether a delivery is what the query asks for; now_ms is the database's
  * clock. */
 bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms);

@@ -3,7 +3,7 @@
 import unittest
 
 from sessions import Exact
-from support import Case, PgCase
+from support import Case, PgCase, wait_until
 
 
 class Counting:
@@ -75,6 +75,21 @@ class OnPostgres(Counting, PgCase):
     def hours(self, n): return f"interval '{n} hours'"
 
     def back(self, seq): self.sql(f"UPDATE outbox.lane SET floor = {seq} WHERE lane >= 0")
+
+    def test_a_batch_costs_what_it_deletes_whatever_is_kept(self):
+        """Of a table that was never analysed, too."""
+        kept, gone = 20000, 200
+        self.sql("ALTER TABLE outbox.event SET (autovacuum_enabled = off)")
+        self.sql(f"INSERT INTO outbox.event (type) SELECT 'order.paid' FROM generate_series(1, {kept + gone})")
+        self.sql("SELECT outbox.register('mail', start_at => 'end')")
+        looked = """SELECT seq_tup_read + idx_tup_fetch, n_tup_del FROM pg_stat_user_tables
+                    WHERE schemaname = 'outbox' AND relname = 'event'"""
+        before = self.sql(looked)[0][0]
+        calls = 10
+        for _ in range(calls):  # the plan for any range is tried as well
+            self.assertEqual(self.sql(f"SELECT events, more FROM outbox.trim('0s', {gone // calls})"), [(gone // calls, True)])
+        wait_until(lambda: self.sql(looked)[0][1] == gone, what="the statistics")
+        self.assertLess(self.sql(looked)[0][0] - before, 20 * gone + kept / 2)
 
 
 class Late(Exact):

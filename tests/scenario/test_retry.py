@@ -1,7 +1,7 @@
 """An operator tries events again that wait for their next attempt, or were given up, and is told of those that cannot be."""
 import unittest
 
-from support import on_each_store, wait_until
+from support import PgCase, on_each_store, wait_until
 
 DATA = 65
 
@@ -80,6 +80,46 @@ class Retry:
             self.path("healed").touch()
             self.assertIn(f"{id}: retrying now for 1 consumer", self.outbox("events", "retry", id).stdout)
             wait_until(self.path("again").exists, what=relay.output)
+
+
+class Many(PgCase):
+    """Letters are sent back as a set: each is looked at a fixed number of times, however many there are."""
+
+    LETTERS = 300
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        for name in ("mail", "search"): self.sql(f"SELECT outbox.register('{name}')")
+        self.sql(f"INSERT INTO outbox.event (type) SELECT 'a.' || i % 2 FROM generate_series(1, {self.LETTERS}) i")
+        self.sql("INSERT INTO outbox.dead (consumer, seq, created_at, id, type, payload, attempts, dead_at) "
+                 "SELECT c.name, e.seq, e.created_at, e.id, e.type, e.payload, 5, now() FROM outbox.event e, outbox.consumer c")
+
+    def looked_at(self):
+        return self.sql("SELECT seq_tup_read + coalesce(idx_tup_fetch, 0), n_tup_upd FROM pg_stat_user_tables "
+                        "WHERE schemaname = 'outbox' AND relname = 'dead'")[0]
+
+    def retry(self, *more):
+        """retry sends letters back and gives the answer, and how many rows of dead that took."""
+        before, written = self.looked_at()
+        answer = self.json("dead", "retry", "--all", *more)
+        wait_until(lambda: self.looked_at()[1] - written == answer["retried"], what="the statistics")
+        return answer, self.looked_at()[0] - before
+
+    def test_all_letters_are_sent_back_in_linear_time(self):
+        answer, rows = self.retry()
+        self.assertEqual(answer["consumers"], {"mail": self.LETTERS, "search": self.LETTERS})
+        self.assertLess(rows, 20 * 2 * self.LETTERS)
+        self.assertEqual(self.sql("SELECT consumer, count(*) FROM outbox.parked GROUP BY 1 ORDER BY 1"),
+                         [("mail", self.LETTERS), ("search", self.LETTERS)])
+
+    def test_so_are_those_of_one_type_and_consumer(self):
+        would = self.json("dead", "retry", "--all", "--consumer", "mail", "--type", "a.1", "--dry-run")
+        answer, rows = self.retry("--consumer", "mail", "--type", "a.1")
+        self.assertEqual((would["consumers"], answer["consumers"]), 2 * ({"mail": self.LETTERS // 2},))
+        self.assertLess(rows, 20 * 2 * self.LETTERS)
+        self.assertEqual(self.sql("SELECT DISTINCT d.consumer, d.type FROM outbox.dead d WHERE d.retrying"), [("mail", "a.1")])
+        self.assertEqual(self.retry()[0]["consumers"], {"mail": self.LETTERS // 2, "search": self.LETTERS})
 
 
 if __name__ == "__main__":

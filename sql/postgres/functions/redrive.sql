@@ -1,27 +1,47 @@
--- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt used; all of them, or the
--- one with that event id. They stay dead letters (retrying) until settled. Returns how many.
+-- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt used;
+-- all of them, or the one with that event id. They stay dead letters (retrying) until settled.
+-- Returns how many.
 CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    seqs bigint[];
+BEGIN
+    IF event_id IS NOT NULL THEN
+        seqs := ARRAY(SELECT d.seq FROM @schema@.dead d
+                      WHERE d.consumer = redrive.consumer AND d.id = redrive.event_id);
+    END IF;
+    RETURN @schema@._redrive(consumer, seqs);
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
+
+-- _redrive: redrive of the dead letters with these numbers; NULL: of all. It takes them as a set,
+-- under one lock and with one ring of the bell, so that many cost little more than one.
+CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._operator_redrive(consumer, event_id);
+        RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
     PERFORM @schema@._lock_consumer(consumer);
-    IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = redrive.consumer) THEN
-        RAISE EXCEPTION 'consumer "%" is not registered', redrive.consumer USING ERRCODE = 'OB003';
+    IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _redrive.consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer USING ERRCODE = 'OB003';
     END IF;
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
-    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0, @schema@._clock()
+    SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0,
+           @schema@._clock()
     FROM @schema@.dead d JOIN @schema@.consumer c ON c.name = d.consumer
-    WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id)
+    WHERE d.consumer = _redrive.consumer AND NOT d.retrying
+      AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))
     ON CONFLICT DO NOTHING;
     UPDATE @schema@.dead d SET retrying = true
-    WHERE d.consumer = redrive.consumer AND NOT d.retrying AND (redrive.event_id IS NULL OR d.id = redrive.event_id);
+    WHERE d.consumer = _redrive.consumer AND NOT d.retrying
+      AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)));
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM @schema@._bell_ring();
     RETURN n;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
+COMMENT ON FUNCTION @schema@._redrive(text, bigint[]) IS 'sends dead letters back, by their numbers';

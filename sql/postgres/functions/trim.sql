@@ -18,8 +18,9 @@ DECLARE
     past bigint;         -- up to here,
     shown pg_snapshot;   -- and if this shows it, everybody was done with it at the time; NULL: all
     left_over bigint;    -- keys
-    old bigint[];
-    last bigint;
+    old bigint;          -- how many events are old enough
+    first bigint;        -- the first event of all
+    last bigint;         -- the last of those that are old enough
     f record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
@@ -31,25 +32,28 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
     SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
-    PERFORM @schema@._note_passed(now, cutoff, older_than / 168);
+    PERFORM @schema@._note_passed(now, cutoff, CASE WHEN older_than > interval '0' THEN older_than / 168 ELSE interval '1 second' END);
     SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
     IF older_than <= interval '0' THEN -- what they are done with now
         past := f.floor;
         shown := NULL;
     END IF;
     sure := @schema@._surely_done();
-    SELECT array_agg(o.seq), max(o.seq) INTO old, last
+    first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
+    SELECT count(*), max(o.seq) INTO old, last
     FROM (SELECT x.seq FROM (SELECT e.seq, e.created_at, e.xid FROM @schema@.event e WHERE e.seq <= least(f.floor, past)
                              ORDER BY e.seq LIMIT 100000) x
           WHERE x.created_at < cutoff AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown)) LIMIT max_rows) o;
-    WITH gone AS (DELETE FROM @schema@.event e
-    WHERE e.seq = ANY (old || ARRAY(SELECT x.seq FROM (SELECT i.seq, i.created_at, i.xid FROM @schema@.event i WHERE i.seq < last
-                                                       ORDER BY i.seq LIMIT 100000) x
-                                     WHERE x.created_at > now AND (shown IS NULL OR pg_visible_in_snapshot(x.xid, shown))))
-      AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)) RETURNING e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant),
-    forgotten AS (DELETE FROM @schema@.idempotency x USING gone g WHERE x.key = g.key AND x.tenant = g.tenant AND x.at < cutoff RETURNING 1)
-    SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
-    more := coalesce(array_length(old, 1), 0) >= max_rows AND events > 0;
+    events := 0;
+    keys := 0;
+    IF old > 0 THEN -- they go by their range, which has two ends: with one the planner might read the whole table
+        WITH gone AS (DELETE FROM @schema@.event e WHERE e.seq BETWEEN first AND last AND (e.created_at < cutoff OR e.created_at > now)
+          AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
+          AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)) RETURNING e.idempotency_key AS key, coalesce(e.tenant, '') AS tenant),
+        forgotten AS (DELETE FROM @schema@.idempotency x USING gone g WHERE x.key = g.key AND x.tenant = g.tenant AND x.at < cutoff RETURNING 1)
+        SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM forgotten) INTO events, keys;
+    END IF;
+    more := old >= max_rows AND events > 0;
     kept := 0;
     kept_more := false;
     pin := '';
@@ -57,8 +61,8 @@ BEGIN
         SELECT count(*) FILTER (WHERE x.created_at < cutoff), count(*) FILTER (WHERE x.created_at < cutoff) >= 10000
         INTO kept, kept_more
         FROM (SELECT e.created_at FROM @schema@.event e WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT 10000) x;
-        kept := kept + coalesce(array_length(old, 1), 0) - (SELECT count(*) FROM unnest(old) AS o WHERE NOT EXISTS (
-                    SELECT 1 FROM @schema@.event e WHERE e.seq = o));
+        kept := kept + (SELECT count(*) FROM @schema@.event e WHERE e.seq BETWEEN first AND last AND e.created_at < cutoff
+                        AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown)));
     END IF;
     IF kept > 0 THEN
         pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
@@ -68,11 +72,15 @@ BEGIN
         DELETE FROM @schema@.ended x WHERE x.seq <= last AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = x.seq);
         DELETE FROM @schema@.adopted_row x WHERE x.seq <= last AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = x.seq)
             AND NOT EXISTS (SELECT 1 FROM @schema@.dead d WHERE d.seq = x.seq);
-        DELETE FROM @schema@.former_filter x WHERE x.head < coalesce((SELECT min(e.seq) FROM @schema@.event e), last + 1);
+        DELETE FROM @schema@.former_filter x WHERE NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq <= x.head)
+            AND (x.head <= last OR EXISTS (SELECT 1 FROM @schema@.event e));
     END IF;
-    WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@._key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
-    SELECT count(*) INTO left_over FROM gone;
+    left_over := 0;
+    IF EXISTS (SELECT 1 FROM @schema@.idempotency o WHERE o.at < cutoff) THEN
+        WITH gone AS (DELETE FROM @schema@.idempotency x WHERE x.ctid = ANY (ARRAY(
+                SELECT o.ctid FROM @schema@.idempotency o WHERE o.at < @schema@._key_cutoff(cutoff) ORDER BY o.at LIMIT max_rows)) RETURNING 1)
+        SELECT count(*) INTO left_over FROM gone;
+    END IF;
     keys := keys + left_over;
     WITH gone AS (DELETE FROM @schema@.handled x WHERE x.ctid = ANY (ARRAY(
             SELECT o.ctid FROM @schema@.handled o WHERE o.at < inbox_cutoff ORDER BY o.at LIMIT max_rows)) RETURNING 1)

@@ -12,16 +12,16 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._operator_pause(text, boolean) IS 'pause, for operators';
 
 -- _operator_redrive is redrive, for operators.
-CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, event_id uuid) RETURNS bigint
+CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     IF NOT @schema@._admit('operator', consumer) THEN
         RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
     END IF;
-    RETURN @schema@.redrive(consumer, event_id);
+    RETURN @schema@._redrive(consumer, seqs);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._operator_redrive(text, uuid) IS 'redrive, for operators';
+COMMENT ON FUNCTION @schema@._operator_redrive(text, bigint[]) IS 'redrive, for operators';
 
 -- _operator_retry is retry_now, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean

@@ -104,7 +104,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              _adopted_formerly, _adopted_mark,
              _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle,
              settle, extend, _shrink, register, _report, revert,
-             pause, redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
+             pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published,
              _backlog, _waiting, _floors, _needed, _surely_done, _lanes,

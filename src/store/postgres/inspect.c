@@ -396,12 +396,15 @@ static const char dead_sql[] =
 /* Only what is not on its way already is sent back or dropped. Both functions lock the consumers
  * that the letters belong to. */
 static const char redrive_sql[] =
-    "SELECT coalesce(sum(@schema@.redrive(x.consumer, x.id)), 0) "
-    "FROM (SELECT d.consumer, d.id "
-          "FROM @schema@.dead d "
-          DEAD_WHERE "AND NOT d.retrying "
-          "ORDER BY d.consumer, d.seq "
-          "LIMIT nullif($5::bigint, 0)) x";
+    "SELECT coalesce(sum(@schema@._redrive(y.consumer, y.seqs)), 0) "
+    "FROM (SELECT x.consumer, array_agg(x.seq) AS seqs "
+          "FROM (SELECT d.consumer, d.seq "
+                "FROM @schema@.dead d "
+                DEAD_WHERE "AND NOT d.retrying "
+                "ORDER BY d.consumer, d.seq "
+                "LIMIT nullif($5::bigint, 0)) x "
+          "GROUP BY x.consumer "
+          "ORDER BY x.consumer) y";
 static const char drop_sql[] =
     "SELECT count(*) "
     "FROM (SELECT d.consumer, d.seq "

@@ -3,8 +3,6 @@
 
 #include "store/postgres/postgres.h"
 
-#define TRIM_ROWS 1000
-
 /* clang-format off */
 static const char dry_run_sql[] =
     "SELECT events, keys, inbox_rows, receipts, kept, pin, false, false "
@@ -26,7 +24,7 @@ static PGresult *dry_run(struct pg_store *st, const struct trim_request *req, st
 
 static PGresult *trim(struct pg_store *st, const struct trim_request *req, struct error *err)
 {
-    int64_t rows = TRIM_ROWS;
+    int64_t rows = STORE_TRIM_ROWS;
     if (req->max_rows)
         rows = (int64_t)req->max_rows;
     return pg_query(st, err, trim_sql, "iii", req->older_than_ms, rows, req->inbox_ms);

@@ -4,7 +4,6 @@
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 
-#define TRIM_ROWS 1000
 #define SAMPLES 168    /* taken while events are kept: one an hour if that is a week */
 #define LOOK_AT 100000 /* events that may stand before those that can go */
 #define COUNT_KEPT 10000
@@ -236,7 +235,7 @@ static int trim_events(struct sqlite_store *st, const struct old *o, struct trim
 static int trim_some(struct sqlite_store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
-    int64_t max = req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS;
+    int64_t max = req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS;
     if (find_old(st, o, max, LOOK_AT, err) != 0)
         return -1;
     if (trim_events(st, o, t, err) != 0)
