@@ -9,16 +9,16 @@
  * of the key may overtake it. It returns the ids, and the error behind them if there was one. EVAL
  * sends the text each time. That costs Redis about a microsecond for the hash, and spares us
  * EVALSHA's NOSCRIPT after a restart or a failover. */
-#define APPEND(from, limit) \
-    "local ids={} " \
-    "for i=" from ",#ARGV do " \
-    "local id=redis.pcall('XADD',KEYS[1]," limit "'*','event',ARGV[i]) " \
-    "ids[#ids+1]=id " \
+#define APPEND(before, limit) \
+    "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
+    "for i=1,#args-" before " do " \
+    "local id=call('XADD',key," limit "'*','event',args[i+" before "]) " \
+    "ids[i]=id " \
     "if type(id)~='string' then break end " \
     "end " \
     "return ids"
-static const char append[] = APPEND("1", "");
-static const char append_limited[] = APPEND("3", "ARGV[1],'~',ARGV[2],");
+static const char append[] = APPEND("0", "");
+static const char append_limited[] = APPEND("2", "args[1],'~',args[2],");
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
 
