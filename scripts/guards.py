@@ -22,7 +22,7 @@ STORES = "src/store"  # its folders are alternatives, and do not know each other
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/redis": "redis_", "src/rows": "rows_",
                  "src/admin": "admin_", "src/api": "api_"}
 # Files that export another's functions: what is linked in its place, or beside it.
-STANDS_FOR = {"src/engine/consume_absent.c": "consume", "src/admin/none.c": "admin"}
+STANDS_FOR = {"src/engine/stream_reader_absent.c": "stream_reader", "src/admin/none.c": "admin"}
 
 # Dumps, and migrations, which are never edited once they are released.
 FOREIGN_SQL = re.compile(r"tests/upgrade/|sql/\w+/\d{4}_\w+\.sql$")

@@ -47,6 +47,7 @@ SANITIZER_ENV = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 LINTS = ["format", "cppcheck", "words", "analyzer"]
+QUICK_LINTS = ["format", "words"]
 SOAK_LINTS = ["tidy"]
 
 
@@ -98,8 +99,9 @@ def python_jobs(tree, plain, quick):
 
 
 def lint_jobs(tree):
-    parts = LINTS + SOAK_LINTS if os.environ.get("OUTBOX_SOAK") else LINTS
-    if os.environ.get("OUTBOX_QUICK"): parts = [part for part in parts if part != "analyzer"]
+    parts = LINTS
+    if os.environ.get("OUTBOX_SOAK"): parts = LINTS + SOAK_LINTS
+    elif os.environ.get("OUTBOX_QUICK"): parts = QUICK_LINTS
     return [Job(tree, f"lint {part}", ["scripts/lint", part], tap=False) for part in parts]
 
 
@@ -477,7 +479,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     start = time.monotonic()
-    with servers.Postgres() as postgres:
+    with servers.folder_for_all(), servers.Postgres() as postgres:
         os.environ["OUTBOX_TEST_PG"] = postgres.url("")
         if args.sim: return simulate(args)
         done = run_trees(args)

@@ -83,7 +83,8 @@ CREATE TYPE @schema@._answer AS (
     target      text,
     from_seq    bigint,
     to_seq      bigint,
-    window_end  bigint
+    window_end  bigint,
+    quiet       boolean    -- the claim took all there was, and nothing is parked
 );
 
 UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -251,7 +251,13 @@ static int64_t lease_wake(const struct pipeline *p)
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {
-    if (!turn_may_claim(p, now, 0))
+    int64_t company_by = turn_company_by(p, now);
+    size_t settling = 0;
+    if (company_by > 0) {
+        *at = sooner(*at, company_by);
+        settling = 1;
+    }
+    if (!turn_may_claim(p, now, settling))
         return 0;
     if (schedule_store_away(&p->schedule, now))
         return 0;

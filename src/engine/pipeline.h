@@ -39,6 +39,9 @@ struct pipeline_config {
      * */
     int64_t sweep_ms;
     int64_t poll_ms; /* how often to look when the store has no bell; 0: 500 ms */
+    /* How long a batch that was delivered whole may wait to be settled, so that it can be settled
+     * together with the next claim. 0: it is settled at once. */
+    int64_t settle_wait_ms;
     /* If somebody gives the consumer newer settings, stand by until ours are in force again,
      * instead of failing. */
     bool stand_by;

@@ -142,6 +142,9 @@ bool turn_store(struct pipeline *p);
 /* turn_settle settles live[i], whose events have all ended, and claims the next batch in the same
  * transaction if turn_may_claim and a look is due. Returns whether the store did it. */
 bool turn_settle(struct pipeline *p, size_t i);
+/* turn_company_by returns until when the batch in hand waits for company: it was delivered whole,
+ * and will be settled together with the next claim, or then. 0: none waits. */
+int64_t turn_company_by(const struct pipeline *p, int64_t now);
 /* turn_may_claim says whether there is room for another batch, where `settling` (0 or 1) of those
  * in hand are about to go. */
 bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);

@@ -235,6 +235,14 @@ static void add_claim(struct pipeline *p, struct exchange *x)
 
 /* ---- the answer ---- */
 
+/* took is how long a batch was with the sink, without what it waited for company. */
+static int64_t took(const struct pipeline *p, const struct live *l)
+{
+    bool alone = p->hand.n == 1 && p->stats.ended_at >= l->claimed_at;
+    int64_t end = alone ? p->stats.ended_at : pipeline_now(p);
+    return end - l->claimed_at;
+}
+
 void turn_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct live *l = p->hand.live[i];
@@ -243,7 +251,7 @@ void turn_settled(struct pipeline *p, size_t i, bool lost)
     if (lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
 
-    batch_size_tune(&p->batch_size, l->b.n, pipeline_now(p) - l->claimed_at);
+    batch_size_tune(&p->batch_size, l->b.n, took(p, l));
     turn_drop(p, i);
     schedule_look_now(&p->schedule); /* settling may have made a retry or a follower due */
 }
@@ -353,7 +361,7 @@ static void found_nothing(struct pipeline *p, const struct exchange *x)
 
 /* took_batch takes a claimed batch in hand. The next claim starts with the next lane, and with
  * parked events if this one started with fresh ones, and the other way round. */
-static void took_batch(struct pipeline *p, struct live *l)
+static void took_batch(struct pipeline *p, struct live *l, const struct claim_hint *h)
 {
     p->stats.claims++;
     p->stats.through = false;
@@ -366,7 +374,11 @@ static void took_batch(struct pipeline *p, struct live *l)
     p->lane = (l->b.lane + 1) % p->c->lanes;
     p->parked_turn = !p->parked_turn;
     careful_note_due(&p->careful, false);
-    schedule_look_now(&p->schedule);
+    if (h->quiet) {
+        schedule_rest(&p->schedule, l->claimed_at, p->cfg.sweep_ms * MS_NS, false);
+    } else {
+        schedule_look_now(&p->schedule);
+    }
 
     if (hand_take(&p->hand, l, !pipeline_failstop(p)) != 0) {
         careful_leave(&p->careful);
@@ -386,7 +398,7 @@ static void claimed(struct pipeline *p, const struct exchange *x)
     }
 
     if (l->b.n > 0) {
-        took_batch(p, l);
+        took_batch(p, l, &x->hint);
         return;
     }
     arena_reset(&l->a);
@@ -508,6 +520,31 @@ static bool ended(const struct pipeline *p, size_t i)
     return i < p->hand.n && p->hand.live[i]->open == 0;
 }
 
+/* delivered_whole says whether nothing but the end of the batch has to be recorded. */
+static bool delivered_whole(const struct live *l)
+{
+    if (l->b.parked || l->b.careful || l->lost)
+        return false;
+    return l->exceptions == 0 && l->release_from == 0;
+}
+
+/* turn_company_by is what makes a steady trickle of events cost one turn each instead of two. It
+ * applies only while there is nothing to claim: then the bell rings for what comes next, and both
+ * go into one transaction. */
+int64_t turn_company_by(const struct pipeline *p, int64_t now)
+{
+    bool alone = p->hand.n == 1 && ended(p, 0);
+    if (!alone || p->cfg.settle_wait_ms == 0 || p->state != PIPELINE_RUNNING)
+        return 0;
+    if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
+        return 0;
+    if (!delivered_whole(p->hand.live[0]))
+        return 0;
+
+    int64_t by = p->stats.ended_at + p->cfg.settle_wait_ms * MS_NS;
+    return now < by ? by : 0;
+}
+
 bool turn_store(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -517,11 +554,13 @@ bool turn_store(struct pipeline *p)
         return false;
 
     turn_drop_lost(p);
+    hear_bell(p, now);
+    if (turn_company_by(p, now) > 0)
+        return false;
+
     size_t next = hand_next(&p->hand);
     if (ended(p, next))
         return turn_settle(p, next);
-
-    hear_bell(p, now);
     if (!wants_work(p, now, 0))
         return false;
     return claim(p);

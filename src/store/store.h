@@ -132,6 +132,9 @@ struct claim_hint {
     const char *in_the_way;
     /* the registered order, lanes or filter are not those of the request: nothing was claimed */
     bool changed;
+    /* beside a batch: there was nothing else to claim, and the bell rings for whatever comes next,
+     * so there is no need to look before */
+    bool quiet;
 };
 
 enum outcome_kind {

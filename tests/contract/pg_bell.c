@@ -81,13 +81,34 @@ static void sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake(void **s
     pass(10);
     assert_int_equal(look_on(g, g->st, "a", NULL), 0);
     assert_false(rings(g->st, 0));
-    pg_do(db, "BEGIN; INSERT INTO event (type) VALUES ('x')");
+    pg_do(db, "BEGIN; INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 9)");
     assert_false(rings(g->st, 0));
     pg_do(db, "COMMIT");
     assert_true(rings(g->st, 10000));
-    assert_int_equal(look_on(g, g->st, "a", NULL), 1);
+    assert_int_equal(look_on(g, g->st, "a", NULL), 9);
+    assert_false(g->hint.quiet);
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
     assert_int_equal(bell_locks(db), 0);
+    PQfinish(db);
+}
+
+/* Where events trickle in, to get up and go to sleep again for each would cost more than the ring.
+ */
+static void sleeper_that_finds_a_few_events_has_producers_ring_on(void **state)
+{
+    struct store_rig *g = *state;
+    PGconn *db = pg_connect();
+    put(g->st, "a");
+    pass(10);
+    assert_int_equal(look_on(g, g->st, "a", NULL), 0);
+    for (int i = 0; i < 3; i++) {
+        pg_do(db, "INSERT INTO event (type) VALUES ('x')");
+        assert_true(rings(g->st, 10000));
+        assert_int_equal(look_on(g, g->st, "a", NULL), 1);
+        assert_true(g->hint.quiet);
+        assert_int_equal(bell_locks(db), 1);
+        assert_false(rings(g->st, 0));
+    }
     PQfinish(db);
 }
 
@@ -221,6 +242,7 @@ static void listener_takes_the_place_of_a_holder_that_died_when_its_time_is_up(v
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(sleeper_hears_a_commit_and_nobody_notifies_one_who_is_awake),
+    ON_A_STORE(sleeper_that_finds_a_few_events_has_producers_ring_on),
     ON_A_STORE(one_who_would_sleep_while_somebody_is_about_to_commit_looks_again_soon),
     ON_A_STORE(ring_that_comes_along_with_an_answer_is_heard),
     ON_A_STORE(listener_takes_the_place_of_a_holder_that_got_up),

@@ -203,7 +203,105 @@ static void batch_is_large_enough_for_what_may_be_in_flight(void **state)
     assert_in_range(pipeline_stats(w->p)->claims, 600 / 40, 600 / 30);
 }
 
+/* ---- settling together with the next claim ---- */
+
+/* deliver_one has worker 0 claim one event, find that there is nothing else, and deliver it. */
+static void deliver_one(struct rig *g, const char *key)
+{
+    rig_emit(g, key);
+    pipeline_ring(g->w[0].p);
+    rig_step(g, 0);
+    rig_end(g, 0, 0, SINK_DELIVERED);
+    rig_step(g, 0);
+}
+
+static struct worker *patient_worker(struct rig *g)
+{
+    g->settle_wait_ms = 15; /* less than the 20 ms between looks */
+    struct worker *w = rig_worker(g, 0, "lease=2s", NULL);
+    w->sk->hold = true;
+    rig_step(g, 0);
+    return w;
+}
+
+static void what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim(void **state)
+{
+    struct rig *g = *state;
+    patient_worker(g);
+    deliver_one(g, "a");
+    assert_int_equal(rig_look(g).delivered, 0);
+    assert_int_equal(rig_look(g).claims, 1);
+
+    deliver_one(g, "b"); /* one turn has settled the first and claimed the second */
+    SAW(1, 2);
+    assert_int_equal(rig_look(g).delivered, 1);
+    assert_int_equal(rig_look(g).claims, 1);
+
+    rig_pass(g, 14);
+    rig_step(g, 0);
+    assert_int_equal(rig_look(g).delivered, 1);
+    rig_pass(g, 1);
+    rig_step(g, 0);
+    assert_int_equal(rig_look(g).delivered, 2);
+    assert_int_equal(rig_look(g).claims, 0);
+}
+
+static void pipeline_that_waits_for_company_says_until_when(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = patient_worker(g);
+    int64_t at;
+    deliver_one(g, "a");
+    pipeline_wait(w->p, NULL, 0, &at);
+    assert_int_equal(at, g->mono + 15 * MS_NS);
+}
+
+static void failure_is_settled_at_once(void **state)
+{
+    struct rig *g = *state;
+    patient_worker(g);
+    rig_emit(g, "a");
+    rig_emit(g, "b");
+    pipeline_ring(g->w[0].p);
+    rig_step(g, 0);
+    rig_end(g, 0, 1, SINK_DELIVERED);
+    rig_end(g, 0, 0, SINK_REJECT);
+    rig_step(g, 0);
+    assert_int_equal(rig_look(g).claims, 0);
+    assert_int_equal(rig_look(g).dead, 1);
+}
+
+static void drain_does_not_wait_for_company(void **state)
+{
+    struct rig *g = *state;
+    struct worker *w = patient_worker(g);
+    deliver_one(g, "a");
+    assert_int_equal(rig_look(g).delivered, 0);
+    pipeline_drain(w->p, g->mono + 10000 * MS_NS);
+    rig_step(g, 0);
+    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(rig_look(g).delivered, 1);
+}
+
+static void crash_before_the_settlement_repeats_what_waited(void **state)
+{
+    struct rig *g = *state;
+    patient_worker(g);
+    deliver_one(g, "a");
+    rig_crash(g, 0);
+    rig_pass(g, 2000);
+    rig_start(g, 0);
+    assert_true(rig_run(g, 0, 5000));
+    SAW(1, 1);
+    assert_int_equal(rig_look(g).delivered, 1);
+}
+
 static const struct CMUnitTest tests[] = {
+    ON_A_RIG(what_was_delivered_waits_a_little_to_be_settled_with_the_next_claim),
+    ON_A_RIG(pipeline_that_waits_for_company_says_until_when),
+    ON_A_RIG(failure_is_settled_at_once),
+    ON_A_RIG(drain_does_not_wait_for_company),
+    ON_A_RIG(crash_before_the_settlement_repeats_what_waited),
     ON_A_RIG(slow_sink_keeps_its_lease),
     ON_A_RIG(slow_handlers_keep_their_lease),
     ON_A_RIG(step_returns_often_enough_to_be_stopped),

@@ -167,6 +167,7 @@ void rig_start(struct rig *g, int i)
                                   .log = &g->log,
                                   .careful = &g->careful,
                                   .stand_by = g->stand_by,
+                                  .settle_wait_ms = g->settle_wait_ms,
                                   .poll_ms = 20};
     if (pipeline_new(&cfg, &w->p, &err) != 0)
         fail_msg("%s", err.text);

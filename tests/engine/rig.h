@@ -57,6 +57,7 @@ struct rig {
     unsigned caps;
     size_t capacity;
     bool stand_by; /* for workers started from now on: see pipeline_config */
+    int64_t settle_wait_ms;
     struct worker w[RIG_PIPELINES];
     struct arrival *seen;
     size_t n_seen;

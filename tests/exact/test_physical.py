@@ -2,9 +2,7 @@
 database that is there then is delivered; what was lost with the old one is gone, with the data it belonged to."""
 # build: plain
 import os
-import pathlib
 import subprocess
-import tempfile
 import unittest
 
 import servers
@@ -29,8 +27,7 @@ class Copied(Case):
     def copy(self, *options, **settings):
         """copy is a server in a copy of the old one's files, not started yet."""
         new = servers.Postgres({**self.SETTINGS, **settings})
-        new.dir = pathlib.Path(tempfile.mkdtemp(prefix=new.prefix))
-        os.chown(new.dir, servers.NOBODY, servers.NOBODY)
+        new.dir = servers.make_folder(new.prefix)
         self.addCleanup(new.close)
         new.settings |= {"unix_socket_directories": str(new.dir), "port": new.port}
         new.run(str(BIN / "pg_basebackup"), "-h", str(self.old.dir), "-U", servers.USER, "-D", str(new.dir / "data"), "-c", "fast",

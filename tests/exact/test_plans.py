@@ -27,7 +27,7 @@ class Plans(Exact):
         cls.postgres = servers.Postgres({
             "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
             "auto_explain.log_nested_statements": "on", "auto_explain.log_analyze": "on",
-            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off"})
+            "auto_explain.log_timing": "off", "auto_explain.log_format": "json", "autovacuum": "off", "jit": "on"})
         cls.addClassCleanup(cls.postgres.close)
         cls.postgres.start()
 
@@ -108,7 +108,21 @@ class Plans(Exact):
 
 
 class Costs(Exact):
-    """Pages looked at, counted by the server."""
+    """Pages looked at, counted by the server. It is one of its own: a claim has to look at all that came since the oldest transaction
+    of the whole cluster began, whosever that is."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.postgres = servers.Postgres()
+        cls.addClassCleanup(cls.postgres.close)
+        cls.postgres.start()
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.postgres.create_database(self.dbname)
+        self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
+        self.init()
+        self.reader = self.session()
 
     def claim(self, name, n=100):
         """claim gives how many pages a claim looks at, and settles it."""

@@ -7,6 +7,7 @@ that anew:
     python3 tests/scenario/test_hostile_roles.py --write
 """
 # build: plain
+# quick: no
 import json
 import pathlib
 import subprocess

@@ -405,13 +405,22 @@ class OfPostgres(Outside, PgCase):
         super().setUp()
         self.init()
 
+    def rests(self, proxy):
+        """rests says whether nothing was asked for a while: the look after the lock was taken is over."""
+        before = proxy.asked
+        time.sleep(0.3)
+        return proxy.asked == before
+
     def test_an_idle_relay_asks_nothing_unless_it_is_scraped(self):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
-            # It sleeps once it holds the bell's lock, and has looked once more.
-            wait_until(lambda: any("bell_sleep" in link.request.before and "turn(" in link.request.text for link in proxy.links),
+            # It sleeps once it holds the bell's lock, has looked once more, and has settled what it delivered.
+            wait_until(lambda: self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
+                                        " AND (classid::bigint << 32 | objid::bigint) = outbox._bell_key()"
+                                        " AND NOT EXISTS (SELECT 1 FROM outbox.claim)"),
                        what=lambda: [(link.request.before, link.request.text) for link in proxy.links])
+            wait_until(lambda: self.rests(proxy))
             for path in ("/livez", "/readyz", "/readyz?verbose"): self.assertEqual(self.fetch(relay, path)[0], 200)
             before = proxy.asked
             time.sleep(5)  # the time in which nothing may happen

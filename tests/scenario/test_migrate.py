@@ -7,7 +7,7 @@ import sys
 import types
 
 import psycopg2
-from support import BIN, Case, PgCase, read_ndjson, wait_until
+from support import BIN, Case, PgCase, read_ndjson, thorough, wait_until
 
 FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
@@ -83,7 +83,7 @@ class Functions(PgCase):
         self.assertEqual(self.meta("functions"), self.ours)
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
-                         ["function mine(a integer) is not of this program's making"])
+                         ["function mine(a integer) was not made by this program"])
         # A role's part is whole again: the view it may read was made anew.
         self.assertEqual(self.json("migrate", "status")["functions"], "same")
         self.emit("t")
@@ -122,7 +122,7 @@ class Functions(PgCase):
         self.outbox("init")
         self.assertEqual(self.sql("SELECT a FROM public.built"), [(1,)])
         self.assertEqual([f["text"] for f in self.json("migrate", "validate")["findings"]],
-                         ["function former() is not of this program's making"])
+                         ["function former() was not made by this program"])
 
     def test_a_role_that_is_not_the_owner_is_told_whom_to_ask(self):
         role = self.role("operator")
@@ -173,6 +173,7 @@ class Validate(PgCase):
         db.close()
         return []
 
+    @thorough("the case after it has two kinds")
     def test_every_kind_of_change_is_found(self):
         self.outbox("init")
         for change, undo, text in (
@@ -183,7 +184,7 @@ class Validate(PgCase):
                 ("ALTER TABLE outbox.event ALTER payload DROP DEFAULT",
                  "ALTER TABLE outbox.event ALTER payload SET DEFAULT 'null'", "column event.payload is not as"),
                 ("ALTER TABLE outbox.event ADD more text NOT NULL DEFAULT ''", "ALTER TABLE outbox.event DROP more",
-                 "column event.more is not of this program's making"),
+                 "column event.more was not made by this program"),
                 ("ALTER TABLE outbox.event DISABLE ROW LEVEL SECURITY",
                  "ALTER TABLE outbox.event ENABLE ROW LEVEL SECURITY", "table event is not as"),
                 ("ALTER TABLE outbox.lane SET UNLOGGED", "ALTER TABLE outbox.lane SET LOGGED", "table lane is not as"),
@@ -218,7 +219,7 @@ class Validate(PgCase):
         self.sql("CREATE TABLE outbox.mine (a int); CREATE INDEX mine_type ON outbox.event (type)")
         said = self.json("migrate", "validate")
         self.assertEqual((said["ok"], {f["level"] for f in said["findings"]}), (True, {"note"}))
-        self.assertIn("index event.mine_type is not of this program's making", [f["text"] for f in said["findings"]])
+        self.assertIn("index event.mine_type was not made by this program", [f["text"] for f in said["findings"]])
 
     def test_a_role_that_may_not_make_schemas_is_told_what_for(self):
         self.outbox("init")

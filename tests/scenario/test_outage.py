@@ -1,5 +1,6 @@
 """A sink that is out, whatever that looks like, buries nothing; an event that fails among others does end as a dead letter."""
 # build: plain
+# quick: no
 import collections
 import json
 

@@ -19,7 +19,7 @@ class Pooler(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = servers.Postgres().start()
+        cls.server = servers.Postgres({"jit": "on"}).start()  # so that whoever leaves it off is seen
         cls.addClassCleanup(cls.server.close)
         cls.pooler = servers.PgBouncer(cls.server, {"default_pool_size": cls.POOL}).start()
         cls.addClassCleanup(cls.pooler.close)

@@ -1,8 +1,11 @@
 # build: plain
-"""The runner's own rules: which failures get a second chance, and that none of the others does."""
+"""The runner's own rules: which failures get a second chance, that none of the others does, and who removes the folder of the
+servers."""
 import contextlib
 import io
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -63,3 +66,34 @@ class SecondChance(unittest.TestCase):
     def test_more_than_three_files_that_failed_get_no_second_chance(self):
         status, said = self.outcome([self.job("once") for _ in range(4)])
         self.assertEqual((status, said), (1, "0 passed, 4 failed\n"))
+
+
+class FolderForAll(unittest.TestCase):
+    """Each run of it is a process, as a run of all tests is one."""
+
+    RUN = "import servers, sys\nwith servers.folder_for_all() as folder: print(folder, flush=True); sys.stdin.read()"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.env = {**os.environ, "TMPDIR": folder.name, "PYTHONPATH": str(run.ROOT / "tests")}
+
+    def start(self):
+        child = subprocess.Popen([run.PYTHON, "-c", self.RUN], env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(child.communicate)
+        return child, pathlib.Path(child.stdout.readline().strip())
+
+    def test_it_goes_with_its_run(self):
+        child, folder = self.start()
+        self.assertTrue(folder.is_dir())
+        child.communicate()
+        self.assertFalse(folder.exists())
+
+    def test_that_of_a_killed_run_goes_with_the_next_and_nobody_elses(self):
+        killed, abandoned = self.start()
+        _, used = self.start()
+        self.assertTrue(abandoned.is_dir())
+        killed.kill()
+        killed.wait()
+        _, folder = self.start()
+        self.assertEqual([abandoned.exists(), used.exists(), folder.exists()], [False, True, True])

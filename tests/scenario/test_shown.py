@@ -11,7 +11,7 @@ import re
 import unittest
 import urllib.request
 
-from support import SANITIZED, SOAK, TIMEOUT, Case, PgCase, wait_until
+from support import SANITIZED, SOAK, TIMEOUT, Case, PgCase, thorough, wait_until
 
 YEAR = 365 * 86400
 HOUR = 3600
@@ -531,6 +531,7 @@ class Shown:
     def test_every_state_and_number_of_a_mess_is_what_was_done(self):
         self.look_at(int(os.environ.get("OUTBOX_SEED", 1)))
 
+    @thorough("one seed will do")
     @unittest.skipIf(SANITIZED, "the same calls again")
     def test_and_of_others(self):
         for seed in range(2, 41 if SOAK else self.SEEDS + 1):

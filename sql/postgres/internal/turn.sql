@@ -108,7 +108,7 @@ BEGIN
             END IF;
             r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
                      floor(extract(epoch FROM now) * 1000), r.epoch, 0, a.n, false, NULL,
-                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end);
+                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false);
             RETURN r;
         END IF;
     END IF;

@@ -72,6 +72,8 @@ BEGIN
                     r.floor := ls[i].floor;
                     r.target := ls[i].target;
                     r.window_end := ls[i].window_end;
+                    r.quiet := c.lanes = 1 AND NOT parked AND r.n < q.max_events
+                               AND r.to_seq >= r.window_end;
                     EXIT;
                 END IF;
             END LOOP;

@@ -1,12 +1,15 @@
-/* admin.c: who may do what, and tables that are taken over. What happens is in
- * sql/postgres/functions: allow.sql, adopt.sql. */
+/* admin.c: grants, and adopted tables. What happens is in sql/postgres/functions: allow.sql,
+ * adopt.sql. */
 #include <stdio.h>
 
 #include "base/buf.h"
 #include "base/json.h"
 #include "store/postgres/postgres.h"
 
-/* change_one gives or takes a part, for one consumer or (NULL) for all. */
+/* ---- grants ---- */
+
+/* change_one gives or takes a part, for one consumer or (NULL) for all. It sets *changed if that
+ * made, or may have made, a difference. */
 static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer,
                       bool *changed, struct error *err)
 {
@@ -19,7 +22,8 @@ static int change_one(struct pg_store *st, const struct grant_request *req, cons
                      consumer, req->tenant);
     if (!r)
         return -1;
-    if (!req->revoke || pg_true(r, 0, 0))
+    bool made_a_difference = !req->revoke || pg_true(r, 0, 0);
+    if (made_a_difference)
         *changed = true;
     PQclear(r);
     return 0;
@@ -54,15 +58,40 @@ int pg_grant(struct store *base, const struct grant_request *req, bool *ret_chan
     return 0;
 }
 
+/* ---- adopted tables ---- */
+
+/* Each answers: whether anything changes, how many rows are copied, whether the columns change, and
+ * the mapping. */
+/* clang-format off */
+static const char adopt_sql[] =
+    "SELECT adopted OR changed, copied, changed, '' "
+    "FROM @schema@.adopt($1, $2, $3::jsonb, $4, $5, $6)";
+static const char adopt_dry_run_sql[] =
+    "SELECT what <> 'nothing', rows, what = 'change', mapping "
+    "FROM @schema@.adopt_dry_run($1, $2, $3::jsonb, $4, $5, $6)";
+
+static const char undo_sql[] =
+    "SELECT @schema@.unadopt($1), 0, false, ''";
+static const char undo_dry_run_sql[] =
+    "SELECT @schema@._adopted(@schema@._adopt_source($1)) IS NOT NULL, 0, false, ''";
+
+static const char drop_mark_sql[] =
+    "SELECT @schema@.drop_mark($1), 0, false, ''";
+static const char drop_mark_dry_run_sql[] =
+    "SELECT EXISTS (SELECT 1 FROM @schema@.marking m "
+                   "WHERE m.tab = @schema@._adopt_source($1)), 0, false, ''";
+/* clang-format on */
+
 /* columns_json makes {"FIELD":"COLUMN",...} of FIELD=COLUMN. */
 static int columns_json(const struct adopt_request *req, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
     for (size_t i = 0; i < req->n_columns; i++) {
-        const char *name = req->columns[i], *equals = strchr(name, '=');
+        const char *name = req->columns[i];
+        const char *equals = strchr(name, '=');
         if (!equals)
             return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
-        if (i)
+        if (i > 0)
             buf_addc(b, ',');
         json_quote(b, (struct str){name, (size_t)(equals - name)});
         buf_addc(b, ':');
@@ -76,13 +105,8 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
 {
     struct buf columns;
     PGresult *r = NULL;
+    const char *sql = req->dry_run ? adopt_dry_run_sql : adopt_sql;
     buf_init(&columns, 1 << 16);
-    const char *sql = "SELECT adopted OR changed, copied, changed, '' FROM @schema@.adopt($1, $2, "
-                      "$3::jsonb, $4, $5, $6)";
-    if (req->dry_run)
-        sql = "SELECT what <> 'nothing', rows, what = 'change', mapping FROM "
-              "@schema@.adopt_dry_run($1, $2, $3::jsonb, $4, $5, "
-              "$6)";
     if (columns_json(req, &columns, err) == 0)
         r = pg_query(st, err, sql, "ssssss", req->table, req->shape, columns.p, req->existing,
                      req->mark, req->consumer);
@@ -92,23 +116,17 @@ static PGresult *adopt(struct pg_store *st, const struct adopt_request *req, str
 
 static PGresult *undo(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
-    if (!req->dry_run)
-        return pg_query(st, err, "SELECT @schema@.unadopt($1), 0, false, ''", "s", req->table);
-    return pg_query(
-        st, err, "SELECT @schema@._adopted(@schema@._adopt_source($1)) IS NOT NULL, 0, false, ''",
-        "s", req->table);
+    const char *sql = req->dry_run ? undo_dry_run_sql : undo_sql;
+    return pg_query(st, err, sql, "s", req->table);
 }
 
 static PGresult *drop_mark(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
-    if (!req->dry_run)
-        return pg_query(st, err, "SELECT @schema@.drop_mark($1), 0, false, ''", "s", req->table);
-    return pg_query(st, err,
-                    "SELECT EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.tab = "
-                    "@schema@._adopt_source($1)), 0, false, ''",
-                    "s", req->table);
+    const char *sql = req->dry_run ? drop_mark_dry_run_sql : drop_mark_sql;
+    return pg_query(st, err, sql, "s", req->table);
 }
 
+/* carry_out does what the request asks for, or says what it would do. */
 static PGresult *carry_out(struct pg_store *st, const struct adopt_request *req, struct error *err)
 {
     if (req->undo)

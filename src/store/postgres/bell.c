@@ -9,6 +9,9 @@
 
 /* Events were found this recently: more may be coming, so producers need not ring yet. */
 #define NAP_AFTER (2 * MS_NS)
+/* Up to this many events at once, a worker lets producers ring: it costs less than to get up, find
+ * nothing else, and go to sleep again. */
+#define FEW_EVENTS 8
 #define NAP_MAX 50 /* ms, while a transaction that has emitted stays open */
 /* ms; a stranger is in the way for as long as he likes, and nobody rings meanwhile */
 #define SQUATTED_WAIT 1000
@@ -138,11 +141,9 @@ int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err)
     return 0;
 }
 
-/* pg_bell_wake notes that events were found, and gets up. */
-int pg_bell_wake(struct pg_store *st, struct error *err)
+/* get_up lets go of the lock: nobody needs to ring. */
+static int get_up(struct pg_store *st, struct error *err)
 {
-    st->found_at = clock_mono(st->opt.clock);
-    st->nap_ms = 0;
     if (st->bell == BELL_AWAKE)
         return 0;
     PGresult *r = pg_query(st, err, "SELECT @schema@.bell_wake($1)", "b", st->bell == BELL_HOLDER);
@@ -151,6 +152,19 @@ int pg_bell_wake(struct pg_store *st, struct error *err)
         return -1;
     PQclear(r);
     return 0;
+}
+
+/* pg_bell_found notes that n events were found, and gets up, unless they are few, all there was, and
+ * somebody rang for them. *ret_quiet: it holds the lock still, as it did before it looked, so that
+ * producers ring for whatever they have committed since. What nobody rang for the listeners beside
+ * it do not know of either: it tells them by getting up. */
+int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
+{
+    bool few = all && n <= FEW_EVENTS;
+    *ret_quiet = st->bell == BELL_HOLDER && st->woken && few;
+    st->found_at = clock_mono(st->opt.clock);
+    st->nap_ms = 0;
+    return *ret_quiet ? 0 : get_up(st, err);
 }
 
 /* pg_bell_fd returns what to poll. If libpq has read a notification already, that is a descriptor
@@ -173,5 +187,6 @@ void pg_bell_clear(struct store *base)
     struct pg_store *st = pg_of(base);
     if (st->db && PQconsumeInput(st->db))
         heard(st);
+    st->woken = st->rang;
     st->rang = false;
 }

@@ -1,36 +1,58 @@
-/* consumers.c: registering consumers and telling how they are. */
+/* consumers.c: registering consumers, and listing them with how they are. */
 #include <stdio.h>
 
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 
 #define REGISTER_PATIENCE (30000 * MS_NS)
+
+/* MS is a timestamp in milliseconds; NULL if it is infinite. */
 #define MS(column) \
     "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
+
+/* ---- registering ---- */
+
+/* start_text writes where a new consumer starts, as register() takes it. */
+static void start_text(const struct consumer_spec *c, char out[24])
+{
+    int64_t seq = c->start_seq > 0 ? c->start_seq : 0;
+    switch (c->start) {
+    case START_BEGINNING: snprintf(out, 24, "beginning"); break;
+    case START_END: snprintf(out, 24, "end"); break;
+    case START_SEQ: snprintf(out, 24, "%lld", (long long)seq); break;
+    }
+}
+
+/* put registers a consumer. Whoever has it locked is usually about to end; if not, the error says
+ * who it is. */
+static PGresult *put(struct pg_store *st, const struct consumer_spec *c, struct error *err)
+{
+    static const char *const how[] = {
+        [PUT_START] = "start", [PUT_AGAIN] = "again", [PUT_PURPOSE] = "purpose"};
+    char start[24];
+    start_text(c, start);
+    int64_t began = clock_mono(&clock_system);
+    for (;;) {
+        PGresult *r = pg_query(
+            st, err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)", "ssssissss",
+            c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
+            start, c->by, how[c->how]);
+        bool locked = !r && err->code == ERR_BUSY;
+        bool patient = clock_mono(&clock_system) - began < REGISTER_PATIENCE;
+        if (!locked || !patient)
+            return r;
+    }
+}
 
 int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,
                     struct error *err)
 {
-    static const char *const how[] = {
-        [PUT_START] = "start", [PUT_AGAIN] = "again", [PUT_PURPOSE] = "purpose"};
-    char start[24] = "beginning";
+    struct error why;
     if (store_name_check(c->name, err) != 0)
         return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
-    if (c->start == START_END)
-        snprintf(start, sizeof start, "end");
-    if (c->start == START_SEQ)
-        snprintf(start, sizeof start, "%lld", (long long)(c->start_seq > 0 ? c->start_seq : 0));
-    PGresult *r;
-    int64_t began = clock_mono(&clock_system);
-    struct error why;
-    do { /* whoever has it locked is mostly about to end; if not, the error says who it is */
-        r = pg_query(pg_of(base), &why,
-                     "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)", "ssssissss",
-                     c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes,
-                     c->retry, start, c->by, how[c->how]);
-    } while (!r && why.code == ERR_BUSY && clock_mono(&clock_system) - began < REGISTER_PATIENCE);
+    PGresult *r = put(pg_of(base), c, &why);
     if (!r) {
         if (err)
             *err = why;
@@ -68,37 +90,49 @@ int pg_consumer_remove(struct store *base, const char *name, bool force, struct 
     st->patient = false;
     if (!r)
         return -1;
-    int bad = 0;
-    if (!pg_true(r, 0, 0))
-        bad = store_no_consumer(name, err);
+    int result = 0;
+    bool known = pg_true(r, 0, 0);
+    if (!known)
+        result = store_no_consumer(name, err);
     else if (!force)
-        bad = store_removable(name, pg_int(r, 0, 1), pg_int(r, 0, 2), pg_int(r, 0, 3), err);
+        result = store_removable(name, pg_int(r, 0, 1), pg_int(r, 0, 2), pg_int(r, 0, 3), err);
     PQclear(r);
-    return bad;
+    return result;
 }
 
-/* ---- listing ---- */
+/* ---- reading rows ---- */
 
-static const char *copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)
+#define SPEC_COLUMNS "name, events, predicate, ordering, lanes, retry"
+
+/* read_spec reads the columns SPEC_COLUMNS of a row. */
+static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a, bool *ok)
 {
-    const char *s = pg_str(r, row, col);
-    if (!s)
-        return NULL;
-    s = arena_bytes(a, s, strlen(s));
-    if (!s)
-        *ok = false;
-    return s;
+    return (struct consumer_spec){.name = pg_copy(r, i, 0, a, ok),
+                                  .events = pg_copy(r, i, 1, a, ok),
+                                  .where = pg_copy(r, i, 2, a, ok),
+                                  .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
+                                  .lanes = (int)pg_int(r, i, 4),
+                                  .retry = pg_copy(r, i, 5, a, ok)};
 }
 
-static bool read_row(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
+/* show_report has what a worker reported last stand as the last error, unless an event has failed
+ * since. A sink that is down stands in any case. */
+static void show_report(struct consumer_info *c)
+{
+    if (!c->report)
+        return;
+    bool newest = !c->last_error || c->report_at >= c->last_error_at;
+    if (newest || c->down) {
+        c->last_error = c->report;
+        c->last_error_at = c->report_at;
+    }
+}
+
+/* read_info reads a row of list_sql. Returns false if there is no room. */
+static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
-    c->spec = (struct consumer_spec){.name = copy(r, i, 0, a, &ok),
-                                     .events = copy(r, i, 1, a, &ok),
-                                     .where = copy(r, i, 2, a, &ok),
-                                     .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
-                                     .lanes = (int)pg_int(r, i, 4),
-                                     .retry = copy(r, i, 5, a, &ok)};
+    c->spec = read_spec(r, i, a, &ok);
     c->paused = pg_true(r, i, 6);
     c->created_at = pg_int(r, i, 7);
     c->position = pg_int(r, i, 8);
@@ -106,136 +140,160 @@ static bool read_row(const PGresult *r, int i, struct arena *a, struct consumer_
     c->oldest_at = pg_int(r, i, 10);
     c->delivered = pg_int(r, i, 11);
     c->inflight = pg_int(r, i, 12);
-    c->owner = copy(r, i, 13, a, &ok);
+    c->owner = pg_copy(r, i, 13, a, &ok);
     c->parked = pg_int(r, i, 14);
     c->dead = pg_int(r, i, 15);
     c->next_due = pg_int(r, i, 16);
-    c->last_error = copy(r, i, 17, a, &ok);
+    c->last_error = pg_copy(r, i, 17, a, &ok);
     c->last_error_at = pg_int(r, i, 18);
     c->floor = pg_int(r, i, 19);
-    c->floor_pin = copy(r, i, 20, a, &ok);
+    c->floor_pin = pg_copy(r, i, 20, a, &ok);
     c->claims = pg_int(r, i, 21);
     c->behind_exact = pg_true(r, i, 22);
-    c->report = copy(r, i, 23, a, &ok);
+    c->report = pg_copy(r, i, 23, a, &ok);
     c->report_at = pg_int(r, i, 24);
     c->down = store_says_down(c->report);
     c->inflight_exact = true;
-    bool reported = c->report && (!c->last_error || c->report_at >= c->last_error_at || c->down);
-    if (reported) {
-        c->last_error = c->report;
-        c->last_error_at = c->report_at;
-    }
+    show_report(c);
     return ok;
 }
 
-/* A count of payloads that a predicate wants. */
+/* ---- what a predicate leaves of a count ---- */
+
+/* clang-format off */
+static const char waiting_sql[] =
+    "SELECT w.seq, w.fresh, w.waits, " MS("w.created_at") ", "
+           "CASE WHEN w.waits THEN e.payload END "
+    "FROM @schema@._waiting($1, $2::int) w "
+    "JOIN @schema@.event e ON e.seq = w.seq "
+    "ORDER BY w.seq";
+
+/* A parked event was wanted by whoever parked it, unless a worker vanished: its payload is NULL
+ * here, and counts without being asked about. */
+static const char claimed_sql[] =
+    "SELECT e.seq, false, true, 0, "
+           "CASE WHEN k.lane < 0 AND NOT e.careful THEN NULL ELSE e.payload END "
+    "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
+    "WHERE k.consumer = $1 AND k.locked_until > @schema@._clock()";
+/* clang-format on */
+
+/* The columns of both. */
+enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_PAYLOAD };
+
+/* What a predicate wants of the events that were looked at: fresh ones, which no claim has had yet,
+ * and the others. */
 struct asked {
-    int64_t scanned, wanted, rest; /* rest: of those wanted, what is not in the row of the others */
-    int64_t first, last;
-    int64_t oldest_at;
+    int64_t scanned;     /* fresh events looked at, with seqs from first to last */
+    int64_t first, last; /* 0: none */
+    int64_t wanted;      /* of those */
+    int64_t rest;        /* wanted of the others */
+    int64_t oldest_at;   /* of all that are wanted; 0: none */
 };
 
-/* ask reads rows of (seq, whether it is fresh, whether it waits, created_at, payload). */
-static int ask(const struct filter *f, const PGresult *r, struct asked *ret)
+/* ask_row counts one event. */
+static void ask_row(const struct filter *f, const PGresult *r, int i, struct asked *n)
 {
-    *ret = (struct asked){0};
-    for (int i = 0; i < PQntuples(r); i++) {
-        bool fresh = pg_true(r, i, 1), waits = pg_true(r, i, 2);
-        int64_t seq = pg_int(r, i, 0), at = pg_int(r, i, 3);
-        if (fresh)
-            ret->scanned++;
-        if (fresh && !ret->first)
-            ret->first = seq;
-        if (fresh)
-            ret->last = seq;
-        if (!waits || !filter_payload(f, str_of(pg_str(r, i, 4))))
-            continue;
-        if (fresh)
-            ret->wanted++;
-        else
-            ret->rest++;
-        if (!ret->oldest_at || at < ret->oldest_at)
-            ret->oldest_at = at;
+    int64_t seq = pg_int(r, i, W_SEQ);
+    int64_t at = pg_int(r, i, W_CREATED);
+    bool fresh = pg_true(r, i, W_FRESH);
+    if (fresh) {
+        n->scanned++;
+        n->last = seq;
+        if (n->first == 0)
+            n->first = seq;
     }
-    return 0;
+    bool waits = pg_true(r, i, W_WAITS);
+    if (!waits || !filter_payload(f, str_of(pg_str(r, i, W_PAYLOAD))))
+        return;
+    if (fresh)
+        n->wanted++;
+    else
+        n->rest++;
+    if (n->oldest_at == 0 || at < n->oldest_at)
+        n->oldest_at = at;
 }
 
+static struct asked ask(const struct filter *f, const PGresult *r)
+{
+    struct asked n = {0};
+    for (int i = 0; i < PQntuples(r); i++)
+        ask_row(f, r, i, &n);
+    return n;
+}
+
+/* extrapolate estimates how many fresh events up to `head` are wanted, if as many of the others are
+ * as of those looked at. */
+static int64_t extrapolate(const struct asked *n, int64_t head)
+{
+    double seqs = (double)(head - n->first + 1);
+    double looked_at = (double)(n->last - n->first + 1);
+    return (int64_t)((double)n->wanted * seqs / looked_at);
+}
+
+/* ask_behind counts what waits: exactly, if a look at STORE_PROBE_EVENTS of them is enough. */
 static int ask_behind(struct pg_store *st, const struct filter *f, struct consumer_info *c,
                       int64_t head, struct error *err)
 {
-    struct asked n;
-    PGresult *r = pg_query(st, err,
-                           "SELECT w.seq, w.fresh, w.waits, " MS(
-                               "w.created_at") ", CASE WHEN w.waits THEN e.payload END "
-                                               "FROM @schema@._waiting($1, $2::int) w JOIN "
-                                               "@schema@.event e ON e.seq = w.seq ORDER BY w.seq",
-                           "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS);
+    PGresult *r = pg_query(st, err, waiting_sql, "si", c->spec.name, (int64_t)STORE_PROBE_EVENTS);
     if (!r)
         return -1;
-    ask(f, r, &n);
+    struct asked n = ask(f, r);
     PQclear(r);
     c->behind_exact = n.scanned < STORE_PROBE_EVENTS;
     c->behind = n.rest + n.wanted;
     if (!c->behind_exact && head > n.last)
-        c->behind = n.rest + (int64_t)((double)n.wanted * (double)(head - n.first + 1) /
-                                       (double)(n.last - n.first + 1));
+        c->behind = n.rest + extrapolate(&n, head);
     c->oldest_at = n.oldest_at;
     return 0;
 }
 
+/* ask_inflight counts what claims have in hand, unless they are too many to look at. */
 static int ask_inflight(struct pg_store *st, const struct filter *f, struct consumer_info *c,
                         struct error *err)
 {
-    struct asked n;
     if (c->inflight > STORE_PROBE_EVENTS) {
         c->inflight_exact = false;
         return 0;
     }
-    /* What is parked was wanted by whoever parked it, unless a worker vanished. */
-    PGresult *r = pg_query(
-        st, err,
-        "SELECT e.seq, false, true, 0, CASE WHEN k.lane < 0 AND NOT e.careful "
-        "THEN NULL ELSE e.payload END "
-        "FROM @schema@.claim k, LATERAL @schema@._claimed(k.consumer, k.epoch) e "
-        "WHERE k.consumer = $1 AND "
-        "k.locked_until > @schema@._clock()",
-        "s", c->spec.name);
+    PGresult *r = pg_query(st, err, claimed_sql, "s", c->spec.name);
     if (!r)
         return -1;
     int64_t sure = 0;
     for (int i = 0; i < PQntuples(r); i++)
-        sure += PQgetisnull(r, i, 4);
-    ask(f, r, &n);
+        sure += PQgetisnull(r, i, W_PAYLOAD);
+    struct asked n = ask(f, r);
     PQclear(r);
     c->inflight = sure + n.rest;
     return 0;
 }
 
-/* ask_predicate: the server counts what the type patterns let through; what the predicate leaves
- * out of it is found out here. */
+/* ask_predicate corrects the counts of a consumer with a predicate. The server counts what the type
+ * patterns let through; the predicate is evaluated here. */
 static int ask_predicate(struct pg_store *st, struct consumer_info *c, int64_t head,
                          struct error *err)
 {
     struct filter *f = NULL;
     if (!*c->spec.where)
         return 0;
-    /* of a worker in SQL, and no predicate of ours */
     if (filter_new(NULL, c->spec.where, &f, NULL) != 0)
-        return 0;
-    int bad = 0;
+        return 0; /* of a worker in SQL, and no predicate of ours */
+
+    int result = 0;
     if (c->behind > 0)
-        bad = ask_behind(st, f, c, head, err);
+        result = ask_behind(st, f, c, head, err);
     else
         c->behind_exact = true;
-    if (!bad && c->inflight > 0)
-        bad = ask_inflight(st, f, c, err);
+    if (result == 0 && c->inflight > 0)
+        result = ask_inflight(st, f, c, err);
     filter_free(f);
-    return bad;
+    return result;
 }
+
+/* ---- listing ---- */
 
 /* clang-format off */
 static const char list_sql[] =
-    "SELECT name, events, predicate, ordering, lanes, retry, paused, " MS("created_at") ", "
+    "SELECT " SPEC_COLUMNS ", paused, " MS("created_at") ", "
            "position, behind, " MS("oldest_at") ", delivered, inflight, owner, parked, dead, "
            MS("next_due") ", last_error, " MS("last_error_at") ", floor, floor_pin, claims, "
            "behind_exact, report, " MS("report_at") ", "
@@ -252,11 +310,13 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     if (!r)
         return -1;
     size_t n = (size_t)PQntuples(r);
-    int64_t head = n ? pg_int(r, 0, 25) : 0;
+    int64_t head = 0;
+    if (n > 0)
+        head = pg_int(r, 0, 25);
     struct consumer_info *list = arena_zalloc(a, n + 1, sizeof *list);
     bool ok = list != NULL;
     for (size_t i = 0; ok && i < n; i++)
-        ok = read_row(r, (int)i, a, &list[i]);
+        ok = read_info(r, (int)i, a, &list[i]);
     PQclear(r);
     if (!ok)
         return err_nomem(err);
@@ -273,25 +333,20 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
 int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
                       struct consumer_spec **ret, size_t *ret_n, struct error *err)
 {
-    static const char one[] = "SELECT name, events, predicate, ordering, lanes, retry FROM "
-                              "@schema@.consumer WHERE name = $1";
-    static const char all[] = "SELECT name, events, predicate, ordering, lanes, retry FROM "
-                              "@schema@._workable() WHERE NOT paused";
-    PGresult *r = name ? pg_query(pg_of(base), err, one, "s", name)
-                       : pg_query(pg_of(base), err, all, "");
+    static const char one[] = "SELECT " SPEC_COLUMNS " FROM @schema@.consumer WHERE name = $1";
+    static const char all[] = "SELECT " SPEC_COLUMNS " FROM @schema@._workable() WHERE NOT paused";
+    PGresult *r;
+    if (name)
+        r = pg_query(pg_of(base), err, one, "s", name);
+    else
+        r = pg_query(pg_of(base), err, all, "");
     if (!r)
         return -1;
     size_t n = (size_t)PQntuples(r);
     struct consumer_spec *list = arena_zalloc(a, n + 1, sizeof *list);
     bool ok = list != NULL;
-    for (int i = 0; ok && i < (int)n; i++) {
-        list[i] = (struct consumer_spec){.name = copy(r, i, 0, a, &ok),
-                                         .events = copy(r, i, 1, a, &ok),
-                                         .where = copy(r, i, 2, a, &ok),
-                                         .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
-                                         .lanes = (int)pg_int(r, i, 4),
-                                         .retry = copy(r, i, 5, a, &ok)};
-    }
+    for (size_t i = 0; ok && i < n; i++)
+        list[i] = read_spec(r, (int)i, a, &ok);
     PQclear(r);
     if (!ok)
         return err_nomem(err);
@@ -302,30 +357,35 @@ int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
+/* clang-format off */
+static const char history_sql[] =
+    "SELECT s.generation, s.events, s.predicate, s.ordering, s.lanes, "
+           "floor(extract(epoch FROM s.since) * 1000)::bigint, s.by_whom "
+    "FROM @schema@.consumer c "
+    "LEFT JOIN @schema@.setting s ON s.consumer = c.name "
+    "WHERE c.name = $1 "
+    "ORDER BY s.generation DESC";
+/* clang-format on */
+
 int pg_consumer_history(struct store *base, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
-    PGresult *r = pg_query(pg_of(base), err,
-                           "SELECT s.generation, s.events, s.predicate, s.ordering, s.lanes, "
-                           "floor(extract(epoch FROM s.since) * 1000)::bigint, "
-                           "s.by_whom FROM @schema@.consumer c LEFT JOIN @schema@.setting s ON "
-                           "s.consumer = c.name WHERE c.name = $1 "
-                           "ORDER BY s.generation DESC",
-                           "s", name);
+    PGresult *r = pg_query(pg_of(base), err, history_sql, "s", name);
     if (!r)
         return -1;
     bool found = PQntuples(r) > 0;
-    size_t n = found && pg_str(r, 0, 0) ? (size_t)PQntuples(r) : 0;
+    bool has_history = found && pg_str(r, 0, 0);
+    size_t n = has_history ? (size_t)PQntuples(r) : 0;
     struct consumer_settings *list = arena_zalloc(a, n + 1, sizeof *list);
     bool ok = list != NULL;
     for (int i = 0; ok && i < (int)n; i++) {
         list[i] = (struct consumer_settings){.generation = (int)pg_int(r, i, 0),
-                                             .events = copy(r, i, 1, a, &ok),
-                                             .where = copy(r, i, 2, a, &ok),
+                                             .events = pg_copy(r, i, 1, a, &ok),
+                                             .where = pg_copy(r, i, 2, a, &ok),
                                              .order = store_order_of(str_of(PQgetvalue(r, i, 3))),
                                              .lanes = (int)pg_int(r, i, 4),
                                              .since = pg_int(r, i, 5),
-                                             .by = copy(r, i, 6, a, &ok)};
+                                             .by = pg_copy(r, i, 6, a, &ok)};
     }
     PQclear(r);
     if (!found)

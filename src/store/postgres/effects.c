@@ -1,32 +1,41 @@
-/* effects.c: a transaction in which the application's handlers work, and which settles their claim
- * as well. */
+/* effects.c: transactions in which the application's handlers work, and which settle their claim as
+ * well. */
 #include "base/buf.h"
 #include "store/postgres/postgres.h"
 
 #define ARRAY_BYTES (16 << 20)
 
-/* What set_up sets for our own statements is nothing for those of others. And nothing is prepared
- * from here on: DISCARD ALL would take it away. */
+/* ---- a connection that handlers use ---- */
+
+/* clang-format off */
+static const char reset_sql[] =
+    "RESET search_path;"
+    "RESET client_min_messages;"
+    "RESET standard_conforming_strings;"
+    "RESET enable_seqscan;"
+    "RESET enable_bitmapscan;"
+    "RESET enable_indexscan;"
+    "RESET enable_indexonlyscan;"
+    "RESET enable_nestloop;"
+    "RESET jit;"
+    "RESET plan_cache_mode";
+/* clang-format on */
+
+/* pg_lend resets what set_up in connect.c set for our own statements. Nothing is prepared from here
+ * on, because a handler's DISCARD ALL would take it away. */
 int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     st->lent = true;
     st->idle_ms = idle_ms;
-    if (st->pooled)
-        return 0;
-    return pg_simple(
-        st,
-        "RESET search_path; RESET client_min_messages; RESET standard_conforming_strings; RESET "
-        "enable_seqscan; RESET enable_bitmapscan; RESET enable_indexscan; RESET "
-        "enable_indexonlyscan; RESET "
-        "enable_nestloop; RESET jit; RESET plan_cache_mode",
-        err);
+    return st->pooled ? 0 : pg_simple(st, reset_sql, err);
 }
 
-/* pg_speak_utf8: a handler may have set another encoding on the connection it was lent. */
 int pg_speak_utf8(struct pg_store *st, struct error *err)
 {
-    if (!st->lent || strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
+    if (!st->lent)
+        return 0;
+    if (strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
         return 0;
     if (PQsetClientEncoding(st->db, "UTF8") == 0)
         return 0;
@@ -49,27 +58,35 @@ enum tx_state pg_tx_state(struct store *base)
     }
 }
 
+/* pg_savepoint recognises by its SQLSTATE that a handler ended the transaction: the message may be
+ * in any language. */
 int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",
                                        "ROLLBACK TO outbox_handler; RELEASE outbox_handler"};
+    struct pg_store *st = pg_of(base);
     struct error why;
-    bool gone = pg_tx_state(base) == TX_GONE;
-    if (!gone && pg_simple(pg_of(base), text[what], &why) == 0)
-        return 0;
-    if (gone ||
-        /* no such savepoint: not by its text, which may be in any language */
-        strcmp(pg_of(base)->state, "3B001") == 0)
+    bool ended = pg_tx_state(base) == TX_GONE;
+    if (!ended) {
+        if (pg_simple(st, text[what], &why) == 0)
+            return 0;
+        ended = strcmp(st->state, "3B001") == 0; /* no such savepoint */
+    }
+    if (ended)
         return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
     if (err)
         *err = why;
     return -1;
 }
 
-/* add_element adds a text to an array literal, which goes to the server as a parameter. */
+/* ---- the inbox ---- */
+
+/* add_element appends a text to an array literal, which goes to the server as a parameter. */
 static void add_element(struct buf *b, struct str s)
 {
-    buf_addc(b, b->n > 1 ? ',' : ' ');
+    bool first = b->n == 1;
+    if (!first)
+        buf_addc(b, ',');
     buf_addc(b, '"');
     for (size_t i = 0; i < s.n; i++) {
         if (s.p[i] == '"' || s.p[i] == '\\')
@@ -79,12 +96,14 @@ static void add_element(struct buf *b, struct str s)
     buf_addc(b, '"');
 }
 
-/* Two arrays, of handlers and of keys, without those to be skipped (NULL: none). */
+/* Two array literals, of handlers and of their keys. */
 struct arrays {
     struct buf handlers, keys;
     size_t n;
 };
 
+/* arrays_of makes the arrays, without those that `skip` marks (NULL: none). arrays_release releases
+ * them, also after a failure. */
 static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
                      struct error *err)
 {
@@ -102,7 +121,8 @@ static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *sk
     }
     buf_addc(&a->handlers, '}');
     buf_addc(&a->keys, '}');
-    return buf_cstr(&a->handlers) && buf_cstr(&a->keys) ? 0 : err_nomem(err);
+    bool whole = buf_cstr(&a->handlers) && buf_cstr(&a->keys);
+    return whole ? 0 : err_nomem(err);
 }
 
 static void arrays_release(struct arrays *a)
@@ -138,17 +158,17 @@ int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *sk
 {
     struct pg_store *st = pg_of(base);
     struct arrays a;
-    PGresult *r = NULL;
-    int bad = arrays_of(&a, k, skip, n, err);
     *ret_all = true;
-    if (!bad && a.n > 0) {
-        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handle_all($1, $2)", "ss", a.handlers.p,
-                     a.keys.p);
-        bad = r ? 0 : -1;
+    int result = arrays_of(&a, k, skip, n, err);
+    if (result == 0 && a.n > 0) {
+        PGresult *r = pg_query(st, err, PG_NAMED "SELECT @schema@._handle_all($1, $2)", "ss",
+                               a.handlers.p, a.keys.p);
+        if (r)
+            *ret_all = pg_true(r, 0, 0);
+        else
+            result = -1;
+        PQclear(r);
     }
     arrays_release(&a);
-    if (r)
-        *ret_all = pg_true(r, 0, 0);
-    PQclear(r);
-    return bad;
+    return result;
 }

@@ -1,9 +1,11 @@
-/* rows.c: events out of binary result rows. This is where a drain spends its time on our side. */
+/* event_row.c: events out of binary result rows. Of the time that a drain spends on our side, most
+ * is spent here. */
 #include "store/postgres/postgres.h"
 
-#define TEXTS 7                        /* columns of an event that are text and may be any length */
+#define TEXTS 7                        /* columns of an event that are text of any length */
 #define EPOCH_MS INT64_C(946684800000) /* 2000-01-01, where PostgreSQL's time begins */
 
+/* be64 reads a number as it comes over the network. */
 static int64_t be64(const char *p)
 {
     uint64_t v;
@@ -16,17 +18,24 @@ static int64_t be64(const char *p)
 
 int64_t pg_binary_int8(const PGresult *r, int row, int col)
 {
-    return PQgetlength(r, row, col) == 8 ? be64(PQgetvalue(r, row, col)) : 0;
+    if (PQgetlength(r, row, col) != 8)
+        return 0;
+    return be64(PQgetvalue(r, row, col));
 }
 
-/* time_ms: 0 for NULL; the infinities become the ends of what fits. */
+/* time_ms returns a timestamp in milliseconds since 1970; 0 for NULL. The infinities become the
+ * ends of the range. */
 static int64_t time_ms(const PGresult *r, int row, int col)
 {
     if (PQgetlength(r, row, col) != 8)
         return 0;
     int64_t us = be64(PQgetvalue(r, row, col));
-    int64_t ms = us / 1000 - (us % 1000 < 0);
-    return ms > INT64_MAX - EPOCH_MS ? INT64_MAX : ms + EPOCH_MS;
+    int64_t ms = us / 1000;
+    if (us % 1000 < 0)
+        ms--;
+    if (ms > INT64_MAX - EPOCH_MS)
+        return INT64_MAX;
+    return ms + EPOCH_MS;
 }
 
 /* uuid_text writes 36 characters and a NUL. */
@@ -35,7 +44,8 @@ static void uuid_text(const char *bytes, char *to)
     static const char hex[] = "0123456789abcdef";
     for (int i = 0; i < 16; i++) {
         unsigned char c = (unsigned char)bytes[i];
-        if (i == 4 || i == 6 || i == 8 || i == 10)
+        bool group_begins = i == 4 || i == 6 || i == 8 || i == 10;
+        if (group_begins)
             *to++ = '-';
         *to++ = hex[c >> 4];
         *to++ = hex[c & 15];
@@ -54,6 +64,7 @@ static struct str keep(const PGresult *r, int row, int col, char **at)
     return s;
 }
 
+/* pg_event_row takes all the room at once, for the id and the texts. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
 {
     static const int columns[TEXTS] = {2, 3, 4, 6, 7, 8, 11};
@@ -62,6 +73,10 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
     size_t size = UUID_TEXT + 1;
     for (int i = 0; i < TEXTS; i++)
         size += (size_t)PQgetlength(r, row, columns[i]) + 1;
+    char *at = arena_raw(a, size);
+    if (!at)
+        return false;
+
     *ev = (struct event){
         .seq = pg_binary_int8(r, row, 0),
         .has_version = !PQgetisnull(r, row, 5),
@@ -69,9 +84,6 @@ bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
         .created_at = time_ms(r, row, 9),
         .not_before = time_ms(r, row, 10),
     };
-    char *at = arena_raw(a, size);
-    if (!at)
-        return false;
     ev->id = (struct str){at, UUID_TEXT};
     uuid_text(PQgetvalue(r, row, 1), at);
     at += UUID_TEXT + 1;

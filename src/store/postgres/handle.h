@@ -1,4 +1,4 @@
-/* handle.h: what of the PostgreSQL store is not behind store_ops. */
+/* handle.h: the part of the PostgreSQL store that is not behind store_ops. */
 #ifndef STORE_POSTGRES_HANDLE_H
 #define STORE_POSTGRES_HANDLE_H
 
@@ -6,7 +6,8 @@
 
 struct pg_conn;
 
-/* postgres_handle gives the connection of a PostgreSQL store; NULL for another kind. */
+/* postgres_handle returns the connection of a PostgreSQL store, a PGconn that the store keeps; NULL
+ * for a store of another kind. */
 struct pg_conn *postgres_handle(struct store *st);
 
 #endif

@@ -1,8 +1,29 @@
-/* postgres.h: the inside of the PostgreSQL store, shared by its files: connect.c (connecting, again
- * and again), statement.c (statements and errors), migrate.c (tables and functions), validate.c and
- * doctor.c (whether all is well), emit.c, turn.c (claims), rows.c (events out of results), bell.c
- * (the doorbell), consumers.c, inspect.c, trim.c. The protocol itself is in sql/postgres: this is a
- * thin, fast caller of it. */
+/* postgres.h: the inside of the PostgreSQL store, shared by its files. The protocol itself is in
+ * sql/postgres; this is a thin, fast caller of it.
+ *
+ *   url.c        what a URL says
+ *   connect.c    connecting and reconnecting, and whether the outbox there is one to work with
+ *   open.c       handles, transactions, and the table of operations
+ *   statement.c  sending statements, reading results, and what PostgreSQL's errors mean
+ *   migrate.c    the tables, in numbered steps
+ *   install.c    the functions and views (its header, as that of migrate.c, is migrate.h)
+ *   validate.c   whether the outbox is what this program would make
+ *   doctor.c     what can be wrong with the outbox, and doctor_server.c with the server
+ *   emit.c       inserting events and inbox rows
+ *   turn.c       settling and claiming
+ *   read.c       reading the events of a claim, and reading ahead
+ *   event_row.c  events out of result rows
+ *   bell.c       sleeping until somebody commits an event
+ *   effects.c    transactions that the application's handlers work in
+ *   consumers.c  registering and listing consumers
+ *   gauge.c      how a consumer is, at a bounded price
+ *   inspect.c    listing events and dead letters
+ *   trim.c       deleting what is old
+ *   admin.c      grants, and adopted tables
+ *
+ * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
+ * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
+ * store/store.h. */
 #ifndef STORE_POSTGRES_POSTGRES_H
 #define STORE_POSTGRES_POSTGRES_H
 
@@ -15,47 +36,33 @@
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 5
-#define PG_SCHEMA "outbox" /* where the URL names no other */
+#define PG_SCHEMA "outbox" /* unless the URL names another */
 #define PG_STATEMENTS_MAX 64
 
-/* Where names are looked up that are written without their schema: nowhere but in the server's
- * own. */
+/* PG_PATH is the search_path of our own statements: names without a schema are the server's own. */
 #define PG_PATH "pg_catalog, pg_temp"
 
-/* PG_STRANGERS_SQL: who may create something in schema $1 besides the owner of the outbox there, or
- * of the one to be made: what they make could be called in place of ours. No row: there is no such
- * schema; NULL: nobody. Superusers need no such way. */
-#define PG_STRANGERS_SQL \
-    "SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_catalog.aclexplode(n.nspacl) x WHERE x.grantee = " \
-    "0 AND x.privilege_type = " \
-    "'CREATE') THEN 'everybody (PUBLIC)' ELSE (SELECT string_agg(quote_ident(r.rolname), ', ' " \
-    "ORDER BY r.rolname) FROM (SELECT " \
-    "y.rolname FROM pg_catalog.pg_roles y WHERE NOT y.rolsuper AND y.rolname !~ '^pg_' AND y.oid " \
-    "<> o.owner AND " \
-    "has_schema_privilege(y.oid, n.oid, 'CREATE') AND NOT pg_has_role(y.oid, o.owner, 'MEMBER') " \
-    "ORDER BY 1 LIMIT 5) r) END " \
-    "FROM pg_catalog.pg_namespace n, LATERAL (SELECT coalesce((SELECT c.relowner FROM " \
-    "pg_catalog.pg_class c WHERE " \
-    "c.relnamespace = n.oid AND c.relname = 'event' AND c.relkind IN ('r', 'p')), (SELECT u.oid " \
-    "FROM pg_catalog.pg_roles u " \
-    "WHERE u.rolname = current_user)) AS owner) o WHERE n.nspname = $1"
-/* What the body of a function says, and a statement of ours begins with, that does without: see
- * install.c, statement.c. */
+/* PG_NAMED opens a statement that writes every name with its schema, so that it needs no
+ * search_path (statement.c). A function whose body has the mark is given none (install.c). */
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
-/* Whether this connection sleeps: holding the lock that makes producers ring, or beside somebody
- * who does. */
+/* Our two connections. The second exists while there is a backlog: the server reads ahead there
+ * while the first one settles and claims. */
+enum pg_link { PG_MAIN, PG_READER, PG_LINKS };
+
+/* Whether the main connection sleeps: holding the lock that makes producers ring, or beside
+ * somebody who holds it. */
 enum bell_state { BELL_AWAKE, BELL_HOLDER, BELL_LISTENER };
 
-/* Where events are: between two snapshots, as text, with a seq in (from, to]; none is past
- * `end`. */
+/* A window is where events are: committed between two snapshots (as text), with a seq in
+ * (from, to]. None has a seq past `end`. */
 struct pg_window {
     const char *seen, *target;
     int64_t floor, from, to, end;
 };
 
-/* Events that were read. */
+/* A chunk is events that were read. */
 struct pg_chunk {
     struct event *ev;
     size_t n, cap;
@@ -64,81 +71,99 @@ struct pg_chunk {
     bool cut;     /* there were more */
 };
 
-/* What is being read ahead: events that the next claims are likely to take, so that the server
- * reads them while this side delivers and the turn is made. Nothing is claimed by that: events
- * don't change, and the claim checks that the lane stands where it did. One chunk may be ready, the
- * next on its way. */
+/* What is being read ahead: events that the next claims are likely to take. The server reads them
+ * while this side delivers and makes its turn. Reading claims nothing. Events do not change, and
+ * the claim checks that the lane still stands where it did. One chunk may be ready and the next one
+ * on its way. */
 struct pg_ahead {
     bool ready, sent;
     char consumer[STORE_NAME_MAX + 1];
     const struct filter *filter;
     int lane;
-    char *seen, *target; /* the window */
+
+    /* the window */
+    char *seen, *target;
     int64_t floor, end;
-    int64_t from, to; /* on its way on the second connection */
-    size_t asked;     /* rows, at most */
-    struct arena a;   /* ready: */
+
+    /* on its way, on the second connection */
+    int64_t from, to;
+    size_t asked; /* rows, at most */
+
+    /* ready */
+    struct arena a;
     struct pg_chunk c;
     int64_t c_from, c_to;
     size_t c_asked;
 };
 
+/* A statement and its text. It is prepared on a connection if its generation there is the
+ * connection's. */
+struct pg_cached {
+    const char *sql; /* a constant, compared by address */
+    char *text;      /* with the schema in it */
+    unsigned generation[PG_LINKS];
+};
+
 /* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or
- *   rollback. (3) A
- * statement is prepared on the connection if its generation is that of the connection. (4) reader
- * is a second connection, made when there is a backlog: the server reads ahead there while the
- * first one settles and claims. */
+ * rollback. (3) path_was is NULL except while a statement of ours runs in a shared transaction. (4)
+ * sent and ready of `ahead` are false while reader is NULL. */
 struct pg_store {
     struct store base;
-    PGconn *db;
-    unsigned generation; /* grows with each connection */
-    PGconn *reader;
-    unsigned reader_generation;
-    char *conninfo;    /* what libpq gets: the URL without what is ours */
-    char *shown;       /* for messages: no password */
-    char *schema;      /* as it is called */
-    char *quoted;      /* as an identifier */
-    char *literal;     /* the quoted identifier inside a literal, without the outer quotes */
-    char *tenant;      /* NULL: the platform's */
-    char *answer;      /* answer_timeout as the URL has it; NULL: ANSWER_MS counts */
-    int64_t answer_ms; /* 0: for ever */
-    bool patient;      /* at something that may take its time: no limit */
-    unsigned unread;   /* claims in a row that could not be read, and were given back */
-    bool silent;       /* a connection was given up because nothing came for so long */
     struct store_options opt;
+
+    /* What the URL says (url.c). */
+    char *conninfo;    /* for libpq: the URL without our own parameters */
+    char *shown;       /* for messages: no password */
+    char *schema;      /* its name */
+    char *quoted;      /* its name as an identifier */
+    char *literal;     /* the quoted identifier inside a literal, without the outer quotes */
+    char *tenant;      /* NULL: the platform */
+    char *answer;      /* answer_timeout as the URL has it; NULL: the default */
+    int64_t answer_ms; /* 0: no limit */
+
+    /* The connections (connect.c, statement.c). */
+    PGconn *db;                    /* PG_MAIN */
+    PGconn *reader;                /* PG_READER */
+    unsigned generation[PG_LINKS]; /* grows with each connection */
+    bool pooled;   /* a pooler stands between: no state of a session can be relied on */
+    bool worked;   /* there was an outbox once: if it is gone now, it may come back */
+    bool stale;    /* what is prepared on this connection is of no use any more: reconnect */
+    bool patient;  /* the statement may take long: no limit on the answer */
+    bool silent;   /* a connection was given up because nothing came for answer_ms */
+    char state[6]; /* SQLSTATE of the last error */
+    struct pg_cached cached[PG_STATEMENTS_MAX];
+    size_t n_cached;
+
+    /* The transaction (open.c, effects.c). */
     bool in_tx;
-    bool tx_shared; /* the application's statements are in the transaction, too */
-    char *path_was; /* its search_path, while a statement of ours has another; else NULL */
-    bool given_ids; /* this role is held to a tenant, and does not choose the ids of its events */
-    bool lent;      /* see effects.c */
-    /* there was an outbox when we connected first: one that is away now may come back */
-    bool worked;
-    bool stale;      /* what is prepared on this connection is no good any more: make a new one */
-    char state[6];   /* SQLSTATE of the last error */
-    int64_t idle_ms; /* of a transaction, if lent */
-    bool pooled;     /* another process stands between: nothing of a session can be relied on */
+    bool tx_shared;  /* the application's statements are in it as well */
+    char *path_was;  /* its search_path, while a statement of ours has another */
+    bool lent;       /* handlers use the connection: see pg_lend */
+    int64_t idle_ms; /* how long a transaction may idle, if lent */
+
+    /* Emitting (emit.c). */
     struct uuid7 uuid;
     struct rng rng;
-    struct {
-        const char *sql; /* a literal, compared by address */
-        char *text;      /* with the schema in it */
-        unsigned generation, reader_generation;
-    } cached[PG_STATEMENTS_MAX];
-    size_t n_cached;
-    char *foreign[3]; /* what goes through connections of others: see emit.c */
+    bool given_ids;   /* this role is held to a tenant and may not choose the ids of its events */
+    char *foreign[3]; /* statements for connections of the application's */
 
+    /* The doorbell (bell.c). */
     enum bell_state bell;
     bool bell_works, listening;
     bool rang;          /* libpq has read a notification that nobody acted on yet */
+    bool woken;         /* a notification came before the look that is being made */
     bool told;          /* one came while this was a listener */
-    bool vacated;       /* the connection broke while it held the lock: who listens was not told */
+    bool vacated;       /* the connection broke while it held the lock: listeners were not told */
     int rang_fd;        /* always readable; -1: not opened yet */
     int64_t found_at;   /* monotonic: when events were last found */
-    char squatter[200]; /* who has a lock of the bell, and no business with it; "": nobody */
+    char squatter[200]; /* who holds a lock of the bell without business there; "": nobody */
     int64_t nap_ms;     /* how long to wait while somebody is about to commit */
+
+    /* Claiming and reading (turn.c, read.c). */
     struct pull pull;
     struct pg_ahead ahead;
-    size_t row_bytes; /* what an event takes, on average of late */
+    unsigned unread;  /* claims in a row that could not be read and were given back */
+    size_t row_bytes; /* size of an event, a recent average */
 };
 
 static inline struct pg_store *pg_of(struct store *st)
@@ -146,104 +171,130 @@ static inline struct pg_store *pg_of(struct store *st)
     return (struct pg_store *)st;
 }
 
+/* ---- url.c ---- */
+
+/* pg_url_read fills in what a URL says: conninfo, shown, schema, quoted, literal, tenant,
+ * answer_ms. st->schema must be set, and counts if the URL names none. ERR_CONFIG: the URL is
+ * wrong, which libpq has checked as well; the message never quotes a password. Does not connect. */
+int pg_url_read(struct pg_store *st, const char *url, struct error *err);
+
+/* ---- connect.c ---- */
+
+/* pg_ready connects if there is no connection, or if the last one broke or went stale.
+ * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. Others as pg_check. */
+int pg_ready(struct pg_store *st, struct error *err);
+/* pg_reader_ready does the same for the connection that reads ahead, which must lead to the server
+ * of the main one. pg_reader_close gives it up. */
+int pg_reader_ready(struct pg_store *st, struct error *err);
+void pg_reader_close(struct pg_store *st);
+/* pg_check looks whether the outbox there is one to work with, and puts right what a restore left
+ * wrong. ERR_NOTOURS: there is none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not
+ * fit the role. */
+int pg_check(struct pg_store *st, struct error *err);
+
+/* ---- open.c ---- */
+
+/* pg_new makes a handle without connecting. `schema` counts if the URL names none. Returns NULL on
+ * failure; pg_close frees the handle. */
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
+                        struct error *err);
+void pg_close(struct store *st);
+/* pg_begin opens a transaction for our own statements alone, pg_begin_shared one in which the
+ * application works as well. ERR_MISUSE: one is open already. */
+int pg_begin(struct store *st, struct error *err);
+int pg_begin_shared(struct store *st, struct error *err);
+/* pg_commit fails with ERR_MISUSE, having rolled back, if a statement of the transaction failed. */
+int pg_commit(struct store *st, struct error *err);
+void pg_rollback(struct store *st);
+
 /* ---- statement.c ---- */
 
-/* pg_fail turns what a result or the connection says into our error; returns -1. r may be NULL. */
+/* pg_fail turns what a result (r may be NULL) or the connection says into our error. Returns -1. */
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
-/* pg_result is PQgetResult, which would wait for ever, with a limit: where nothing comes for
- * answer_ms the connection is given up, and the result says so. pg_last_result gives the last one
- * of what was sent; the others are cleared. */
+
+/* pg_result is PQgetResult with a limit: if nothing comes for answer_ms the connection is given up,
+ * and the result says so. pg_last_result returns the last result of what was sent and clears the
+ * others. The caller clears what it gets. */
 PGresult *pg_result(struct pg_store *st, PGconn *db);
 PGresult *pg_last_result(struct pg_store *st, PGconn *db);
-/* pg_clear_results takes away what a handler, to whom the connection was lent, sent and did not
- * read to its end. */
+/* pg_clear_results discards what a handler, to whom the connection was lent, sent and did not read
+ * to its end. */
 void pg_clear_results(PGconn *db);
-/* pg_expand puts the schema into any text; the caller frees it. */
+
+/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
+ * out of memory. */
 char *pg_expand(const struct pg_store *st, const char *sql);
 
-/* pg_query runs the statement of a string literal on our connection and gives its rows; NULL on
- * failure. fmt has one letter per parameter: s const char * (NULL is fine), t struct str (p == NULL
- * is SQL NULL), i int64_t, b int (boolean). At most 32. Rows come as text. */
+/* pg_query runs a statement on the main connection and returns its rows, as text; NULL on failure.
+ * `sql` must be a constant: it is cached by its address. fmt has a letter for each parameter, at
+ * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, b int
+ * (boolean). */
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_query_on runs a text on a connection of the caller's, on which nothing is left behind. It
- * changes nothing in st. */
+/* pg_query_on runs an expanded text on a connection of the caller's, and leaves nothing behind on
+ * it. */
 PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
                       const char *fmt, ...);
-/* pg_exec is pg_query without rows; ret_n (may be NULL) gets how many rows it changed. */
+/* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
             const char *fmt, ...);
-/* pg_start sends a statement as pg_query does, pg_finish waits for its rows: something else can be
- * done between. */
+/* pg_start sends a statement as pg_query does, and pg_finish waits for its rows. In between the
+ * caller can do something else. */
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 PGresult *pg_finish(struct pg_store *st, struct error *err);
-/* pg_simple runs commands without parameters, several at once if need be. */
-int pg_simple(struct pg_store *st, const char *text, struct error *err);
 
-/* pg_send starts a statement whose rows come one at a time in binary form, to be read with
- * pg_next_row, on our connection or on the one for reading ahead. pg_next_row: 1 a row (clear it),
- * 0 the end, -1 failed. pg_stop ends it early. */
-enum pg_link { PG_MAIN, PG_READER };
+/* pg_ask sends commands without parameters, which may be several, on any of our connections, and
+ * returns the last result, whatever it is; NULL: nothing came. pg_command checks that it went well.
+ * pg_simple is pg_command on the main connection, pg_script is pg_simple of a text that still has
+ * marks in it. */
+PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text);
+int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err);
+int pg_simple(struct pg_store *st, const char *text, struct error *err);
+int pg_script(struct pg_store *st, const char *sql, struct error *err);
+
+/* pg_send starts a statement whose rows come one at a time, in binary form. pg_next_row returns 1
+ * with a row, which the caller clears; 0 at the end; -1 on failure. pg_stop ends it early. */
 int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql,
             const char *fmt, ...);
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
 void pg_stop(struct pg_store *st, enum pg_link link);
 
+/* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL,
+ * and also if there is no room, and then clears *ok. */
 int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
+const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok);
 
-/* ---- connect.c ---- */
+/* ---- migrate.c ---- */
 
-/* pg_new makes a handle of a URL, without connecting; `schema` counts where the URL names none.
- * NULL on failure. */
-struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
-                        struct error *err);
-void pg_close(struct store *st);
-/* pg_ready connects if there is no connection, or the last one broke. */
-int pg_ready(struct pg_store *st, struct error *err);
-/* pg_reader_ready does the same for the connection that reads ahead; pg_reader_close gives it
- * up. */
-int pg_reader_ready(struct pg_store *st, struct error *err);
-void pg_reader_close(struct pg_store *st);
-/* pg_check looks at the outbox over there: ERR_NOTOURS, ERR_NEWER. */
-int pg_check(struct pg_store *st, struct error *err);
-/* pg_begin opens a transaction for statements of ours alone, pg_begin_shared one in which the
- * application works, too. */
-int pg_begin(struct store *st, struct error *err);
-int pg_begin_shared(struct store *st, struct error *err);
-int pg_commit(struct store *st, struct error *err);
-void pg_rollback(struct store *st);
-
-/* migrate.c */
+/* pg_init makes an outbox or brings one up to date. *ret_created: something was changed. */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
-/* pg_version reads the schema version over there, and refuses one that is newer; 0: there is no
- * outbox. */
+/* pg_version reads the version of the outbox there; 0: there is none. ERR_NEWER: this program does
+ * not know it. ERR_NOTOURS: the schema has a table event of somebody else's. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
+/* pg_strangers asks who else may create functions in the schema. No row: there is no such schema. A
+ * row with NULL: nobody. */
+PGresult *pg_strangers(struct pg_store *st, struct error *err);
 int pg_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int pg_ddl(const struct ddl_request *req, struct error *err);
 
-/* validate.c, doctor.c */
+/* ---- validate.c, doctor.c ---- */
+
 int pg_validate(struct store *st, finding_visit *visit, void *ctx, struct error *err);
 int pg_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
-/* emit.c: pg_emit_texts makes the texts that go through connections of others, once and for all
- * threads. */
+/* ---- emit.c ---- */
+
+/* pg_emit_texts makes the texts that go through connections of the application's. They are made
+ * once and only read afterwards, so that several threads may emit. */
 int pg_emit_texts(struct pg_store *st, struct error *err);
 int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
             bool *ret_duplicate, struct error *err);
 int pg_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err);
 
-/* effects.c */
-int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
-int pg_speak_utf8(struct pg_store *st, struct error *err);
-int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
-enum tx_state pg_tx_state(struct store *st);
-int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
-int pg_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
-                   bool *ret_all, struct error *err);
+/* ---- turn.c ---- */
 
-/* turn.c */
 int pg_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
 int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
@@ -251,15 +302,17 @@ int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost,
 int pg_extend(struct store *st, const char *consumer, const char *owner, const struct batch *b,
               int64_t lease_ms, bool *ret_lost, struct error *err);
 
-/* read.c: pg_read_window and pg_read_parked read the events of a claim into the arena, until
- * max_bytes. pg_ahead_start asks for what is behind w; pg_ahead_fill reads what was asked for, and
- * asks for more; pg_ahead_take hands it over, if it is what the request may want, by exchanging the
- * arenas; pg_ahead_forget drops all of it. */
+/* ---- read.c ---- */
+
+/* pg_read_window and pg_read_parked read the events of a claim into the arena, up to max_bytes. */
 int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *ret,
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
+/* pg_ahead_start asks for what follows w. pg_ahead_fill reads what was asked for, and asks for
+ * more. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request may want.
+ * pg_ahead_forget drops all of it. */
 void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
                     const struct pg_window *w);
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
@@ -267,37 +320,60 @@ bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct 
                    struct pg_chunk *ret, struct pg_window *ret_w);
 void pg_ahead_forget(struct pg_store *st);
 
-/* rows.c */
-/* The columns every reader of whole events selects, in the order pg_event_row takes them: with the
- * key that the inbox knows it by for whoever delivers, with its own for whoever looks at it. */
+/* ---- event_row.c ---- */
+
+/* The columns that every reader of whole events selects, in the order pg_event_row takes them. A
+ * reader that delivers selects the key by which the inbox knows the event (PG_EVENT_COLUMNS); one
+ * that shows events selects their own key. */
 #define PG_EVENT_COLUMNS PG_EVENT_FACTS("e") PG_INBOX_KEY("e") " AS idempotency_key"
 #define PG_EVENT_SHOWN PG_EVENT_FACTS("e") "e.idempotency_key"
 #define PG_DEAD_SHOWN PG_EVENT_FACTS("d") "d.idempotency_key"
-#define PG_EVENT_FACTS(row) \
-    row ".seq, " row ".id, " row ".type, " row ".aggregate_type, " row ".aggregate_id, " row \
-        ".version, " row ".payload, " row ".headers, " row ".tenant, " row ".created_at, " row \
-        ".not_before, "
 #define PG_EVENT_COLUMN_COUNT 12
-/* Two tenants may use the same key, and the platform's inbox has to do with both: there the event
- * goes by its id. */
+/* clang-format off */
+#define PG_EVENT_FACTS(row) \
+    row ".seq, " row ".id, " row ".type, " \
+    row ".aggregate_type, " row ".aggregate_id, " row ".version, " \
+    row ".payload, " row ".headers, " row ".tenant, " \
+    row ".created_at, " row ".not_before, "
+/* Two tenants may use the same key, and the platform's inbox deals with both: there the event goes
+ * by its id. */
 #define PG_INBOX_KEY(row) \
-    "CASE WHEN " row ".tenant IS NULL OR " row \
-    ".tenant = (SELECT @schema@._acting_for(current_user)) THEN " row ".idempotency_key END"
-/* pg_event_row copies a binary row into *ev; false when there is no room. */
+    "CASE WHEN " row ".tenant IS NULL " \
+           "OR " row ".tenant = (SELECT @schema@._acting_for(current_user)) " \
+         "THEN " row ".idempotency_key END"
+/* clang-format on */
+
+/* pg_event_row copies a binary row into *ev. Returns false if there is no room. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 
-/* bell.c */
-/* pg_bell_sleep: nothing was found. Returns 1 if the caller should look once more before it may
- * sleep, 0 if not (then *nap_ms says how soon it must look again in any case; 0: somebody will
- * ring), -1 on failure. */
+/* ---- bell.c ---- */
+
+/* pg_bell_sleep is called when nothing was found. It returns 1 if the caller must look once more
+ * before it may sleep, and 0 if not. Then *nap_ms says how soon it must look again in any case; 0:
+ * somebody will ring. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err);
-/* pg_bell_wake: there is work, so nobody needs to ring. */
-int pg_bell_wake(struct pg_store *st, struct error *err);
+/* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
+ * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on ringing. */
+int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
 int pg_bell_fd(struct store *st);
 void pg_bell_clear(struct store *st);
 
-/* consumers.c, inspect.c, trim.c */
+/* ---- effects.c ---- */
+
+/* pg_lend undoes, for good, what the settings for our own statements would do to those of handlers,
+ * and ends the use of prepared statements. */
+int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
+/* pg_speak_utf8 sets the encoding back that a handler changed on a connection it was lent. */
+int pg_speak_utf8(struct pg_store *st, struct error *err);
+int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
+enum tx_state pg_tx_state(struct store *st);
+int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
+int pg_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
+                   bool *ret_all, struct error *err);
+
+/* ---- consumers.c, gauge.c ---- */
+
 int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                     struct error *err);
 int pg_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret,
@@ -306,11 +382,14 @@ int pg_consumer_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err);
 int pg_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
-int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
-                      struct consumer_gauge *ret, struct error *err);
 int pg_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
 int pg_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
 int pg_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
+int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
+                      struct consumer_gauge *ret, struct error *err);
+
+/* ---- inspect.c, trim.c ---- */
+
 int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err);
@@ -324,7 +403,8 @@ int pg_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx,
 int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
             struct error *err);
 
-/* admin.c */
+/* ---- admin.c ---- */
+
 int pg_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
              struct error *err);
 int pg_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,

@@ -1,4 +1,4 @@
-/* statement.c: statements, parameters, and what PostgreSQL's errors mean to us. */
+/* statement.c: sending statements, reading results, and what PostgreSQL's errors mean. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -10,17 +10,20 @@
 #include "store/postgres/postgres.h"
 
 #define PARAMS_MAX 32
-#define STOP_BYTES (1 << 20)
+#define STATEMENT_NAME 16
+#define STOP_BYTES (1 << 20) /* of rows that are read rather than cancelled */
 #define TLS_LOOK_MS 50
-#define READER_MS 5000 /* what is read ahead can be done without, and leases run out meanwhile */
+#define LOOK_MS 60000
+#define READER_MS 5000 /* reading ahead can be done without, and leases run out meanwhile */
 
 /* ---- errors ---- */
 
-static const struct {
+/* The first entry that matches counts. */
+static const struct meaning {
     const char *state; /* a prefix of the SQLSTATE */
     enum err_code code;
     enum fate fate;
-} states[] = {
+} meanings[] = {
     {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_CONFIG, FATE_RETRY},
     {"OB003", ERR_NOTFOUND, FATE_FATAL}, {"OB004", ERR_CONFIG, FATE_FATAL},
     {"OB005", ERR_NEWER, FATE_FATAL},    {"OB006", ERR_CONFIG, FATE_RETRY},
@@ -36,7 +39,16 @@ static const struct {
     {"25", ERR_MISUSE, FATE_RETRY},
 };
 
-/* one_line copies the first line of a message, without what libpq puts before and behind it. */
+/* meaning_of returns what a SQLSTATE means to us. */
+static struct meaning meaning_of(const char *state)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strncmp(state, meanings[i].state, strlen(meanings[i].state)) == 0)
+            return meanings[i];
+    return (struct meaning){"", ERR_INTERNAL, FATE_RETRY};
+}
+
+/* one_line copies the first line of a message, without the severity that libpq puts before it. */
 static void one_line(const char *from, char *to, size_t size)
 {
     size_t n = 0;
@@ -47,112 +59,153 @@ static void one_line(const char *from, char *to, size_t size)
     to[n] = '\0';
 }
 
-static int fail_as(struct pg_store *st, const char *state, const char *message, const char *hint,
-                   struct error *err)
+/* advice_for says what to do about an error whose message does not say it. */
+static const char *advice_for(const char *state)
 {
-    enum err_code code = ERR_INTERNAL;
-    enum fate fate = FATE_RETRY;
-    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
-        if (strncmp(state, states[i].state, strlen(states[i].state)) != 0)
-            continue;
-        code = states[i].code;
-        fate = states[i].fate;
-        break;
-    }
-    char said[300];
-    one_line(message, said, sizeof said);
-    if (code == ERR_NOTOURS && st->worked)
-        return err_fate(err, code, FATE_RETRY, 0,
+    if (strcmp(state, "2200H") == 0)
+        return "run `outbox status` as the outbox's owner: it puts the sequence right";
+    if (strcmp(state, "42501") == 0)
+        return "grant the role its part (docs/sql.md, `allow`)";
+    if (strcmp(state, "25006") == 0)
+        return "connect to the primary, or turn default_transaction_read_only off for this role";
+    return NULL;
+}
+
+/* fail_without_outbox is what an error means that says something of the outbox is not there. */
+static int fail_without_outbox(const struct pg_store *st, enum fate fate, const char *said,
+                               struct error *err)
+{
+    if (st->worked)
+        return err_fate(err, ERR_NOTOURS, FATE_RETRY, 0,
                         "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
                         st->quoted, said);
-    if (code == ERR_NOTOURS)
-        return err_fate(err, code, fate, 0,
-                        "%s: no outbox in schema %s, or it is not whole (%s); make one with "
-                        "`outbox init`, or restore it",
-                        st->shown, st->quoted, said);
-    if (strcmp(state, "2200H") == 0)
-        return err_fate(
-            err, code, fate, 0,
-            "%s: %s; run `outbox status` as the outbox's owner: it puts the sequence right",
-            st->shown, said);
-    if (strcmp(state, "42501") == 0)
-        return err_fate(err, code, fate, 0,
-                        "%s: %s; grant the role its part (docs/sql.md, `allow`)", st->shown, said);
-    if (strcmp(state, "25006") == 0)
-        return err_fate(err, code, fate, 0,
-                        "%s: %s; connect to the primary, or turn default_transaction_read_only off "
-                        "for this role",
-                        st->shown, said);
-    if (code == ERR_INTERNAL)
-        return err_fate(err, code, fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
-    return err_fate(err, code, fate, 0, "%s: %s%s%s", st->shown, said, hint ? "; " : "",
-                    hint ? hint : "");
+    return err_fate(err, ERR_NOTOURS, fate, 0,
+                    "%s: no outbox in schema %s, or it is not whole (%s); make one with "
+                    "`outbox init`, or restore it",
+                    st->shown, st->quoted, said);
+}
+
+/* fail_as is what an error of the server with a SQLSTATE becomes. */
+static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
+{
+    struct meaning m = meaning_of(state);
+    char said[300];
+    one_line(PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY), said, sizeof said);
+    if (m.code == ERR_NOTOURS)
+        return fail_without_outbox(st, m.fate, said, err);
+    if (m.code == ERR_INTERNAL)
+        return err_fate(err, m.code, m.fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
+
+    const char *advice = advice_for(state);
+    if (!advice)
+        advice = PQresultErrorField(r, PG_DIAG_MESSAGE_HINT);
+    if (!advice)
+        return err_fate(err, m.code, m.fate, 0, "%s: %s", st->shown, said);
+    return err_fate(err, m.code, m.fate, 0, "%s: %s; %s", st->shown, said, advice);
+}
+
+/* fail_lost reports a connection that broke, or a failure of libpq's own. */
+static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult *r,
+                     struct error *err)
+{
+    char said[300];
+    const char *message = PQresultErrorMessage(r);
+    if (*message == '\0')
+        message = PQerrorMessage(db);
+    one_line(message, said, sizeof said);
+    if (*said == '\0')
+        snprintf(said, sizeof said, "the connection was lost");
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown, said);
+}
+
+/* fail_silent reports a connection that was given up. */
+static int fail_silent(struct pg_store *st, struct error *err)
+{
+    char limit[32];
+    text_duration_show(st->answer_ms, limit);
+    st->silent = false;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: the server has not answered for %s",
+                    st->shown, limit);
+}
+
+/* outdated says whether the error is about something prepared: a plan for tables that were made
+ * anew, or a statement that does not exist any more. */
+static bool outdated(const char *state)
+{
+    return strcmp(state, "0A000") == 0 || strcmp(state, "26000") == 0;
 }
 
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err)
 {
-    const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
-    char said[300];
-    snprintf(st->state, sizeof st->state, "%s", state ? state : "");
-    /* A plan for tables that were made anew, or a statement that is not there. */
-    bool stale = db == st->db &&
-                 (strcmp(st->state, "0A000") == 0 || strcmp(st->state, "26000") == 0);
-    if (stale)
+    const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+    bool coded = state != NULL;
+    if (!coded)
+        state = "";
+    snprintf(st->state, sizeof st->state, "%s", state);
+    if (db == st->db && outdated(state))
         st->stale = true;
-    if (st->silent) {
-        text_duration_show(st->answer_ms, said);
-        st->silent = false;
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0,
-                        "%s: the server has not answered for %s", st->shown, said);
-    }
-    if (PQstatus(db) == CONNECTION_BAD || !state) {
-        one_line(r && *PQresultErrorMessage(r) ? PQresultErrorMessage(r) : PQerrorMessage(db), said,
-                 sizeof said);
-        return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown,
-                        *said ? said : "the connection was lost");
-    }
-    return fail_as(st, state, PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY),
-                   PQresultErrorField(r, PG_DIAG_MESSAGE_HINT), err);
+
+    if (st->silent)
+        return fail_silent(st, err);
+    if (PQstatus(db) == CONNECTION_BAD || !coded)
+        return fail_lost(st, db, r, err);
+    return fail_as(st, state, r, err);
 }
 
 /* ---- waiting ---- */
 
-/* wait_for waits until a result can be had without waiting; false: nothing came for too long. A
- * connection whose other end is gone without a word, or which leads through something that
- * swallows, never says anything, and TCP does not notice. The machine's own clock, whatever the
- * store goes by: this is about a real socket. What TLS has read already the socket does not tell,
- * so there it is looked at now and then. */
+/* answer_limit returns for how many milliseconds the server may be silent; 0: no limit. */
+static int64_t answer_limit(const struct pg_store *st, const PGconn *db)
+{
+    if (st->patient || st->opt.any_version)
+        return 0;
+    if (db == st->reader && st->answer_ms > READER_MS)
+        return READER_MS;
+    return st->answer_ms;
+}
+
+/* wait_for waits until a result can be had without waiting. Returns false if nothing came for too
+ * long: a connection whose other end vanished never says anything, and TCP does not notice. It goes
+ * by the machine's own clock, whatever clock the store is given, because this is about a real
+ * socket. The socket does not tell what TLS has read already, so with TLS it looks now and then. */
 static bool wait_for(const struct pg_store *st, PGconn *db)
 {
-    bool limited = st->answer_ms > 0 && !st->patient && !st->opt.any_version;
-    int64_t limit = db == st->reader && st->answer_ms > READER_MS ? READER_MS : st->answer_ms;
-    int64_t since = clock_mono(&clock_system), most = PQsslInUse(db) ? TLS_LOOK_MS : 60000;
+    int64_t limit = answer_limit(st, db);
+    int64_t since = clock_mono(&clock_system);
+    int64_t most = PQsslInUse(db) ? TLS_LOOK_MS : LOOK_MS;
     while (PQisBusy(db)) {
+        int64_t wait = most;
+        if (limit > 0) {
+            int64_t left = limit - (clock_mono(&clock_system) - since) / MS_NS;
+            if (left <= 0)
+                return false;
+            if (left < most)
+                wait = left;
+        }
+
         struct pollfd fd = {.fd = PQsocket(db), .events = POLLIN};
-        int64_t left = limited ? limit - (clock_mono(&clock_system) - since) / MS_NS : most;
-        if (left <= 0)
-            return false;
-        int n = poll(&fd, 1, (int)(left < most ? left : most));
-        /* PQgetResult knows what to say */
-        if ((n < 0 && errno != EINTR) || !PQconsumeInput(db))
-            return true;
+        int n = poll(&fd, 1, (int)wait);
+        bool broken = n < 0 && errno != EINTR;
+        if (broken || !PQconsumeInput(db))
+            return true; /* PQgetResult knows what to say */
         if (n > 0)
             since = clock_mono(&clock_system);
     }
     return true;
 }
 
+/* next_result is PQgetResult with the limit. */
 static PGresult *next_result(struct pg_store *st, PGconn *db)
 {
     if (!wait_for(st, db)) {
         st->silent = true;
-        shutdown(PQsocket(db), SHUT_RDWR); /* for libpq as if the server had gone */
+        shutdown(PQsocket(db), SHUT_RDWR); /* to libpq it looks as if the server had gone */
     }
     return PQgetResult(db);
 }
 
-/* pg_result: what send_with_path sent ends with a mark, and that the commit failed comes before
- * it. */
+/* pg_result also ends what send_with_path began. That ends with a mark, and if its commit failed,
+ * the error comes before the mark. */
 PGresult *pg_result(struct pg_store *st, PGconn *db)
 {
     PGresult *r = next_result(st, db);
@@ -164,12 +217,6 @@ PGresult *pg_result(struct pg_store *st, PGconn *db)
     PQclear(r);
     PQexitPipelineMode(db);
     return NULL;
-}
-
-void pg_clear_results(PGconn *db)
-{
-    if (PQtransactionStatus(db) == PQTRANS_ACTIVE)
-        PQclear(PQexec(db, ""));
 }
 
 PGresult *pg_last_result(struct pg_store *st, PGconn *db)
@@ -184,9 +231,57 @@ PGresult *pg_last_result(struct pg_store *st, PGconn *db)
     return last;
 }
 
+void pg_clear_results(PGconn *db)
+{
+    if (PQtransactionStatus(db) == PQTRANS_ACTIVE)
+        PQclear(PQexec(db, ""));
+}
+
+/* ---- commands ---- */
+
+static bool went_well(const PGresult *r)
+{
+    ExecStatusType s = PQresultStatus(r);
+    return s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK || s == PGRES_SINGLE_TUPLE;
+}
+
+PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text)
+{
+    if (!PQsendQuery(db, text))
+        return NULL;
+    return pg_last_result(st, db);
+}
+
+int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err)
+{
+    int result = 0;
+    PGresult *r = pg_ask(st, db, text);
+    if (!went_well(r))
+        result = pg_fail(st, db, r, err);
+    PQclear(r);
+    return result;
+}
+
+int pg_simple(struct pg_store *st, const char *text, struct error *err)
+{
+    pg_clear_results(st->db);
+    return pg_command(st, st->db, text, err);
+}
+
+int pg_script(struct pg_store *st, const char *sql, struct error *err)
+{
+    char *text = pg_expand(st, sql);
+    if (!text)
+        return err_nomem(err);
+    int result = pg_simple(st, text, err);
+    free(text);
+    return result;
+}
+
 /* ---- texts ---- */
 
-/* put_mark writes what stands for the mark at p, and gives how long the mark is; 0: it is none. */
+/* put_mark writes what the mark at p stands for, and returns the length of the mark; 0: there is
+ * none. */
 static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
 {
     static const char schema[] = "@schema@", version[] = "@version@";
@@ -201,48 +296,52 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
     return 0;
 }
 
-/* pg_expand: in a literal the schema's name has its single quotes doubled. A literal begins and
- * ends with a single quote, and two of them in it leave it as it is; in a comment they mean
- * nothing. */
+/* pg_expand doubles the single quotes of the schema's name inside a literal. A literal begins and
+ * ends with a single quote, so the two that stand for one inside it make no difference. In a
+ * comment quotes mean nothing. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
     bool literal = false;
     buf_init(&b, 1 << 20);
     for (const char *p = sql; *p;) {
-        size_t n = 1, mark = 0;
-        if (!literal && strncmp(p, "--", 2) == 0)
-            n = strcspn(p, "\n");
-        if (*p == '@')
-            mark = put_mark(st, p, literal, &b);
+        if (*p == '@') {
+            size_t mark = put_mark(st, p, literal, &b);
+            p += mark;
+            if (mark > 0)
+                continue;
+        }
+        bool comment = !literal && strncmp(p, "--", 2) == 0;
+        size_t n = comment ? strcspn(p, "\n") : 1;
         if (*p == '\'')
             literal = !literal;
-        if (!mark)
-            buf_add(&b, p, n);
-        p += mark ? mark : n;
+        buf_add(&b, p, n);
+        p += n;
     }
-    char *text = buf_cstr(&b) ? strdup(b.p) : NULL;
+    const char *whole = buf_cstr(&b);
+    char *text = whole ? strdup(whole) : NULL;
     buf_release(&b);
     return text;
 }
 
-static int find(struct pg_store *st, const char *sql, size_t *ret, struct error *err)
+/* find_cached returns the statement with its text; NULL on failure. */
+static struct pg_cached *find_cached(struct pg_store *st, const char *sql, struct error *err)
 {
     for (size_t i = 0; i < st->n_cached; i++)
-        if (st->cached[i].sql == sql) {
-            *ret = i;
-            return 0;
-        }
-    if (st->n_cached == PG_STATEMENTS_MAX)
-        return err_set(err, ERR_INTERNAL, "statement cache is full");
+        if (st->cached[i].sql == sql)
+            return &st->cached[i];
+    if (st->n_cached == PG_STATEMENTS_MAX) {
+        err_set(err, ERR_INTERNAL, "statement cache is full");
+        return NULL;
+    }
     char *text = pg_expand(st, sql);
-    if (!text)
-        return err_nomem(err);
-    st->cached[st->n_cached].sql = sql;
-    st->cached[st->n_cached].text = text;
-    st->cached[st->n_cached].generation = 0;
-    *ret = st->n_cached++;
-    return 0;
+    if (!text) {
+        err_nomem(err);
+        return NULL;
+    }
+    struct pg_cached *c = &st->cached[st->n_cached++];
+    *c = (struct pg_cached){.sql = sql, .text = text};
+    return c;
 }
 
 /* ---- parameters ---- */
@@ -255,8 +354,8 @@ struct params {
     int n;
 };
 
-/* Texts are sent in binary form, which for text, json and the like is the bytes themselves: no NUL
- * needed behind them. */
+/* collect takes the parameters. A struct str goes in binary form, which for text, json and the like
+ * is the bytes themselves: they need no NUL behind them. */
 static void collect(struct params *p, const char *fmt, va_list ap)
 {
     p->n = 0;
@@ -280,70 +379,50 @@ static void collect(struct params *p, const char *fmt, va_list ap)
     }
 }
 
-/* name_of gives the statement's name on the server, having prepared it there; "" where that cannot
- * be relied on. */
-static int name_of(struct pg_store *st, enum pg_link link, size_t i, char name[16],
-                   struct error *err)
-{
-    PGconn *db = link == PG_MAIN ? st->db : st->reader;
-    unsigned now = link == PG_MAIN ? st->generation : st->reader_generation;
-    unsigned *there = link == PG_MAIN ? &st->cached[i].generation
-                                      : &st->cached[i].reader_generation;
-    name[0] = '\0';
-    if (st->pooled || st->lent)
-        return 0;
-    snprintf(name, 16, "outbox_%zu", i);
-    if (*there == now)
-        return 0;
-    PGresult *r = PQsendPrepare(db, name, st->cached[i].text, 0, NULL) ? pg_last_result(st, db)
-                                                                       : NULL;
-    int bad = PQresultStatus(r) != PGRES_COMMAND_OK ? pg_fail(st, db, r, err) : 0;
-    PQclear(r);
-    if (!bad)
-        *there = now;
-    return bad;
-}
+/* ---- the search_path of a statement ---- */
 
-static bool went_well(const PGresult *r)
-{
-    ExecStatusType s = PQresultStatus(r);
-    return s == PGRES_TUPLES_OK || s == PGRES_COMMAND_OK || s == PGRES_SINGLE_TUPLE;
-}
+/* Our statements write most names without a schema, and mean the server's own. If the search_path
+ * were somebody else's, whoever may create things there could have them run in place of the
+ * server's, with our rights. On a connection of our own, set_up in connect.c sees to that. In a
+ * transaction that we share with the application the path is changed for the statement and put
+ * back. Behind a pooler each statement brings its path along. A statement that begins with PG_NAMED
+ * needs none of this. */
+enum path { PATH_IS_OURS, PATH_CHANGED, PATH_SENT_ALONG };
 
-/* ---- whose names they mean ---- */
-
-/* Our statements write most names without a schema, and mean the server's own. Where names are
- * looked up as somebody else wants it, whoever may create things there could have his own run in
- * their place, with our rights. On our own connections set_up sees to it. Behind a pooler each
- * statement brings the search_path along; in a transaction that we share with the application it is
- * changed for the statement and put back. Statements that begin with PG_NAMED need none of that. */
 #define SET_PATH "pg_catalog.set_config('search_path', '" PG_PATH "', true)"
 
-static bool names_are_safe(const struct pg_store *st, const char *sql)
+static enum path path_for(const struct pg_store *st, enum pg_link link, const char *sql)
 {
-    if (strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0)
-        return true;
+    bool named = strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0;
+    if (named || link == PG_READER)
+        return PATH_IS_OURS;
     if (st->in_tx)
-        return !st->tx_shared;
-    return !st->pooled && !st->lent;
+        return st->tx_shared ? PATH_CHANGED : PATH_IS_OURS;
+    if (st->pooled || st->lent)
+        return PATH_SENT_ALONG;
+    return PATH_IS_OURS;
 }
 
-static int take_path(struct pg_store *st, struct error *err)
+/* change_path sets our search_path for a statement, and notes the application's. */
+static int change_path(struct pg_store *st, struct error *err)
 {
-    static const char sql[] = "SELECT pg_catalog.current_setting('search_path'), " SET_PATH;
     pg_clear_results(st->db);
-    PGresult *r = PQsendQuery(st->db, sql) ? pg_last_result(st, st->db) : NULL;
-    int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
+    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.current_setting('search_path'), " SET_PATH);
     free(st->path_was);
-    st->path_was = bad ? NULL : strdup(PQgetvalue(r, 0, 0));
+    st->path_was = NULL;
+    if (!went_well(r)) {
+        pg_fail(st, st->db, r, err);
+        PQclear(r);
+        return -1;
+    }
+    st->path_was = strdup(PQgetvalue(r, 0, 0));
     PQclear(r);
-    if (!bad && !st->path_was)
-        bad = err_nomem(err);
-    return bad;
+    return st->path_was ? 0 : err_nomem(err);
 }
 
-/* give_path_back: in a transaction that has failed it cannot be done, and its end does it. */
-static void give_path_back(struct pg_store *st)
+/* restore_path puts the path back that change_path changed. In a transaction that has failed it
+ * cannot be done, and the end of the transaction does it. */
+static void restore_path(struct pg_store *st)
 {
     const char *path = st->path_was;
     if (!path)
@@ -355,18 +434,63 @@ static void give_path_back(struct pg_store *st)
     st->path_was = NULL;
 }
 
-/* send_with_path sends a statement in one transaction with the search_path it is to have. */
+/* ---- sending ---- */
+
+static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
+{
+    return link == PG_MAIN ? st->db : st->reader;
+}
+
+/* link_ready connects one of our connections if need be. */
+static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
+{
+    if (link == PG_READER)
+        return pg_reader_ready(st, err);
+    if (pg_ready(st, err) != 0)
+        return -1;
+    return pg_speak_utf8(st, err);
+}
+
+/* prepare prepares a statement on the connection, once, and writes its name there. The name is ""
+ * if prepared statements cannot be relied on. */
+static int prepare(struct pg_store *st, enum pg_link link, struct pg_cached *c,
+                   char name[STATEMENT_NAME], struct error *err)
+{
+    name[0] = '\0';
+    if (st->pooled || st->lent)
+        return 0;
+    snprintf(name, STATEMENT_NAME, "outbox_%zu", (size_t)(c - st->cached));
+    if (c->generation[link] == st->generation[link])
+        return 0;
+
+    PGconn *db = conn_of(st, link);
+    PGresult *r = NULL;
+    int result = 0;
+    if (PQsendPrepare(db, name, c->text, 0, NULL))
+        r = pg_last_result(st, db);
+    if (PQresultStatus(r) == PGRES_COMMAND_OK)
+        c->generation[link] = st->generation[link];
+    else
+        result = pg_fail(st, db, r, err);
+    PQclear(r);
+    return result;
+}
+
+/* send_with_path sends a statement and the search_path it needs in one transaction. Returns whether
+ * it was sent, as libpq's functions do. */
 static int send_with_path(struct pg_store *st, const char *text, const struct params *p, int binary)
 {
     PGconn *db = st->db;
-    int ok = PQenterPipelineMode(db) &&
-             PQsendQueryParams(db, "SELECT " SET_PATH, 0, NULL, NULL, NULL, NULL, 0) &&
-             PQsendQueryParams(db, text, p->n, NULL, p->values, p->lengths, p->formats, binary) &&
-             PQpipelineSync(db);
-    if (!ok)
+    if (!PQenterPipelineMode(db))
+        return 0;
+    if (!PQsendQueryParams(db, "SELECT " SET_PATH, 0, NULL, NULL, NULL, NULL, 0))
+        return 0;
+    if (!PQsendQueryParams(db, text, p->n, NULL, p->values, p->lengths, p->formats, binary))
+        return 0;
+    if (!PQpipelineSync(db))
         return 0;
     for (PGresult *r; (r = next_result(st, db));)
-        PQclear(r); /* of the first */
+        PQclear(r); /* of setting the path */
     return 1;
 }
 
@@ -374,46 +498,54 @@ static int send_with_path(struct pg_store *st, const char *text, const struct pa
 static int send_statement(struct pg_store *st, enum pg_link link, const char *sql,
                           const struct params *p, int binary, struct error *err)
 {
-    size_t i = 0;
-    char name[16];
-    int ok;
-    if ((link == PG_MAIN ? pg_ready(st, err) : pg_reader_ready(st, err)) != 0)
+    char name[STATEMENT_NAME];
+    if (link_ready(st, link, err) != 0)
         return -1;
-    if (link == PG_MAIN && pg_speak_utf8(st, err) != 0)
+    enum path path = path_for(st, link, sql);
+    if (path == PATH_CHANGED && change_path(st, err) != 0)
         return -1;
-    PGconn *db = link == PG_MAIN ? st->db : st->reader;
-    bool safe = link == PG_READER || names_are_safe(st, sql);
-    if (!safe && st->in_tx && take_path(st, err) != 0)
-        return -1;
-    if (find(st, sql, &i, err) != 0 || name_of(st, link, i, name, err) != 0) {
-        give_path_back(st);
+    struct pg_cached *c = find_cached(st, sql, err);
+    if (!c || prepare(st, link, c, name, err) != 0) {
+        restore_path(st);
         return -1;
     }
+
+    PGconn *db = conn_of(st, link);
+    int sent;
     if (link == PG_MAIN)
         pg_clear_results(db);
-    if (!safe && !st->in_tx)
-        ok = send_with_path(st, st->cached[i].text, p, binary);
+    if (path == PATH_SENT_ALONG)
+        sent = send_with_path(st, c->text, p, binary);
     else if (*name)
-        ok = PQsendQueryPrepared(db, name, p->n, p->values, p->lengths, p->formats, binary);
+        sent = PQsendQueryPrepared(db, name, p->n, p->values, p->lengths, p->formats, binary);
     else
-        ok = PQsendQueryParams(db, st->cached[i].text, p->n, NULL, p->values, p->lengths,
-                               p->formats, binary);
-    return ok ? 0 : pg_fail(st, db, NULL, err);
+        sent = PQsendQueryParams(db, c->text, p->n, NULL, p->values, p->lengths, p->formats,
+                                 binary);
+    return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
+/* take returns a result that went well, and clears one that did not. */
+static PGresult *take(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
+{
+    if (went_well(r))
+        return r;
+    pg_fail(st, db, r, err);
+    PQclear(r);
+    return NULL;
+}
+
+/* run sends a statement and waits for its rows. */
 static PGresult *run(struct pg_store *st, const char *sql, const struct params *p,
                      struct error *err)
 {
     if (send_statement(st, PG_MAIN, sql, p, 0, err) != 0)
         return NULL;
     PGresult *r = pg_last_result(st, st->db);
-    give_path_back(st);
-    if (went_well(r))
-        return r;
-    pg_fail(st, st->db, r, err);
-    PQclear(r);
-    return NULL;
+    restore_path(st);
+    return take(st, st->db, r, err);
 }
+
+/* ---- statements ---- */
 
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
@@ -435,23 +567,22 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
-/* pg_finish: the rows come before the commit. That this failed, or that nobody can tell, comes
- * behind them. */
+/* pg_finish reads to the end: the rows come before the commit, and that the commit failed, or that
+ * nobody can tell, comes after them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
     PGresult *said = pg_result(st, st->db);
     for (PGresult *r; (r = pg_result(st, st->db));) {
         bool worse = went_well(said) && !went_well(r);
-        PQclear(worse ? said : r);
-        if (worse)
+        PGresult *less = r;
+        if (worse) {
+            less = said;
             said = r;
+        }
+        PQclear(less);
     }
-    give_path_back(st);
-    if (said && went_well(said))
-        return said;
-    pg_fail(st, st->db, said, err);
-    PQclear(said);
-    return NULL;
+    restore_path(st);
+    return take(st, st->db, said, err);
 }
 
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
@@ -480,20 +611,7 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
     collect(&p, fmt, ap);
     va_end(ap);
     PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
-    if (went_well(r))
-        return r;
-    pg_fail(st, db, r, err);
-    PQclear(r);
-    return NULL;
-}
-
-int pg_simple(struct pg_store *st, const char *text, struct error *err)
-{
-    pg_clear_results(st->db);
-    PGresult *r = PQsendQuery(st->db, text) ? pg_last_result(st, st->db) : NULL;
-    int bad = went_well(r) ? 0 : pg_fail(st, st->db, r, err);
-    PQclear(r);
-    return bad;
+    return take(st, db, r, err);
 }
 
 /* ---- rows, one at a time ---- */
@@ -508,56 +626,80 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
     va_end(ap);
     if (send_statement(st, link, sql, &p, 1, err) != 0)
         return -1;
-    PGconn *db = link == PG_MAIN ? st->db : st->reader;
-    int ok = PQsetSingleRowMode(db) && PQflush(db) >= 0;
-    return ok ? 0 : pg_fail(st, db, NULL, err);
+    PGconn *db = conn_of(st, link);
+    bool started = PQsetSingleRowMode(db) && PQflush(db) >= 0;
+    return started ? 0 : pg_fail(st, db, NULL, err);
+}
+
+/* read_end reads what comes after the last row: the end, or an error. */
+static int read_end(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
+{
+    int result = 0;
+    for (; r; r = pg_result(st, db)) {
+        if (!went_well(r) && result == 0)
+            result = pg_fail(st, db, r, err);
+        PQclear(r);
+    }
+    if (result == 0 && PQstatus(db) == CONNECTION_BAD)
+        result = pg_fail(st, db, NULL, err);
+    return result;
 }
 
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err)
 {
-    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    PGconn *db = conn_of(st, link);
     PGresult *r = pg_result(st, db);
-    int failed = 0;
-    if (r && PQresultStatus(r) == PGRES_SINGLE_TUPLE) {
+    if (PQresultStatus(r) == PGRES_SINGLE_TUPLE) {
         *ret = r;
         return 1;
     }
-    for (; r; r = pg_result(st, db)) { /* the end, or an error */
-        if (!went_well(r) && !failed)
-            failed = pg_fail(st, db, r, err);
-        PQclear(r);
-    }
-    if (!failed && PQstatus(db) == CONNECTION_BAD)
-        failed = pg_fail(st, db, NULL, err);
+    int result = read_end(st, db, r, err);
     if (link == PG_MAIN)
-        give_path_back(st);
-    return failed;
+        restore_path(st);
+    return result;
 }
 
-/* Mostly there is little left, and reading it is cheaper than having it cancelled. */
+/* row_size counts the bytes of a row; 0 if the result has none. */
+static size_t row_size(const PGresult *r)
+{
+    size_t bytes = 0;
+    if (PQntuples(r) != 1)
+        return 0;
+    for (int i = 0; i < PQnfields(r); i++)
+        bytes += (size_t)PQgetlength(r, 0, i);
+    return bytes;
+}
+
+/* cancel has the server stop, and discards what it has sent. */
+static void cancel(struct pg_store *st, PGconn *db)
+{
+    char why[256];
+    PGcancel *c = PQgetCancel(db);
+    if (c)
+        PQcancel(c, why, sizeof why);
+    PQfreeCancel(c);
+    for (PGresult *r; (r = pg_result(st, db));)
+        PQclear(r);
+}
+
+/* pg_stop reads what is left, which is mostly little: that is cheaper than to cancel it. */
 void pg_stop(struct pg_store *st, enum pg_link link)
 {
-    PGconn *db = link == PG_MAIN ? st->db : st->reader;
+    PGconn *db = conn_of(st, link);
     PGresult *r;
     size_t bytes = 0;
     while (bytes < STOP_BYTES && (r = pg_result(st, db))) {
-        for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++)
-            bytes += (size_t)PQgetlength(r, 0, i);
+        bytes += row_size(r);
         PQclear(r);
     }
-    if (bytes >= STOP_BYTES) {
-        char why[256];
-        PGcancel *c = PQgetCancel(db);
-        if (c)
-            PQcancel(c, why, sizeof why);
-        PQfreeCancel(c);
-        while ((r = pg_result(st, db)))
-            PQclear(r);
-    }
+    if (bytes >= STOP_BYTES)
+        cancel(st, db);
     if (link == PG_MAIN)
-        give_path_back(st);
-    st->silent = false; /* nobody asks here what became of it */
+        restore_path(st);
+    st->silent = false; /* nobody asks what became of it */
 }
+
+/* ---- values ---- */
 
 int64_t pg_int(const PGresult *r, int row, int col)
 {
@@ -572,4 +714,14 @@ bool pg_true(const PGresult *r, int row, int col)
 const char *pg_str(const PGresult *r, int row, int col)
 {
     return PQgetisnull(r, row, col) ? NULL : PQgetvalue(r, row, col);
+}
+
+const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)
+{
+    if (PQgetisnull(r, row, col))
+        return NULL;
+    const char *s = arena_bytes(a, PQgetvalue(r, row, col), (size_t)PQgetlength(r, row, col));
+    if (!s)
+        *ok = false;
+    return s;
 }

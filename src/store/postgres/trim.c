@@ -5,56 +5,51 @@
 
 #define TRIM_ROWS 1000
 
-static int dry_run(struct pg_store *st, const struct trim_request *req, struct trim_result *t,
-                   struct error *err)
+/* clang-format off */
+static const char dry_run_sql[] =
+    "SELECT events, keys, inbox_rows, receipts, kept, pin, false, false "
+    "FROM @schema@._trim_dry_run($1::bigint * interval '1 millisecond', "
+                                "nullif($2::bigint, 0) * interval '1 millisecond')";
+static const char trim_sql[] =
+    "SELECT events, keys, inbox_rows, receipts, kept, pin, more, kept_more "
+    "FROM @schema@.trim($1::bigint * interval '1 millisecond', $2, "
+                       "nullif($3::bigint, 0) * interval '1 millisecond')";
+/* clang-format on */
+
+static PGresult *dry_run(struct pg_store *st, const struct trim_request *req, struct error *err)
 {
     st->patient = true; /* it counts them all */
-    PGresult *r = pg_query(st, err,
-                           "SELECT events, keys, inbox_rows, receipts, kept, pin FROM "
-                           "@schema@._trim_dry_run($1::bigint * interval '1 millisecond', "
-                           "nullif($2::bigint, 0) * interval '1 millisecond')",
-                           "ii", req->older_than_ms, req->inbox_ms);
+    PGresult *r = pg_query(st, err, dry_run_sql, "ii", req->older_than_ms, req->inbox_ms);
     st->patient = false;
-    if (!r)
-        return -1;
-    t->events = pg_int(r, 0, 0);
-    t->keys = pg_int(r, 0, 1);
-    t->inbox = pg_int(r, 0, 2);
-    t->receipts = pg_int(r, 0, 3);
-    t->kept_for_pin = pg_int(r, 0, 4);
-    snprintf(t->pin, sizeof t->pin, "%s", PQgetvalue(r, 0, 5));
-    PQclear(r);
-    return 0;
+    return r;
+}
+
+static PGresult *trim(struct pg_store *st, const struct trim_request *req, struct error *err)
+{
+    int64_t rows = TRIM_ROWS;
+    if (req->max_rows)
+        rows = (int64_t)req->max_rows;
+    return pg_query(st, err, trim_sql, "iii", req->older_than_ms, rows, req->inbox_ms);
 }
 
 int pg_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
             struct error *err)
 {
-    struct pg_store *st = pg_of(base);
-    struct trim_result t = {0};
-    if (req->dry_run) {
-        if (dry_run(st, req, &t, err) != 0)
-            return -1;
-    } else {
-        PGresult *r = pg_query(
-            st, err,
-            "SELECT events, keys, inbox_rows, receipts, kept, pin, more, kept_more FROM "
-            "@schema@.trim($1::bigint * interval '1 millisecond', $2, nullif($3::bigint, 0) * "
-            "interval '1 millisecond')",
-            "iii", req->older_than_ms, req->max_rows ? (int64_t)req->max_rows : TRIM_ROWS,
-            req->inbox_ms);
-        if (!r)
-            return -1;
-        t.events = pg_int(r, 0, 0);
-        t.keys = pg_int(r, 0, 1);
-        t.inbox = pg_int(r, 0, 2);
-        t.receipts = pg_int(r, 0, 3);
-        t.kept_for_pin = pg_int(r, 0, 4);
-        snprintf(t.pin, sizeof t.pin, "%s", PQgetvalue(r, 0, 5));
-        t.more = pg_true(r, 0, 6);
-        t.kept_more = pg_true(r, 0, 7);
-        PQclear(r);
-    }
-    *ret = t;
+    PGresult *r;
+    if (req->dry_run)
+        r = dry_run(pg_of(base), req, err);
+    else
+        r = trim(pg_of(base), req, err);
+    if (!r)
+        return -1;
+    *ret = (struct trim_result){.events = pg_int(r, 0, 0),
+                                .keys = pg_int(r, 0, 1),
+                                .inbox = pg_int(r, 0, 2),
+                                .receipts = pg_int(r, 0, 3),
+                                .kept_for_pin = pg_int(r, 0, 4),
+                                .more = pg_true(r, 0, 6),
+                                .kept_more = pg_true(r, 0, 7)};
+    snprintf(ret->pin, sizeof ret->pin, "%s", PQgetvalue(r, 0, 5));
+    PQclear(r);
     return 0;
 }

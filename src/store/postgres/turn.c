@@ -131,7 +131,8 @@ static int64_t tried(const struct settlement *s)
     COLUMN(target) \
     COLUMN(from_seq) \
     COLUMN(to_seq) \
-    COLUMN(window_end)
+    COLUMN(window_end) \
+    COLUMN(quiet)
 
 #define ANSWER_NUMBER(name) A_##name,
 enum { ANSWER(ANSWER_NUMBER) A_end };
@@ -456,7 +457,7 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
         return forget(t, err);
 
     mark_waiting(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
-    if (pg_bell_wake(t->st, err) != 0)
+    if (pg_bell_found(t->st, b->n, pg_true(r, 0, A_quiet), &t->hint->quiet, err) != 0)
         return -1;
     bool more_may_come = !b->parked && !t->req->once;
     if (!read && more_may_come)

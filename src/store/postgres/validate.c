@@ -1,66 +1,33 @@
-/* validate.c: whether the outbox over there is what this program would make. The way to know is to
- * make one, in a schema of its own and a transaction that is rolled back, and to have PostgreSQL
- * describe both. So nothing here knows what tables look like, and whatever the server's version
- * makes of a definition, it makes of both. */
+/* validate.c: whether the outbox is what this program would make. To find out it makes one, in a
+ * schema of its own and a transaction that is rolled back, and has PostgreSQL describe both
+ * (sql/postgres/statements/describe.sql). So nothing here knows what tables look like, and however
+ * this server writes a definition, it writes it the same way for both. */
 #include <stdio.h>
 
 #include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
-/* Everything in schema $1: kind, name, definition. Whether older rows were looked at for a
- * constraint makes no difference. With that schema first in search_path its name stays out of what
- * the server writes; from the texts that we wrote (quoted: $2, in a literal: $3), and from names
- * made of it, it is taken out here. */
-static const char describe_sql[] =
-    "SELECT d.kind, d.name, replace(replace(d.def, $3, '@'), $2, '@') FROM pg_catalog.pg_namespace "
-    "n, LATERAL ("
-    "SELECT 'table' AS kind, c.relname::text AS name, concat_ws(' ', c.relkind, c.relpersistence, "
-    "c.relrowsecurity, "
-    "c.relforcerowsecurity, c.reloptions) AS def FROM pg_class c WHERE c.relnamespace = n.oid AND "
-    "c.relkind IN ('r', 'p', 'c') "
-    "UNION ALL SELECT 'view', CASE c.relname WHEN n.nspname THEN '@' WHEN (n.nspname || "
-    "'_dlq')::name THEN '@_dlq' ELSE "
-    "c.relname END, concat_ws(' ', c.reloptions, pg_get_viewdef(c.oid)) FROM pg_class c "
-    "WHERE c.relnamespace = n.oid AND c.relkind IN ('v', 'm') "
-    "UNION ALL SELECT 'sequence', c.relname, concat_ws(' ', format_type(s.seqtypid, NULL), "
-    "s.seqstart, s.seqincrement, "
-    "s.seqmax, s.seqmin, s.seqcycle) FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid "
-    "WHERE c.relnamespace = n.oid "
-    "UNION ALL SELECT 'column', c.relname || '.' || a.attname, concat_ws(' ', "
-    "format_type(a.atttypid, a.atttypmod), "
-    "a.attnotnull, a.attidentity, a.attgenerated, pg_get_expr(x.adbin, x.adrelid)) FROM pg_class c "
-    "JOIN pg_attribute a ON "
-    "a.attrelid = c.oid LEFT JOIN pg_attrdef x ON x.adrelid = c.oid AND x.adnum = a.attnum WHERE "
-    "c.relnamespace = n.oid AND "
-    "c.relkind IN ('r', 'p', 'c') AND a.attnum > 0 AND NOT a.attisdropped "
-    "UNION ALL SELECT 'index', t.relname || '.' || c.relname, concat_ws(' ', i.indisunique, "
-    "i.indisvalid, "
-    "substring(pg_get_indexdef(c.oid) FROM ' USING .*')) FROM pg_class c JOIN pg_index i ON "
-    "i.indexrelid = c.oid "
-    "JOIN pg_class t ON t.oid = i.indrelid WHERE c.relnamespace = n.oid "
-    "UNION ALL SELECT 'constraint', c.relname || '.' || k.conname, "
-    "replace(pg_get_constraintdef(k.oid, true), ' NOT VALID', '') FROM pg_constraint k JOIN "
-    "pg_class c ON c.oid = k.conrelid WHERE c.relnamespace = n.oid AND "
-    "k.contype <> 't' "
-    "UNION ALL SELECT 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || "
-    "')', concat_ws(' ', "
-    "pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname, p.provolatile, "
-    "p.proparallel, p.prosecdef, "
-    "p.proisstrict, replace(p.proconfig::text, quote_ident($1), '@'), "
-    "coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) FROM pg_proc p JOIN pg_language l ON "
-    "l.oid = p.prolang WHERE p.pronamespace = n.oid "
-    "UNION ALL SELECT 'trigger', c.relname || '.' || t.tgname, concat_ws(' ', "
-    "pg_get_triggerdef(t.oid, true), t.tgenabled) "
-    "FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = n.oid AND NOT "
-    "t.tgisinternal "
-    "UNION ALL SELECT 'policy', c.relname || '.' || o.polname, concat_ws(' ', o.polcmd, "
-    "o.polpermissive, o.polroles, "
-    "pg_get_expr(o.polqual, o.polrelid), '/', pg_get_expr(o.polwithcheck, o.polrelid)) FROM "
-    "pg_policy o JOIN pg_class c ON "
-    "c.oid = o.polrelid WHERE c.relnamespace = n.oid) d WHERE n.nspname = $1 ORDER BY d.kind "
-    "COLLATE \"C\", d.name "
-    "COLLATE \"C\"";
+extern const char postgres_statement_describe[];
 
+/* The columns of a description. */
+enum { D_KIND, D_NAME, D_DEFINITION };
+
+static const char *kind_of(const PGresult *r, int row)
+{
+    return PQgetvalue(r, row, D_KIND);
+}
+
+static const char *name_of(const PGresult *r, int row)
+{
+    return PQgetvalue(r, row, D_NAME);
+}
+
+static bool is_kind(const PGresult *r, int row, const char *kind)
+{
+    return strcmp(kind_of(r, row), kind) == 0;
+}
+
+/* describe describes the outbox of a handle. */
 static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct error *err)
 {
     PGresult *r = pg_query(st, err, "SELECT set_config('search_path', $1 || ', pg_temp', true)",
@@ -68,10 +35,24 @@ static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct
     if (!r)
         return NULL;
     PQclear(r);
-    return pg_query(st, err, describe_sql, "sss", of->schema, of->quoted, of->literal);
+    return pg_query(st, err, postgres_statement_describe, "sss", of->schema, of->quoted,
+                    of->literal);
 }
 
-/* harmless says whether what we did not make can do no harm: it only stands beside ours. */
+/* ---- reporting ---- */
+
+enum difference { EXTRA, MISSING, CHANGED };
+
+static const struct {
+    const char *name, *text, *advice;
+} differences[] = {
+    [EXTRA] = {"extra", "was not made by this program", "drop it, unless you know better"},
+    [MISSING] = {"missing", "is missing", "put in place what `outbox migrate gen` has for it"},
+    [CHANGED] = {"changed", "is not as this program makes it",
+                 "put in place what `outbox migrate gen` has for it"},
+};
+
+/* harmless says whether something extra of this kind does no more than stand beside ours. */
 static bool harmless(const char *kind)
 {
     static const char *const beside[] = {"table", "view", "sequence", "index", "function", NULL};
@@ -81,114 +62,125 @@ static bool harmless(const char *kind)
     return false;
 }
 
-/* shadows says whether a function that we did not make has the name of one that we do: a call may
- * mean either. */
-static bool shadows(const PGresult *r, int row, const PGresult *ours)
+/* report reports a difference. */
+static void report(const PGresult *r, int row, enum difference d, finding_visit *visit, void *ctx)
 {
-    const char *name = PQgetvalue(r, row, 1);
-    size_t n = strcspn(name, "(") + 1;
-    if (strcmp(PQgetvalue(r, row, 0), "function") != 0)
-        return false;
-    for (int i = 0; i < PQntuples(ours); i++)
-        if (strcmp(PQgetvalue(ours, i, 0), "function") == 0 &&
-            strncmp(PQgetvalue(ours, i, 1), name, n) == 0)
-            return true;
-    return false;
+    char text[300];
+    snprintf(text, sizeof text, "%s %s %s", kind_of(r, row), name_of(r, row), differences[d].text);
+    struct finding f = {.level = FINDING_PROBLEM,
+                        .name = differences[d].name,
+                        .text = text,
+                        .advice = differences[d].advice};
+    if (d == EXTRA && harmless(kind_of(r, row))) {
+        f.level = FINDING_NOTE;
+        f.advice = NULL;
+    }
+    visit(ctx, &f);
 }
 
-static void says_shadow(const PGresult *r, int row, finding_visit *visit, void *ctx)
+static void report_shadow(const PGresult *r, int row, finding_visit *visit, void *ctx)
 {
     char text[300];
     snprintf(text, sizeof text,
              "function %.200s has the name of one of the outbox's: a call may mean either",
-             PQgetvalue(r, row, 1));
+             name_of(r, row));
     struct finding f = {
         .level = FINDING_PROBLEM,
-        .name = "extra",
+        .name = differences[EXTRA].name,
         .text = text,
-        .advice = "drop it: it is of an earlier version, or belongs into a schema of your own"};
+        .advice = "drop it: it is of an earlier version, or belongs in a schema of your own"};
     visit(ctx, &f);
 }
 
-static void differs(const PGresult *r, int row, const char *how, finding_visit *visit, void *ctx)
+/* ---- comparing ---- */
+
+/* has says whether a description has something of this kind whose name begins with n bytes of
+ * `name`, and, if whole, ends there. */
+static bool has(const PGresult *r, const char *kind, const char *name, size_t n, bool whole)
 {
-    bool extra = strcmp(how, "extra") == 0;
-    char text[300];
-    const char *kind = PQgetvalue(r, row, 0);
-    snprintf(text, sizeof text, "%s %s %s", kind, PQgetvalue(r, row, 1),
-             extra                         ? "is not of this program's making"
-             : strcmp(how, "missing") == 0 ? "is missing"
-                                           : "is not as this program makes it");
-    struct finding f = {.level = extra && harmless(kind) ? FINDING_NOTE : FINDING_PROBLEM,
-                        .name = how,
-                        .text = text};
-    if (f.level == FINDING_PROBLEM)
-        f.advice = extra ? "drop it, unless you know better"
-                         : "put in place what `outbox migrate gen` has for it";
-    visit(ctx, &f);
+    for (int i = 0; i < PQntuples(r); i++) {
+        const char *other = name_of(r, i);
+        if (!is_kind(r, i, kind) || strncmp(other, name, n) != 0)
+            continue;
+        if (!whole || other[n] == '\0')
+            return true;
+    }
+    return false;
 }
 
-static int order(const PGresult *a, int i, const PGresult *b, int j)
+/* shadows says whether a function that we did not make has the name of one that we did. */
+static bool shadows(const PGresult *there, int row, const PGresult *ours)
+{
+    const char *name = name_of(there, row);
+    size_t up_to_arguments = strcspn(name, "(") + 1;
+    if (!is_kind(there, row, "function"))
+        return false;
+    return has(ours, "function", name, up_to_arguments, false);
+}
+
+/* of_other_table says whether a column, an index or the like belongs to a table that the other side
+ * does not have. Then it is enough to report the table. */
+static bool of_other_table(const PGresult *r, int row, const PGresult *other)
+{
+    const char *name = name_of(r, row);
+    size_t table = strcspn(name, ".(");
+    if (name[table] != '.')
+        return false;
+    return !has(other, "table", name, table, true);
+}
+
+/* taken says whether a view of ours is missing because a table of the application's has its name.
+ * Then we make none. */
+static bool taken(const PGresult *ours, int row, const PGresult *there)
+{
+    const char *name = name_of(ours, row);
+    if (!is_kind(ours, row, "view"))
+        return false;
+    return has(there, "table", name, strlen(name), true);
+}
+
+/* compare_rows orders rows by kind and name. What is past the end comes last. */
+static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
 {
     if (i >= PQntuples(a))
         return 1;
     if (j >= PQntuples(b))
         return -1;
-    int kind = strcmp(PQgetvalue(a, i, 0), PQgetvalue(b, j, 0));
-    return kind ? kind : strcmp(PQgetvalue(a, i, 1), PQgetvalue(b, j, 1));
+    int kinds = strcmp(kind_of(a, i), kind_of(b, j));
+    if (kinds != 0)
+        return kinds;
+    return strcmp(name_of(a, i), name_of(b, j));
 }
 
-/* of_other_table says whether a column, an index or the like belongs to a table that the other side
- * does not have: a word about the table is enough. */
-static bool of_other_table(const PGresult *r, int row, const PGresult *other)
-{
-    const char *name = PQgetvalue(r, row, 1);
-    size_t n = strcspn(name, ".(");
-    if (name[n] != '.')
-        return false;
-    for (int i = 0; i < PQntuples(other); i++)
-        if (strcmp(PQgetvalue(other, i, 0), "table") == 0 &&
-            strncmp(PQgetvalue(other, i, 1), name, n) == 0 && PQgetvalue(other, i, 1)[n] == '\0')
-            return false;
-    return true;
-}
-
-/* taken says whether a view of ours is missing because a table of the application's has its name:
- * then we make none. */
-static bool taken(const PGresult *ours, int row, const PGresult *there)
-{
-    if (strcmp(PQgetvalue(ours, row, 0), "view") != 0)
-        return false;
-    for (int i = 0; i < PQntuples(there); i++)
-        if (strcmp(PQgetvalue(there, i, 0), "table") == 0 &&
-            strcmp(PQgetvalue(there, i, 1), PQgetvalue(ours, row, 1)) == 0)
-            return true;
-    return false;
-}
-
+/* compare goes through both descriptions, which are in the same order, side by side. */
 static void compare(const PGresult *there, const PGresult *ours, finding_visit *visit, void *ctx)
 {
-    for (int i = 0, j = 0; i < PQntuples(there) || j < PQntuples(ours);) {
-        int o = order(there, i, ours, j);
-        if (o < 0) {
+    int i = 0;
+    int j = 0;
+    while (i < PQntuples(there) || j < PQntuples(ours)) {
+        int order = compare_rows(there, i, ours, j);
+        if (order < 0) {
             if (shadows(there, i, ours))
-                says_shadow(there, i, visit, ctx);
+                report_shadow(there, i, visit, ctx);
             else if (!of_other_table(there, i, ours))
-                differs(there, i, "extra", visit, ctx);
+                report(there, i, EXTRA, visit, ctx);
             i++;
-        } else if (o > 0) {
+        } else if (order > 0) {
             bool expected = of_other_table(ours, j, there) || taken(ours, j, there);
             if (!expected)
-                differs(ours, j, "missing", visit, ctx);
+                report(ours, j, MISSING, visit, ctx);
             j++;
         } else {
-            if (strcmp(PQgetvalue(there, i, 2), PQgetvalue(ours, j, 2)) != 0)
-                differs(there, i, "changed", visit, ctx);
+            const char *definition = PQgetvalue(there, i, D_DEFINITION);
+            if (strcmp(definition, PQgetvalue(ours, j, D_DEFINITION)) != 0)
+                report(there, i, CHANGED, visit, ctx);
             i++;
             j++;
         }
     }
 }
+
+/* ---- the twin ---- */
 
 /* make_twin makes an outbox in the schema of `twin`, which shares st's connection. */
 static int make_twin(struct pg_store *twin, struct error *err)
@@ -201,25 +193,46 @@ static int make_twin(struct pg_store *twin, struct error *err)
                       "validate makes an outbox to compare with, in a transaction it rolls back");
 }
 
-int pg_validate(struct store *base, finding_visit *visit, void *ctx, struct error *err)
+/* describe_both describes the outbox there and one that this program makes. On success the caller
+ * clears both. */
+static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **ret_ours,
+                         struct error *err)
 {
-    struct pg_store *st = pg_of(base), twin;
+    struct pg_store twin = *st;
     char name[64], quoted[64];
-    PGresult *there = NULL, *ours = NULL;
     snprintf(name, sizeof name, "outbox_validate_%016llx", (unsigned long long)rng_next(&st->rng));
     snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    twin.schema = name;
+    twin.quoted = quoted;
+    twin.literal = quoted;
+    if (make_twin(&twin, err) != 0)
+        return -1;
+
+    PGresult *there = describe(st, st, err);
+    if (!there)
+        return -1;
+    PGresult *ours = describe(st, &twin, err);
+    if (!ours) {
+        PQclear(there);
+        return -1;
+    }
+    *ret_there = there;
+    *ret_ours = ours;
+    return 0;
+}
+
+int pg_validate(struct store *base, finding_visit *visit, void *ctx, struct error *err)
+{
+    PGresult *there, *ours;
     if (pg_begin(base, err) != 0)
         return -1;
-    twin = *st;
-    twin.schema = name;
-    twin.quoted = twin.literal = quoted;
-    if (make_twin(&twin, err) == 0 && (there = describe(st, st, err)))
-        ours = describe(st, &twin, err);
+    int result = describe_both(pg_of(base), &there, &ours, err);
     pg_rollback(base);
-    if (ours)
-        compare(there, ours, visit, ctx);
+    if (result != 0)
+        return -1;
+
+    compare(there, ours, visit, ctx);
     PQclear(there);
-    int r = ours ? 0 : -1;
     PQclear(ours);
-    return r;
+    return 0;
 }

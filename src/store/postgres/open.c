@@ -1,0 +1,274 @@
+/* open.c: handles, transactions, and the table of operations. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "store/postgres/handle.h"
+#include "store/postgres/postgres.h"
+
+extern const struct store_ops store_postgres;
+extern const struct store_ops store_postgresql;
+
+/* ---- handles ---- */
+
+void pg_close(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    PQfinish(st->reader);
+    PQfinish(st->db);
+    for (size_t i = 0; i < st->n_cached; i++)
+        free(st->cached[i].text);
+    for (int i = 0; i < 3; i++)
+        free(st->foreign[i]);
+    if (st->rang_fd >= 0)
+        close(st->rang_fd);
+    arena_release(&st->ahead.a);
+    free(st->ahead.seen);
+    free(st->ahead.target);
+    free(st->path_was);
+    free(st->conninfo);
+    free(st->shown);
+    free(st->schema);
+    free(st->quoted);
+    free(st->literal);
+    free(st->tenant);
+    free(st->answer);
+    free(st);
+}
+
+/* store_new allocates a handle with its defaults; NULL: out of memory. */
+static struct pg_store *store_new(const struct store_options *opt)
+{
+    struct pg_store *st = calloc(1, sizeof *st);
+    if (!st)
+        return NULL;
+    st->base.ops = &store_postgres;
+    st->base.caps = store_postgres.caps;
+    st->opt = *opt;
+    if (!st->opt.clock)
+        st->opt.clock = &clock_system;
+    if (!st->opt.payload_max)
+        st->opt.payload_max = EVENT_PAYLOAD_MAX;
+    st->rang_fd = -1;
+    arena_init(&st->ahead.a, 0);
+    rng_seed_os(&st->rng);
+    return st;
+}
+
+static int read_settings(struct pg_store *st, const char *url, const char *schema,
+                         struct error *err)
+{
+    st->schema = strdup(schema);
+    if (!st->schema)
+        return err_nomem(err);
+    return pg_url_read(st, url, err);
+}
+
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
+                        struct error *err)
+{
+    struct pg_store *st = store_new(opt);
+    if (!st) {
+        err_nomem(err);
+        return NULL;
+    }
+    if (read_settings(st, url, schema, err) == 0)
+        return st;
+    pg_close(&st->base);
+    return NULL;
+}
+
+/* start connects a handle that has its settings, and hands it over or frees it. */
+static int start(struct pg_store *st, struct store **ret, struct error *err)
+{
+    if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
+        *ret = &st->base;
+        return 0;
+    }
+    pg_close(&st->base);
+    return -1;
+}
+
+static int pg_open(const char *url, const struct store_options *opt, struct store **ret,
+                   struct error *err)
+{
+    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
+    if (!st)
+        return -1;
+    return start(st, ret, err);
+}
+
+/* copy_settings copies what the URL of another handle said. */
+static int copy_settings(struct pg_store *st, const struct pg_store *from)
+{
+    const struct {
+        const char *text;
+        char **to;
+    } copies[] = {
+        {from->conninfo, &st->conninfo}, {from->shown, &st->shown},     {from->schema, &st->schema},
+        {from->quoted, &st->quoted},     {from->literal, &st->literal}, {from->tenant, &st->tenant},
+    };
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        if (!copies[i].text)
+            continue;
+        *copies[i].to = strdup(copies[i].text);
+        if (!*copies[i].to)
+            return -1;
+    }
+    st->answer_ms = from->answer_ms;
+    return 0;
+}
+
+/* pg_dup opens another handle on the same outbox, with a connection of its own. */
+static int pg_dup(struct store *base, struct store **ret, struct error *err)
+{
+    const struct pg_store *from = pg_of(base);
+    struct pg_store *st = store_new(&from->opt);
+    if (!st)
+        return err_nomem(err);
+    if (copy_settings(st, from) != 0) {
+        pg_close(&st->base);
+        return err_nomem(err);
+    }
+    return start(st, ret, err);
+}
+
+/* ---- transactions ---- */
+
+#define BEGIN "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+/* begin opens a transaction with the commands in text. */
+static int begin(struct pg_store *st, const char *text, struct error *err)
+{
+    if (st->in_tx)
+        return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (pg_ready(st, err) != 0)
+        return -1;
+    if (pg_simple(st, text, err) != 0)
+        return -1;
+    st->in_tx = true;
+    return 0;
+}
+
+int pg_begin(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    if (begin(st, BEGIN "; SET LOCAL search_path = " PG_PATH, err) != 0)
+        return -1;
+    st->tx_shared = false;
+    return 0;
+}
+
+/* pg_begin_shared restores the search_path that the application's statements would have on a
+ * connection of its own. A connection that is lent or pooled has it already. */
+int pg_begin_shared(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    const char *text = BEGIN "; SET LOCAL search_path = DEFAULT";
+    char limited[160];
+    if (st->lent || st->pooled)
+        text = BEGIN;
+    if (st->lent && st->idle_ms) {
+        snprintf(limited, sizeof limited,
+                 BEGIN "; SET LOCAL idle_in_transaction_session_timeout = %lld",
+                 (long long)st->idle_ms);
+        text = limited;
+    }
+    if (begin(st, text, err) != 0)
+        return -1;
+    st->tx_shared = true;
+    return 0;
+}
+
+/* pg_commit looks first whether a statement has failed: then the server would answer COMMIT with a
+ * rollback, and no error. */
+int pg_commit(struct store *base, struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    if (!st->in_tx)
+        return err_set(err, ERR_MISUSE, "no transaction is open");
+    if (PQtransactionStatus(st->db) == PQTRANS_INERROR) {
+        pg_rollback(base);
+        return err_set(err, ERR_MISUSE,
+                       "an earlier failure made the database give this transaction up: begin it "
+                       "again");
+    }
+    st->in_tx = false;
+    return pg_simple(st, "COMMIT", err);
+}
+
+void pg_rollback(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    bool open = PQstatus(st->db) == CONNECTION_OK && PQtransactionStatus(st->db) != PQTRANS_IDLE;
+    if (open)
+        pg_simple(st, "ROLLBACK", NULL);
+    st->in_tx = false;
+}
+
+/* ---- the operations ---- */
+
+/* clang-format off */
+#define POSTGRES_OPS(name) { \
+    .scheme = name, \
+    .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
+    .caps = STORE_DOORBELL | STORE_SHARED | STORE_FREE | STORE_REMOTE, \
+    \
+    .open = pg_open, \
+    .close = pg_close, \
+    .dup = pg_dup, \
+    \
+    .init = pg_init, \
+    .schema_status = pg_schema_status, \
+    .validate = pg_validate, \
+    .ddl = pg_ddl, \
+    .doctor = pg_doctor, \
+    \
+    .begin = pg_begin_shared, \
+    .commit = pg_commit, \
+    .rollback = pg_rollback, \
+    .emit = pg_emit, \
+    .handle_once = pg_handle_once, \
+    \
+    .consumer_put = pg_consumer_put, \
+    .consumer_list = pg_consumer_list, \
+    .consumer_history = pg_consumer_history, \
+    .consumer_gauge = pg_consumer_gauge, \
+    .consumer_specs = pg_consumer_specs, \
+    .consumer_pause = pg_consumer_pause, \
+    .consumer_remove = pg_consumer_remove, \
+    .consumer_report = pg_consumer_report, \
+    \
+    .turn = pg_turn, \
+    .extend = pg_extend, \
+    .bell_fd = pg_bell_fd, \
+    .bell_clear = pg_bell_clear, \
+    \
+    .lend = pg_lend, \
+    .savepoint = pg_savepoint, \
+    .tx_state = pg_tx_state, \
+    .settle = pg_settle, \
+    .handled = pg_handled, \
+    .handled_put = pg_handled_put, \
+    \
+    .info = pg_info, \
+    .events = pg_events, \
+    .dead = pg_dead, \
+    .dead_retry = pg_dead_retry, \
+    .retry_now = pg_retry_now, \
+    .dead_drop = pg_dead_drop, \
+    .trim = pg_trim, \
+    .marks = pg_marks, \
+    .grant = pg_grant, \
+    .adopt = pg_adopt, \
+}
+/* clang-format on */
+
+const struct store_ops store_postgres = POSTGRES_OPS("postgres");
+const struct store_ops store_postgresql = POSTGRES_OPS("postgresql"); /* libpq knows both names */
+
+struct pg_conn *postgres_handle(struct store *st)
+{
+    bool ours = st->ops == &store_postgres || st->ops == &store_postgresql;
+    return ours ? pg_of(st)->db : NULL;
+}

@@ -1,0 +1,323 @@
+/* url.c: what a postgres: URL says. Three parameters of its query part are ours (schema, tenant,
+ * answer_timeout); everything else is libpq's. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "base/text.h"
+#include "store/postgres/postgres.h"
+
+#define ANSWER_MS 60000
+#define NAME_MAX_BYTES 63             /* of an identifier; PostgreSQL cuts longer ones */
+#define NOWHERE "/nonexistent/outbox" /* a socket that does not exist */
+
+/* ---- our parameters ---- */
+
+static int hex_digit(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = memchr(digits, tolower((unsigned char)c), 16);
+    return at ? (int)(at - digits) : -1;
+}
+
+/* decode_byte returns the byte that %XX at p stands for; 0 if it is malformed, or a NUL. */
+static int decode_byte(const char *p, const char *end)
+{
+    if (end - p < 3)
+        return 0;
+    int high = hex_digit(p[1]);
+    int low = hex_digit(p[2]);
+    if (high < 0 || low < 0)
+        return 0;
+    return high * 16 + low;
+}
+
+/* decode copies n bytes at p, percent-decoded. Returns NULL if they are malformed, or memory is
+ * short. */
+static char *decode(const char *p, size_t n)
+{
+    char *out = malloc(n + 1);
+    char *to = out;
+    if (!out)
+        return NULL;
+    for (const char *end = p + n; p < end;) {
+        if (*p != '%') {
+            *to++ = *p++;
+            continue;
+        }
+        int byte = decode_byte(p, end);
+        if (byte == 0) {
+            free(out);
+            return NULL;
+        }
+        *to++ = (char)byte;
+        p += 3;
+    }
+    *to = '\0';
+    return out;
+}
+
+/* take_ours takes a parameter of the query part if it is one of ours, and returns whether it was.
+ * It clears *ok if the value is empty or malformed. */
+static bool take_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
+{
+    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
+    char **to[] = {&st->schema, &st->tenant, &st->answer};
+    for (int i = 0; i < 3; i++) {
+        size_t len = strlen(names[i]);
+        if (n < len || strncmp(p, names[i], len) != 0)
+            continue;
+        free(*to[i]);
+        *to[i] = decode(p + len, n - len);
+        bool usable = *to[i] && **to[i];
+        if (!usable)
+            *ok = false;
+        return true;
+    }
+    return false;
+}
+
+/* ---- splitting ---- */
+
+static int not_understood(struct error *err)
+{
+    return err_set(err, ERR_CONFIG,
+                   "the postgres: URL cannot be understood: it is "
+                   "postgres://USER@HOST:PORT/DB?schema=NAME, with special characters as %%XX "
+                   "(also in a password), and options as libpq has them");
+}
+
+/* find_query finds the URL's query part; *ret is NULL if it has none. A password may contain a
+ * question mark. It may not contain a bare @ or /: libpq would split it there, and a message would
+ * quote a piece of it. */
+static int find_query(const char *url, const char **ret, struct error *err)
+{
+    const char *rest = url;
+    const char *start = strstr(url, "://");
+    if (start)
+        rest = start + 3;
+    const char *user_end = rest + strcspn(rest, "@/");
+    if (*user_end == '@')
+        rest = user_end + 1;
+
+    const char *query = strchr(rest, '?');
+    const char *second_at = strchr(rest, '@');
+    if (second_at && (!query || second_at < query))
+        return not_understood(err);
+    *ret = query;
+    return 0;
+}
+
+/* copy_of copies the content of b; NULL if anything was lost. */
+static char *copy_of(struct buf *b)
+{
+    const char *text = buf_cstr(b);
+    return text ? strdup(text) : NULL;
+}
+
+/* split_query takes our parameters and appends the others to b. Returns false if a value of ours is
+ * empty or malformed. */
+static bool split_query(struct pg_store *st, const char *query, struct buf *b)
+{
+    bool ok = true;
+    char glue = '?';
+    for (const char *p = query; *p;) {
+        size_t n = strcspn(p, "&");
+        if (!take_ours(st, p, n, &ok)) {
+            buf_addc(b, glue);
+            buf_add(b, p, n);
+            glue = '&';
+        }
+        p += n;
+        if (*p == '&')
+            p++;
+    }
+    return ok;
+}
+
+/* split separates what is ours from what is libpq's. */
+static int split(struct pg_store *st, const char *url, struct error *err)
+{
+    struct buf b;
+    const char *query = NULL;
+    bool ok = true;
+    if (find_query(url, &query, err) != 0)
+        return -1;
+
+    buf_init(&b, 1 << 16);
+    if (query) {
+        buf_add(&b, url, (size_t)(query - url));
+        ok = split_query(st, query + 1, &b);
+    } else {
+        buf_adds(&b, url);
+    }
+    st->conninfo = copy_of(&b);
+    buf_release(&b);
+
+    if (!ok)
+        return err_set(err, ERR_CONFIG,
+                       "the store's schema, tenant or answer_timeout is empty or not properly "
+                       "percent-encoded");
+    st->answer_ms = ANSWER_MS;
+    if (st->answer && text_duration(st->answer, &st->answer_ms, err) != 0)
+        return err_prefix(err, "answer_timeout in the store's URL");
+    return st->conninfo ? 0 : err_nomem(err);
+}
+
+/* ---- libpq's part ---- */
+
+static bool names_host(const PQconninfoOption *o)
+{
+    return strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0;
+}
+
+/* count_hosts counts the hosts in the longer one of the lists host and hostaddr. */
+static size_t count_hosts(const PQconninfoOption *opts)
+{
+    size_t most = 1;
+    for (const PQconninfoOption *o = opts; o->keyword; o++) {
+        if (!names_host(o) || !o->val)
+            continue;
+        size_t n = 1;
+        for (const char *p = strchr(o->val, ','); p; p = strchr(p + 1, ','))
+            n++;
+        if (n > most)
+            most = n;
+    }
+    return most;
+}
+
+/* nowhere writes a list of hosts that do not exist. It must be as long as the list of ports. */
+static const char *nowhere(const PQconninfoOption *opts, struct buf *b)
+{
+    size_t n = count_hosts(opts);
+    buf_adds(b, NOWHERE);
+    for (size_t i = 1; i < n; i++)
+        buf_adds(b, "," NOWHERE);
+    return buf_cstr(b);
+}
+
+/* check_options has libpq check its own options, which it does before it connects. So it is sent
+ * nowhere, and anything it says that is not about this socket is a mistake in the URL: trying again
+ * would be of no use. */
+static int check_options(const struct pg_store *st, const PQconninfoOption *opts, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, 1 << 16);
+    const char *const names[] = {"dbname", "host", "hostaddr", NULL};
+    const char *const values[] = {st->conninfo, nowhere(opts, &b), "", NULL};
+    if (!values[1]) {
+        buf_release(&b);
+        return err_nomem(err);
+    }
+    PGconn *conn = PQconnectStartParams(names, values, 1);
+    buf_release(&b);
+
+    int result = 0;
+    const char *said = "";
+    if (conn && PQstatus(conn) == CONNECTION_BAD)
+        said = PQerrorMessage(conn);
+    bool refused = *said && !strstr(said, NOWHERE);
+    if (refused)
+        result = err_set(err, ERR_CONFIG, "%s: %.*s", st->shown, (int)strcspn(said, "\n"), said);
+    PQfinish(conn);
+    return result;
+}
+
+/* name_store makes the name that messages give this database: never with the password. */
+static char *name_store(const PQconninfoOption *opts)
+{
+    const char *host = NULL;
+    const char *db = "";
+    for (const PQconninfoOption *o = opts; o->keyword; o++) {
+        if (!o->val)
+            continue;
+        if (names_host(o))
+            host = o->val;
+        if (strcmp(o->keyword, "dbname") == 0)
+            db = o->val;
+    }
+
+    char text[256];
+    if (host)
+        snprintf(text, sizeof text, "postgres:%s/%s", host, db);
+    else
+        snprintf(text, sizeof text, "postgres:%s", db);
+    return strdup(text);
+}
+
+/* read_conninfo has libpq parse its part, and names the store. */
+static int read_conninfo(struct pg_store *st, struct error *err)
+{
+    char *why = NULL;
+    PQconninfoOption *opts = PQconninfoParse(st->conninfo, &why);
+    if (!opts) {
+        PQfreemem(why); /* it may quote a piece of the password */
+        return not_understood(err);
+    }
+    int result;
+    st->shown = name_store(opts);
+    if (st->shown)
+        result = check_options(st, opts, err);
+    else
+        result = err_nomem(err);
+    PQconninfoFree(opts);
+    return result;
+}
+
+/* ---- the schema's name ---- */
+
+/* usable_name refuses names that our texts could not carry. A line's end would end a comment, and
+ * what follows it would be read as SQL. */
+static bool usable_name(const char *name)
+{
+    for (const char *p = name; *p; p++)
+        if (iscntrl((unsigned char)*p))
+            return false;
+    if (strlen(name) > NAME_MAX_BYTES)
+        return false;
+    return strncmp(name, "pg_", 3) != 0 && !strstr(name, "$outbox$");
+}
+
+/* add_doubled appends a text with every `quote` in it doubled. */
+static void add_doubled(struct buf *b, const char *text, char quote)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == quote)
+            buf_addc(b, quote);
+        buf_addc(b, *p);
+    }
+}
+
+/* quote_schema makes the two forms of the schema's name that statements are written with. */
+static int quote_schema(struct pg_store *st, struct error *err)
+{
+    if (!usable_name(st->schema))
+        return err_set(err, ERR_CONFIG,
+                       "schema \"%.70s\": a name has at most 63 bytes, no control characters, does "
+                       "not begin with pg_ and does not contain $outbox$",
+                       st->schema);
+    struct buf b;
+    buf_init(&b, 1024);
+    buf_addc(&b, '"');
+    add_doubled(&b, st->schema, '"');
+    buf_addc(&b, '"');
+    st->quoted = copy_of(&b);
+
+    buf_clear(&b);
+    if (st->quoted)
+        add_doubled(&b, st->quoted, '\'');
+    st->literal = copy_of(&b);
+    buf_release(&b);
+    return st->quoted && st->literal ? 0 : err_nomem(err);
+}
+
+int pg_url_read(struct pg_store *st, const char *url, struct error *err)
+{
+    if (split(st, url, err) != 0)
+        return -1;
+    if (read_conninfo(st, err) != 0)
+        return -1;
+    return quote_schema(st, err);
+}
