@@ -3,7 +3,8 @@
 
 #include "engine/pipeline_impl.h"
 
-#define OFFER 256                 /* events to submit at once, as a batch or as a chain */
+#define OFFER 256     /* events to submit at once, as a batch or as a chain */
+#define CHAIN_LEAST 4 /* events to offer as a chain, even if only one was taken before */
 #define SUBMIT_SLICE (50 * MS_NS) /* then it is time to look after leases, and for a stop */
 #define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
 #define NOT_NOW_MIN_MS 1000
@@ -302,6 +303,15 @@ static void take_back(struct pipeline *p, struct delivery *const *d, size_t n)
     }
 }
 
+/* chain_length returns how long a chain to offer: as many as the sink took last time, or twice as
+ * many if it took all. What it does not take would be gathered in vain, event after event. */
+static size_t chain_length(const struct pipeline *p)
+{
+    if (p->chain < CHAIN_LEAST)
+        return CHAIN_LEAST;
+    return p->chain < OFFER ? p->chain : OFFER;
+}
+
 /* offer hands up to `room` items to the sink: many of the queue, or its first one and the chain of
  * those that wait for it, or its first one, as the sink can take them. Returns how many were taken
  * by the sink or were malformed. */
@@ -314,13 +324,18 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     size_t n = gather(p, d, pipeline_failstop(p) ? most : 1, &buried);
     if (n == 0)
         return buried;
+    size_t chain = chain_length(p);
     if (pipeline_chains(p))
-        n = gather_chain(d, most);
+        n = gather_chain(d, most < chain ? most : chain);
 
     launch(p, d, n, now);
     p->answered = false;
     size_t took = submit(p, d, n, now);
     take_back(p, d + took, n - took);
+    if (took < n)
+        p->chain = took;
+    else if (n == chain)
+        p->chain = 2 * n;
     return took + buried;
 }
 

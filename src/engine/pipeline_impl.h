@@ -45,6 +45,7 @@ struct pipeline {
     bool answered;         /* the sink has answered since it was last offered something */
     int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
     char in_the_way[200];  /* who blocks the doorbell, as last logged; "": nobody */
+    size_t chain;          /* how many events of a chain to offer; see chain_length */
     const char *caution;   /* what the sink warned of last; NULL: nothing */
     char failure[256];     /* how the last event that failed did: "type: why" */
     struct report report;  /* for operators */
