@@ -5,7 +5,7 @@ keeps them; otherwise one line per breach on the standard error output, `file:li
     includes   an #include in src goes to a layer below, never above or beside
     width      C, SQL and shell scripts have at most 100 columns
     comments   a comment right above a function in src/**/*.c is a sentence whose subject is the function's name
-    exports    foo.c exports only foo_*, or its folder's prefix where the folder is one module
+    exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
 """
 import pathlib
 import re
@@ -21,8 +21,6 @@ STORES = "src/store"  # its folders are alternatives, and do not know each other
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/redis": "redis_", "src/rows": "rows_",
                  "src/admin": "admin_", "src/api": "api_"}
-# Files that export another's functions: what is linked in its place, or beside it.
-STANDS_FOR = {"src/engine/stream_reader_absent.c": "stream_reader", "src/admin/none.c": "admin"}
 
 # Dumps, and migrations, which are never edited once they are released.
 FOREIGN_SQL = re.compile(r"tests/upgrade/|sql/\w+/\d{4}_\w+\.sql$")
@@ -126,8 +124,13 @@ def comments():
 # ---- exports ----
 
 def prefixes(path):
-    """prefixes gives what the name of an export of the file may begin with."""
-    yield STANDS_FOR.get(path.as_posix(), path.stem) + "_"
+    """prefixes gives what the name of an export of the file may begin with: its own name, that of the file it is a part of (foo_bar.c
+    of foo.c or foo.h beside it), that of a folder that is one module, and last what is public."""
+    yield path.stem + "_"
+    whole = path.stem
+    while "_" in whole:
+        whole = whole.rpartition("_")[0]
+        if any(path.with_name(whole + ending).exists() for ending in (".c", ".h")): yield whole + "_"
     if path.parent.as_posix() in FOLDER_PREFIX: yield FOLDER_PREFIX[path.parent.as_posix()]
     yield "outbox_"
 

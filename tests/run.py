@@ -46,8 +46,9 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-LINTS = ["format", "cppcheck", "words", "analyzer"]
-QUICK_LINTS = ["format", "words"]
+GUARDS = ["includes", "width", "comments", "exports"]  # of scripts/guards.py
+LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
+QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
 
 

@@ -3,12 +3,14 @@
 #
 #     ./consumer.sh [--drain]        $PGHOST, $PGDATABASE and so on say which database
 #
-# Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits for more. What is emitted for
-# later is left for its time. When the connection was lost (psql's exit status 2) it is made again.
+# Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits
+# for more. What is emitted for later is left for its time. When the connection was lost (psql's
+# exit status 2) it is made again.
 set -u
 here=$(dirname "$0")
-idle="SELECT NOT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = 'revenue') AND NOT EXISTS (SELECT 1 FROM outbox.parked
-    WHERE consumer = 'revenue' AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now()))"
+idle="SELECT NOT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = 'revenue')
+    AND NOT EXISTS (SELECT 1 FROM outbox.parked
+        WHERE consumer = 'revenue' AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now()))"
 
 while :; do
     psql -Xq -v backoff_ms="${BACKOFF_MS:-1000}" -f "$here/consumer.sql" >/dev/null

@@ -1,9 +1,9 @@
--- A consumer that is nothing but SQL: adds the orders to their customers' revenue, each exactly once.
+-- A consumer that is nothing but SQL: it adds each order to its customer's revenue, exactly once.
 --
 --     psql -f consumer.sql        $PGHOST, $PGDATABASE and so on say which database
 --
--- It does what is due now, and ends. To go on, call it again: from cron, or by consumer.sh beside it, which also goes on when the
--- connection was lost.
+-- It does what is due now, and ends. To go on, call it again: from cron, or by consumer.sh beside
+-- it, which also goes on when the connection was lost.
 -- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
 \set ON_ERROR_STOP on
 \if :{?backoff_ms}
@@ -15,20 +15,23 @@ SET client_min_messages = warning;
 CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL);
 SELECT outbox.register('revenue', events => 'order.*') AS new_consumer;
 
--- handle_order takes effect for one event. That it did is recorded in the same transaction: should the event come
--- again, because the connection broke before it was settled, handle_once says no.
-CREATE OR REPLACE PROCEDURE pg_temp.handle_order(inbox_key text, payload json) LANGUAGE plpgsql AS $$
+-- handle_order takes effect for one event. That it did is recorded in the same transaction: should
+-- the event come again, because the connection broke before it was settled, handle_once says no.
+CREATE OR REPLACE PROCEDURE pg_temp.handle_order(inbox_key text, payload json)
+LANGUAGE plpgsql AS $$
 BEGIN
     IF outbox.handle_once('revenue', inbox_key) THEN
-        INSERT INTO revenue AS r (customer, total) VALUES (payload ->> 'customer', (payload ->> 'total')::bigint)
+        INSERT INTO revenue AS r (customer, total)
+        VALUES (payload ->> 'customer', (payload ->> 'total')::bigint)
         ON CONFLICT (customer) DO UPDATE SET total = r.total + excluded.total;
     END IF;
 END
 $$;
 
--- deliver_orders claims, handles and settles until nothing is due. What could not be handled is tried again later,
--- three times in all; what is not named in outcomes was delivered.
-CREATE OR REPLACE PROCEDURE pg_temp.deliver_orders(worker text, backoff_ms bigint) LANGUAGE plpgsql AS $$
+-- deliver_orders claims, handles and settles until nothing is due. What could not be handled is
+-- tried again later, three times in all; what is not named in outcomes was delivered.
+CREATE OR REPLACE PROCEDURE pg_temp.deliver_orders(worker text, backoff_ms bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
     ev record;
     claim bigint;
@@ -39,8 +42,12 @@ DECLARE
 BEGIN
     LOOP
         claim := NULL; outcomes := '[]'; waiting := '{}';
-        FOR ev IN SELECT * FROM outbox.claim('revenue', worker, max_events => 100, lease_ms => 30000) LOOP
-            COMMIT;  -- first the claim, which must be durable before anything happens; then each event by itself
+        FOR ev IN
+            SELECT * FROM outbox.claim('revenue', worker, max_events => 100, lease_ms => 30000)
+        LOOP
+            -- First the claim, which must be durable before anything happens; then each event by
+            -- itself.
+            COMMIT;
             claim := ev.epoch;
             key := coalesce(ev.aggregate_type || '/' || ev.aggregate_id, ev.seq::text);
             outcome := NULL;
@@ -52,13 +59,18 @@ BEGIN
                 BEGIN
                     CALL pg_temp.handle_order(ev.inbox_key, ev.payload);
                 EXCEPTION WHEN OTHERS THEN
-                    outcome := jsonb_build_object('kind', CASE WHEN ev.attempts < 2 THEN 'retry' ELSE 'dead' END,
-                        'attempts', ev.attempts + 1, 'delay_ms', backoff_ms * 2 ^ ev.attempts, 'error', SQLSTATE || ': ' || SQLERRM);
+                    outcome := jsonb_build_object(
+                        'kind', CASE WHEN ev.attempts < 2 THEN 'retry' ELSE 'dead' END,
+                        'attempts', ev.attempts + 1,
+                        'delay_ms', backoff_ms * 2 ^ ev.attempts,
+                        'error', SQLSTATE || ': ' || SQLERRM);
                 END;
             END IF;
             IF outcome IS NOT NULL THEN
                 outcomes := outcomes || (outcome || jsonb_build_object('seq', ev.seq));
-                waiting := CASE WHEN outcome ->> 'kind' = 'dead' THEN waiting ELSE waiting || key END;
+                IF outcome ->> 'kind' <> 'dead' THEN
+                    waiting := waiting || key;
+                END IF;
             END IF;
         END LOOP;
         EXIT WHEN claim IS NULL;

@@ -4,8 +4,11 @@
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
 
-CREATE TABLE IF NOT EXISTS shop_order
-    (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total int NOT NULL);
+CREATE TABLE IF NOT EXISTS shop_order (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    customer text NOT NULL,
+    total int NOT NULL
+);
 
 -- The order and its event: both, or neither.
 BEGIN;
@@ -22,4 +25,6 @@ ROLLBACK;
 -- A plain INSERT is an event as well, even in one statement with the order.
 WITH new AS (INSERT INTO shop_order (customer, total) VALUES ('ada', 12) RETURNING *)
 INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)
-SELECT 'order.created', 'order', id::text, json_build_object('customer', customer, 'total', total) FROM new;
+SELECT 'order.created', 'order', id::text,
+    json_build_object('customer', customer, 'total', total)
+FROM new;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "api/handle.h"
-#include "api/manage.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/text.h"
@@ -183,8 +182,7 @@ static int join(outbox_consumer *c, struct error *err)
     return add_runners(c, &c->c, c->handlers, c->n_handlers, err);
 }
 
-/* expand makes the runners of a consumer, unless nothing was changed since they were made. */
-static int expand(outbox_consumer *c, struct error *err)
+int api_consumer_expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
         return 0;
@@ -235,7 +233,7 @@ int api_consumer_describe(outbox_consumer *c, struct error *err)
     c->registered = true;
     if (is_bare(c))
         return 0;
-    return expand(c, err);
+    return api_consumer_expand(c, err);
 }
 
 /* is_claimed_for says whether the consumer exists for outbox_claim_batch only. */
@@ -256,7 +254,7 @@ bool api_runs_any(const outbox *ob)
 /* add_to appends the runners of a consumer to a list. */
 static int add_to(struct runner ***list, size_t *n, outbox_consumer *c, struct error *err)
 {
-    if (expand(c, err) != 0)
+    if (api_consumer_expand(c, err) != 0)
         return -1;
     struct runner **more = realloc(*list, (*n + c->n_runners + 1) * sizeof *more);
     if (!more)
@@ -288,36 +286,6 @@ struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err)
 fail:
     free(list);
     return NULL;
-}
-
-/* ---- while the crew is at work: manage.h ---- */
-
-int manage_start(outbox_consumer *c, bool strict, struct error *err)
-{
-    if (expand(c, err) != 0)
-        return -1;
-    for (size_t i = 0; i < c->n_runners; i++) {
-        if (crew_add(&c->ob->crew, c->runners[i], strict, err) == 0)
-            continue;
-        while (i-- > 0)
-            crew_remove(&c->ob->crew, c->runners[i]);
-        return -1;
-    }
-    return 0;
-}
-
-void manage_stop(outbox_consumer *c)
-{
-    outbox *ob = c->ob;
-    outbox_consumer **at = &ob->consumers;
-    for (size_t i = 0; i < c->n_runners; i++)
-        crew_remove(&ob->crew, c->runners[i]);
-    pthread_mutex_lock(&ob->crew.lock);
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
-    pthread_mutex_unlock(&ob->crew.lock);
-    api_consumer_free(c);
 }
 
 /* ---- counting ---- */

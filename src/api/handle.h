@@ -1,6 +1,6 @@
 /* handle.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
  * consumers.c (describes consumers and handlers), claim.c (claims batches), stream.c (reads Redis
- * streams), tx.c (what a handler sees) and test.c. */
+ * streams), manage.c (what a relay needs besides), tx.c (what a handler sees) and test.c. */
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
 
@@ -15,14 +15,14 @@ struct api_handler {
 
 /* (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
  *     fate they share one consumer; otherwise each has a consumer of its own, a part.
- * (2) expand makes the parts and runners, and they stay until `changed`. */
+ * (2) api_consumer_expand makes the parts and runners, and they stay until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
     struct outbox_consumer *next;
     struct consumer c;
     bool events_set; /* the option `events` was given */
     bool named, shared;
-    bool changed;    /* since the last expand */
+    bool changed;    /* since the last api_consumer_expand */
     bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
     int workers;
     struct handler *handlers; /* names and patterns are owned */
@@ -72,6 +72,9 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
 /* api_consumer_free frees a consumer that is in no list any more. */
 void api_consumer_free(outbox_consumer *c);
+/* api_consumer_expand makes the parts and runners of a consumer, unless nothing was changed since
+ * they were made. */
+int api_consumer_expand(outbox_consumer *c, struct error *err);
 /* api_consumer_describe notes that the consumer is registered, checks its settings, and makes a
  * part for each handler with a fate of its own. */
 int api_consumer_describe(outbox_consumer *c, struct error *err);

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "api/handle.h"
-#include "api/manage.h"
 #include "base/fd.h"
 #include "base/text.h"
 #include "store/postgres/handle.h"
@@ -355,7 +354,7 @@ OUTBOX_API struct sqlite3 *outbox_sqlite(outbox *ob)
 
 OUTBOX_API struct pg_conn *outbox_pg(outbox *ob)
 {
-    return postgres_handle(ob->st);
+    return pg_handle(ob->st);
 }
 
 /* ---- running ---- */
@@ -456,33 +455,4 @@ OUTBOX_API void outbox_wake(outbox *ob)
             runner_wake(c->runners[i]);
     }
     pthread_mutex_unlock(&ob->crew.lock);
-}
-
-/* ---- manage.h ---- */
-
-void manage_hooks(outbox *ob, void (*started)(void *), void (*reload)(void *), void *ctx)
-{
-    ob->crew.started = started;
-    ob->crew.reload = reload;
-    ob->crew.hook_ctx = ctx;
-}
-
-void manage_reload(outbox *ob)
-{
-    crew_reload(&ob->crew);
-}
-
-int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct error *err)
-{
-    return crew_views(&ob->crew, ret, ret_n, err);
-}
-
-int manage_store(outbox *ob, struct store **ret, struct error *err)
-{
-    return ob->st->ops->dup(ob->st, ret, err);
-}
-
-void manage_log_level(outbox *ob, int level)
-{
-    atomic_store_explicit(&ob->log.least, level, memory_order_relaxed);
 }

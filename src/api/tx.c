@@ -110,7 +110,7 @@ OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
     struct store *st = store_of(tx);
     if (!st)
         return NULL;
-    return postgres_handle(st);
+    return pg_handle(st);
 }
 
 static int has_none(struct error *err)

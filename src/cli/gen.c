@@ -27,7 +27,7 @@ static void plain(struct texts *t)
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* Flyway brings its own transaction. */
+/* flyway writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
 static void flyway(struct texts *t)
 {
     buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",

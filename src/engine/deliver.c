@@ -33,7 +33,7 @@ static void end_for_now(struct pipeline *p, struct item *it, int64_t delay_ms, c
 {
     struct outcome out = {
         .kind = OUTCOME_RETRY, .attempts = it->d.ev->attempts, .delay_ms = delay_ms, .error = text};
-    item_end(it, &out, true, &p->hand.ready);
+    live_item_end(it, &out, true, &p->hand.ready);
 }
 
 static void event_rejected(struct pipeline *p, struct item *it, const struct sink_result *r,
@@ -43,8 +43,8 @@ static void event_rejected(struct pipeline *p, struct item *it, const struct sin
     const char *text = reason(r->text);
     note_failure(p, it, text);
     judge_buried(p, it->d.ev, attempts, text, why);
-    item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text}, true,
-             &p->hand.ready);
+    live_item_end(it, &(struct outcome){.kind = OUTCOME_DEAD, .attempts = attempts, .error = text},
+                  true, &p->hand.ready);
 }
 
 /* learn_from_failure takes a failure as evidence about the sink. */
@@ -84,8 +84,8 @@ static void event_delivered(struct pipeline *p, struct item *it, const struct si
     p->stats.stalled_since = p->stats.ended_at;
     if (!r->unasked)
         outage_passed(p, it);
-    item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt},
-             p->c->receipts, &p->hand.ready);
+    live_item_end(it, &(struct outcome){.kind = OUTCOME_DELIVERED, .receipt = r->receipt},
+                  p->c->receipts, &p->hand.ready);
 }
 
 /* not_mine leaves the event to a worker that has a handler for it, after a random pause in which
@@ -150,10 +150,10 @@ static void sink_says_stop(struct pipeline *p, const struct sink_result *r)
 static void not_tried(struct pipeline *p, struct item *it)
 {
     if (it->live->b.careful) {
-        item_hold(it, &p->hand.ready);
+        live_item_hold(it, &p->hand.ready);
         return;
     }
-    item_land(it, &p->hand.ready);
+    live_item_land(it, &p->hand.ready);
     hand_disturb(&p->hand);
 }
 
@@ -271,7 +271,7 @@ static size_t gather_chain(struct delivery **d, size_t max)
     struct error malformed;
     struct item *it = (struct item *)d[0];
     size_t n = 1;
-    while (n < max && (it = item_chain(it))) {
+    while (n < max && (it = live_item_chain(it))) {
         if (event_check_stored(it->d.ev, &malformed) != 0)
             break;
         it->d.chained = true;
@@ -286,7 +286,7 @@ static void launch(struct pipeline *p, struct delivery *const *d, size_t n, int6
 {
     for (size_t i = 0; i < n; i++) {
         struct item *it = (struct item *)d[i];
-        item_fly(it);
+        live_item_fly(it);
         it->sent_at = next_sent(p, now);
     }
 }
@@ -297,7 +297,7 @@ static void take_back(struct pipeline *p, struct delivery *const *d, size_t n)
 {
     while (n > 0) {
         struct item *it = (struct item *)d[--n];
-        item_land(it, &p->hand.ready);
+        live_item_land(it, &p->hand.ready);
         if (it->state == ITEM_READY)
             ready_unshift(&p->hand.ready, it);
     }

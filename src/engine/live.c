@@ -1,85 +1,6 @@
 #include "engine/live.h"
 
 #include <assert.h>
-#include <stdlib.h>
-
-int keymap_init(struct keymap *m, size_t items)
-{
-    m->n = 64;
-    while (m->n < items)
-        m->n *= 2;
-    m->bucket = calloc(m->n, sizeof(struct item *));
-    return m->bucket ? 0 : -1;
-}
-
-void keymap_release(struct keymap *m)
-{
-    free(m->bucket);
-    m->bucket = NULL;
-}
-
-static struct item **keymap_slot(struct keymap *m, uint64_t key)
-{
-    struct item **p = &m->bucket[key & (m->n - 1)];
-    while (*p && (*p)->key != key)
-        p = &(*p)->next_in_bucket;
-    return p;
-}
-
-/* keymap_put makes it the last of its key, and returns the item that was; NULL: none. */
-static struct item *keymap_put(struct keymap *m, struct item *it)
-{
-    struct item **p = keymap_slot(m, it->key);
-    struct item *last = *p;
-    it->next_in_bucket = NULL;
-    it->mapped = true;
-    if (last) {
-        it->next_in_bucket = last->next_in_bucket;
-        last->mapped = false;
-    }
-    *p = it;
-    return last;
-}
-
-static void keymap_drop(struct keymap *m, struct item *it)
-{
-    if (!it->mapped)
-        return;
-    *keymap_slot(m, it->key) = it->next_in_bucket;
-    it->mapped = false;
-}
-
-void ready_init(struct ready *q)
-{
-    q->head = NULL;
-    q->tail = &q->head;
-}
-
-void ready_push(struct ready *q, struct item *it)
-{
-    it->next_ready = NULL;
-    *q->tail = it;
-    q->tail = &it->next_ready;
-}
-
-void ready_unshift(struct ready *q, struct item *it)
-{
-    it->next_ready = q->head;
-    q->head = it;
-    if (!it->next_ready)
-        q->tail = &it->next_ready;
-}
-
-struct item *ready_pop(struct ready *q)
-{
-    struct item *it = q->head;
-    if (!it)
-        return NULL;
-    q->head = it->next_ready;
-    if (!q->head)
-        q->tail = &q->head;
-    return it;
-}
 
 /* holds says whether an ended event keeps later events of its key from being tried. Even a dead
  * letter does, until it is settled: if a crash undid its burial, it would be tried again, and after
@@ -89,10 +10,10 @@ static bool holds(const struct item *it)
     return it->released || (it->exceptional && it->out.kind != OUTCOME_DELIVERED);
 }
 
-void item_hold(struct item *it, struct ready *q)
+void live_item_hold(struct item *it, struct ready *q)
 {
-    item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts}, true,
-             q);
+    live_item_end(it, &(struct outcome){.kind = OUTCOME_BEHIND, .attempts = it->d.ev->attempts},
+                  true, q);
 }
 
 static void wait_for(struct item *it, struct item *before)
@@ -112,9 +33,10 @@ static void place(struct item *it, struct item *before, struct ready *q)
     if (must_wait) {
         wait_for(it, before);
     } else if (held) {
-        item_hold(it, q);
+        live_item_hold(it, q);
     } else if (ev->delayed) {
-        item_end(it, &(struct outcome){.kind = OUTCOME_DELAY, .attempts = ev->attempts}, true, q);
+        live_item_end(it, &(struct outcome){.kind = OUTCOME_DELAY, .attempts = ev->attempts}, true,
+                      q);
     } else {
         it->state = ITEM_READY;
         ready_push(q, it);
@@ -191,7 +113,7 @@ void live_remap(struct live *l, struct keymap *m)
     for (size_t i = l->b.n; i-- > 0;) {
         struct item *it = &l->items[i];
         bool flies = it->state == ITEM_FLYING && it->key;
-        if (flies && !*keymap_slot(m, it->key))
+        if (flies && !keymap_has(m, it->key))
             keymap_put(m, it);
     }
 }
@@ -212,25 +134,25 @@ void live_release(struct live *l, struct keymap *m)
     arena_reset(&l->a);
 }
 
-void item_fly(struct item *it)
+void live_item_fly(struct item *it)
 {
     assert(it->state == ITEM_READY || it->before);
     it->state = ITEM_FLYING;
     it->live->flying++;
 }
 
-void item_land(struct item *it, struct ready *q)
+void live_item_land(struct item *it, struct ready *q)
 {
     assert(it->state == ITEM_FLYING);
     if (it->held) {
-        item_hold(it, q);
+        live_item_hold(it, q);
         return;
     }
     it->state = it->before ? ITEM_WAITING : ITEM_READY;
     it->live->flying--;
 }
 
-struct item *item_chain(const struct item *it)
+struct item *live_item_chain(const struct item *it)
 {
     struct item *next = it->follower;
     if (!next || next->state != ITEM_WAITING)
@@ -281,9 +203,10 @@ static struct item *take_follower(struct item *it)
     return next;
 }
 
-/* item_end goes along the chain of followers until one may go or none is left. It is a loop because
- * chains can be long: ending an item that is held back could otherwise recurse for each of them. */
-void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q)
+/* live_item_end goes along the chain of followers until one may go or none is left. It is a loop
+ * because chains can be long: ending an item that is held back could otherwise recurse for each of
+ * them. */
+void live_item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q)
 {
     struct item *next;
     note_end(it, out, exceptional);
@@ -313,7 +236,7 @@ static void give_back(struct item *it, struct ready *q)
     it->live->open--;
     struct item *next = take_follower(it);
     if (next)
-        item_hold(next, q);
+        live_item_hold(next, q);
 }
 
 /* give_back_tail gives back the run of untried items at the end of a fresh batch, the last one
@@ -342,7 +265,7 @@ void live_give_up(struct live *l, struct ready *q)
         tail = give_back_tail(l, q);
     for (size_t i = 0; i < tail; i++) {
         if (untried(&l->items[i]))
-            item_hold(&l->items[i], q);
+            live_item_hold(&l->items[i], q);
     }
 }
 

@@ -4,6 +4,8 @@
 #define ENGINE_LIVE_H
 
 #include "base/arena.h"
+#include "engine/keymap.h"
+#include "engine/ready.h"
 #include "sink/sink.h"
 #include "store/store.h"
 
@@ -53,28 +55,6 @@ struct live {
     int64_t deadline;   /* claimed_at or last extension + lease */
 };
 
-/* The last event of each key, over all live batches of a pipeline. */
-struct keymap {
-    struct item **bucket;
-    size_t n; /* a power of two */
-};
-
-/* A queue of items in submission order. */
-struct ready {
-    struct item *head, **tail;
-};
-
-/* keymap_init makes room for about that many keys. Returns -1 when out of memory. */
-int keymap_init(struct keymap *m, size_t items);
-void keymap_release(struct keymap *m);
-
-/* ready_push appends an item, ready_unshift puts it first, ready_pop takes the first; NULL: none.
- * */
-void ready_init(struct ready *q);
-void ready_push(struct ready *q, struct item *it);
-void ready_unshift(struct ready *q, struct item *it);
-struct item *ready_pop(struct ready *q);
-
 /* live_load makes items of the events in l->b and queues those that may go. With `chain`, events of
  * a key go one after the other. Without it, the sink keeps their order (SINK_FAILSTOP), and the map
  * is used only where something is held back. Returns -1 when out of memory. */
@@ -88,22 +68,22 @@ void live_remap(struct live *l, struct keymap *m);
 /* live_release forgets the batch. The arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
 
-/* item_fly notes that an item is handed to the sink: a ready one, or what item_chain returned. */
-void item_fly(struct item *it);
-/* item_land takes back a flying item that was not tried. It becomes ready, and the caller queues
+/* live_item_fly notes that an item is handed to the sink: a ready one, or what live_item_chain returned. */
+void live_item_fly(struct item *it);
+/* live_item_land takes back a flying item that was not tried. It becomes ready, and the caller queues
  * it; or it waits, if it was chained to one that has not ended; or it ends as held back, if that
  * one failed. */
-void item_land(struct item *it, struct ready *q);
-/* item_chain returns the item of the same batch that waits for this one and may fly right behind
+void live_item_land(struct item *it, struct ready *q);
+/* live_item_chain returns the item of the same batch that waits for this one and may fly right behind
  * it; NULL: none. */
-struct item *item_chain(const struct item *it);
-/* item_end records the outcome, and queues the follower if the event was delivered, or else holds
+struct item *live_item_chain(const struct item *it);
+/* live_item_end records the outcome, and queues the follower if the event was delivered, or else holds
  * it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
-void item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
+void live_item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);
 
-/* item_hold ends an item that was not tried: it will be parked behind its key, with its attempts
- * unchanged. */
-void item_hold(struct item *it, struct ready *q);
+/* live_item_hold ends an item that was not tried: it will be parked behind its key, with its
+ * attempts unchanged. */
+void live_item_hold(struct item *it, struct ready *q);
 
 /* live_give_up ends every item that is not flying as not tried. Those at the end of a fresh batch
  * are given back by release_from and need no outcome; the others are held. The caller empties its

@@ -72,6 +72,11 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
     say_caution(p);
 }
 
+int pipeline_register(struct pipeline *p, struct error *err)
+{
+    return standby_register(p, err);
+}
+
 void pipeline_free(struct pipeline *p)
 {
     if (!p)

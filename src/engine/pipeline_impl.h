@@ -159,6 +159,9 @@ void turn_drop_lost(struct pipeline *p);
 void lease_keep(struct pipeline *p);
 void lease_lose(struct pipeline *p, struct live *l, const char *why);
 
+/* standby_register is pipeline_register: it registers the consumer with our settings, or stands by
+ * if they were replaced and cfg.stand_by allows it. */
+int standby_register(struct pipeline *p, struct error *err);
 /* standby_enter stops claiming, because the consumer has been given newer settings than ours.
  * standby_try registers ours again, if it is time to. Returns whether the pipeline may go on. */
 void standby_enter(struct pipeline *p);

@@ -53,7 +53,7 @@ static void go_on(struct pipeline *p)
     schedule_look_now(&p->schedule);
 }
 
-int pipeline_register(struct pipeline *p, struct error *err)
+int standby_register(struct pipeline *p, struct error *err)
 {
     struct error why;
     if (put(p, PUT_START, &why) == 0)

@@ -454,7 +454,8 @@ static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, s
     return lost(c, err);
 }
 
-/* Each step may leave the connection ready for the next one, so that a fast peer needs one call. */
+/* redis_conn_drive tries the states in order, because each step may leave the connection ready for
+ * the next one: with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     if (c->state == REDIS_CONNECTING && drive_connecting(c, err) != 0)

@@ -147,7 +147,8 @@ static void handlers_close(struct sink *sk)
     free(hs);
 }
 
-/* Nothing is in flight between two calls, so there is nothing to drive, poll for or cancel. */
+/* handlers_nothing serves as drive and as cancel. No delivery is in flight between two calls, so
+ * there is nothing to drive, poll for or cancel. */
 static void handlers_nothing(struct sink *sk)
 {
     (void)sk;

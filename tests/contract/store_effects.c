@@ -22,7 +22,7 @@ static bool sneak(struct store *w, const char *sql)
 {
     if (sqlite_handle(w))
         return sqlite3_exec(sqlite_handle(w), sql, NULL, NULL, NULL) == SQLITE_OK;
-    PGresult *r = PQexec(postgres_handle(w), sql);
+    PGresult *r = PQexec(pg_handle(w), sql);
     ExecStatusType s = PQresultStatus(r);
     PQclear(r);
     return s == PGRES_COMMAND_OK || s == PGRES_TUPLES_OK;

@@ -78,6 +78,15 @@ class Guards(unittest.TestCase):
         (self.tree / "src/base/b.c").unlink()
         self.finds("exports", "src/store/sqlite/emit.c:1", "call it emit_* or sqlite_*", **{"src__store__sqlite__emit.c": "int pg_open(void)\n" + BODY})
 
+    def test_a_part_exports_what_has_the_name_of_the_whole(self):
+        part = {"src__sink__http_answer.c": "int http_judge(void)\n" + BODY + "\nint http_answer_read(void)\n" + BODY}
+        self.finds("exports", "src/sink/http_answer.c:1", "exports http_judge; call it http_answer_*, or", **part)
+        for whole in ("src__sink__http.c", "src__sink__http.h"):
+            with self.subTest(whole):
+                self.assertEqual(self.complaints("exports", **part, **{whole: ""}), [])
+                (self.tree / whole.replace("__", "/")).unlink()
+        self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
+
     def test_the_prefixes_of_folders_are_those_of_the_guide(self):
         spec = importlib.util.spec_from_file_location("guards", GUARDS)
         guards = importlib.util.module_from_spec(spec)
@@ -86,7 +95,6 @@ class Guards(unittest.TestCase):
         for folder, prefix in guards.FOLDER_PREFIX.items():
             self.assertIn(f"`{prefix}*`", guide, folder)
         for folder in guards.FOLDER_PREFIX: self.assertTrue((ROOT / folder).is_dir(), folder)
-        for path in guards.STANDS_FOR: self.assertTrue((ROOT / path).is_file(), path)
         self.assertEqual(sorted(guards.LEVEL), sorted(path.name for path in (ROOT / "src").iterdir() if path.is_dir()))
 
     def test_lint_runs_the_guards(self):

@@ -106,6 +106,7 @@ class Measured(OutsideCase):
         self.addCleanup(redis.close)
         with self.serve(*self.file_sink(), "--consumer", "redis", "--sink", redis.url("stream=orders&lease=turn")) as relay:
             self.wait_metric(relay, 1, "outbox_dispatched_total", consumer="redis")
+            wait_until(lambda: self.metrics(relay).get("outbox_hwm"))  # recorded when the delivery is settled
             page = self.metrics(relay)
             self.assertEqual(page.get("outbox_sink_lease_held", consumer="redis"), 1)
         self.assertEqual({name: (kind, page.labels(name)) for name, kind in page.types.items()}, documented)

@@ -52,6 +52,7 @@ class Strangers(PgCase):
     def test_no_lock_that_a_stranger_can_take_keeps_a_relay_from_its_work(self):
         for how in ("", "_shared"):
             with self.subTest(how):
+                wait_until(lambda: not self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"))  # of the relay before
                 self.squat(how)
                 done = len(self.ndjson(self.out))
                 with self.mail() as relay:

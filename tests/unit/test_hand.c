@@ -36,7 +36,7 @@ static size_t queued(const struct hand *h)
 static struct item *fly(struct hand *h)
 {
     struct item *it = ready_pop(&h->ready);
-    item_fly(it);
+    live_item_fly(it);
     return it;
 }
 
@@ -72,7 +72,7 @@ static void what_came_back_goes_before_what_was_claimed_after_it(void **state)
     take(h, 10);
     struct item *first = fly(h);
     assert_int_equal(hand_flying(h), 1);
-    item_land(first, &h->ready);
+    live_item_land(first, &h->ready);
     hand_disturb(h);
     assert_true(hand_untidy(h));
     hand_tidy(h);
@@ -86,7 +86,7 @@ static void what_others_shall_have_is_not_queued_again(void **state)
 {
     struct hand *h = *state;
     take(h, 0);
-    item_land(fly(h), &h->ready);
+    live_item_land(fly(h), &h->ready);
     hand_want_back(h);
     hand_disturb(h); /* one more of those in flight: the wish stands */
     hand_tidy(h);
@@ -144,7 +144,7 @@ static void batch_that_starts_over_is_queued_whole(void **state)
 {
     struct hand *h = *state;
     struct live *l = take(h, 0);
-    item_end(fly(h), &(struct outcome){.kind = OUTCOME_DELIVERED}, false, &h->ready);
+    live_item_end(fly(h), &(struct outcome){.kind = OUTCOME_DELIVERED}, false, &h->ready);
     assert_int_equal(l->open, EVENTS - 1);
     hand_again(h, l);
     assert_int_equal(l->open, EVENTS);

@@ -1,27 +1,39 @@
--- adopt: an existing table of the application's own goes on as it is, and its rows become events. Those that are not
--- processed yet are copied, in their old order, and a trigger makes an event of every new one in its own transaction,
--- whoever inserts it. Writers wait meanwhile. shape: 'processed_at' (id, event_type, payload, created_at, processed_at),
--- 'debezium' (id, aggregatetype, aggregateid, type, payload) or 'auto'; columns that are called otherwise: see adopt_columns.
--- existing: 'copy' or 'skip'; by default copy, but for a table that was adopted before, of which nobody can tell what became
--- events then. A table that is adopted already gets other columns, if these are others, from its next row on. mark: a column that is
--- set in a row once `consumer` has had it (see mark_adopted); NULL: none, or as it was. adopted: whether it was not yet; copied: how
--- many rows; changed: whether it was, and has other columns, or another mark, now.
-CREATE OR REPLACE FUNCTION @schema@.adopt(source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}',
-                                          existing text DEFAULT NULL, mark text DEFAULT NULL, consumer text DEFAULT NULL,
-                                          OUT adopted boolean, OUT copied bigint, OUT changed boolean)
+-- adopt turns the rows of an existing table into events. The table stays as it is. Its rows that
+-- are not processed yet are copied, in their old order, and a trigger makes an event of every new
+-- row, in the transaction that inserts it, whoever that is. Writers to the table wait meanwhile.
+--
+--     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
+--               aggregatetype, aggregateid, type, payload) or 'auto'
+--     columns   the names that differ from these, see _adopt_columns
+--     existing  'copy' or 'skip'. The default is to copy, except for a table that was adopted
+--               before: nobody can tell which of its rows became events then, so it must be said.
+--     mark      a column that is set in a row once `consumer` has had it, see _mark_adopted; NULL:
+--               none, or as it was
+--
+-- adopted says whether the table was not adopted yet, copied how many rows were copied, and changed
+-- whether the table was adopted already and now has other columns or another mark. Those count from
+-- its next row on.
+CREATE OR REPLACE FUNCTION @schema@.adopt(
+    source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
+    mark text DEFAULT NULL, consumer text DEFAULT NULL,
+    OUT adopted boolean, OUT copied bigint, OUT changed boolean)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@._adopt_source(source);
     marked boolean := false;
 BEGIN
+    -- What is read after the lock must be newer than the lock.
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %', upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'OB002';
+        RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %',
+            upper(current_setting('transaction_isolation')) USING ERRCODE = 'OB002';
     END IF;
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
-    IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = tab) IS NOT FALSE THEN -- it was, a moment ago
+    -- _adopt_source has checked this, but before the lock.
+    IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c
+        WHERE c.oid = tab) IS NOT FALSE THEN
         RAISE EXCEPTION '% is no table that can be adopted', tab USING ERRCODE = 'OB004';
     END IF;
+
     copied := 0;
     adopted := @schema@._adopted(tab) IS NULL;
     PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
@@ -33,19 +45,26 @@ BEGIN
         changed := @schema@._adopt_trigger(tab, shape, columns) OR marked;
         RETURN;
     END IF;
+
     changed := false;
     IF existing IS DISTINCT FROM 'skip' THEN
         copied := @schema@._adopt_copy(tab, shape, columns);
     END IF;
     PERFORM @schema@._adopt_trigger(tab, shape, columns);
-    INSERT INTO @schema@.meta (name, value) VALUES (@schema@._adopted_name(tab), @schema@._clock()::text) ON CONFLICT DO NOTHING;
+    -- Remembered even after unadopt: see `existing`.
+    INSERT INTO @schema@.meta (name, value)
+    VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
+    ON CONFLICT DO NOTHING;
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'makes events of the rows of an existing table';
+COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
+    'makes events of the rows of an existing table';
 
--- _adopt_copy: makes events of the rows there are, in their order; returns how many.
-CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb) RETURNS bigint
+-- _adopt_copy makes events of the rows there are, in their order, and returns how many. Under the
+-- lock that adopt takes.
+CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     rows regclass := @schema@._adopt_rows(tab, shape, columns);
@@ -55,17 +74,22 @@ DECLARE
 BEGIN
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
     IF marking IS NULL THEN
-        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr', '@schema@.event', v.targets, v.expressions, rows);
+        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr',
+                       '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
     ELSE -- ids are given here, so that it is known which row became which event
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
             v.expressions := concat('@schema@._uuid7(), ', v.expressions);
         END IF;
-        EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED (SELECT %2$s, t.row_key FROM %3$s t ORDER BY t.row_nr), '
+        EXECUTE format('WITH r (%1$s, row_key) AS MATERIALIZED ('
+                       'SELECT %2$s, t.row_key FROM %3$s t ORDER BY t.row_nr), '
                        'e AS (INSERT INTO %4$s (%1$s) SELECT %1$s FROM r RETURNING id, seq), '
-                       'n AS (INSERT INTO %5$s (marking, seq, key) SELECT $1, e.seq, r.row_key FROM e JOIN r USING (id) ON CONFLICT DO NOTHING) '
-                       'SELECT count(*) FROM e', v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
+                       'n AS (INSERT INTO %5$s (marking, seq, key) '
+                       'SELECT $1, e.seq, r.row_key FROM e JOIN r USING (id) '
+                       'ON CONFLICT DO NOTHING) '
+                       'SELECT count(*) FROM e',
+                       v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
         INTO copied USING marking;
     END IF;
     EXECUTE format('DROP MATERIALIZED VIEW %s', rows);
@@ -73,4 +97,5 @@ BEGIN
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) IS 'makes events of the rows of a table';
+COMMENT ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) IS
+    'makes events of the rows of a table';

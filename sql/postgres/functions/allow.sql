@@ -1,53 +1,66 @@
--- allow: gives an existing role its part: producer, consumer or operator. It may have several. consumer: which one it may work on, a
--- name or the beginning of one with a *; NULL: every one. tenant: the role is held to it in all its parts, whatever its connections
--- say. Doing it again does no harm.
-CREATE OR REPLACE FUNCTION @schema@.allow(part text, role text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS void
+-- allow gives an existing role a part: producer, consumer or operator. A role may have several.
+-- consumer: which one it may work on, a name or the beginning of one with a *; NULL: every one.
+-- tenant: the role is held to it in all its parts, whatever its connections say. Doing it again
+-- does no harm.
+CREATE OR REPLACE FUNCTION @schema@.allow(
+    part text, role text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     other text := (SELECT h.tenant FROM @schema@.held h WHERE h.role = allow.role);
 BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
+    -- A role has one tenant, or none.
     IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
         RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character' USING ERRCODE = 'OB004';
     END IF;
     IF other <> tenant THEN
         RAISE EXCEPTION 'role "%" is held to tenant "%"', role, other
-            USING ERRCODE = 'OB001', HINT = 'take all its parts from it first, or make another role';
+            USING ERRCODE = 'OB001',
+                  HINT = 'take all its parts from it first, or make another role';
     END IF;
+
     IF other IS NULL AND tenant IS NOT NULL THEN
         INSERT INTO @schema@.held (role, tenant) VALUES (allow.role, allow.tenant);
-        PERFORM @schema@._give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part; -- those it has are narrower now
+        -- The parts that it has already are narrower now.
+        PERFORM @schema@._give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part;
     END IF;
     IF part = 'consumer' THEN
-        INSERT INTO @schema@.worker (role, consumer) VALUES (allow.role, coalesce(allow.consumer, '*')) ON CONFLICT DO NOTHING;
+        INSERT INTO @schema@.worker (role, consumer)
+        VALUES (allow.role, coalesce(allow.consumer, '*'))
+        ON CONFLICT DO NOTHING;
     END IF;
     PERFORM @schema@._give(part, role);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS 'gives a role its part: producer, consumer or operator';
+COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
+    'gives a role its part: producer, consumer or operator';
 
--- _check_grant: refuses a part, a role or a consumer that there cannot be.
+-- _check_grant refuses a part, a role or a consumer that there cannot be.
 CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF coalesce(part, '') NOT IN ('producer', 'consumer', 'operator') THEN
-        RAISE EXCEPTION 'part "%" is not one of producer, consumer, operator', part USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'part "%" is not one of producer, consumer, operator', part
+            USING ERRCODE = 'OB004';
     END IF;
     IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles g WHERE g.rolname = role) THEN
-        RAISE EXCEPTION 'there is no role "%"', role USING ERRCODE = 'OB003', HINT = 'make it with CREATE ROLE';
+        RAISE EXCEPTION 'there is no role "%"', role
+            USING ERRCODE = 'OB003', HINT = 'make it with CREATE ROLE';
     END IF;
     IF consumer IS NOT NULL AND part <> 'consumer' THEN
-        RAISE EXCEPTION 'a % has to do with no consumer: only the part consumer is given for one', part USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'a % has to do with no consumer: only the part consumer is given for one',
+            part USING ERRCODE = 'OB004';
     END IF;
+    -- As in register, with a * at the end for all names that begin so.
     IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
-        RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, or less with a * at its end', consumer
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
+            'or less with a * at its end', consumer USING ERRCODE = 'OB004';
     END IF;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._check_grant(text, text, text) IS 'refuses what cannot be granted';
 
--- _give: the rights of a part, as this version has them, and none that an earlier one gave besides.
+-- _give grants a role the rights of a part, as this version has them.
 CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -55,12 +68,15 @@ DECLARE
     r record;
 BEGIN
     IF part = 'producer' AND held THEN
-        EXECUTE format('REVOKE INSERT ON %s FROM %I', '@schema@.event', role); -- it may have chosen ids until now
+        -- Until it was held to a tenant, it may have had the right to choose ids.
+        EXECUTE format('REVOKE INSERT ON %s FROM %I', '@schema@.event', role);
     END IF;
     FOR r IN SELECT * FROM @schema@._rights(part, held) LOOP
         EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
     END LOOP;
-    FOR r IN SELECT v.name FROM @schema@._named_views() v WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
+    -- Not every schema has the same views under names from elsewhere, so _rights cannot list them.
+    FOR r IN SELECT v.name FROM @schema@._named_views() v
+             WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
         EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
     END LOOP;
 END

@@ -1,69 +1,95 @@
--- The doorbell. A NOTIFY on every commit makes all commits queue up. So a worker that goes to sleep holds an advisory lock,
--- and whoever emits tries to share it until its commit: refused means that somebody sleeps, so it notifies; granted means
--- that nobody does, and nobody can go to sleep before the commit is visible. A transaction that has notified cannot be
--- prepared for two-phase commit: where that is in use, nobody rings and everybody polls, unless outbox.doorbell is 'on'.
+-- The doorbell. A NOTIFY in every transaction would make all commits queue up. So a worker that
+-- goes to sleep holds an advisory lock, and whoever emits tries to share it until its commit. If
+-- that is refused, somebody sleeps, and it notifies. If it is granted, nobody sleeps, and nobody
+-- can go to sleep before the commit is visible.
+
+-- bell_works says whether an emit wakes a sleeping worker. A transaction that has notified cannot
+-- be prepared for two-phase commit: where that is in use, nobody rings and everybody polls, unless
+-- outbox.doorbell is 'on'.
 CREATE OR REPLACE FUNCTION @schema@.bell_works() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN CASE coalesce(current_setting('outbox.doorbell', true), '')
-               WHEN 'on' THEN true WHEN 'off' THEN false
-               ELSE current_setting('max_prepared_transactions') = '0' END;
+            WHEN 'on' THEN true
+            WHEN 'off' THEN false
+            ELSE current_setting('max_prepared_transactions') = '0' END;
 COMMENT ON FUNCTION @schema@.bell_works() IS 'whether an emit wakes a sleeping worker';
 
+-- _bell_key returns the key of the first lock, which a sleeper holds and an emitter shares. That of
+-- the second, which tells the holder that others sleep beside it, differs from it in the lowest
+-- bit.
 CREATE OR REPLACE FUNCTION @schema@._bell_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN hashtextextended('@schema@ bell', 0);
 COMMENT ON FUNCTION @schema@._bell_key() IS 'the advisory lock a sleeping worker holds';
 
+-- bell_channel returns the channel on which sleeping workers are notified.
 CREATE OR REPLACE FUNCTION @schema@.bell_channel() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.bell_channel() IS 'the channel that wakes sleeping workers';
 
--- _bell_locks: who has a lock of the doorbell now: the first, which a sleeper holds and an emitter shares, or the second, which tells
--- the holder that there are others. Anybody who can connect can take these locks. business: it is one who may: a session of a
--- role to which the outbox is open, and which works, not only emits, where it has one alone; and for one that shares the first, a
--- transaction that has really inserted.
-CREATE OR REPLACE FUNCTION @schema@._bell_locks() RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
+-- _bell_locks returns who else has a lock of the doorbell now. second: it is the second lock.
+-- alone: the lock is held, not shared. business: the session has a reason to have it. That matters
+-- because anybody who can connect can take these locks. The outbox must be open to the role of the
+-- session. To hold a lock alone, the role must be one that works, not only emits; to share the
+-- first lock, the transaction must really have inserted.
+CREATE OR REPLACE FUNCTION @schema@._bell_locks()
+RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     k bigint := @schema@._bell_key();
 BEGIN
-    RETURN QUERY WITH x AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks y WHERE y.granted AND y.database =
-                             (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
+    RETURN QUERY
+    WITH x AS MATERIALIZED (
+        SELECT * FROM pg_catalog.pg_locks y
+        WHERE y.granted AND y.database = (SELECT d.oid FROM pg_catalog.pg_database d
+                                          WHERE d.datname = current_database()))
     SELECT x.pid, x.objid <> (k & 4294967295)::oid, x.mode = 'ExclusiveLock',
-           has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE') AND CASE
-               WHEN x.mode = 'ExclusiveLock' THEN has_table_privilege(a.usesysid, '@schema@.lane'::regclass, 'SELECT')
-               ELSE x.objid <> (k & 4294967295)::oid
-               OR EXISTS (SELECT 1 FROM x z WHERE z.pid = x.pid AND z.relation = '@schema@.event'::regclass
-                             AND z.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')) END
+           has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE')
+           AND CASE WHEN x.mode = 'ExclusiveLock'
+                    THEN has_table_privilege(a.usesysid, '@schema@.lane'::regclass, 'SELECT')
+                    ELSE x.objid <> (k & 4294967295)::oid
+                         OR EXISTS (SELECT 1 FROM x z
+                                    WHERE z.pid = x.pid
+                                      AND z.relation = '@schema@.event'::regclass
+                                      AND z.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')) END
     FROM x LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = x.pid
-    WHERE x.locktype = 'advisory' AND x.objsubid = 1 AND x.classid = ((k >> 32) & 4294967295)::oid
-      AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid) AND x.pid <> pg_backend_pid();
+    -- An advisory lock of one bigint: its upper half is classid, its lower half objid.
+    WHERE x.locktype = 'advisory' AND x.objsubid = 1
+      AND x.classid = ((k >> 32) & 4294967295)::oid
+      AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid)
+      AND x.pid <> pg_backend_pid();
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._bell_locks() IS 'who has a lock of the doorbell';
 
--- _bell_squatters: sessions that have a lock of the doorbell, and no business with it.
+-- _bell_squatters describes the sessions that have a lock of the doorbell, and no business with it.
 CREATE OR REPLACE FUNCTION @schema@._bell_squatters() RETURNS text
 LANGUAGE sql STABLE AS $outbox$
-    SELECT string_agg(DISTINCT @schema@._session(x.pid), '; ') FROM @schema@._bell_locks() x WHERE x.business IS NOT TRUE
+    SELECT string_agg(DISTINCT @schema@._session(x.pid), '; ')
+    FROM @schema@._bell_locks() x WHERE x.business IS NOT TRUE
 $outbox$;
-COMMENT ON FUNCTION @schema@._bell_squatters() IS 'who has a lock of the doorbell, and no business with it';
+COMMENT ON FUNCTION @schema@._bell_squatters() IS
+    'who has a lock of the doorbell, and no business with it';
 
--- _bell_squatted: whether somebody who has no business with it holds the first lock alone, so that no worker can.
+-- _bell_squatted says whether somebody who has no business with it holds the first lock alone, so
+-- that no worker can.
 CREATE OR REPLACE FUNCTION @schema@._bell_squatted() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM @schema@._bell_locks() x WHERE x.alone AND NOT x.second AND x.business IS NOT TRUE);
+    RETURN EXISTS (SELECT 1 FROM @schema@._bell_locks() x
+                   WHERE x.alone AND NOT x.second AND x.business IS NOT TRUE);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._bell_squatted() IS 'whether a stranger holds the doorbell';
 
--- _ring: refused, it looks who refused: if that is somebody who has no business with the bell, nobody sleeps by it, and whoever
--- works looks by itself. Else a stranger could make every commit queue up.
+-- _ring rings the doorbell if somebody sleeps. If the lock is refused, it looks who holds it: where
+-- that is somebody who has no business with the bell, nobody sleeps by it, and workers look by
+-- themselves. Otherwise a stranger could make every commit queue up.
 CREATE OR REPLACE FUNCTION @schema@._ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
-BEGIN -- Every name has its schema. Two conditions, because a second term in the first would be got ready for every event.
+BEGIN -- Every name has its schema.
+    -- Two conditions: a second term in the first one would be prepared for every event.
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN
         IF @schema@.bell_works() AND NOT @schema@._bell_squatted() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
@@ -73,20 +99,23 @@ BEGIN -- Every name has its schema. Two conditions, because a second term in the
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._ring() IS 'rings the doorbell if somebody sleeps';
-CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event FOR EACH STATEMENT EXECUTE FUNCTION @schema@._ring();
+CREATE OR REPLACE TRIGGER ring BEFORE INSERT ON @schema@.event
+    FOR EACH STATEMENT EXECUTE FUNCTION @schema@._ring();
 
--- bell_sleep: a worker that found nothing wants to sleep; it must have done LISTEN before, and must look once more after.
--- 'holder': it has the lock, whoever emits will ring. 'listener': another worker has it, and will tell when it gets up
--- (second lock). 'busy': a transaction has emitted and not committed yet: look again shortly. 'squatted': somebody is in the
--- way who has no business here, and nobody rings: look now and then. listening: it was a listener until now, and asks
--- whether there is a holder still.
+-- bell_sleep is called by a worker that found nothing and wants to sleep. The worker must have done
+-- LISTEN before, and must look once more after. listening: it was a listener until now, and asks
+-- whether there still is a holder. Returns
+--     'holder'    it has the lock, and whoever emits will ring;
+--     'listener'  another worker has the lock, and will tell when it gets up (second lock);
+--     'busy'      a transaction has emitted and not committed yet: look again shortly;
+--     'squatted'  somebody is in the way who has no business here: look now and then.
 CREATE OR REPLACE FUNCTION @schema@.bell_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k bigint := @schema@._bell_key();
-    held boolean;   -- by a worker
-    shared boolean; -- by one who emits
-    strange boolean;
+    held boolean;    -- by a worker
+    shared boolean;  -- by one who emits
+    strange boolean; -- either lock, by one who has no business with it
 BEGIN
     IF pg_try_advisory_lock(k) THEN
         IF listening THEN
@@ -97,11 +126,13 @@ BEGIN
     IF NOT listening THEN
         listening := pg_try_advisory_lock_shared(k # 1);
     END IF;
-    -- Only now: one that gets up after this will find the second lock taken.
+
+    -- Only now: a holder that gets up after this will find the second lock taken.
     SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(NOT x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(x.business IS NOT TRUE), false)
-    INTO held, shared, strange FROM @schema@._bell_locks() x;
+    INTO held, shared, strange
+    FROM @schema@._bell_locks() x;
     IF listening AND held THEN
         RETURN 'listener';
     END IF;
@@ -113,7 +144,9 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_sleep(boolean) IS 'a worker goes to sleep';
 
--- bell_wake: it has work to do; nobody needs to ring for it. Others that sleep beside it are told.
+-- bell_wake is called by a worker that gets up: nobody needs to ring for it any more. holder: it
+-- had the first lock. Then others that sleep beside it are told, so that one of them takes its
+-- place.
 CREATE OR REPLACE FUNCTION @schema@.bell_wake(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -124,6 +157,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM pg_advisory_unlock(k);
+    -- Nobody shares the second lock if it can be had alone.
     IF pg_try_advisory_lock(k # 1) THEN
         PERFORM pg_advisory_unlock(k # 1);
     ELSE
@@ -133,7 +167,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.bell_wake(boolean) IS 'a worker gets up';
 
--- _bell_ring: for what is no emit but makes work all the same: a consumer resumed, dead letters sent back.
+-- _bell_ring rings for what is no emit but makes work all the same: a consumer that is resumed,
+-- dead letters that are sent back, other settings.
 CREATE OR REPLACE FUNCTION @schema@._bell_ring() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

@@ -1,46 +1,65 @@
--- emit: writes an event in the current transaction and returns its id. With an idempotency key that was used before, no
--- second event is made, and the first one's id is returned; with other content that is an error. Needs the right to insert
--- events, none to read them. tenant NULL: the one this connection works for.
--- Drivers send JSON as json, as jsonb, as text, or without saying as what (which then is text), and ids as anything. So there is
--- a function for each type of payload and headers, all with the same body; only the one with headers in text lets them be left
--- out, so that no call fits two. anycompatible takes any type, and text where none is said.
+-- emit writes an event in the current transaction and returns its id. With an idempotency key that
+-- was used before, no second event is made, and the first one's id is returned; with other content
+-- that is an error. It needs the right to insert events, and none to read them. tenant NULL: the
+-- one that this connection works for.
+--
+-- Drivers send JSON as json, as jsonb, as text, or without a type (which then is text), and ids as
+-- anything. So there is a function for each type of payload and headers, all with the same body.
+-- Only those with headers as text let them be left out, so that no call fits two. anycompatible
+-- takes any type, and text where none is given.
 DO $outbox$
 DECLARE
     p text;
     h text;
 BEGIN
-    FOR p, h IN SELECT * FROM unnest('{text, json, jsonb}'::text[]) AS x, unnest('{text DEFAULT NULL, json, jsonb}'::text[]) AS y LOOP
+    FOR p, h IN SELECT *
+                FROM unnest('{text, json, jsonb}'::text[]) AS x,
+                     unnest('{text DEFAULT NULL, json, jsonb}'::text[]) AS y LOOP
         EXECUTE replace(replace($function$
-CREATE OR REPLACE FUNCTION @schema@.emit(type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
-                                         headers <headers>,
-                                         idempotency_key text DEFAULT NULL, version bigint DEFAULT NULL,
-                                         not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL)
-RETURNS uuid
+CREATE OR REPLACE FUNCTION @schema@.emit(
+    type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
+    headers <headers>, idempotency_key text DEFAULT NULL, version bigint DEFAULT NULL,
+    not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name has its schema.
     new_id pg_catalog.uuid := @schema@._uuid7();
 BEGIN
     IF idempotency_key IS NOT NULL THEN
-        SELECT e.id INTO new_id FROM @schema@.emit_once(type, aggregate_type, aggregate_id, payload, headers,
-                                                        idempotency_key, version, not_before, tenant) e;
+        SELECT e.id INTO new_id
+        FROM @schema@.emit_once(type, aggregate_type, aggregate_id, payload, headers,
+                                idempotency_key, version, not_before, tenant) e;
         RETURN new_id;
     END IF;
-    IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT') THEN -- held to a tenant
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-        VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
-                emit.headers::pg_catalog.json, emit.version, emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user))) RETURNING event.id INTO new_id;
+
+    -- A producer that is held to a tenant may not choose the id, but may read it.
+    IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id',
+                                           'INSERT') THEN
+        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
+                                    not_before, tenant)
+        VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
+                emit.payload::pg_catalog.json, emit.headers::pg_catalog.json, emit.version,
+                emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user)))
+        RETURNING event.id INTO new_id;
         RETURN new_id;
     END IF;
-    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant)
-    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text, emit.payload::pg_catalog.json,
-            emit.headers::pg_catalog.json, emit.version, emit.not_before,
-            coalesce(emit.tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
-                                       THEN pg_catalog.current_setting('outbox.tenant', true) END));
+
+    -- Any other producer may choose it, but not read it, so there is no RETURNING.
+    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version,
+                                not_before, tenant)
+    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
+            emit.payload::pg_catalog.json, emit.headers::pg_catalog.json, emit.version,
+            emit.not_before,
+            coalesce(emit.tenant,
+                     CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
+                               OPERATOR(pg_catalog.<>) ''
+                          THEN pg_catalog.current_setting('outbox.tenant', true) END));
     RETURN new_id;
 END
 $body$$function$, '<payload>', p), '<headers>', h);
-        EXECUTE format('COMMENT ON FUNCTION %s.emit(text, text, anycompatible, %s, %s, text, bigint, timestamptz, text) IS %L',
-                       '@schema@', p, split_part(h, ' ', 1), 'writes an event in the current transaction; returns its id');
+        EXECUTE format('COMMENT ON FUNCTION %s.emit(text, text, anycompatible, %s, %s, text, '
+                       'bigint, timestamptz, text) IS %L',
+                       '@schema@', p, split_part(h, ' ', 1),
+                       'writes an event in the current transaction; returns its id');
     END LOOP;
 END
 $outbox$;

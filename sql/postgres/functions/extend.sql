@@ -1,17 +1,21 @@
--- extend: moves the end of a claim to lease_ms from now. Returns false if it is no longer the worker's: one that ran out is its
--- own until somebody else takes it over.
-CREATE OR REPLACE FUNCTION @schema@.extend(consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000)
-RETURNS boolean
+-- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
+-- worker's: one that ran out is still its own until somebody else takes it over.
+CREATE OR REPLACE FUNCTION @schema@.extend(
+    consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms);
     END IF;
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms is 1 to 86400000' USING ERRCODE = 'OB004';
     END IF;
-    PERFORM @schema@._lock_consumer(consumer); -- who is about to take it over must not miss this
-    UPDATE @schema@.claim x SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',
+    -- Whoever is about to take the claim over must not miss this.
+    PERFORM @schema@._lock_consumer(consumer);
+    UPDATE @schema@.claim x
+    SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',
         lease = extend.lease_ms * interval '1 millisecond'
     WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
     RETURN FOUND;

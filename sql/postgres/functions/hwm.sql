@@ -1,16 +1,24 @@
--- hwm: the last id in a stream that was written and recorded, as Redis writes it: 1748100000000-0; NULL: none. In one snapshot
--- with your rows (REPEATABLE READ), those hold everything that the stream has up to it: read on from there. Workers say themselves
--- how far they wrote, and which stream: those of other tenants are not asked, and whoever has workers that do not trust each other
--- names the consumer that writes the stream.
+-- hwm returns the last id in a stream that was written and recorded, as Redis writes it:
+-- 1748100000000-0; NULL: none. Read in one snapshot with your rows (REPEATABLE READ), it says that
+-- those hold everything that the stream has up to it: read on from there.
+--
+-- Workers say themselves how far they wrote, and to which stream. So consumers of other tenants are
+-- not asked, and whoever has workers that do not trust each other names the consumer that writes
+-- the stream.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
-    SELECT m.hi || '-' || m.lo FROM @schema@.mark m JOIN @schema@.consumer c ON c.name = m.consumer
-    WHERE m.stream = hwm.stream AND c.tenant = (SELECT @schema@._acting_for(current_user)) ORDER BY m.hi DESC, m.lo DESC LIMIT 1
+    SELECT m.hi || '-' || m.lo
+    FROM @schema@.mark m JOIN @schema@.consumer c ON c.name = m.consumer
+    WHERE m.stream = hwm.stream AND c.tenant = (SELECT @schema@._acting_for(current_user))
+    ORDER BY m.hi DESC, m.lo DESC LIMIT 1
 $outbox$;
 COMMENT ON FUNCTION @schema@.hwm(text) IS 'the last id in a stream that was written and recorded';
 
+-- hwm with a consumer returns the last id that this consumer wrote and recorded.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text, consumer text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
-    SELECT m.hi || '-' || m.lo FROM @schema@.mark m WHERE m.stream = hwm.stream AND m.consumer = hwm.consumer
+    SELECT m.hi || '-' || m.lo FROM @schema@.mark m
+    WHERE m.stream = hwm.stream AND m.consumer = hwm.consumer
 $outbox$;
-COMMENT ON FUNCTION @schema@.hwm(text, text) IS 'the last id in a stream that a consumer wrote and recorded';
+COMMENT ON FUNCTION @schema@.hwm(text, text) IS
+    'the last id in a stream that a consumer wrote and recorded';

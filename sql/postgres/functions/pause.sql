@@ -1,12 +1,17 @@
--- pause: stops or resumes a consumer; returns whether there is such a consumer. What it has in flight ends.
-CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true) RETURNS boolean
+-- pause stops a consumer, or resumes it; what it has in flight ends as usual. Returns whether there
+-- is such a consumer.
+CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_pause(consumer, paused);
     END IF;
-    -- Why it was paused is over with the pause.
-    UPDATE @schema@.consumer c SET paused = pause.paused,
+    -- The report of why it was paused goes with the pause.
+    UPDATE @schema@.consumer c
+    SET paused = pause.paused,
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
     WHERE c.name = pause.consumer;
     IF FOUND AND NOT pause.paused THEN

@@ -1,9 +1,13 @@
--- remove: forgets a consumer with all that is its own. Unless forced, not while it has dead letters, events that wait, or live
--- claims, which are counted in any case. known: there is one of that name.
-CREATE OR REPLACE FUNCTION @schema@.remove(consumer text, force boolean DEFAULT false, OUT known boolean, OUT dead bigint,
-                                           OUT parked bigint, OUT live bigint)
+-- remove forgets a consumer with all that is its own. Unless forced, it does nothing while the
+-- consumer has dead letters, events that wait, or live claims. These are counted in any case.
+-- known: there is a consumer of that name.
+CREATE OR REPLACE FUNCTION @schema@.remove(
+    consumer text, force boolean DEFAULT false,
+    OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;
@@ -12,10 +16,13 @@ BEGIN
     known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
     SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
     SELECT count(*) INTO parked FROM @schema@.parked p WHERE p.consumer = remove.consumer;
-    SELECT count(*) INTO live FROM @schema@.claim k WHERE k.consumer = remove.consumer AND k.locked_until > @schema@._clock();
+    SELECT count(*) INTO live FROM @schema@.claim k
+    WHERE k.consumer = remove.consumer AND k.locked_until > @schema@._clock();
     IF NOT known OR NOT force AND dead + parked + live > 0 THEN
         RETURN;
     END IF;
+
+    -- The trigger on dead letters notes them as dropped in `ended`, so that comes after.
     DELETE FROM @schema@.lane x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;

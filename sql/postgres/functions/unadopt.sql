@@ -1,4 +1,5 @@
--- unadopt: new rows of a table become no events any more. Those there are stay. Returns whether it was adopted.
+-- unadopt undoes adopt: new rows of a table no longer become events. The events there are stay.
+-- Returns whether the table was adopted.
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -9,9 +10,12 @@ BEGIN
     IF trigger_name IS NULL THEN
         RETURN false;
     END IF;
-    SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t WHERE t.tgrelid = tab AND t.tgname = trigger_name;
+    -- The trigger's function is made for this table alone, and goes with it.
+    SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid = tab AND t.tgname = trigger_name;
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
     EXECUTE format('DROP FUNCTION %s', f);
+    -- Without events of new rows there is nothing to mark either.
     PERFORM @schema@._adopt_unmark(tab);
     RETURN true;
 END

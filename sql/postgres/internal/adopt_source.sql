@@ -1,5 +1,7 @@
--- _adopt_source: the table somebody means: as SQL writes it (shop."Outbox"), or just as it is called. Without a schema there must
--- be only one of that name: which of several a search_path finds first is up to whoever may create tables in it.
+-- _adopt_source finds the table that somebody names: as SQL writes it (shop."Outbox"), or just as
+-- it is called. Without a schema the name must be that of one table only: which of several a
+-- search_path finds first is up to whoever may create tables in it. Raises an error if there is no
+-- such table, or none that can be adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -10,21 +12,32 @@ BEGIN
     BEGIN
         parts := parse_ident(source);
     EXCEPTION WHEN data_exception THEN
-        NULL;
+        NULL; -- not SQL's spelling: it may still be a table's plain name
     END;
+
+    -- With a schema it is clear which table is meant.
     IF cardinality(parts) > 1 THEN
         found := to_regclass(source);
     END IF;
     IF found IS NULL THEN
-        SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found
-        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relname = CASE WHEN cardinality(parts) = 1 AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x WHERE x.relname = parts[1])
+        -- Outbox means the table outbox, as in SQL, if there is one; otherwise the table "Outbox".
+        SELECT array_agg(c.oid::regclass ORDER BY n.nspname)
+        INTO all_found
+        FROM pg_catalog.pg_class c
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = CASE WHEN cardinality(parts) = 1
+                                    AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x
+                                                WHERE x.relname = parts[1])
                                THEN parts[1] ELSE source END
-          AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
-          AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND n.oid <> '@schema@'::regnamespace
+          AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+          AND c.relpersistence <> 't'
+          AND n.nspname !~ '^pg_'
+          AND n.nspname <> 'information_schema'
+          AND n.oid <> '@schema@'::regnamespace
           AND has_schema_privilege(n.oid, 'USAGE');
         found := all_found[1];
     END IF;
+
     IF found IS NULL THEN
         RAISE EXCEPTION 'there is no table %', source
             USING ERRCODE = 'OB003', HINT = 'write it as SQL does, with its schema: shop."Outbox"';
@@ -33,6 +46,7 @@ BEGIN
         RAISE EXCEPTION 'there are several tables %: %', source, array_to_string(all_found, ', ')
             USING ERRCODE = 'OB004', HINT = 'say which, with its schema';
     END IF;
+    -- Views and foreign tables were found as well, so that the error can name them.
     IF found = '@schema@.event'::regclass
        OR (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = found) THEN
         RAISE EXCEPTION '% is no table that can be adopted', found USING ERRCODE = 'OB004';

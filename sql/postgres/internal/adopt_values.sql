@@ -1,24 +1,33 @@
--- _adopt_values: how a row `r` (NEW, or a table's alias) of an old table becomes an event, in two steps. texts: what its columns
--- are, as text, by the output functions of their types: no cast of the row's is ever looked up, because whoever owns the table
--- could bring one along and have it run with the rights of whoever reads it, also after the table was adopted. targets and
--- expressions: columns of event, made of those texts. Then which rows are to become one, and in which order.
--- No expression may fail as long as the table is what it was: they run inside the old producer's INSERT.
-CREATE OR REPLACE FUNCTION @schema@._adopt_values(source regclass, shape text, columns jsonb, r text, OUT texts text, OUT targets text,
-                                                 OUT expressions text, OUT unprocessed text, OUT sort text)
+-- _adopt_values says how a row r (NEW, or a table's alias) of an old table becomes an event, as
+-- pieces of SQL, in two steps. texts writes the row's columns out as text, by the output functions
+-- of their types. expressions makes the columns of event, which are in targets, of those texts (the
+-- alias of the first step is t). unprocessed is the condition for rows that are to become events,
+-- sort their order.
+--
+-- No cast of the row's own types is ever looked up: the table's owner could bring one along, even
+-- after the table was adopted, and have it run with the rights of whoever reads the row.
+-- No expression may fail as long as the table is what it was: they run inside the old producer's
+-- INSERT.
+CREATE OR REPLACE FUNCTION @schema@._adopt_values(
+    source regclass, shape text, columns jsonb, r text,
+    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
     v text;
     tenant text := 'NULL';
-    x text[] := '{}';
+    x text[] := '{}'; -- become texts, targets and expressions
     t text[] := '{}';
     e text[] := '{}';
 BEGIN
     unprocessed := 'true';
     FOR c IN SELECT * FROM @schema@._adopt_columns(source, shape, columns) LOOP
         v := format('%s.%I', r, c.col);
-        x := x || format('%s AS %I', coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)), c.field);
+        x := x || format('%s AS %I',
+                         coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
+                         c.field);
         IF c.field = 'id' THEN
+            -- An id that is no UUID is kept in the headers. A number is the best order there is.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
                    || format('CASE WHEN t.id IS NOT NULL AND %s._adopt_id(t.id) IS NULL THEN '
@@ -28,17 +37,24 @@ BEGIN
             t := t || c.field;
             e := e || format('%s._as_type(t.type)', '@schema@');
         ELSIF c.field = 'payload' THEN
+            -- What is json in the table is JSON for sure; text and bytes may be anything.
             t := t || c.field;
-            e := e || format(CASE WHEN c.typ IN ('json'::regtype, 'jsonb'::regtype) THEN 'coalesce(t.payload::json, ''null'')'
-                                  WHEN c.typ = 'bytea'::regtype THEN 'coalesce(%s._as_json(t.payload::bytea), ''null'')'
-                                  ELSE 'coalesce(%s._as_json(t.payload), ''null'')' END, '@schema@');
-        ELSIF c.field = 'created_at' THEN -- never ahead of the clock: that would keep it from being trimmed
+            e := e || format(CASE WHEN c.typ IN ('json'::regtype, 'jsonb'::regtype)
+                                  THEN 'coalesce(t.payload::json, ''null'')'
+                                  WHEN c.typ = 'bytea'::regtype
+                                  THEN 'coalesce(%s._as_json(t.payload::bytea), ''null'')'
+                                  ELSE 'coalesce(%s._as_json(t.payload), ''null'')' END,
+                             '@schema@');
+        ELSIF c.field = 'created_at' THEN
+            -- Never ahead of the clock: that would keep the event from being trimmed.
             t := t || c.field;
-            e := e || format('greatest(least(t.created_at::timestamptz, %s._clock()), timestamptz ''epoch'')', '@schema@');
+            e := e || format('greatest(least(t.created_at::timestamptz, %s._clock()), '
+                             'timestamptz ''epoch'')', '@schema@');
             sort := coalesce(sort, format('%s, %s.tableoid, %2$s.ctid', v, r));
         ELSIF c.field = 'processed_at' THEN
             unprocessed := v || CASE c.category WHEN 'B' THEN ' IS NOT TRUE' ELSE ' IS NULL' END;
-        ELSIF c.field = 'aggregate_id' THEN -- comes behind its type, and one without the other is none
+        ELSIF c.field = 'aggregate_id' THEN
+            -- Its type came just before. One without the other is no key.
             t := t || '{aggregate_type, aggregate_id}'::text[];
             e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
                    || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;
@@ -46,6 +62,9 @@ BEGIN
             tenant := 't.tenant';
         END IF;
     END LOOP;
+
+    -- The tenant is set in any case: the connection may work for one that the table knows nothing
+    -- of.
     t := t || 'tenant'::text;
     e := e || format('%s._adopt_tenant(%s)', '@schema@', tenant);
     texts := array_to_string(x, ', ');
@@ -54,22 +73,33 @@ BEGIN
     sort := coalesce(sort, format('%s.tableoid, %1$s.ctid', r));
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._adopt_values(regclass, text, jsonb, text) IS 'how a row becomes an event';
+COMMENT ON FUNCTION @schema@._adopt_values(regclass, text, jsonb, text) IS
+    'how a row becomes an event';
 
--- _adopt_text: an expression for a value `v` as text. Some types of the server's own are written otherwise as text than by their
--- output function (a boolean is true, not t): those are read again and cast, which nobody but the server has a say in.
+-- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
+-- types have a cast to text that differs from their output function (a boolean is true, not t).
+-- Their text is read again and cast, which nobody but the server has a say in.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     base oid := typ;
     name text;
+    -- concat uses the output function, but makes '' of NULL
     plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
 BEGIN
+    -- A domain is written out as the type it is made of.
     WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
         SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
     END LOOP;
-    SELECT x.typname INTO name FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type x ON x.oid = k.castsource WHERE k.castsource = base
-       AND k.casttarget = 'text'::regtype AND k.castmethod = 'f' AND x.typnamespace = 'pg_catalog'::regnamespace;
+    -- castmethod f: the cast is a function of its own.
+    SELECT x.typname
+    INTO name
+    FROM pg_catalog.pg_cast k
+    JOIN pg_catalog.pg_type x ON x.oid = k.castsource
+    WHERE k.castsource = base
+      AND k.casttarget = 'text'::regtype
+      AND k.castmethod = 'f'
+      AND x.typnamespace = 'pg_catalog'::regnamespace;
     IF FOUND THEN
         RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name);
     END IF;
@@ -78,36 +108,45 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._adopt_text(text, regtype) IS 'a value of an adopted table as text';
 
--- _adopt_tenant: the tenant of a row, for a connection that may write for it: one that works for a tenant, or whose role is held to
--- one, writes for that alone.
+-- _adopt_tenant returns the tenant of a row, which is the connection's if the row names none. A
+-- connection that works for a tenant, or whose role is bound to one, may write for that one only:
+-- anything else is an error.
 CREATE OR REPLACE FUNCTION @schema@._adopt_tenant(tenant text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     acting text := @schema@._acting_for(@schema@._caller());
     own text := nullif(acting, '');
 BEGIN
+    -- acting is NULL if the role is bound to several tenants and names none of them.
     IF acting IS NULL OR own <> tenant THEN
-        RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"', own, left(tenant, 100)
-            USING ERRCODE = 'insufficient_privilege', HINT = 'SET outbox.tenant to the tenant whose rows are written';
+        RAISE EXCEPTION 'this connection works for tenant "%", and cannot emit for tenant "%"',
+            own, left(tenant, 100)
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'SET outbox.tenant to the tenant whose rows are written';
     END IF;
     RETURN coalesce(tenant, own);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._adopt_tenant(text) IS 'the tenant of an adopted row, if this connection may write for it';
+COMMENT ON FUNCTION @schema@._adopt_tenant(text) IS
+    'the tenant of an adopted row, if this connection may write for it';
 
--- _adopt_id: the id of an event that a row of this id becomes; NULL: a new one. Whoever is held to a tenant chooses no ids, here as
--- elsewhere: another's event of the same id would be taken for the one that was there before.
+-- _adopt_id returns the event id that a row with this id gets; NULL: a new one. A role that is
+-- bound to a tenant chooses no ids, here or elsewhere: it could take the id of another tenant's
+-- event, which would then be mistaken for its own.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     who name := @schema@._caller();
 BEGIN
+    -- As in _acting_for: no query if no role was ever bound, and a superuser is bound by nothing.
     IF pg_relation_size('@schema@.held'::regclass) > 0
        AND EXISTS (SELECT 1 FROM @schema@.held h WHERE @schema@._inherits(who, h.role))
-       AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = who AND r.rolsuper) THEN
+       AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r
+                       WHERE r.rolname = who AND r.rolsuper) THEN
         RETURN NULL;
     END IF;
     RETURN @schema@._as_uuid(id);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._adopt_id(text) IS 'the id of an adopted row, if this connection may choose it';
+COMMENT ON FUNCTION @schema@._adopt_id(text) IS
+    'the id of an adopted row, if this connection may choose it';

@@ -1,16 +1,26 @@
--- _backlog: how many events wait for somebody to claim them (see waiting). exact: all there are were looked at; otherwise n is
--- about that many: what was found among max_rows events stands for the rest. oldest_at: of the oldest that was found.
-CREATE OR REPLACE FUNCTION @schema@._backlog(consumer text, max_rows int, OUT n bigint, OUT exact boolean, OUT scanned bigint,
-                                            OUT oldest_at timestamptz)
+-- _backlog estimates how many events of a consumer wait for somebody to claim them (see _waiting),
+-- from at most max_rows of them. exact: all there are were looked at. Otherwise n is extrapolated:
+-- the share found among the events scanned stands for the rest, up to the last seq given out.
+-- oldest_at is when the oldest one found was emitted.
+CREATE OR REPLACE FUNCTION @schema@._backlog(
+    consumer text, max_rows int,
+    OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT CASE WHEN b.scanned < $2 THEN b.found + b.rest
-                ELSE b.rest + ceil(b.found::numeric * greatest(b.head - b.first + 1, b.last - b.first + 1)
+    -- first and last are the ends of what was scanned, found the number of waiting events in it.
+    -- rest is the number of those further back, which is not extrapolated.
+    SELECT CASE WHEN b.scanned < max_rows THEN b.found + b.rest
+                ELSE b.rest + ceil(b.found::numeric
+                                   * greatest(b.head - b.first + 1, b.last - b.first + 1)
                                    / (b.last - b.first + 1))::bigint END,
-           b.scanned < $2, b.scanned, b.oldest_at
-    FROM (SELECT count(*) FILTER (WHERE w.fresh) AS scanned, count(*) FILTER (WHERE w.fresh AND w.waits) AS found,
-                 count(*) FILTER (WHERE w.waits AND NOT w.fresh) AS rest, min(w.seq) FILTER (WHERE w.fresh) AS first,
-                 max(w.seq) FILTER (WHERE w.fresh) AS last, min(w.created_at) FILTER (WHERE w.waits) AS oldest_at,
+           b.scanned < max_rows, b.scanned, b.oldest_at
+    FROM (SELECT count(*) FILTER (WHERE w.fresh) AS scanned,
+                 count(*) FILTER (WHERE w.fresh AND w.waits) AS found,
+                 count(*) FILTER (WHERE w.waits AND NOT w.fresh) AS rest,
+                 min(w.seq) FILTER (WHERE w.fresh) AS first,
+                 max(w.seq) FILTER (WHERE w.fresh) AS last,
+                 min(w.created_at) FILTER (WHERE w.waits) AS oldest_at,
                  coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) AS head
-          FROM @schema@._waiting($1, $2) w) b
+          FROM @schema@._waiting(consumer, max_rows) w) b
 $outbox$;
-COMMENT ON FUNCTION @schema@._backlog(text, int) IS 'how many events wait for somebody to claim them';
+COMMENT ON FUNCTION @schema@._backlog(text, int) IS
+    'how many events wait for somebody to claim them';

@@ -1,7 +1,11 @@
--- _before_start: whether an event came before the consumer, as it was told to start: it was never its own.
-CREATE OR REPLACE FUNCTION @schema@._before_start(start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8,
-                                                 seq bigint) RETURNS boolean
+-- _before_start says whether an event (xid, seq) is from before the point where a consumer was told
+-- to start, and so was never the consumer's. start_also lists such events that the snapshot can no
+-- longer show (see _rebase_shown).
+CREATE OR REPLACE FUNCTION @schema@._before_start(
+    start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8, seq bigint)
+RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(@schema@._handed_out($1, $2, NULL, 0, $4, $5), false) OR coalesce($5 = ANY ($3), false);
+RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq), false)
+       OR coalesce(seq = ANY (start_also), false);
 COMMENT ON FUNCTION @schema@._before_start(pg_snapshot, bigint, bigint[], xid8, bigint) IS
     'whether an event came before a consumer';

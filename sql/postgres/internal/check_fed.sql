@@ -1,15 +1,20 @@
--- _check_fed: events that logical replication brings in have transaction numbers of another cluster, and would be passed over as
--- if they had been seen. So nothing is handed out while a subscription may bring in more.
+-- _check_fed raises an error while an enabled subscription writes to the table event. Events that
+-- logical replication brings in have transaction numbers of another cluster, and would be passed
+-- over as if they had been seen. So nothing is handed out while more of them may come.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    name text := (SELECT min(s.subname) FROM pg_catalog.pg_subscription_rel r JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+    name text := (SELECT min(s.subname)
+                  FROM pg_catalog.pg_subscription_rel r
+                  JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
                   WHERE r.srrelid = '@schema@.event'::regclass AND s.subenabled);
 BEGIN
     IF name IS NOT NULL THEN
-        RAISE EXCEPTION 'the outbox in schema % is a copy that subscription "%" still writes to', '@schema@', name
-            USING ERRCODE = 'OB006', HINT = format('run workers where it comes from; at the cut-over stop those, then: '
-                'ALTER SUBSCRIPTION %I DISABLE', name);
+        RAISE EXCEPTION 'the outbox in schema % is a copy that subscription "%" still writes to',
+            '@schema@', name
+            USING ERRCODE = 'OB006',
+                  HINT = format('run workers where it comes from; at the cut-over stop those, '
+                                'then: ALTER SUBSCRIPTION %I DISABLE', name);
     END IF;
 END
 $outbox$;

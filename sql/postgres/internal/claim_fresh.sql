@@ -1,45 +1,57 @@
--- _claim_fresh: leases the next events of lane l; n = 0: there are none. Gives l as it is then, and whether it changed.
--- A claim covers a range of seq, so taking it over reads exactly the same events again. Finding the range looks at no
--- more rows than it holds, but for what the filter passes over, in steps; `skipped` says that it gave up on those for now.
--- head is the last seq given out when this transaction had no number yet; NULL: nobody looked.
--- ahead_to <> 0: the caller has read the n events (ahead_from, ahead_to] of the window already, and wants those.
--- astray: event numbers began again below what the lane knows: nothing was done (see trouble).
--- Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._claim_fresh(c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
-                                                lease interval, now timestamptz, head bigint, INOUT n int, ahead_target text,
-                                                ahead_from bigint, ahead_to bigint, OUT changed boolean,
-                                                OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
-                                                OUT astray text)
+-- _claim_fresh leases the next events of lane l to owner, up to max_events of them. n says how many
+-- it claimed; 0: there are none. l comes back as it is then, and changed says whether it has to be
+-- written. Under _lock_consumer.
+--
+-- A claim covers a range of seq, (from_seq, l.pos], in a window between two snapshots, so that
+-- taking it over reads exactly the same events again. Finding the range looks at no more rows than
+-- the range holds, except for those the filter passes over, which it does in steps. skipped: it
+-- gave up on those for now, and the caller should come again at once.
+--
+-- head is the last seq given out before this transaction had a number; NULL: nobody looked.
+-- If ahead_to is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the
+-- window ahead_target, and wants those.
+-- astray says that event numbers began again below what the lane knows, or that events came from
+-- elsewhere: then nothing was done (see _trouble).
+CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
+    c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
+    lease interval, now timestamptz, head bigint,
+    INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
+    OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
+    OUT astray text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    first bigint;
-    last bigint;
-    known bigint;
-    passed bigint; -- up to it no event can be new
-    again bigint;
-    behind boolean;
-    strange boolean;
+    first bigint;          -- the first event of the window past l.pos
+    last bigint;           -- the end of the range that is looked at
+    known bigint;          -- the highest seq that the lane knows of
+    passed bigint;         -- up to it no event can be new
+    again bigint;          -- an unseen event with a number up to passed
+    behind boolean;        -- the sequence is behind an event that exists
+    strange boolean;       -- an event past what the lane knows looks as if it had been seen
     fed boolean;
     look record;
     opened boolean;
     named pg_snapshot;
-    most bigint := 10000; -- rows looked at in one step
+    most bigint := 10000;  -- rows looked at in one step
     span bigint := max_events::bigint * c.lanes;
     until timestamptz := clock_timestamp() + interval '25 milliseconds';
 BEGIN
     changed := false;
     skipped := false;
-    IF ahead_to > ahead_from AND ahead_to <= l.window_end AND l.pos = ahead_from AND l.target::text = ahead_target THEN
+
+    -- The caller has read ahead, and the lane still stands where it read from: the range is known.
+    IF ahead_to > ahead_from AND ahead_to <= l.window_end
+       AND l.pos = ahead_from AND l.target::text = ahead_target THEN
         from_seq := l.pos;
         l.pos := ahead_to;
         changed := true;
-        IF n = 0 THEN
+        IF n = 0 THEN -- the filter wants none of them
             skipped := true;
             RETURN;
         END IF;
     ELSE
         n := 0;
-        IF c.type_like IS NOT NULL OR c.lanes > 1 OR c.tenant <> '' THEN -- what is passed over costs, too
+        IF c.type_like IS NOT NULL OR c.lanes > 1 OR c.tenant <> '' THEN
+            -- Events that are passed over take time as well.
             span := least(span, most);
         END IF;
         LOOP
@@ -47,72 +59,111 @@ BEGIN
             IF opened THEN
                 known := l.window_end;
                 passed := @schema@._reached(c, l);
-                -- In this order, each with a snapshot of its own: what the target neither shows nor names as running
-                -- has a seq past next_floor; what it shows is not past window_end.
+
+                -- In this order, each with a snapshot of its own: what the target neither shows nor
+                -- names as running has a seq past next_floor; what it shows is not past window_end.
                 l.next_floor := coalesce(head, passed, 0);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
                 l.pos := 0;
-                -- Probes of an index (see trouble): the first event it has not seen, the last up to what it knows, one past what was
-                -- given out, those next to what it knows; and whether somebody else writes here. Each says in which order, because
-                -- an EXISTS may be answered from the other index, all of it.
-                SELECT (SELECT e.seq FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(l.seen) ORDER BY e.xid, e.seq LIMIT 1),
-                       (SELECT e.seq FROM (SELECT x.seq, x.xid FROM @schema@.event x WHERE x.seq <= passed AND x.seq > passed - 100
-                                           ORDER BY x.seq DESC LIMIT 1) e
+
+                -- Is this still the outbox that the lane knows (see _trouble)? Each question is a
+                -- probe of an index. Each says in which order to look, because an EXISTS may be
+                -- answered from the other index, by reading all of it. A tenant's worker may not
+                -- see all events, so it does not ask.
+                SELECT (SELECT e.seq
+                        FROM @schema@.event e
+                        WHERE e.xid >= pg_snapshot_xmax(l.seen)
+                        ORDER BY e.xid, e.seq
+                        LIMIT 1),
+                       (SELECT e.seq
+                        FROM (SELECT x.seq, x.xid
+                              FROM @schema@.event x
+                              WHERE x.seq <= passed AND x.seq > passed - 100
+                              ORDER BY x.seq DESC
+                              LIMIT 1) e
                         WHERE e.xid >= pg_snapshot_xmax(l.seen)),
-                       (SELECT true FROM @schema@.event e WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)
-                        ORDER BY e.seq LIMIT 1),
-                       EXISTS (SELECT 1 FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > known ORDER BY x.seq LIMIT 100) e
+                       (SELECT true
+                        FROM @schema@.event e
+                        WHERE e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, l.target)
+                        ORDER BY e.seq
+                        LIMIT 1),
+                       EXISTS (SELECT 1
+                               FROM (SELECT x.xid
+                                     FROM @schema@.event x
+                                     WHERE x.seq > known
+                                     ORDER BY x.seq
+                                     LIMIT 100) e
                                WHERE pg_visible_in_snapshot(e.xid, l.seen))
-                INTO first, again, behind, strange WHERE c.tenant = '';
-                fed := EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r WHERE r.srrelid = '@schema@.event'::regclass);
+                INTO first, again, behind, strange
+                WHERE c.tenant = '';
+                fed := EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
+                               WHERE r.srrelid = '@schema@.event'::regclass);
                 IF l.window_end < known OR behind OR again IS NOT NULL OR first <= passed THEN
-                    astray := format('event numbers began again: the last one given out is %s, consumer "%s" was at %s',
-                                     l.window_end, c.name, known);
+                    astray := format('event numbers began again: the last one given out is %s, '
+                                     'consumer "%s" was at %s', l.window_end, c.name, known);
                     RETURN;
                 ELSIF strange THEN
-                    astray := format('events past %s, which consumer "%s" had reached, are of transactions from before that',
-                                     known, c.name);
+                    astray := format('events past %s, which consumer "%s" had reached, are of '
+                                     'transactions from before that', known, c.name);
                     RETURN;
                 END IF;
                 IF fed THEN
                     PERFORM @schema@._check_fed();
                 END IF;
             END IF;
-            look := @schema@._window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most, c.tenant);
+
+            look := @schema@._window_look(l.seen, l.floor, l.target, l.pos, l.window_end, most,
+                                          c.tenant);
             first := look.next;
-            -- An idle consumer is not written for each look at it: only if there is something to forget.
-            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed AND l.floor >= l.next_floor;
-            IF opened THEN -- only now: it takes a transaction number
+            -- An idle consumer is not written at each look, but only if its floor can move on.
+            EXIT WHEN first IS NULL AND look.upto IS NULL AND opened AND NOT changed
+                      AND l.floor >= l.next_floor;
+
+            IF opened THEN
+                -- Only now, because it takes a transaction number. If there are too many to name, a
+                -- lower floor is still right, only slower.
                 named := @schema@._name_running(l.target);
                 l.target := coalesce(named, l.target);
-                l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0) ELSE l.next_floor END; -- still right, only slower
+                l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0)
+                                     ELSE l.next_floor END;
             END IF;
             changed := true;
-            IF first IS NULL AND look.upto IS NULL THEN -- through
+
+            IF first IS NULL AND look.upto IS NULL THEN
+                -- The window holds nothing more: close it. A lane that was told to start further
+                -- ahead than the head keeps its floor.
                 l.seen := l.target;
-                -- One that was told to start further ahead than the head stays there.
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
                 l.pos := 0;
-                EXIT WHEN opened;
+                EXIT WHEN opened; -- it was a new one: there is nothing to do
                 CONTINUE;
             END IF;
-            IF first IS NULL THEN -- nothing up to there
-                l.pos := look.upto;
+
+            IF first IS NULL THEN
+                l.pos := look.upto; -- nothing up to there
             ELSE
                 last := least(first + span - 1, l.window_end);
-                SELECT count(*), max(x.seq) INTO n, first
-                FROM (SELECT w.seq FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last, c.tenant) w
+                SELECT count(*), max(x.seq)
+                INTO n, first
+                FROM (SELECT w.seq
+                      FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
+                                                   c.tenant) w
                       WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-                        AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id) = l.lane
-                      ORDER BY w.seq LIMIT max_events) x;
+                        AND @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id)
+                            = l.lane
+                      ORDER BY w.seq
+                      LIMIT max_events) x;
                 from_seq := l.pos;
+                -- A full claim ends at its last event; otherwise the whole range was looked at.
                 l.pos := CASE WHEN n < max_events THEN last ELSE first END;
                 EXIT WHEN n > 0;
                 span := least(span * 4, most);
             END IF;
-            -- How far it got is committed, and the caller comes again at once: no limit of time can stop it.
+
+            -- How far it got is committed, and the caller comes again at once: no time limit can
+            -- stop a consumer whose filter matches rarely.
             skipped := clock_timestamp() > until;
             EXIT WHEN skipped;
         END LOOP;
@@ -120,11 +171,13 @@ BEGIN
     IF n = 0 THEN
         RETURN;
     END IF;
+
     skipped := false;
     epoch := @schema@._next_epoch();
-    INSERT INTO @schema@.claim VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
-                                       l.pos, owner, now + lease, lease);
+    INSERT INTO @schema@.claim
+    VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
+            l.pos, owner, now + lease, lease);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval, timestamptz, bigint, int,
-    text, bigint, bigint) IS 'leases the next events of a lane';
+COMMENT ON FUNCTION @schema@._claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval,
+    timestamptz, bigint, int, text, bigint, bigint) IS 'leases the next events of a lane';

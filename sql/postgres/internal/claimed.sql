@@ -1,27 +1,47 @@
--- _claimed: the events of a claim.
+-- _claimed returns the events of a claim, each with what the worker has to know of earlier
+-- attempts. A claim of a lane is a range of seq in a window: its events are read again as they were
+-- claimed. Their attempts are 0, because whatever has failed is parked. A claim of lane -1 is the
+-- parked events that carry its epoch.
+--
+-- attempts does not count the one that is about to be made; for a careful event it is on record
+-- already. failing_ms says for how long the event has been failing, and proven that it was proven
+-- at fault.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
-RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint, payload json,
-               headers json, tenant text, created_at timestamptz, not_before timestamptz, attempts int, careful boolean,
-               failing_ms bigint, proven boolean, idempotency_key text)
-LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
-    SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
-           e.not_before, 0, false, 0, false, e.idempotency_key
+RETURNS TABLE (
+    seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
+    payload json, headers json, tenant text, created_at timestamptz, not_before timestamptz,
+    attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
+           e.headers, e.tenant, e.created_at, e.not_before, 0, false, 0, false, e.idempotency_key
     FROM @schema@.claim k, @schema@.consumer c,
-         LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) e
-    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane >= 0 AND c.name = $1
+         LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
+                                         c.tenant) e
+    WHERE k.consumer = _claimed.consumer AND k.epoch = _claimed.epoch AND k.lane >= 0
+      AND c.name = _claimed.consumer
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
       AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane
     UNION ALL
-    SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant, e.created_at,
-           e.not_before, p.attempts - p.careful::int, p.careful,
-           greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint, 0), p.proven, e.idempotency_key
-    FROM @schema@.parked p, LATERAL (
-         SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers, i.tenant,
-                i.created_at, i.not_before, i.idempotency_key FROM @schema@.event i WHERE i.seq = p.seq
-         UNION ALL
-         SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers, d.tenant,
-                d.created_at, d.not_before, d.idempotency_key FROM @schema@.dead d WHERE d.consumer = $1 AND d.seq = p.seq
-         LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
-    WHERE p.consumer = $1 AND p.claim = $2
+    SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
+           e.headers, e.tenant, e.created_at, e.not_before, p.attempts - p.careful::int, p.careful,
+           greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
+                    0),
+           p.proven, e.idempotency_key
+    FROM @schema@.parked p,
+         -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
+         LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
+                         i.payload, i.headers, i.tenant, i.created_at, i.not_before,
+                         i.idempotency_key
+                  FROM @schema@.event i
+                  WHERE i.seq = p.seq
+                  UNION ALL
+                  SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version,
+                         d.payload, d.headers, d.tenant, d.created_at, d.not_before,
+                         d.idempotency_key
+                  FROM @schema@.dead d
+                  WHERE d.consumer = _claimed.consumer AND d.seq = p.seq
+                  LIMIT 1) e
+    WHERE p.consumer = _claimed.consumer AND p.claim = _claimed.epoch
 $outbox$;
 COMMENT ON FUNCTION @schema@._claimed(text, bigint) IS 'the events of a claim';

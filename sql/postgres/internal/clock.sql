@@ -1,6 +1,7 @@
--- _clock: what time it is: the one clock that everything here goes by, the database's. For a procedure that commits the statement
--- is the whole CALL, and goes on for as long as that: there each transaction's beginning is the later one
--- (CURRENT_TIMESTAMP, which is no function: every event has its time by this, and a call less to get ready for).
+-- _clock returns the time, by the one clock that everything here goes by: the database's. It stands
+-- still for the length of a statement. But to a procedure that commits, the statement is the whole
+-- CALL, however long that takes; there the beginning of the current transaction is later.
+-- (CURRENT_TIMESTAMP is no function call, so there is one less to prepare for each emit.)
 CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);

@@ -1,20 +1,25 @@
--- turn, as relays of version 1 (0.1.0) call it. They may settle what they have, so that nothing comes again that they have
--- delivered, and stop when they ask for more: to them OB003 is the end.
+-- turn is the function that relays of version 1 (0.1.0) call; _turn has taken its place. Such a
+-- relay may settle what it has, so that nothing it delivered is delivered again. When it asks for
+-- more, it is refused with OB003, which ends it. The parameters are those of _turn, one by one.
 CREATE OR REPLACE FUNCTION @schema@.turn(
     consumer text, owner text,
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
-    max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean, pull_in boolean,
-    lane_hint int, known bigint[], ordering text, lanes int, events text, predicate text,
+    max_events int, lease_ms bigint, max_attempts int, careful_mode int, parked_first boolean,
+    pull_in boolean, lane_hint int, known bigint[],
+    ordering text, lanes int, events text, predicate text,
     ahead_lane int, ahead_target text, ahead_from bigint, ahead_to bigint, ahead_n int,
-    OUT lost boolean, OUT paused boolean, OUT changed boolean, OUT busy boolean, OUT through boolean, OUT skipped boolean,
-    OUT careful_due boolean, OUT crashed bigint, OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
+    OUT lost boolean, OUT paused boolean, OUT changed boolean, OUT busy boolean,
+    OUT through boolean, OUT skipped boolean, OUT careful_due boolean, OUT crashed bigint,
+    OUT buried bigint, OUT wait_ms bigint, OUT now_ms bigint,
     OUT epoch bigint, OUT lane int, OUT n int, OUT careful boolean, OUT held bigint[],
-    OUT seen text, OUT floor bigint, OUT target text, OUT from_seq bigint, OUT to_seq bigint, OUT window_end bigint)
+    OUT seen text, OUT floor bigint, OUT target text, OUT from_seq bigint, OUT to_seq bigint,
+    OUT window_end bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF settle_epoch = 0 THEN
         PERFORM @schema@._refuse_version(1, 'OB003');
     END IF;
+    -- max_events 0, max_attempts 0, nothing read ahead: settle, and neither claim nor take over.
     SELECT t.lost, t.paused, t.changed, t.busy, t.through, t.skipped, t.careful_due, t.crashed,
            t.buried, t.wait_ms, t.now_ms, t.n, t.careful
     INTO lost, paused, changed, busy, through, skipped, careful_due, crashed,
@@ -26,5 +31,6 @@ BEGIN
                         ROW(-1, NULL, 0, 0, 0)) t;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int, boolean, boolean, int,
-    bigint[], text, int, text, text, int, text, bigint, bigint, int) IS 'turn, for relays of version 1: they settle, and stop';
+COMMENT ON FUNCTION @schema@.turn(text, text, bigint, bigint, jsonb, bigint, int, bigint, int, int,
+    boolean, boolean, int, bigint[], text, int, text, text, int, text, bigint, bigint, int) IS
+    'turn, for relays of version 1: they settle, and stop';

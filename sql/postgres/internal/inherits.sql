@@ -1,5 +1,7 @@
--- _inherits: whether a role has what was given to another, `role`. One that is gone gives nothing to anybody.
+-- _inherits says whether role who has what was granted to another, role. One that no longer exists
+-- passes on nothing.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
-RETURN coalesce(pg_has_role($1, to_regrole(quote_ident($2))::oid, 'USAGE'), false);
-COMMENT ON FUNCTION @schema@._inherits(name, text) IS 'whether a role has what was given to another';
+RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
+COMMENT ON FUNCTION @schema@._inherits(name, text) IS
+    'whether a role has what was given to another';

@@ -1,33 +1,46 @@
--- _lanes: the current row of every lane of a consumer, the parked one (-1) first.
+-- _lanes returns the current row of every lane of a consumer that has `lanes` of them, and before
+-- them that of the parked events, lane -1. The current row is the one with the highest version: one
+-- probe, backwards, of the index. It can be inlined, so that a query plans with it.
 CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
-    SELECT l.* FROM pg_catalog.generate_series(-1, $2 OPERATOR(pg_catalog.-) 1) AS n, LATERAL (
-        SELECT * FROM @schema@.lane x WHERE x.consumer OPERATOR(pg_catalog.=) $1 AND x.lane OPERATOR(pg_catalog.=) n
-        ORDER BY x.version DESC LIMIT 1) AS l
+    SELECT l.*
+    FROM pg_catalog.generate_series(-1, _lanes.lanes OPERATOR(pg_catalog.-) 1) AS n,
+         LATERAL (SELECT * FROM @schema@.lane x
+                  WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.consumer
+                    AND x.lane OPERATOR(pg_catalog.=) n
+                  ORDER BY x.version DESC
+                  LIMIT 1) AS l
 $outbox$;
 COMMENT ON FUNCTION @schema@._lanes(text, int) IS 'how far each lane of a consumer has got';
 
--- _check_whole: keys come last in a restore.
+-- _check_whole raises an error while a restore is under way. Keys come last in a restore: as long
+-- as they are missing, so may rows be.
 CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
-        RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way', '@schema@'
+        RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way',
+            '@schema@'
             USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
     END IF;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._check_whole() IS 'refuses an outbox that is being restored';
 
--- _lost_place: rows of a consumer in lane are gone, and nobody can tell what it has had.
+-- _lost_place raises the error for a consumer some of whose rows in lane are gone, so that nobody
+-- can tell which events it has had. It always raises one.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
+    -- In the middle of a restore the rows may be still to come.
     PERFORM @schema@._check_whole();
-    RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left', c.name,
-        (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@' USING ERRCODE = 'OB006',
-        HINT = format('restore them, or run `outbox consumers remove %s`: it is then made anew, and starts where you tell it to', c.name);
+    RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
+        c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
+        USING ERRCODE = 'OB006',
+              HINT = format('restore them, or run `outbox consumers remove %s`: it is then made '
+                            'anew, and starts where you tell it to', c.name);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS 'refuses a consumer whose rows in lane are gone';
+COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS
+    'refuses a consumer whose rows in lane are gone';

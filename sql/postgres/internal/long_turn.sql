@@ -15,7 +15,8 @@ DECLARE
     r @schema@._answer;
     c @schema@.consumer;
     k @schema@.claim;
-    ls @schema@.lane[];    -- the lanes as they are; [1] is that of the parked events, [i + 2] lane i
+    -- the lanes as they are; [1] is that of the parked events, [i + 2] lane i
+    ls @schema@.lane[];
     dirty boolean[];       -- which of them have to be written
     home record;
     claimed record;
@@ -50,7 +51,8 @@ BEGIN
     END IF;
     IF NOT surely_idle THEN
         waited := @schema@._lock_consumer(consumer);
-        now := @schema@._clock() + waited; -- one time for all: a claim is alive in every step, or in none
+        -- one time for all: a claim is alive in every step, or in none
+        now := @schema@._clock() + waited;
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
     END IF;
     r.now_ms := floor(extract(epoch FROM now) * 1000);
@@ -101,7 +103,8 @@ BEGIN
            max(x.epoch)
     INTO expired, too_long, last_epoch
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
-    IF too_long THEN -- a clock that was ahead when the lease was taken must not make it last for ever
+    -- a clock that was ahead when the lease was taken must not make it last for ever
+    IF too_long THEN
         UPDATE @schema@.claim x SET locked_until = now + x.lease
         WHERE x.consumer = c.name AND x.epoch >= claims_from
           AND x.locked_until > now + x.lease + slack;

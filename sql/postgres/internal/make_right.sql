@@ -1,16 +1,19 @@
--- _make_right: rebaseline, for one who holds the lock of a consumer.
+-- _make_right runs rebaseline for a caller that holds the lock of a consumer. why says what is
+-- wrong, for the error message if it cannot be put right now.
 CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- Not to wait: who has it may be waiting for the consumer that is locked here.
+    -- rebaseline takes this lock first, and then those of all consumers. To wait for it here could
+    -- be a deadlock: whoever has it may be waiting for the consumer that the caller has locked.
     BEGIN
-        LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT; -- as in rebaseline
+        LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION 'the outbox in schema % is being made right: %', '@schema@', why
             USING ERRCODE = 'lock_not_available', HINT = 'try again';
     END;
     IF NOT @schema@.rebaseline() THEN
-        RAISE EXCEPTION 'the outbox in schema % has to be made right, and nothing is found to do: %', '@schema@', why
+        RAISE EXCEPTION 'the outbox in schema % has to be made right, '
+            'and nothing is found to do: %', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
     END IF;
 END

@@ -1,23 +1,32 @@
--- _name_view makes a view under a name that people bring along from another outbox (docs/coming-from.md). It leaves alone what has
--- that name already and is not ours: the schema may be the application's own. A view of ours is known by its comment.
+-- _name_view makes a view under a name that people bring along from another outbox
+-- (docs/coming-from.md). meaning is its comment, query its body. The schema may be the
+-- application's own, so whatever has that name already and is not ours is left alone. A view of
+-- ours is known by its comment.
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A longer name would be cut off, and might then hit something else.
     IF octet_length(name) > 63 OR EXISTS (
-        SELECT 1 FROM pg_catalog.pg_class c WHERE c.relnamespace = '@schema@'::regnamespace AND c.relname = _name_view.name
-        AND c.relname NOT IN (SELECT v.name FROM @schema@._named_views() v)) THEN
+        SELECT 1 FROM pg_catalog.pg_class c
+        WHERE c.relnamespace = '@schema@'::regnamespace AND c.relname = _name_view.name
+          AND c.relname NOT IN (SELECT v.name FROM @schema@._named_views() v)) THEN
         RETURN;
     END IF;
-    EXECUTE format('CREATE OR REPLACE VIEW %s.%I WITH (security_invoker = true) AS %s', '@schema@', name, query);
-    EXECUTE format('COMMENT ON VIEW %s.%I IS %L', '@schema@', name, 'a name from elsewhere: ' || meaning);
+    EXECUTE format('CREATE OR REPLACE VIEW %s.%I WITH (security_invoker = true) AS %s',
+                   '@schema@', name, query);
+    EXECUTE format('COMMENT ON VIEW %s.%I IS %L',
+                   '@schema@', name, 'a name from elsewhere: ' || meaning);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._name_view(text, text, text) IS 'makes a view under a name from elsewhere';
+COMMENT ON FUNCTION @schema@._name_view(text, text, text) IS
+    'makes a view under a name from elsewhere';
 
--- _named_views: the views that name_view made. inbox: they show the inbox, which is no consumer's to read.
+-- _named_views returns the views that _name_view made. inbox: the view shows the inbox, which no
+-- consumer may read.
 CREATE OR REPLACE FUNCTION @schema@._named_views() RETURNS TABLE (name name, inbox boolean)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT c.relname, c.relname IN ('event_handled', 'consumed_events') FROM pg_catalog.pg_class c
+    SELECT c.relname, c.relname IN ('event_handled', 'consumed_events')
+    FROM pg_catalog.pg_class c
     WHERE c.relnamespace = '@schema@'::regnamespace AND c.relkind = 'v'
       AND starts_with(obj_description(c.oid, 'pg_class'), 'a name from elsewhere: ')
 $outbox$;

@@ -1,22 +1,28 @@
--- _next_epoch: grows with every call. The lower bits are random: a server that lost its last moments, or one that took over
--- from it, may give the same number of the sequence again, but not the same epoch.
+-- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
+-- are random: a server that lost its last moments, or one that took over from it, may give the same
+-- number of the sequence again, but not the same epoch.
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
 LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 COMMENT ON FUNCTION @schema@._next_epoch() IS 'the fence of the next claim';
 
--- _refence: the epoch `taken` for a claim is not past `last`, the highest its consumer knows: the sequence is behind, because
--- only the tables were brought here (logical replication), somebody set it back, or sessions cache its numbers. It goes on past
--- `last`, and the claim gets an epoch that is. Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint) RETURNS bigint
+-- _refence gives a claim an epoch past `last`, the highest that its consumer knows, in place of
+-- `taken`, which is not, and returns it. It is called when the sequence is behind: only the tables
+-- were brought here (logical replication), somebody set it back, or sessions cache its numbers. The
+-- sequence goes on past `last` as well. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e bigint := taken;
     wanted bigint := (last >> 20) + 1;
     at bigint;
 BEGIN
-    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; nobody's rows are kept waiting by that
-    FOR i IN 1 .. 1000 LOOP -- others take numbers meanwhile; those that are a little behind need no setval
+    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; rows stay writable
+
+    -- A sequence that is only a little behind catches up by itself, without setval: others take
+    -- numbers meanwhile. A number past 8796093022207 does not fit into the upper 43 bits.
+    FOR i IN 1 .. 1000 LOOP
         EXIT WHEN e > last AND e < 9223372036854775807 - 1048576;
         at := nextval('@schema@.epoch');
         e := CASE WHEN at < 8796093022207 THEN (at << 20) | (random() * 1048575)::bigint ELSE 0 END;
@@ -27,11 +33,16 @@ BEGIN
     END IF;
     IF e <= last THEN
         RAISE EXCEPTION 'the sequence @schema@.epoch does not grow' USING ERRCODE = 'OB006',
-            HINT = 'as its owner: ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
+            HINT = 'as its owner: '
+                   'ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
     END IF;
-    UPDATE @schema@.claim k SET epoch = e WHERE k.consumer = $1 AND k.epoch = taken;
-    UPDATE @schema@.parked p SET claim = e WHERE p.consumer = $1 AND p.claim = taken;
+
+    UPDATE @schema@.claim k SET epoch = e
+    WHERE k.consumer = _refence.consumer AND k.epoch = taken;
+    UPDATE @schema@.parked p SET claim = e
+    WHERE p.consumer = _refence.consumer AND p.claim = taken;
     RETURN e;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._refence(text, bigint, bigint) IS 'an epoch past those that a consumer knows';
+COMMENT ON FUNCTION @schema@._refence(text, bigint, bigint) IS
+    'an epoch past those that a consumer knows';

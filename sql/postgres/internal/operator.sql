@@ -1,4 +1,8 @@
--- The doors of operators, see admit.
+-- The doors of operators. Each runs with the rights of the tables' owner, asks _admit whether the
+-- caller may, and then calls the public function that it is named after; that one comes here if its
+-- caller has no right to write. A consumer of another tenant is as good as not there.
+
+-- _operator_pause is pause, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -7,6 +11,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._operator_pause(text, boolean) IS 'pause, for operators';
 
+-- _operator_redrive is redrive, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, event_id uuid) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -18,6 +23,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._operator_redrive(text, uuid) IS 'redrive, for operators';
 
+-- _operator_retry is retry_now, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -26,6 +32,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._operator_retry(text, bigint) IS 'retry_now, for operators';
 
+-- _operator_drop is drop_dead, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -34,8 +41,10 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._operator_drop(text, bigint) IS 'drop_dead, for operators';
 
-CREATE OR REPLACE FUNCTION @schema@._operator_remove(consumer text, force boolean, OUT known boolean, OUT dead bigint, OUT parked bigint,
-                                                    OUT live bigint)
+-- _operator_remove is remove, for operators. The counts are NULL if the consumer is not there.
+CREATE OR REPLACE FUNCTION @schema@._operator_remove(
+    consumer text, force boolean,
+    OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     known := @schema@._admit('operator', consumer);
@@ -46,9 +55,11 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._operator_remove(text, boolean) IS 'remove, for operators';
 
-CREATE OR REPLACE FUNCTION @schema@._operator_trim(older_than interval, max_rows int, inbox interval,
-                                                  OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
-                                                  OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
+-- _operator_trim is trim, for operators. It concerns no consumer in particular.
+CREATE OR REPLACE FUNCTION @schema@._operator_trim(
+    older_than interval, max_rows int, inbox interval,
+    OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
+    OUT kept bigint, OUT kept_more boolean, OUT pin text, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     PERFORM @schema@._admit('operator', '');

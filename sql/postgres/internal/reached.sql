@@ -1,10 +1,12 @@
--- _reached: up to which seq a lane has seen that all numbers were given out: no event up to it can be new. NULL: it is no witness.
--- Where a consumer starts (start_at) somebody said, and is further than anything it has seen.
+-- _reached returns the seq up to which lane l has seen that all numbers were given out: no event up
+-- to it can be new to the lane. NULL: the lane is no witness. Where a consumer starts (start_at) is
+-- what somebody said, which may be further ahead than anything it has seen.
 CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
 LANGUAGE sql STABLE
-RETURN CASE WHEN ($2).window_end IS NULL THEN NULL
-            WHEN ($2).target IS NOT NULL AND ($2).next_floor > ($2).window_end THEN NULL
-            WHEN ($2).target IS NOT NULL THEN ($2).next_floor
-            WHEN ($2).floor <= ($1).start_floor AND ($1).start_seen::text = '1:1:' THEN NULL
-            ELSE least(($2).floor, ($2).window_end) END;
-COMMENT ON FUNCTION @schema@._reached(@schema@.consumer, @schema@.lane) IS 'up to which number no event can be new to a lane';
+RETURN CASE WHEN (l).window_end IS NULL THEN NULL
+            WHEN (l).target IS NOT NULL AND (l).next_floor > (l).window_end THEN NULL
+            WHEN (l).target IS NOT NULL THEN (l).next_floor
+            WHEN (l).floor <= (c).start_floor AND (c).start_seen::text = '1:1:' THEN NULL
+            ELSE least((l).floor, (l).window_end) END;
+COMMENT ON FUNCTION @schema@._reached(@schema@.consumer, @schema@.lane) IS
+    'up to which number no event can be new to a lane';

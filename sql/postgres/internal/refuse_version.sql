@@ -1,15 +1,18 @@
--- _refuse_version: says to a worker that was written for another version of the outbox why it gets nothing more.
-CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int, state text DEFAULT 'OB005') RETURNS void
+-- _refuse_version tells a worker that was written for another version of the outbox why it gets
+-- nothing more. knows is the version that the worker knows, state the SQLSTATE of the error.
+CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int, state text DEFAULT 'OB005')
+RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     there int := (SELECT m.value::int FROM @schema@.meta m WHERE m.name = 'schema_version');
 BEGIN
+    -- Which of the two is behind decides what there is to do.
     IF there > knows THEN
-        RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it', there, knows
-            USING ERRCODE = state;
+        RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
+            there, knows USING ERRCODE = state;
     END IF;
-    RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`', there, knows
-        USING ERRCODE = state;
+    RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`',
+        there, knows USING ERRCODE = state;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._refuse_version(int, text) IS 'refuses a worker of another version';

@@ -1,23 +1,34 @@
--- _rights: what a role needs for its part, and nothing beyond. Nobody but the owner writes to the tables, apart from emitting: what
--- workers and operators change they change through functions that check (see admit). Reading is a matter of rights on tables, and
--- of row-level security: a worker sees its own consumers, one that is held to a tenant that tenant's.
--- An event's xid, seq and created_at are the outbox's own: reading and trimming rely on them, so no producer sets them. Nor does
--- one that is held to a tenant choose ids: whoever leaves out by id what comes twice would leave out another tenant's event.
+-- _rights returns what a role needs for its part (producer, consumer, operator), and nothing
+-- beyond. held: the role is held to a tenant.
+--
+-- Apart from emitting, nobody but the owner writes to the tables: what workers and operators
+-- change, they change through functions that check (see _admit). Reading is a matter of rights on
+-- tables, and of row-level security: a worker sees its own consumers, and a role that is held to a
+-- tenant those of that tenant.
+--
+-- The xid, seq and created_at of an event are the outbox's own: reading and trimming rely on them,
+-- so no producer sets them. One that is held to a tenant does not choose ids, either: a
+-- receiver that drops duplicates by id would drop another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._rights(part text, held boolean DEFAULT false)
 RETURNS TABLE (privilege text, kind text, object text)
 LANGUAGE sql IMMUTABLE AS $outbox$
-    SELECT r.privilege, r.kind, r.object FROM (VALUES
+    SELECT r.privilege, r.kind, r.object
+    FROM (VALUES
         (NULL, NULL, 'USAGE', 'SCHEMA', '@schema@'),
         (NULL, NULL, 'SELECT', 'TABLE', '@schema@.meta'),
 
-        ('producer', false, 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, idempotency_key)', 'TABLE',
-                            '@schema@.event'),
-        ('producer', true, 'SELECT (id), INSERT (type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, idempotency_key)',
+        ('producer', false, 'INSERT (id, type, aggregate_type, aggregate_id, version, payload, '
+                            'headers, tenant, not_before, idempotency_key)',
                             'TABLE', '@schema@.event'),
-        ('producer', false, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
-                            '@schema@.idempotency'),
-        ('producer', true, 'SELECT (tenant, key, event_id, hash), INSERT (tenant, key, event_id, hash)', 'TABLE',
-                            '@schema@.idempotency'),
+        ('producer', true, 'SELECT (id), INSERT (type, aggregate_type, aggregate_id, version, '
+                           'payload, headers, tenant, not_before, idempotency_key)',
+                           'TABLE', '@schema@.event'),
+        ('producer', false, 'SELECT (tenant, key, event_id, hash), '
+                            'INSERT (tenant, key, event_id, hash)',
+                            'TABLE', '@schema@.idempotency'),
+        ('producer', true, 'SELECT (tenant, key, event_id, hash), '
+                           'INSERT (tenant, key, event_id, hash)',
+                           'TABLE', '@schema@.idempotency'),
 
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.worker'),
         ('consumer', NULL, 'SELECT', 'TABLE', '@schema@.event'),
@@ -75,22 +86,32 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@._operator_retry'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@._operator_drop'),
         ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@._operator_remove'),
-        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@._operator_trim')) AS r (part, held, privilege, kind, object)
-    WHERE (r.part = $1 OR r.part IS NULL) AND (r.held = $2 OR r.held IS NULL)
+        ('operator', NULL, 'EXECUTE', 'FUNCTION', '@schema@._operator_trim')
+    ) AS r (part, held, privilege, kind, object)
+    WHERE (r.part = _rights.part OR r.part IS NULL)
+      AND (r.held = _rights.held OR r.held IS NULL)
 $outbox$;
 COMMENT ON FUNCTION @schema@._rights(text, boolean) IS 'what a role needs for its part';
 
--- _open_to_all: functions that everyone may call whom the schema is open to. They run with the rights of whoever calls them, and read,
--- reckon, or hand on to one that checks. All others are for the owner, and for whom rights names.
+-- _open_to_all returns the functions that everyone may call to whom the schema is open. They run
+-- with the rights of whoever calls them, and read, compute, or hand on to a function that checks.
+-- All others are for the owner, and for those that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
-    SELECT '{emit, emit_once, turn, _uuid7, _clock, bell_works, _bell_key, bell_channel, _ring, bell_sleep, bell_wake, _bell_ring,
-             _bell_locks, _bell_squatted, _bell_squatters, _session, _holder, _adopted_formerly, _adopted_mark,
-             _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle, settle, extend, _shrink, register, _report, revert, pause, redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
+    SELECT '{emit, emit_once, turn, _uuid7, _clock,
+             bell_works, _bell_key, bell_channel, _ring, bell_sleep, bell_wake, _bell_ring,
+             _bell_locks, _bell_squatted, _bell_squatters, _session, _holder,
+             _adopted_formerly, _adopted_mark,
+             _turn, claim, claim_batch, _claim_some, _check_claim, _workable, _idle,
+             settle, extend, _shrink, register, _report, revert,
+             pause, redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,
-             find_unprocessed, find_processing, find_failed, find_abandoned, find_published, _backlog, _waiting, _floors, _needed, _surely_done, _lanes,
+             find_unprocessed, find_processing, find_failed, find_abandoned, find_published,
+             _backlog, _waiting, _floors, _needed, _surely_done, _lanes,
              _key_cutoff, _passed_by, _passed_since, _common_snapshot, _all_but_running,
-             _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _window_events, _home, _here, _at_home, _moved, _trouble, rebaseline,
-             _refuse_version, _rights, parts, _open_to_all, _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
+             _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _window_events,
+             _home, _here, _at_home, _moved, _trouble, rebaseline,
+             _refuse_version, _rights, parts, _open_to_all,
+             _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;
 COMMENT ON FUNCTION @schema@._open_to_all() IS 'functions that everyone may call';

@@ -1,5 +1,7 @@
--- _shrink: a claim turned out to be more than the worker can hold: what is past `last` goes back.
-CREATE OR REPLACE FUNCTION @schema@._shrink(consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+-- _shrink gives back the end of a claim that is more than its worker can hold: what is past `last`.
+-- Returns whether it did; false: the claim is no longer the worker's, or `last` is not within it.
+CREATE OR REPLACE FUNCTION @schema@._shrink(
+    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     c @schema@.consumer;
@@ -7,21 +9,28 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
 BEGIN
+    -- A caller that may not write to the tables goes through the workers' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
     PERFORM @schema@._lock_consumer(consumer);
     now := @schema@._clock();
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
-    SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch
-       AND x.owner = _shrink.worker;
+    SELECT * INTO k FROM @schema@.claim x
+    WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
+    -- Parked events have no range to be in.
     IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
         RETURN false;
     END IF;
+
+    -- A claim of parked events is the events that carry its epoch, not a range.
     IF k.lane = -1 THEN
-        UPDATE @schema@.parked p SET claim = NULL WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
+        UPDATE @schema@.parked p SET claim = NULL
+        WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
         RETURN true;
     END IF;
+    -- A claim of a lane is a range. What is past its new end is released as in a settlement.
     SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, now);
     PERFORM @schema@._put_lane(l);

@@ -1,9 +1,13 @@
--- _surely_done: events of transactions before this one are known to all lanes of all consumers, and in no claim: below the floor
--- nobody needs them. It saves asking for each one. A claim of late events holds some that are below its own floor.
+-- _surely_done returns a transaction number: events of transactions before it have been seen by
+-- every lane of every consumer, and are in no claim, so that below the floor nobody needs them.
+-- That saves asking _needed for each one. Claims count because one of late events holds some that
+-- are below its own floor.
 CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8
-    FROM (SELECT l.seen FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0
+    FROM (SELECT l.seen
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE l.lane >= 0
           UNION ALL
           SELECT k.seen FROM @schema@.claim k WHERE k.lane >= 0) s
 $outbox$;

@@ -1,80 +1,124 @@
--- _trouble: whether this is still the outbox that its lanes know. Each answer is NULL, or says what is wrong.
+-- _trouble says whether this is still the outbox that its lanes know. Each answer is NULL, or says
+-- what is wrong.
+--
 -- moved: it came from another cluster, so transaction numbers mean nothing here.
--- numbers: event numbers began again below what somebody knows (TRUNCATE ... RESTART IDENTITY, setval, a cut-over by logical
--- replication, which copies no sequences): a position would pass over new events. Or somebody brought in events with the
--- transaction numbers they had elsewhere, or once (a restore of single tables): those would be taken for seen.
+--
+-- numbers: event numbers began again below what somebody knows (TRUNCATE ... RESTART IDENTITY,
+-- setval, a cut-over by logical replication, which copies no sequences), so that a position would
+-- pass over new events. Or somebody brought in events with the transaction numbers they had
+-- elsewhere, or once had here (a restore of single tables): those would be taken for seen.
+--
 -- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
+--
+-- It probes indexes, and looks at samples: rebaseline, which puts this right, looks at all events.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE SET jit = off AS $outbox$
 DECLARE
     cluster text := @schema@._home();
     here text := @schema@._here();
     own xid8 := pg_current_xact_id_if_assigned();
-    s record;
-    k record;
+    s record;   -- how the sequence of event numbers is defined
+    k record;   -- the consumer that knows the highest number, and that number
     top bigint;
     head bigint;
 BEGIN
-    -- What is known is read before the head: meanwhile that only grows.
-    SELECT c.name, greatest(max(l.window_end), max(coalesce(p.seq, 0)), max(coalesce(d.seq, 0)), max(coalesce(r.seq, 0))) AS seq
-    INTO k FROM @schema@.consumer c
+    -- What is known is read before the head, which only grows meanwhile.
+    SELECT c.name,
+           greatest(max(l.window_end), max(coalesce(p.seq, 0)), max(coalesce(d.seq, 0)),
+                    max(coalesce(r.seq, 0))) AS seq
+    INTO k
+    FROM @schema@.consumer c
     CROSS JOIN LATERAL @schema@._lanes(c.name, c.lanes) l
-    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.parked x WHERE x.consumer = c.name) p
-    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.dead x WHERE x.consumer = c.name) d
-    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x WHERE x.consumer = c.name) r
-    GROUP BY c.name ORDER BY 2 DESC NULLS LAST LIMIT 1;
+    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.parked x
+                        WHERE x.consumer = c.name) p
+    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.dead x
+                        WHERE x.consumer = c.name) d
+    CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
+                        WHERE x.consumer = c.name) r
+    GROUP BY c.name
+    ORDER BY 2 DESC NULLS LAST LIMIT 1;
     SELECT max(e.seq) INTO top FROM @schema@.event e;
     SELECT q.seqcache AS cache, q.seqincrement AS step, q.seqcycle AS cycle, q.seqmax AS most INTO s
     FROM pg_catalog.pg_sequence q WHERE q.seqrelid = '@schema@.event_seq_seq'::regclass;
     head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
 
+    -- Was it moved? A home is cluster/sequence/file. Where the cluster is not known, now or when
+    -- the lane was written, the sequence has to tell.
     IF EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-               WHERE l.home IS NOT NULL AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
-                     THEN split_part(l.home, '/', 2) <> split_part(here, '/', 2) ELSE split_part(l.home, '/', 1) <> cluster END)
-       OR EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
+               WHERE l.home IS NOT NULL
+                 AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
+                          THEN split_part(l.home, '/', 2) <> split_part(here, '/', 2)
+                          ELSE split_part(l.home, '/', 1) <> cluster END)
+       OR EXISTS (SELECT 1 FROM @schema@.meta m
+                  WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
         moved := 'it was brought here from another cluster';
     ELSIF EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                   WHERE pg_snapshot_xmax(l.seen) > pg_snapshot_xmax(pg_current_snapshot())) THEN
         moved := 'its consumers have seen transactions that this cluster has not begun yet';
-    ELSIF (SELECT e.xid FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot())
-              AND e.xid IS DISTINCT FROM own ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- the first of an index, not all of a table
+    ELSIF (SELECT e.xid FROM @schema@.event e
+           WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND e.xid IS DISTINCT FROM own
+           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ordered, so that it is a probe of the index
         moved := 'it has events of transactions that this cluster has not begun yet';
     END IF;
 
+    -- Did numbers begin again?
     IF k.seq > head THEN
-        numbers := format('the last event number given out is %s, but consumer "%s" knows %s', head, k.name, k.seq);
+        numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
+                          head, k.name, k.seq);
     ELSIF top > head THEN
-        numbers := format('the last event number given out is %s, but there is an event %s', head, top);
+        numbers := format('the last event number given out is %s, but there is an event %s',
+                          head, top);
     ELSIF s.step < 1 THEN
         numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
     ELSIF moved IS NULL THEN
-        SELECT format('event %s is new, but consumer "%s" was past %s already', f.seq, c.name, l.window_end)
+        -- Two events are looked at for each lane: the first that is new to it, by transaction, and
+        -- the last one up to the number it has reached. Neither may be new and have been reached.
+        SELECT format('event %s is new, but consumer "%s" was past %s already',
+                      f.seq, c.name, l.window_end)
         INTO numbers
-        FROM @schema@.consumer c CROSS JOIN LATERAL @schema@._lanes(c.name, c.lanes) l
+        FROM @schema@.consumer c
+        CROSS JOIN LATERAL @schema@._lanes(c.name, c.lanes) l
         CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
-        CROSS JOIN LATERAL ((SELECT e.seq, e.xid FROM @schema@.event e WHERE e.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
+        CROSS JOIN LATERAL ((SELECT e.seq, e.xid FROM @schema@.event e
+                             WHERE e.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
                              ORDER BY e.xid, e.seq LIMIT 1)
                             UNION ALL
-                            (SELECT e.seq, e.xid FROM @schema@.event e WHERE e.seq <= o.seq AND e.seq > o.seq - 100
+                            (SELECT e.seq, e.xid FROM @schema@.event e
+                             WHERE e.seq <= o.seq AND e.seq > o.seq - 100
                              ORDER BY e.seq DESC LIMIT 1)) f
-        WHERE l.lane >= 0 AND f.seq <= o.seq AND f.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)) LIMIT 1;
+        WHERE l.lane >= 0 AND f.seq <= o.seq
+          AND f.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen))
+        LIMIT 1;
     END IF;
+
+    -- Or was an event brought in that looks as if a lane had seen it, though it is past all that
+    -- the lane was given?
     IF moved IS NULL AND numbers IS NULL THEN
-        SELECT format('event %s was brought here from elsewhere: it is past what consumer "%s" was given, and looks as if it had been seen',
+        SELECT format('event %s was brought here from elsewhere: it is past what consumer "%s" '
+                      'was given, and looks as if it had been seen',
                       f.seq, c.name)
         INTO numbers
-        FROM @schema@.consumer c CROSS JOIN LATERAL @schema@._lanes(c.name, c.lanes) l
-        CROSS JOIN LATERAL (SELECT e.seq, e.xid FROM @schema@.event e WHERE e.seq > l.window_end ORDER BY e.seq LIMIT 1000) f
-        WHERE l.lane >= 0 AND pg_visible_in_snapshot(f.xid, coalesce(l.target, l.seen)) LIMIT 1;
+        FROM @schema@.consumer c
+        CROSS JOIN LATERAL @schema@._lanes(c.name, c.lanes) l
+        CROSS JOIN LATERAL (SELECT e.seq, e.xid FROM @schema@.event e
+                            WHERE e.seq > l.window_end ORDER BY e.seq LIMIT 1000) f
+        WHERE l.lane >= 0 AND pg_visible_in_snapshot(f.xid, coalesce(l.target, l.seen))
+        LIMIT 1;
     END IF;
-    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s', q.seqincrement, q.seqmax,
-                  CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
-    INTO sequence FROM pg_catalog.pg_sequence q
-    WHERE q.seqrelid = '@schema@.epoch'::regclass AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
+
+    -- Do both sequences grow, without end? A cache is harmless to epochs: _refence sees to that.
+    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
+                  q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
+    INTO sequence
+    FROM pg_catalog.pg_sequence q
+    WHERE q.seqrelid = '@schema@.epoch'::regclass
+      AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
     IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
-        sequence := format('event numbers come from a sequence with CACHE %s INCREMENT %s MAXVALUE %s%s', s.cache, s.step,
-                           s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
+        sequence := format('event numbers come from a sequence with '
+                           'CACHE %s INCREMENT %s MAXVALUE %s%s',
+                           s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
     END IF;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._trouble() IS 'whether this is still the outbox that its consumers know';
+COMMENT ON FUNCTION @schema@._trouble() IS
+    'whether this is still the outbox that its consumers know';

@@ -1,7 +1,7 @@
 -- _turn does all that a worker does in one transaction, and one round trip: it takes over what has
--- expired, settles a claim (s), and claims the next one (q). The order matters: what an expired claim
--- held must be parked before anything that waits behind it is handed out. The relay calls this;
--- claim and settle are its simple faces. 0005_names.sql describes s, q, a and the answer.
+-- expired, settles a claim (s), and claims the next one (q). The order matters: what an expired
+-- claim held must be parked before anything that waits behind it is handed out. The relay calls
+-- this; claim and settle are its simple faces. 0005_names.sql describes s, q, a and the answer.
 --
 -- The worker says with which settings it works (q.ordering, lanes, events, predicate). If those are
 -- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
@@ -10,13 +10,13 @@
 -- The worker also says which claims it has in hand (q.known). A fresh claim of its own that it does
 -- not know, because the answer got lost, keeps its lane busy until the lease has run out.
 --
--- knows is the version of the outbox that the worker was written for. A worker of another version may
--- settle what it has, so that nothing it delivered is delivered again; it is refused when it asks for
--- more, and stops. So the functions of the next version must understand a settlement of this one.
--- NULL: the caller claims nothing.
+-- knows is the version of the outbox that the worker was written for. A worker of another version
+-- may settle what it has, so that nothing it delivered is delivered again; it is refused when it
+-- asks for more, and stops. So the functions of the next version must understand a settlement of
+-- this one. NULL: the caller claims nothing.
 --
--- The owner of the tables does all this directly. Other roles have no right to write to them, and go
--- through _worker_turn, which comes back here if they may.
+-- The owner of the tables does all this directly. Other roles have no right to write to them, and
+-- go through _worker_turn, which comes back here if they may.
 --
 -- Usually there is nothing to consider: the claim was delivered whole, what comes next was read
 -- ahead, no row of an adopted table is to be marked, and nobody else is at work. Then the claim

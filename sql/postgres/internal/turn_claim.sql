@@ -1,7 +1,7 @@
 -- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
--- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when something
--- that it left alone is due. astray: event numbers began again, and nothing was claimed; the lanes
--- that changed have to be written before that is put right. Under _lock_consumer.
+-- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and says when
+-- something that it left alone is due. astray: event numbers began again, and nothing was claimed;
+-- the lanes that changed have to be written before that is put right. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
     now timestamptz, claims_from bigint, last_epoch bigint,

@@ -1,7 +1,7 @@
--- _turn_home asks whether this is still the outbox that the lanes of a consumer know, and repairs it
--- if not. repaired: that was done, and the turn has to begin again. here: the lanes have to note this
--- as their place. moved: they did not know this place, so the head that was read before the lock means
--- nothing to them. Under _lock_consumer.
+-- _turn_home asks whether this is still the outbox that the lanes of a consumer know, and repairs
+-- it if not. repaired: that was done, and the turn has to begin again. here: the lanes have to note
+-- this as their place. moved: they did not know this place, so the head that was read before the
+-- lock means nothing to them. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT repaired boolean,
                                                OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$

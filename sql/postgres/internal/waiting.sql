@@ -1,27 +1,50 @@
--- _waiting: the first max_rows events past where the consumer has got everything, in order of seq, and whether each waits for
--- somebody to claim it: its lane is not past it, and the type patterns match. Besides (not `fresh`) those further back that wait:
--- of transactions that committed late, and of claims that ran out. The payload predicate is not looked at. Bounded whatever the
--- backlog, but for what expired claims hold.
+-- _waiting returns the first max_rows events past the point up to which the consumer has got
+-- everything, in order of seq. waits says whether an event waits for somebody to claim it: its lane
+-- is not past it, and the type patterns match. The payload predicate is not looked at.
+--
+-- In addition (fresh = false) it returns those further back that wait: events of transactions that
+-- committed late, and of claims that ran out. The work is bounded whatever the backlog, except for
+-- what expired claims hold.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, fresh boolean, waits boolean)
-LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
-    WITH c AS MATERIALIZED (SELECT * FROM @schema@.consumer x WHERE x.name = $1),
-    l AS MATERIALIZED (SELECT x.* FROM c, LATERAL @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0),
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    WITH c AS MATERIALIZED (
+        SELECT * FROM @schema@.consumer x WHERE x.name = _waiting.consumer),
+    l AS MATERIALIZED (
+        SELECT x.* FROM c, LATERAL @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0),
     -- Past what the target neither shows nor names, nothing is known by its seq alone.
-    p AS MATERIALIZED (SELECT min(CASE WHEN l.target IS NULL THEN l.floor ELSE least(greatest(l.floor, l.pos), l.next_floor) END)
-                              AS low FROM l),
-    s AS ((SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh FROM @schema@.event e
-           WHERE e.seq > (SELECT low FROM p) ORDER BY e.seq LIMIT $2)
-          UNION ALL
-          SELECT e.* FROM (SELECT pg_snapshot_xip(l.seen) AS xid FROM l UNION SELECT pg_snapshot_xip(l.target) FROM l) AS late,
-               LATERAL (SELECT i.seq, i.xid, i.type, i.created_at, i.aggregate_type, i.aggregate_id, i.tenant, false FROM @schema@.event i
-                        WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p) ORDER BY i.seq LIMIT $2) AS e)
-    SELECT s.seq, s.type, s.created_at, s.fresh, NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
-           AND (c.type_like IS NULL OR s.type LIKE ANY (c.type_like)) AND (c.tenant = '' OR s.tenant = c.tenant)
-    FROM s CROSS JOIN c JOIN l ON l.lane = @schema@._lane_of(c.lanes, s.seq, s.aggregate_type, s.aggregate_id)
-    UNION ALL
+    p AS MATERIALIZED (
+        SELECT min(CASE WHEN l.target IS NULL THEN l.floor
+                        ELSE least(greatest(l.floor, l.pos), l.next_floor) END) AS low
+        FROM l),
+    -- What to look at: the next events, and those of transactions that were late to some lane.
+    s AS (
+        (SELECT e.seq, e.xid, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.tenant,
+                true AS fresh
+         FROM @schema@.event e
+         WHERE e.seq > (SELECT low FROM p)
+         ORDER BY e.seq LIMIT _waiting.max_rows)
+        UNION ALL
+        SELECT e.*
+        FROM (SELECT pg_snapshot_xip(l.seen) AS xid FROM l
+              UNION
+              SELECT pg_snapshot_xip(l.target) FROM l) AS late,
+             LATERAL (SELECT i.seq, i.xid, i.type, i.created_at, i.aggregate_type, i.aggregate_id,
+                             i.tenant, false
+                      FROM @schema@.event i
+                      WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p)
+                      ORDER BY i.seq LIMIT _waiting.max_rows) AS e)
+    SELECT s.seq, s.type, s.created_at, s.fresh,
+           NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
+           AND (c.type_like IS NULL OR s.type LIKE ANY (c.type_like))
+           AND (c.tenant = '' OR s.tenant = c.tenant)
+    FROM s CROSS JOIN c
+    JOIN l ON l.lane = @schema@._lane_of(c.lanes, s.seq, s.aggregate_type, s.aggregate_id)
+    UNION ALL -- a lane is past what it has in a claim, but one that ran out is handed out again
     SELECT e.seq, e.type, e.created_at, false, true
-    FROM @schema@.claim k, LATERAL @schema@._claimed($1, k.epoch) e
-    WHERE k.consumer = $1 AND k.lane >= 0 AND k.locked_until <= @schema@._clock()
+    FROM @schema@.claim k, LATERAL @schema@._claimed(_waiting.consumer, k.epoch) e
+    WHERE k.consumer = _waiting.consumer AND k.lane >= 0 AND k.locked_until <= @schema@._clock()
 $outbox$;
-COMMENT ON FUNCTION @schema@._waiting(text, int) IS 'what waits for somebody to claim it, looked at up to a bound';
+COMMENT ON FUNCTION @schema@._waiting(text, int) IS
+    'what waits for somebody to claim it, looked at up to a bound';

@@ -1,40 +1,59 @@
--- The doors of workers: what they do to a consumer of theirs, with the rights of the tables' owner. See admit. Each is called by the
--- function it is named after, where that has no right to write.
-CREATE OR REPLACE FUNCTION @schema@._worker_register(consumer text, events text, predicate text, ordering text, lanes int, retry text,
-                                                    start_at text, by_whom text, how text) RETURNS boolean
+-- The doors of workers: what a worker does to a consumer of its own, with the rights of the tables'
+-- owner. Each asks _admit whether the caller may, and then calls the function that it is named
+-- after; that one comes here if its caller has no right to write. A consumer of another tenant is
+-- as good as not there.
+
+-- _worker_register is register, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_register(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text, by_whom text, how text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 DECLARE
     operator boolean := @schema@._operates(@schema@._caller());
 BEGIN
-    -- To bring settings back that were replaced is an operator's.
-    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator' ELSE 'consumer' END, consumer) THEN
+    -- Only an operator may bring back settings that were replaced.
+    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
+                                ELSE 'consumer' END, consumer) THEN
         IF how <> 'start' THEN
-            RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer USING ERRCODE = 'OB003';
+            RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer
+                USING ERRCODE = 'OB003';
         END IF;
-        RAISE EXCEPTION 'the name "%" is taken', consumer USING ERRCODE = 'OB004', HINT = 'give the consumer another one';
+        RAISE EXCEPTION 'the name "%" is taken', consumer
+            USING ERRCODE = 'OB004', HINT = 'give the consumer another one';
     END IF;
-    PERFORM set_config('outbox.cluster', '', true); -- what a worker says of it could be anything
-    RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom, how);
+    -- The session may have set this to anything: _home must ask the server again.
+    PERFORM set_config('outbox.cluster', '', true);
+    RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom,
+                             how);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._worker_register(text, text, text, text, int, text, text, text, text) IS 'register, for workers';
+COMMENT ON FUNCTION @schema@._worker_register(
+    text, text, text, text, int, text, text, text, text) IS
+    'register, for workers';
 
-CREATE OR REPLACE FUNCTION @schema@._worker_extend(consumer text, worker text, epoch bigint, lease_ms bigint) RETURNS boolean
+-- _worker_extend is extend, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_extend(
+    consumer text, worker text, epoch bigint, lease_ms bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    RETURN @schema@._admit('consumer', consumer) AND @schema@.extend(consumer, worker, epoch, lease_ms);
+    RETURN @schema@._admit('consumer', consumer)
+       AND @schema@.extend(consumer, worker, epoch, lease_ms);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._worker_extend(text, text, bigint, bigint) IS 'extend, for workers';
 
-CREATE OR REPLACE FUNCTION @schema@._worker_shrink(consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
+-- _worker_shrink is _shrink, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_shrink(
+    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    RETURN @schema@._admit('consumer', consumer) AND @schema@._shrink(consumer, worker, epoch, last);
+    RETURN @schema@._admit('consumer', consumer)
+       AND @schema@._shrink(consumer, worker, epoch, last);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._worker_shrink(text, text, bigint, bigint) IS 'shrink, for workers';
 
+-- _worker_report is _report, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN

@@ -1,6 +1,10 @@
--- The doors of the inbox, see admit. A handler's name is granted as a consumer's is: one that could record for another's handler
--- could keep it from ever taking effect.
-CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint) RETURNS bigint
+-- The doors of the inbox; worker.sql describes what a door is. The name of a handler is granted as
+-- that of a consumer is: whoever could record for another's handler could keep it from ever taking
+-- effect.
+
+-- _worker_handle is _handle, for workers.
+CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     PERFORM @schema@._admit('consumer', handler);
@@ -9,20 +13,26 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._worker_handle(text, text, bigint) IS 'handle, for workers';
 
+-- _worker_handle_all is _handle_all, for workers. Each handler is asked for once.
 CREATE OR REPLACE FUNCTION @schema@._worker_handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    PERFORM @schema@._admit('consumer', x.handler) FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
+    PERFORM @schema@._admit('consumer', x.handler)
+    FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN @schema@._handle_all(handlers, keys);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._worker_handle_all(text[], text[]) IS 'handle_all, for workers';
 
-CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[]) RETURNS SETOF bigint
+-- _worker_handled_before is _handled_before, for workers. Each handler is asked for once.
+CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[])
+RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    PERFORM @schema@._admit('consumer', x.handler) FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
+    PERFORM @schema@._admit('consumer', x.handler)
+    FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN QUERY SELECT b FROM @schema@._handled_before(handlers, keys) b;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._worker_handled_before(text[], text[]) IS 'handled_before, for workers';
+COMMENT ON FUNCTION @schema@._worker_handled_before(text[], text[]) IS
+    'handled_before, for workers';

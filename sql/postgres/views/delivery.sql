@@ -1,48 +1,76 @@
--- delivery: the state of every kept event for every consumer whose type patterns match it, or did when it was handed out. The
--- payload predicate is no business of the database's: of an event that such a consumer is past it says `unknown`, which is
--- delivered or skipped, unless it was told; `outbox events` looks at the payload, too. predicate is the one to look with.
--- An expired claim counts as none: its events are pending, or failed if they had failed before.
+-- delivery shows the state of every kept event for every consumer whose type patterns match it, or
+-- did when it was handed out. An expired claim counts as none: its events are pending, or failed if
+-- they had failed before.
+--
+-- The database cannot ask a predicate on the payload. If a consumer with one is past an event, the
+-- state is `unknown`, which means delivered or skipped, unless the worker said which. `outbox
+-- events` looks at the payload as well; the column predicate is the one to ask, '' if there is none
+-- to ask.
 CREATE OR REPLACE VIEW @schema@.delivery WITH (security_invoker = true) AS
 SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, s.state,
        coalesce(p.attempts, d.attempts, 0) AS attempts,
        p.due_at,
        coalesce(p.error, d.error) AS error,
-       CASE WHEN s.state IN ('expired', 'failed', 'before-start', 'dropped', 'delivered', 'skipped') THEN ''
+       CASE WHEN s.state IN ('expired', 'failed', 'before-start', 'dropped', 'delivered',
+                             'skipped') THEN ''
             WHEN p.seq IS NULL AND h.out THEN f.predicate
             WHEN p.seq IS NULL OR p.careful THEN c.predicate
             ELSE '' END AS predicate
 FROM @schema@.event e
 JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
-CROSS JOIN LATERAL (SELECT * FROM @schema@.lane x WHERE x.consumer = c.name
-    AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) ORDER BY x.version DESC LIMIT 1) l
-CROSS JOIN LATERAL (SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
-                           c.type_like IS NULL OR e.type LIKE ANY (c.type_like) AS wanted) h
+-- l: the current row of the event's lane, as in _lanes
+CROSS JOIN LATERAL (
+    SELECT * FROM @schema@.lane x
+    WHERE x.consumer = c.name
+      AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+    ORDER BY x.version DESC
+    LIMIT 1) l
+-- h: whether the lane is past the event, and whether the filter of now wants it
+CROSS JOIN LATERAL (
+    SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq) AS out,
+           c.type_like IS NULL OR e.type LIKE ANY (c.type_like) AS wanted) h
 LEFT JOIN @schema@.parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN @schema@.dead d ON d.consumer = c.name AND d.seq = e.seq
 LEFT JOIN @schema@.ended x ON x.consumer = c.name AND x.seq = e.seq
--- The filter it was handed out under: the first that was replaced after that, or the one of now.
-CROSS JOIN LATERAL (SELECT y.type_like IS NULL OR e.type LIKE ANY (y.type_like) AS wanted, y.predicate FROM (
-    (SELECT b.type_like, b.predicate FROM @schema@.former_filter b
-     WHERE h.out AND b.consumer = c.name AND b.lane = @schema@._lane_of(b.lanes, e.seq, e.aggregate_type, e.aggregate_id)
-       AND (@schema@._handed_out(b.seen, b.floor, b.target, b.pos, e.xid, e.seq) OR e.seq = ANY (b.also))
-     ORDER BY b.n LIMIT 1)
-    UNION ALL SELECT c.type_like, c.predicate LIMIT 1) y) f
-LEFT JOIN LATERAL (SELECT max(k.locked_until) > @schema@._clock() AS live FROM @schema@.claim k
+-- f: the filter it was handed out under: the first that was replaced after that, or that of now
+CROSS JOIN LATERAL (
+    SELECT y.type_like IS NULL OR e.type LIKE ANY (y.type_like) AS wanted, y.predicate
+    FROM ((SELECT b.type_like, b.predicate
+           FROM @schema@.former_filter b
+           WHERE h.out AND b.consumer = c.name
+             AND b.lane = @schema@._lane_of(b.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+             AND (@schema@._handed_out(b.seen, b.floor, b.target, b.pos, e.xid, e.seq)
+                  OR e.seq = ANY (b.also))
+           ORDER BY b.n
+           LIMIT 1)
+          UNION ALL
+          SELECT c.type_like, c.predicate
+          LIMIT 1) y) f
+-- k: whether a claim that holds it is live; NULL if no claim does
+LEFT JOIN LATERAL (
+    SELECT max(k.locked_until) > @schema@._clock() AS live
+    FROM @schema@.claim k
     WHERE k.consumer = c.name AND k.epoch = p.claim
-       OR p.seq IS NULL AND h.out AND k.consumer = c.name AND k.lane = l.lane AND e.seq > k.from_seq AND e.seq <= k.to_seq
-          AND NOT pg_visible_in_snapshot(e.xid, k.seen) AND pg_visible_in_snapshot(e.xid, k.target)) k ON true
-CROSS JOIN LATERAL (SELECT CASE
-    WHEN NOT d.retrying THEN 'expired'
-    WHEN p.seq IS NOT NULL AND k.live THEN 'in-flight'
-    WHEN p.attempts > 0 OR p.failing_since IS NOT NULL THEN 'failed'
-    WHEN p.seq IS NOT NULL OR NOT h.out THEN 'pending'
-    WHEN @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq) THEN 'before-start'
-    WHEN NOT f.wanted AND x.state IS NULL THEN 'skipped'
-    WHEN k.live THEN 'in-flight'
-    WHEN NOT k.live THEN 'pending'
-    WHEN x.state IS NOT NULL THEN x.state
-    WHEN f.predicate <> '' THEN 'unknown'
-    ELSE 'delivered'
-END AS state) s
+       OR p.seq IS NULL AND h.out
+          AND k.consumer = c.name AND k.lane = l.lane
+          AND e.seq > k.from_seq AND e.seq <= k.to_seq
+          AND NOT pg_visible_in_snapshot(e.xid, k.seen)
+          AND pg_visible_in_snapshot(e.xid, k.target)) k ON true
+-- s: the first that holds
+CROSS JOIN LATERAL (
+    SELECT CASE
+               WHEN NOT d.retrying THEN 'expired'
+               WHEN p.seq IS NOT NULL AND k.live THEN 'in-flight'
+               WHEN p.attempts > 0 OR p.failing_since IS NOT NULL THEN 'failed'
+               WHEN p.seq IS NOT NULL OR NOT h.out THEN 'pending'
+               WHEN @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq)
+                   THEN 'before-start'
+               WHEN NOT f.wanted AND x.state IS NULL THEN 'skipped'
+               WHEN k.live THEN 'in-flight'
+               WHEN NOT k.live THEN 'pending'
+               WHEN x.state IS NOT NULL THEN x.state
+               WHEN f.predicate <> '' THEN 'unknown'
+               ELSE 'delivered'
+           END AS state) s
 WHERE h.wanted OR f.wanted OR p.seq IS NOT NULL OR d.seq IS NOT NULL OR x.seq IS NOT NULL;
 COMMENT ON VIEW @schema@.delivery IS 'the state of every event for every consumer';

@@ -1,5 +1,7 @@
--- The views under names from elsewhere stand on other views and on functions, which are about to be put in place anew. They are
--- made again at the end (names.sql). One that something of the application's stands on stays, and is replaced there.
+-- This drops the views under names from elsewhere, because they depend on other views and on
+-- functions, which are about to be installed anew. names.sql makes them again at the end. A view
+-- that something of the application's depends on cannot be dropped: it stays, and is replaced
+-- there.
 DO $outbox$
 DECLARE
     v record;

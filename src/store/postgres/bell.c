@@ -17,8 +17,8 @@
 #define SQUATTED_WAIT 1000
 #define LISTENER_WAIT 10000 /* ms; if the process that holds the lock dies, nobody tells us */
 
-/* listen_now begins to listen, once per connection. If the former connection broke while it held the
- * lock, the listeners beside it were not told that it got up: they are now. */
+/* listen_now begins to listen, once per connection. If the former connection broke while it held
+ * the lock, the listeners beside it were not told that it got up: they are now. */
 static int listen_now(struct pg_store *st, struct error *err)
 {
     if (st->listening || st->pooled)
@@ -41,8 +41,8 @@ static int listen_now(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* heard takes notifications out of libpq's hands. libpq may have read one along with an answer; then
- * the socket does not become readable. */
+/* heard takes notifications out of libpq's hands. libpq may have read one along with an answer;
+ * then the socket does not become readable. */
 static void heard(struct pg_store *st)
 {
     for (PGnotify *n; (n = PQnotifies(st->db));) {
@@ -154,10 +154,10 @@ static int get_up(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* pg_bell_found notes that n events were found, and gets up, unless they are few, all there was, and
- * somebody rang for them. *ret_quiet: it holds the lock still, as it did before it looked, so that
- * producers ring for whatever they have committed since. What nobody rang for the listeners beside
- * it do not know of either: it tells them by getting up. */
+/* pg_bell_found notes that n events were found, and gets up, unless they are few, all there was,
+ * and somebody rang for them. *ret_quiet: it holds the lock still, as it did before it looked, so
+ * that producers ring for whatever they have committed since. What nobody rang for the listeners
+ * beside it do not know of either: it tells them by getting up. */
 int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
 {
     bool few = all && n <= FEW_EVENTS;

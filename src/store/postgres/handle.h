@@ -6,8 +6,8 @@
 
 struct pg_conn;
 
-/* postgres_handle returns the connection of a PostgreSQL store, a PGconn that the store keeps; NULL
+/* pg_handle returns the connection of a PostgreSQL store, a PGconn that the store keeps; NULL
  * for a store of another kind. */
-struct pg_conn *postgres_handle(struct store *st);
+struct pg_conn *pg_handle(struct store *st);
 
 #endif

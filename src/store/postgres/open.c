@@ -267,7 +267,7 @@ void pg_rollback(struct store *base)
 const struct store_ops store_postgres = POSTGRES_OPS("postgres");
 const struct store_ops store_postgresql = POSTGRES_OPS("postgresql"); /* libpq knows both names */
 
-struct pg_conn *postgres_handle(struct store *st)
+struct pg_conn *pg_handle(struct store *st)
 {
     bool ours = st->ops == &store_postgres || st->ops == &store_postgresql;
     return ours ? pg_of(st)->db : NULL;

@@ -354,7 +354,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
  * somebody will ring. */
 int pg_bell_sleep(struct pg_store *st, int64_t *nap_ms, struct error *err);
 /* pg_bell_found notes that n events were found; `all`: nothing else is left. It gets up, so that
- * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on ringing. */
+ * nobody needs to ring, unless they are few: then *ret_quiet is set, and producers go on
+ * ringing. */
 int pg_bell_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
 int pg_bell_fd(struct store *st);
 void pg_bell_clear(struct store *st);

@@ -85,8 +85,8 @@ static int grow(struct pg_chunk *c, struct arena *a, struct error *err)
     return 0;
 }
 
-/* take_past reads what a parked event has been through. Returns whether a worker had it in hand, and
- * so had applied the filter to it. */
+/* take_past reads what a parked event has been through. Returns whether a worker had it in hand,
+ * and so had applied the filter to it. */
 static bool take_past(const PGresult *r, struct event *ev)
 {
     ev->attempts = (int)pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT);
@@ -95,9 +95,9 @@ static bool take_past(const PGresult *r, struct event *ev)
     return pg_binary_int8(r, 0, PG_EVENT_COLUMN_COUNT + 1) == 0;
 }
 
-/* take_row adds one row to the chunk if the filter wants it. An event that was parked by a worker who
- * had it in hand was wanted then, whatever the filter is now. Only what a worker left that vanished
- * has not been looked at: the server cannot apply a predicate. */
+/* take_row adds one row to the chunk if the filter wants it. An event that was parked by a worker
+ * who had it in hand was wanted then, whatever the filter is now. Only what a worker left that
+ * vanished has not been looked at: the server cannot apply a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {

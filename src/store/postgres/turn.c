@@ -1,5 +1,5 @@
-/* turn.c: settling and claiming. What happens is decided in sql/postgres/internal/turn.sql; this file
- * has the call's parameters, its answer, and the events that belong to it, read ahead where
+/* turn.c: settling and claiming. What happens is decided in sql/postgres/internal/turn.sql; this
+ * file has the call's parameters, its answer, and the events that belong to it, read ahead where
  * possible. */
 #include <stdlib.h>
 
@@ -349,8 +349,8 @@ static int settle_again(struct turning *t, const struct settlement *s, struct er
     return 0;
 }
 
-/* forget settles a claim of which the filter wanted nothing. A parked event comes alone then, and is
- * recorded as skipped: it may have been claimed under another filter. */
+/* forget settles a claim of which the filter wanted nothing. A parked event comes alone then, and
+ * is recorded as skipped: it may have been claimed under another filter. */
 static int forget(struct turning *t, struct error *err)
 {
     struct settlement s = settlement_of(t);
@@ -490,8 +490,8 @@ static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 
 /* ---- turns ---- */
 
-/* check_open refuses a turn inside a transaction, ours or one that somebody began by hand: its claim
- * would not be durable. */
+/* check_open refuses a turn inside a transaction, ours or one that somebody began by hand: its
+ * claim would not be durable. */
 static int check_open(struct pg_store *st, struct error *err)
 {
     PGTransactionStatusType open = PQtransactionStatus(st->db);

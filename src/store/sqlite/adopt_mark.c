@@ -51,8 +51,8 @@ static sqlite3_stmt *select_stamp(const struct source *s, const char *column, en
     return sqlite_adopt_prepare(s->st, q, err);
 }
 
-/* Rows are marked as those that are processed already; without any, as the column's type
- * suggests. */
+/* sqlite_mark_stamp takes a row that is marked already for an example. If there is none, it goes by
+ * the declared type of the column. */
 int sqlite_mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err)
 {

@@ -46,9 +46,9 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->bell, folder, mask);
 }
 
-/* The bell is a watch on the write-ahead log. A write to it comes before the commit is visible, so
- * whoever is woken must look under the write lock, which the committer holds until it is done. turn
- * does. */
+/* sqlite_bell_fd watches the write-ahead log. A write to it comes before the commit is visible, so
+ * whoever is woken must look under the write lock, which the committer holds until it is done.
+ * sqlite_turn does. */
 int sqlite_bell_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);

@@ -4,9 +4,9 @@
 
 #define EPOCH_RANDOM 20 /* bits */
 
-/* The upper bits count the claims, the lower bits are random. A file that was set back to an older
- * copy counts the same numbers again; by the random bits a claim from before is still not mistaken
- * for one made after. */
+/* sqlite_claim_next_epoch counts the claims in the upper bits and fills the lower bits at random. A
+ * file that was set back to an older copy counts the same numbers again; the random bits keep a
+ * claim made before that from being mistaken for one made after it. */
 int64_t sqlite_claim_next_epoch(struct sqlite_store *st, int64_t last)
 {
     int64_t count = (last >> EPOCH_RANDOM) + 1;

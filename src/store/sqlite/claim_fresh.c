@@ -66,9 +66,9 @@ static int lane_position(struct claiming *k, int lane, int64_t *ret, struct erro
                         SQL(lane_position, .consumer = k->req->consumer, .lane = lane));
 }
 
-/* Producers need not wait for what is read before the write lock is taken. Events never change and
- * seq is commit order, so what was read is still right if the position is still the same under the
- * lock. */
+/* sqlite_fresh_prefetch reads before the write lock is taken, so that producers need not wait for
+ * it. Events never change and seq is commit order, so what was read is still right if the position
+ * is still the same under the lock. */
 int sqlite_fresh_prefetch(struct claiming *k, struct error *err)
 {
     int64_t position;

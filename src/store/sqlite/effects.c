@@ -55,8 +55,8 @@ enum tx_state sqlite_tx_state(struct store *base)
     return open ? TX_OPEN : TX_GONE;
 }
 
-/* While we hold the write lock nobody can take a claim over, so none runs out meanwhile: the time
- * that counts is that of begin. */
+/* sqlite_settle_here settles as of the time the transaction began. We have held the write lock
+ * since then, so nobody can have taken a claim over, and none runs out meanwhile. */
 int sqlite_settle_here(struct store *base, const struct settlement *s, bool *ret_lost,
                        struct error *err)
 {

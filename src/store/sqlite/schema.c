@@ -70,7 +70,8 @@ int sqlite_schema_status(struct store *base, struct schema_status *ret, struct e
     return 0;
 }
 
-/* The statement is not cached: in an outbox of another version its preparation may fail. */
+/* sqlite_identity_read does not cache its statement: in an outbox of another version preparing it
+ * may fail. */
 void sqlite_identity_read(struct sqlite_store *st)
 {
     sqlite3_stmt *q;
@@ -224,8 +225,8 @@ static void tell_waiting(const struct store_options *opt, int64_t now, int64_t *
     *told = now;
 }
 
-/* init tries for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs
- * as it waits for others. */
+/* sqlite_init tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch
+ * to WAL needs as it waits for others. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
     const struct store_options *opt = &sqlite_of(base)->opt;

@@ -20,8 +20,8 @@ int sqlite_waits_behind(struct sqlite_store *st, const char *consumer, int64_t k
     return 0;
 }
 
-/* Whatever the reason for parking, an event behind a parked one of its key has no time of its
- * own. */
+/* sqlite_park gives the event a time at which it is due, unless it waits behind another parked
+ * event of its key. Then it has no time of its own, whatever the reason for parking it. */
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];

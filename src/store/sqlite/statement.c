@@ -216,7 +216,8 @@ static struct str keep(struct str s, char **at)
 
 #define TEXTS 8 /* columns of an event that are text */
 
-/* All texts of a row share one allocation: this is where a drain spends its time. */
+/* sqlite_event_row copies all texts of the row into one allocation, because this is where a drain
+ * spends its time. */
 bool sqlite_event_row(sqlite3_stmt *q, struct arena *a, struct event *ev)
 {
     static const int columns[TEXTS] = {1, 2, 3, 4, 6, 7, 8, 11};

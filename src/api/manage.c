@@ -1,0 +1,58 @@
+#include "api/manage.h"
+
+#include "api/handle.h"
+
+void manage_hooks(outbox *ob, void (*started)(void *), void (*reload)(void *), void *ctx)
+{
+    ob->crew.started = started;
+    ob->crew.reload = reload;
+    ob->crew.hook_ctx = ctx;
+}
+
+void manage_reload(outbox *ob)
+{
+    crew_reload(&ob->crew);
+}
+
+int manage_views(outbox *ob, struct runner_view **ret, size_t *ret_n, struct error *err)
+{
+    return crew_views(&ob->crew, ret, ret_n, err);
+}
+
+int manage_store(outbox *ob, struct store **ret, struct error *err)
+{
+    return ob->st->ops->dup(ob->st, ret, err);
+}
+
+void manage_log_level(outbox *ob, int level)
+{
+    atomic_store_explicit(&ob->log.least, level, memory_order_relaxed);
+}
+
+int manage_start(outbox_consumer *c, bool strict, struct error *err)
+{
+    if (api_consumer_expand(c, err) != 0)
+        return -1;
+    for (size_t i = 0; i < c->n_runners; i++) {
+        if (crew_add(&c->ob->crew, c->runners[i], strict, err) == 0)
+            continue;
+        while (i-- > 0)
+            crew_remove(&c->ob->crew, c->runners[i]);
+        return -1;
+    }
+    return 0;
+}
+
+void manage_stop(outbox_consumer *c)
+{
+    outbox *ob = c->ob;
+    outbox_consumer **at = &ob->consumers;
+    for (size_t i = 0; i < c->n_runners; i++)
+        crew_remove(&ob->crew, c->runners[i]);
+    pthread_mutex_lock(&ob->crew.lock);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&ob->crew.lock);
+    api_consumer_free(c);
+}
