@@ -14,7 +14,7 @@ struct reading {
 static int handle_in_tx(const struct reading *r, const struct event *ev, bool *ret_first,
                         struct error *err)
 {
-    struct delivery d = {ev, 1};
+    struct delivery d = {.ev = ev, .attempt = 1};
     if (r->st->ops->handle_once(r->st, NULL, str_of(r->s->group), ev->id, ev->payload, ret_first,
                                 err) != 0)
         return -1;

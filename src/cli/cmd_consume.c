@@ -150,7 +150,7 @@ static int until_deadline(int64_t deadline_ns)
 /* run_command runs the command for an event and waits until it has ended. */
 static int run_command(struct reader *r, const struct event *ev, struct error *err)
 {
-    struct delivery d = {ev, 1}, *list[] = {&d};
+    struct delivery d = {.ev = ev, .attempt = 1}, *list[] = {&d};
     struct pollfd fds[8];
 
     r->ended = false;

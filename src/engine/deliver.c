@@ -3,7 +3,8 @@
 
 #include "engine/pipeline_impl.h"
 
-#define OFFER 256                 /* events to submit at once to a sink that takes batches */
+#define OFFER 256     /* events to submit at once, as a batch or as a chain */
+#define CHAIN_LEAST 4 /* events to offer as a chain, even if only one was taken before */
 #define SUBMIT_SLICE (50 * MS_NS) /* then it is time to look after leases, and for a stop */
 #define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
 #define NOT_NOW_MIN_MS 1000
@@ -152,7 +153,7 @@ static void not_tried(struct pipeline *p, struct item *it)
         live_item_hold(it, &p->hand.ready);
         return;
     }
-    live_item_land(it);
+    live_item_land(it, &p->hand.ready);
     hand_disturb(&p->hand);
 }
 
@@ -256,8 +257,25 @@ static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t
         if (bury_malformed(p, it)) {
             ++*ret_buried;
         } else {
+            it->d.chained = false;
             d[n++] = &it->d;
         }
+    }
+    return n;
+}
+
+/* gather_chain adds the events that wait for d[0], one behind the other, up to `max` in all. It
+ * stops before a malformed one, which is buried when its turn comes. */
+static size_t gather_chain(struct delivery **d, size_t max)
+{
+    struct error malformed;
+    struct item *it = (struct item *)d[0];
+    size_t n = 1;
+    while (n < max && (it = live_item_chain(it))) {
+        if (event_check_stored(it->d.ev, &malformed) != 0)
+            break;
+        it->d.chained = true;
+        d[n++] = &it->d;
     }
     return n;
 }
@@ -273,35 +291,51 @@ static void launch(struct pipeline *p, struct delivery *const *d, size_t n, int6
     }
 }
 
-/* take_back puts items that the sink did not take back at the head of the queue, in their order. */
+/* take_back puts items that the sink did not take back at the head of the queue, in their order.
+ * Those of a chain wait again for the one before them. */
 static void take_back(struct pipeline *p, struct delivery *const *d, size_t n)
 {
     while (n > 0) {
         struct item *it = (struct item *)d[--n];
-        live_item_land(it);
-        ready_unshift(&p->hand.ready, it);
+        live_item_land(it, &p->hand.ready);
+        if (it->state == ITEM_READY)
+            ready_unshift(&p->hand.ready, it);
     }
 }
 
-/* offer hands up to `room` queued items to the sink. Returns how many have left the queue, because
- * the sink took them or because they were malformed. */
+/* chain_length returns how long a chain to offer: as many as the sink took last time, or twice as
+ * many if it took all. What it does not take would be gathered in vain, event after event. */
+static size_t chain_length(const struct pipeline *p)
+{
+    if (p->chain < CHAIN_LEAST)
+        return CHAIN_LEAST;
+    return p->chain < OFFER ? p->chain : OFFER;
+}
+
+/* offer hands up to `room` items to the sink: many of the queue, or its first one and the chain of
+ * those that wait for it, or its first one, as the sink can take them. Returns how many were taken
+ * by the sink or were malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
     d[0] = NULL;
-    size_t max = pipeline_failstop(p) ? OFFER : 1;
-    if (max > room) {
-        max = room;
-    }
+    size_t most = room < OFFER ? room : OFFER;
     size_t buried;
-    size_t n = gather(p, d, max, &buried);
+    size_t n = gather(p, d, pipeline_failstop(p) ? most : 1, &buried);
     if (n == 0)
         return buried;
+    size_t chain = chain_length(p);
+    if (pipeline_chains(p))
+        n = gather_chain(d, most < chain ? most : chain);
 
     launch(p, d, n, now);
     p->answered = false;
     size_t took = submit(p, d, n, now);
     take_back(p, d + took, n - took);
+    if (took < n)
+        p->chain = took;
+    else if (n == chain)
+        p->chain = 2 * n;
     return took + buried;
 }
 

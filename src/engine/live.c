@@ -110,7 +110,7 @@ void live_remap(struct live *l, struct keymap *m)
 {
     if (l->flying == 0)
         return;
-    for (size_t i = 0; i < l->b.n; i++) {
+    for (size_t i = l->b.n; i-- > 0;) {
         struct item *it = &l->items[i];
         bool flies = it->state == ITEM_FLYING && it->key;
         if (flies && !keymap_has(m, it->key))
@@ -136,16 +136,32 @@ void live_release(struct live *l, struct keymap *m)
 
 void live_item_fly(struct item *it)
 {
-    assert(it->state == ITEM_READY);
+    assert(it->state == ITEM_READY || it->before);
     it->state = ITEM_FLYING;
     it->live->flying++;
 }
 
-void live_item_land(struct item *it)
+void live_item_land(struct item *it, struct ready *q)
 {
     assert(it->state == ITEM_FLYING);
-    it->state = ITEM_READY;
+    if (it->held) {
+        live_item_hold(it, q);
+        return;
+    }
+    it->state = it->before ? ITEM_WAITING : ITEM_READY;
     it->live->flying--;
+}
+
+struct item *live_item_chain(const struct item *it)
+{
+    struct item *next = it->follower;
+    if (!next || next->state != ITEM_WAITING)
+        return NULL;
+    bool same_batch = next->live == it->live;
+    bool may_go = !next->d.ev->behind && !next->d.ev->delayed;
+    if (!same_batch || !may_go)
+        return NULL;
+    return next;
 }
 
 static const char *keep(struct arena *a, const char *text)
@@ -172,12 +188,17 @@ static void note_end(struct item *it, const struct outcome *out, bool exceptiona
     it->out.receipt = keep(&l->a, out->receipt);
 }
 
-/* take_follower unlinks the item that waits for this one and returns it; NULL: none waits. */
+/* take_follower unlinks the item that waits for this one, which has ended, and returns it; NULL:
+ * none waits. One that flies in the same chain is told whether its key is held back. */
 static struct item *take_follower(struct item *it)
 {
     struct item *next = it->follower;
     unlink_follower(it);
-    if (!next || next->state != ITEM_WAITING)
+    if (!next)
+        return NULL;
+    if (next->state == ITEM_FLYING)
+        next->held = holds(it);
+    if (next->state != ITEM_WAITING)
         return NULL;
     return next;
 }

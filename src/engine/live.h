@@ -20,7 +20,8 @@ struct live;
 
 /* One event on its way. (1) The delivery comes first: the sink hands back a pointer to it. (2) A
  * state changes only in live.c. (3) follower is the event of the same key that waits for this one,
- * in any live batch; a->follower == b if and only if b->before == a. */
+ * in any live batch; a->follower == b if and only if b->before == a. (4) Several events of a key
+ * fly only as a chain (see SINK_CHAINS), and they are linked until they end. */
 struct item {
     struct delivery d;
     struct live *live;
@@ -34,6 +35,7 @@ struct item {
     bool exceptional; /* `out` goes into the settlement */
     bool unjudged;    /* it failed; whose fault that is will be decided when the batch is settled */
     bool released;    /* not tried, and given back by release_from */
+    bool held;        /* flying, but the one before it holds its key back: it must not be retried */
     struct outcome out;
 };
 
@@ -59,16 +61,23 @@ struct live {
 int live_load(struct live *l, enum order order, bool chain, struct keymap *m, struct ready *q);
 /* live_again starts the batch over, as if nothing of it had been tried. Nothing may be flying. */
 void live_again(struct live *l, enum order order, struct keymap *m, struct ready *q);
-/* live_remap puts flying items back into the map where their key is missing, because the last event
- * of that key was in a batch that was dropped. So later events of the key will wait for them. */
+/* live_remap puts the last flying item of each key back into the map where the key is missing,
+ * because the last event of that key was in a batch that was dropped. So later events of the key
+ * will wait for it. */
 void live_remap(struct live *l, struct keymap *m);
 /* live_release forgets the batch. The arena keeps its largest block. */
 void live_release(struct live *l, struct keymap *m);
 
-/* live_item_fly notes that a ready item is handed to the sink. */
+/* live_item_fly notes that an item is handed to the sink: a ready one, or what live_item_chain
+ * returned. */
 void live_item_fly(struct item *it);
-/* live_item_land makes a flying item that was not tried ready again. The caller queues it. */
-void live_item_land(struct item *it);
+/* live_item_land takes back a flying item that was not tried. It becomes ready, and the caller
+ * queues it; or it waits, if it was chained to one that has not ended; or it ends as held back, if
+ * that one failed. */
+void live_item_land(struct item *it, struct ready *q);
+/* live_item_chain returns the item of the same batch that waits for this one and may fly right
+ * behind it; NULL: none. */
+struct item *live_item_chain(const struct item *it);
 /* live_item_end records the outcome, and queues the follower if the event was delivered, or else
  * holds it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void live_item_end(struct item *it, const struct outcome *out, bool exceptional, struct ready *q);

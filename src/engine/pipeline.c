@@ -54,14 +54,22 @@ struct handler_guard pipeline_guard(struct pipeline *p)
     return effects_guard(p);
 }
 
+/* say_caution logs what the sink warns of, once for each text. */
+static void say_caution(struct pipeline *p)
+{
+    const char *caution = NULL;
+    if (p->sk->ops->caution)
+        caution = p->sk->ops->caution(p->sk);
+    bool news = caution && caution != p->caution;
+    if (news)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
+    p->caution = caution;
+}
+
 void pipeline_attach(struct pipeline *p, struct sink *sk)
 {
     p->sk = sk;
-    if (!sk->ops->caution)
-        return;
-    const char *caution = sk->ops->caution(sk);
-    if (caution)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
+    say_caution(p);
 }
 
 int pipeline_register(struct pipeline *p, struct error *err)
@@ -135,6 +143,7 @@ static void hear_sink(struct pipeline *p)
 {
     if (awaits_sink(p))
         p->sk->ops->drive(p->sk);
+    say_caution(p);
     if (!pipeline_our_turn(p))
         hand_give_back(&p->hand);
     hand_tidy(&p->hand);

@@ -45,6 +45,8 @@ struct pipeline {
     bool answered;         /* the sink has answered since it was last offered something */
     int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
     char in_the_way[200];  /* who blocks the doorbell, as last logged; "": nobody */
+    size_t chain;          /* how many events of a chain to offer; see chain_length */
+    const char *caution;   /* what the sink warned of last; NULL: nothing */
     char failure[256];     /* how the last event that failed did: "type: why" */
     struct report report;  /* for operators */
 };
@@ -59,6 +61,13 @@ static inline int64_t pipeline_now(const struct pipeline *p)
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (p->sk->ops->caps & SINK_FAILSTOP) != 0;
+}
+
+/* pipeline_chains says whether an event may be submitted along with those of its key that wait for
+ * it: see SINK_CHAINS. */
+static inline bool pipeline_chains(const struct pipeline *p)
+{
+    return (p->sk->ops->caps & SINK_CHAINS) != 0;
 }
 
 /* pipeline_frozen tells whoever extends claims that the handlers' transaction has begun or ended.

@@ -103,6 +103,14 @@ bool redis_reconnects(const char *text)
     return find(text)->reconnect;
 }
 
+bool redis_refuses_command(const char *text)
+{
+    const struct fault *f = find(text);
+    bool denied = f->fault == REDIS_FAULT_LOGIN && strncmp(text, "NOPERM", 6) == 0;
+    bool unknown = strncmp(text, "ERR unknown command", 19) == 0;
+    return denied || unknown;
+}
+
 static bool number(const char *s, char **end, int64_t *ret)
 {
     if (*s < '0' || *s > '9')

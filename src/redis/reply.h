@@ -28,6 +28,10 @@ const char *redis_advice_of(const char *text);
  * server or logs in again. */
 bool redis_reconnects(const char *text);
 
+/* redis_refuses_command says whether the server has not run a command because it does not know it,
+ * or does not let us use it. */
+bool redis_refuses_command(const char *text);
+
 #define REDIS_TEXT 256 /* see redis_conn_text */
 
 /* redis_is_id says whether s is a stream id, as in "1748100000000-0". */

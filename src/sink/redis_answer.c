@@ -9,6 +9,8 @@
 #define CUTS_MAX 3
 #define LATER_MIN_MS 1000 /* how long an event waits whose stream takes nothing */
 #define LATER_MAX_MS 60000
+#define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
+#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
 
 /* What an error reply means for the event. docs/redis.md has the same table for people. */
 static const enum sink_status statuses[] = {
@@ -93,19 +95,92 @@ static void answer_odd(struct redis_sink *r, struct request *q)
     answer(r, q, &(struct sink_result){.status = SINK_RETRY, .text = text});
 }
 
-static void xadd_replied(struct redis_sink *r, struct request *q, const redisReply *reply)
+static bool has_id(const redisReply *reply)
 {
-    bool id = reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
-    if (reply->type == REDIS_REPLY_ERROR) {
-        answer_error(r, q, reply);
-    } else if (!id) {
-        answer_odd(r, q);
-    } else if (r->set.replicas) {
-        snprintf(q->id, sizeof q->id, "%s", reply->str);
+    return reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
+}
+
+/* entry_added answers for an event that is in its stream, unless it waits for replicas. */
+static void entry_added(struct redis_sink *r, struct request *q, const char *id)
+{
+    if (r->set.replicas) {
+        snprintf(q->id, sizeof q->id, "%s", id);
         q->added = true;
     } else {
-        answer_added(r, q, reply->str);
+        answer_added(r, q, id);
     }
+}
+
+static void xadd_replied(struct redis_sink *r, struct request *q, const redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        answer_error(r, q, reply);
+    } else if (!has_id(reply)) {
+        answer_odd(r, q);
+    } else {
+        if (q->stream->plain > 0)
+            q->stream->plain--;
+        entry_added(r, q, reply->str);
+    }
+}
+
+/* Scripts */
+
+/* do_without_scripts notes that the server refuses scripts. The caution stays, as the reason to
+ * look at. */
+static void do_without_scripts(struct redis_sink *r, const char *said)
+{
+    r->scripts_from = redis_now(r) + NO_SCRIPTS_NS;
+    snprintf(r->no_scripts, sizeof r->no_scripts,
+             "%s refuses scripts, so events of one key are sent one after the other, a round trip "
+             "each: %s (allow EVAL)",
+             r->url.label, said);
+}
+
+/* run_stopped gives back the events at ring[from..to), which a script did not append. Nothing is
+ * held against them: what is wrong, and with which of them, is said by the plain XADD that comes
+ * next. An odd reply may mean that they were appended; then they come twice. */
+static void run_stopped(struct redis_sink *r, size_t from, size_t to, const redisReply *why)
+{
+    char said[REDIS_TEXT] = "no id", text[2 * REDIS_TEXT];
+    redis_at(r, from)->stream->plain = PLAIN_EVENTS;
+    if (why->type == REDIS_REPLY_ERROR) {
+        redis_conn_text(&r->conn, why, said);
+        if (redis_refuses_command(why->str))
+            do_without_scripts(r, said);
+    }
+    snprintf(text, sizeof text, "%s: a script has stopped: %s", r->url.label, said);
+    for (size_t i = from; i < to; i++)
+        answer(r, redis_at(r, i), &(struct sink_result){.status = SINK_CANCELLED, .text = text});
+}
+
+/* run_replied takes the reply to a script for the n events from ring[at] on: an id for each, or
+ * fewer and the error that stopped it, or nothing but an error. */
+static void run_replied(struct redis_sink *r, size_t at, size_t n, const redisReply *reply)
+{
+    size_t ids = 0;
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        while (ids < n && ids < reply->elements && has_id(reply->element[ids])) {
+            entry_added(r, redis_at(r, at + ids), reply->element[ids]->str);
+            ids++;
+        }
+        if (ids < reply->elements)
+            reply = reply->element[ids];
+    }
+    if (ids < n)
+        run_stopped(r, at + ids, at + n, reply);
+}
+
+/* append_replied takes the reply to what has appended one event, or a run of them. */
+static void append_replied(struct redis_sink *r, struct request *q, const redisReply *reply)
+{
+    size_t at = r->heard - 1;
+    if (q->run == 1) {
+        xadd_replied(r, q, reply);
+        return;
+    }
+    r->heard = at + q->run;
+    run_replied(r, at, q->run, reply);
 }
 
 /* too_few says why a WAIT does not confirm the entries before it. */
@@ -157,7 +232,7 @@ static void take_reply(struct redis_sink *r, const redisReply *reply)
 
     struct request *q = redis_at(r, r->heard++);
     switch (q->kind) {
-    case REQUEST_XADD: xadd_replied(r, q, reply); break;
+    case REQUEST_XADD: append_replied(r, q, reply); break;
     case REQUEST_WAIT: wait_replied(r, reply); break;
     case REQUEST_EXTEND:
     case REQUEST_TAKE: redis_lease_answer(r, q->kind, reply); break;

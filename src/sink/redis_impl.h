@@ -1,5 +1,5 @@
-/* redis_impl.h: what the files of the Redis sink share: redis.c (sending), redis_answer.c (what
- * replies mean), redis_lease.c and redis_settings.c. */
+/* redis_impl.h: what the files of the Redis sink share: redis.c (sending), redis_command.c
+ * (what is sent), redis_answer.c (what replies mean), redis_lease.c and redis_settings.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -30,13 +30,15 @@ enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
 
 /* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
  * answered for. (2) With replicas, an XADD that succeeded is `added`, and stays until the WAIT
- * behind it is answered. */
+ * behind it is answered. (3) The events of one script stand side by side. They have one reply, and
+ * the first of them has their number in `run`, the others have 0 there. */
 struct request {
     enum request_kind kind;
     bool added;
     struct delivery *d;
     struct stream *stream;
     int64_t since; /* monotonic: when it was queued */
+    size_t run;    /* how many events the reply is for; 1 without a script */
     char id[REDIS_ID];
 };
 
@@ -83,7 +85,9 @@ struct redis_sink {
     bool stale;    /* connect anew once nothing is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
     struct buf stream_name, envelope;
+    int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
     char caution[160];
+    char no_scripts[512]; /* the caution once it did; "" if never */
     struct redis_suspect suspect;
     struct redis_lease lease;
 };
@@ -102,6 +106,17 @@ static inline struct request *redis_at(const struct redis_sink *r, size_t i)
 {
     return &r->ring[i & (REDIS_WINDOW - 1)];
 }
+
+static inline bool redis_limited(const struct redis_sink *r)
+{
+    return r->set.maxlen || r->set.maxage_ms;
+}
+
+/* redis_command_xadd queues the XADD of one event, redis_command_run a script that appends n events
+ * to one stream. Without memory they queue nothing and return -1. */
+int redis_command_xadd(struct redis_sink *r, const struct event *ev, const struct stream *st);
+int redis_command_run(struct redis_sink *r, struct delivery *const *d, size_t n,
+                      const struct stream *st);
 
 /* redis_push takes the next place in the ring; there must be one. */
 struct request *redis_push(struct redis_sink *r, enum request_kind kind);

@@ -22,6 +22,9 @@
 struct delivery {
     const struct event *ev;
     int attempt; /* 1 for the first */
+    /* it may only take effect after the delivery before it in the same call of submit did; see
+     * SINK_CHAINS */
+    bool chained;
 };
 
 /* How one delivery ended. */
@@ -67,6 +70,13 @@ enum {
      * delivered. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never said: the event would be tried
      * again behind others of its key. */
     SINK_FAILSTOP = 1,
+
+    /* The sink understands chained deliveries, so an event may be submitted together with the
+     * events of its key that wait for it. A chain ends in order: once a delivery of it is not
+     * delivered, whatever its status, no later one takes effect, and they all come back
+     * SINK_DOWN, SINK_FATAL or SINK_CANCELLED. If submit takes only the beginning of a chain, the
+     * rest is offered again after that has ended. Other sinks never see a chained delivery. */
+    SINK_CHAINS = 2,
 };
 
 struct sink;
@@ -143,7 +153,8 @@ struct sink_ops {
     /* probe connects as a delivery would, waits up to timeout_ms for the other side to answer, and
      * delivers nothing. NULL: there is nobody to ask. Only for a sink that was not used yet. */
     int (*probe)(struct sink *sk, int64_t timeout_ms, struct error *err);
-    /* caution is a line for operators about a risk in the setup; NULL: there is none. */
+    /* caution is a line for operators about a risk in the setup; NULL: there is none. It is asked
+     * for at the start and after each drive. A new text has a new address. */
     const char *(*caution)(struct sink *sk);
 };
 

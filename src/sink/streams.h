@@ -15,6 +15,7 @@ struct stream {
     bool dirty;
     int64_t hi, lo;
     int64_t refused_since; /* monotonic: the stream takes nothing since then; 0: it does */
+    unsigned plain;        /* how many events still to append one by one, before the next script */
     size_t n;
     char name[]; /* with a NUL behind it */
 };

@@ -140,7 +140,7 @@ struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t
         .created_at = INT64_C(1767323045678),
         .key = event_key(STR("order"), str_of(it->key)),
     };
-    it->d = (struct delivery){&it->ev, 1};
+    it->d = (struct delivery){.ev = &it->ev, .attempt = 1};
     return it;
 }
 

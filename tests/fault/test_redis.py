@@ -89,7 +89,7 @@ class Crashes(Mood):
             self.send(50)
             self.wait_all(relay)
             for _ in range(3):
-                cuts, net.drop = net.blown, lambda data: data.startswith(b"$")  # ids: XADD has been done
+                cuts, net.drop = net.blown, lambda data: data.startswith((b"$", b"*"))  # ids: they have been added
                 self.send(100)
                 wait_until(lambda: net.blown > cuts, what=relay.output)
                 self.fault("reply lost")

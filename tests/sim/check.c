@@ -151,6 +151,17 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
     }
 }
 
+/* continues_chain says whether the last delivery in flight is one that event n may be chained
+ * to. */
+static bool continues_chain(const struct sim *w, const struct model *m, int n, enum order order)
+{
+    bool chains = (m->base.ops->caps & SINK_CHAINS) != 0;
+    if (!chains || m->n == 0)
+        return false;
+    int last = check_number_in(m->d[m->n - 1]->ev);
+    return same_order(&w->fact[last], &w->fact[n], order);
+}
+
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d)
 {
     const struct subject *s = &w->subject[m->c];
@@ -163,6 +174,8 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
         sim_fail(w, "%s event %d is submitted again, after it was delivered", s->name, n);
     if (k->careful && m->n > 0)
         sim_fail(w, "%s careful event %d is submitted beside others", s->name, n);
+    if (d->chained && !continues_chain(w, m, n, order))
+        sim_fail(w, "%s event %d is chained to nothing of its key", s->name, n);
     for (size_t i = 0; i < m->n; i++) {
         int a = check_number_in(m->d[i]->ev);
         if (m->k[i]->careful)
@@ -170,7 +183,8 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
         /* A zombie's delivery may still arrive, as a repeat. */
         if (m->k[i]->state == CLAIM_SUPERSEDED)
             continue;
-        if (s->kind != KIND_FAILSTOP && same_order(&w->fact[a], &w->fact[n], order))
+        bool in_a_row = s->kind == KIND_FAILSTOP || d->chained;
+        if (!in_a_row && same_order(&w->fact[a], &w->fact[n], order))
             sim_fail(w, "%s event %d is submitted while event %d of its key is in flight", s->name,
                      n, a);
     }

@@ -1,5 +1,5 @@
-/* sink.c: where events go. A sink, with or without SINK_FAILSTOP, that keeps what it takes until
- * the scheduler ends it; and handlers that write to the application's table. */
+/* sink.c: where events go. A sink, with SINK_FAILSTOP, SINK_CHAINS or neither, that keeps what it
+ * takes until the scheduler ends it; and handlers that write to the application's table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,18 +79,44 @@ static void end(struct model *m, size_t k, enum sink_status said, bool arrives)
         &(struct sink_result){.status = said, .text = said == SINK_DELIVERED ? NULL : "simulated"});
 }
 
+/* head_of finds the first delivery of the chain that the k-th belongs to. Those before the first
+ * have been delivered. */
+static size_t head_of(const struct model *m, size_t k)
+{
+    while (m->d[k]->chained)
+        k--;
+    return k;
+}
+
+/* end_chain ends what is chained to a delivery that stood at k. If that was delivered, the next one
+ * is the first now. If its answer got lost, some of those behind it may have arrived, too. */
+static void end_chain(struct model *m, size_t k, enum sink_status said, bool arrives)
+{
+    enum sink_status rest = said == SINK_DOWN ? SINK_DOWN : SINK_CANCELLED;
+    while (k < m->n && m->d[k]->chained) {
+        if (said == SINK_DELIVERED) {
+            m->d[k]->chained = false;
+            return;
+        }
+        arrives = arrives && said == SINK_DOWN && sim_one_in(m->w, 2);
+        end(m, k, rest, arrives);
+    }
+}
+
 /* A delivery that failed may have arrived all the same, if only its answer got lost. */
 void model_end(struct model *m, size_t k)
 {
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
     if (failstop)
         k = 0;
+    k = head_of(m, k);
     enum sink_status said = verdict(m->w, m->c, failstop, &m->sent[k]);
     /* its stream takes nothing now */
     if (said == SINK_NOT_MINE && sim_one_in(m->w, 2))
         said = SINK_LATER;
     bool arrives = said == SINK_DELIVERED || (said != SINK_REJECT && sim_one_in(m->w, 4));
     end(m, k, said, arrives);
+    end_chain(m, k, said, arrives);
     while (failstop && said != SINK_DELIVERED && m->n) { /* everything behind it fails, too */
         arrives = arrives && sim_one_in(m->w, 2);
         end(m, 0, said, arrives);
@@ -148,20 +174,29 @@ static void model_cancel(struct sink *sk)
         .scheme = "model", .caps = flags, .submit = model_submit, .drive = model_drive, \
         .fds = model_fds, .deadline = model_deadline, .cancel = model_cancel \
     }
-static const struct sink_ops async_ops = MODEL(0), failstop_ops = MODEL(SINK_FAILSTOP);
+static const struct sink_ops async_ops = MODEL(0), failstop_ops = MODEL(SINK_FAILSTOP),
+                             chains_ops = MODEL(SINK_CHAINS);
+
+/* Of the sinks without SINK_FAILSTOP, half take chains: those with more room. */
+static const struct sink_ops *ops_of(enum kind kind, size_t capacity)
+{
+    if (kind == KIND_FAILSTOP)
+        return &failstop_ops;
+    return capacity > 4 ? &chains_ops : &async_ops;
+}
 
 struct model *model_new(struct sim *w, struct relay *r, int c)
 {
     struct model *m = calloc(1, sizeof *m);
     if (!m)
         sim_fail(w, "out of memory");
-    m->base.ops = w->subject[c].kind == KIND_FAILSTOP ? &failstop_ops : &async_ops;
     m->base.cfg = (struct sink_config){
         .clock = &w->clock, .done = pipeline_done, .done_ctx = r->pipe[c].p};
     m->w = w;
     m->r = r;
     m->c = c;
     m->capacity = 1 + sim_below(w, 8);
+    m->base.ops = ops_of(w->subject[c].kind, m->capacity);
     return m;
 }
 

@@ -72,7 +72,7 @@ static void what_came_back_goes_before_what_was_claimed_after_it(void **state)
     take(h, 10);
     struct item *first = fly(h);
     assert_int_equal(hand_flying(h), 1);
-    live_item_land(first);
+    live_item_land(first, &h->ready);
     hand_disturb(h);
     assert_true(hand_untidy(h));
     hand_tidy(h);
@@ -86,7 +86,7 @@ static void what_others_shall_have_is_not_queued_again(void **state)
 {
     struct hand *h = *state;
     take(h, 0);
-    live_item_land(fly(h));
+    live_item_land(fly(h), &h->ready);
     hand_want_back(h);
     hand_disturb(h); /* one more of those in flight: the wish stands */
     hand_tidy(h);

@@ -1,42 +1,54 @@
--- find_unprocessed, find_processing, find_failed, find_abandoned, find_published: what there is, by the names other outboxes have
--- for it; a row for each event and consumer, in order of seq. Nothing is changed. max_events: how many rows at most; target: of
--- this consumer only, NULL: of all; after_seq: only events behind it, to go on where a listing ended. The payload predicate of a
+-- find_unprocessed, find_processing, find_failed, find_abandoned, find_published: what there is, by
+-- the names other outboxes have for it; a row for each event and consumer, in order of seq. Nothing
+-- is changed. max_events: how many rows at most; target: of this consumer only, NULL: of all;
+-- after_seq: only events behind it, to go on where a listing ended. The payload predicate of a
 -- consumer is not asked, as in the view delivery.
 
--- find_unprocessed: what a worker would get: pending, those of an expired claim among them, or failed and due again.
-CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
-RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json, attempts int,
+-- find_unprocessed: what a worker would get: pending, those of an expired claim among them, or
+-- failed and due again.
+CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(max_events int DEFAULT 100,
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, payload json, attempts int,
                due_at timestamptz, error text, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
     SELECT u.* FROM (
-        SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error,
+        SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+            d.attempts, d.due_at, d.error,
                e.created_at
         FROM @schema@._floors() f -- nothing up to the floor is left to do
         CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery x
                             WHERE x.consumer = f.consumer AND x.seq > greatest(f.floor, $3)
-                              AND (x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock())
+                              AND (x.state = 'pending' OR x.state = 'failed'
+                                  AND x.due_at <= @schema@._clock())
                             ORDER BY x.seq LIMIT $1) d
         JOIN @schema@.event e ON e.seq = d.seq
         WHERE $2 IS NULL OR f.consumer = $2
         UNION ALL -- a dead letter that was sent back after its event was trimmed
-        SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, p.attempts, p.due_at, p.error,
+        SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
+            p.attempts, p.due_at, p.error,
                d.created_at
         FROM @schema@.dead d JOIN @schema@.parked p ON p.consumer = d.consumer AND p.seq = d.seq
         WHERE d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
           AND (p.attempts = 0 AND p.failing_since IS NULL OR p.due_at <= @schema@._clock())
           AND NOT EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = d.seq)
-          AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer AND k.epoch = p.claim
+          AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer
+              AND k.epoch = p.claim
                              AND k.locked_until > @schema@._clock())) u
     ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint) IS 'what a worker would get: pending, due again, or with an expired claim';
+COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint)
+    IS 'what a worker would get: pending, due again, or with an expired claim';
 
 -- find_processing: what a worker has in hand: in a live claim.
-CREATE OR REPLACE FUNCTION @schema@.find_processing(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
-RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json, attempts int,
+CREATE OR REPLACE FUNCTION @schema@.find_processing(max_events int DEFAULT 100,
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, payload json, attempts int,
                worker text, epoch bigint, locked_until timestamptz, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT k.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.attempts, k.owner, k.epoch,
+    SELECT k.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+        e.attempts, k.owner, k.epoch,
            k.locked_until, e.created_at
     FROM @schema@.claim k CROSS JOIN LATERAL @schema@._claimed(k.consumer, k.epoch) e
     WHERE k.locked_until > @schema@._clock() AND e.seq > $3 AND ($2 IS NULL OR k.consumer = $2)
@@ -44,43 +56,59 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'what a worker has in hand';
 
--- find_failed: what failed, and will be tried again at due_at; NULL: once what it waits behind is through.
-CREATE OR REPLACE FUNCTION @schema@.find_failed(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
-RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json, attempts int,
+-- find_failed: what failed, and will be tried again at due_at; NULL: once what it waits behind is
+-- through.
+CREATE OR REPLACE FUNCTION @schema@.find_failed(max_events int DEFAULT 100,
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, payload json, attempts int,
                due_at timestamptz, error text, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT p.consumer, p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, p.attempts, p.due_at, p.error, e.created_at
+    SELECT p.consumer, p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+        p.attempts, p.due_at, p.error, e.created_at
     FROM @schema@.parked p CROSS JOIN LATERAL (
-        SELECT i.id, i.type, i.aggregate_type, i.aggregate_id, i.payload, i.created_at FROM @schema@.event i WHERE i.seq = p.seq
+        SELECT i.id, i.type, i.aggregate_type, i.aggregate_id, i.payload, i.created_at
+            FROM @schema@.event i WHERE i.seq = p.seq
         UNION ALL
-        SELECT d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, d.created_at FROM @schema@.dead d
+        SELECT d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, d.created_at
+            FROM @schema@.dead d
         WHERE d.consumer = p.consumer AND d.seq = p.seq
         LIMIT 1) e -- one that was trimmed was a dead letter, which is kept whole
-    WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL) AND p.seq > $3 AND ($2 IS NULL OR p.consumer = $2)
-      AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer AND k.epoch = p.claim
+    WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL) AND p.seq > $3 AND ($2 IS NULL
+        OR p.consumer = $2)
+      AND NOT EXISTS (SELECT 1 FROM @schema@.claim k WHERE k.consumer = p.consumer
+          AND k.epoch = p.claim
                          AND k.locked_until > @schema@._clock())
     ORDER BY p.seq, p.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint) IS 'what failed and will be tried again';
+COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint)
+    IS 'what failed and will be tried again';
 
 -- find_abandoned: what was given up: dead letters that were not sent back.
-CREATE OR REPLACE FUNCTION @schema@.find_abandoned(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
-RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json, attempts int,
+CREATE OR REPLACE FUNCTION @schema@.find_abandoned(max_events int DEFAULT 100,
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, payload json, attempts int,
                error text, dead_at timestamptz, created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, d.attempts, d.error, d.dead_at, d.created_at
+    SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
+        d.attempts, d.error, d.dead_at, d.created_at
     FROM @schema@.dead d
     WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
     ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'what was given up: dead letters';
 
--- find_published: what was delivered, as long as the event is kept. Where a predicate decides, which is not asked, a receipt tells.
-CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
-RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, payload json,
+-- find_published: what was delivered, as long as the event is kept. Where a predicate decides,
+-- which is not asked, a receipt tells.
+CREATE OR REPLACE FUNCTION @schema@.find_published(max_events int DEFAULT 100,
+    target text DEFAULT NULL, after_seq bigint DEFAULT 0)
+RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
+    aggregate_id text, payload json,
                created_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
+    SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
+        e.created_at
     FROM @schema@.delivery d JOIN @schema@.event e ON e.seq = d.seq
     WHERE d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
       AND (d.state = 'delivered' OR d.state = 'unknown' AND EXISTS (SELECT FROM @schema@.receipt r

@@ -1,7 +1,8 @@
--- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt used;
--- all of them, or the one with that event id. They stay dead letters (retrying) until settled.
--- Returns how many.
-CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL) RETURNS bigint
+-- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt
+-- used; all of them, or the one with that event id. They stay dead letters (retrying) until
+-- settled. Returns how many.
+CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text,
+    event_id uuid DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     seqs bigint[];
@@ -44,4 +45,5 @@ BEGIN
     RETURN n;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._redrive(text, bigint[]) IS 'sends dead letters back, by their numbers';
+COMMENT ON FUNCTION @schema@._redrive(text, bigint[])
+    IS 'sends dead letters back, by their numbers';

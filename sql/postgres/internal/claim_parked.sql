@@ -1,10 +1,13 @@
--- _claim_parked: leases parked events that are due, each with what waits behind it; returns the epoch, or NULL. A careful
--- one goes alone, its attempt counted now. careful_mode: 0 skip careful events, 1 claim nothing when the first one due is
--- careful, 2 take it. pull_in: look for events that a clock set back made wait for longer than they were told to.
--- Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._claim_parked(c @schema@.consumer, owner text, max_events int, lease interval,
-                                                 careful_mode int, pull_in boolean, now timestamptz, OUT epoch bigint,
-                                                 OUT n int, OUT careful boolean, OUT careful_due boolean, OUT due timestamptz)
+-- _claim_parked: leases parked events that are due, each with what waits behind it; returns the
+-- epoch, or NULL. A careful one goes alone, its attempt counted now. careful_mode: 0 skip careful
+-- events, 1 claim nothing when the first one due is careful, 2 take it. pull_in: look for events
+-- that a clock set back made wait for longer than they were told to. Under lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._claim_parked(c @schema@.consumer, owner text, max_events int,
+    lease interval,
+                                                 careful_mode int, pull_in boolean,
+                                                     now timestamptz, OUT epoch bigint,
+                                                 OUT n int, OUT careful boolean,
+                                                     OUT careful_due boolean, OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
@@ -17,14 +20,18 @@ BEGIN
     careful := false;
     careful_due := false;
     IF careful_mode = 0 THEN
-        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim IS NULL
+        careful_due := EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name
+            AND p.claim IS NULL
                                AND p.due_at <= now AND p.careful);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        SELECT p.due_at INTO due FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim IS NULL
-          AND p.due_at IS NOT NULL AND (careful_mode > 0 OR NOT p.careful) ORDER BY p.due_at LIMIT 1;
+        SELECT p.due_at INTO due FROM @schema@.parked p WHERE p.consumer = c.name AND p.claim
+            IS NULL
+          AND p.due_at IS NOT NULL AND (careful_mode > 0 OR NOT p.careful) ORDER BY p.due_at
+              LIMIT 1;
         EXIT WHEN due IS NULL OR due <= now OR NOT pull_in OR turn = 2;
-        UPDATE @schema@.parked p SET due_at = now + p.wait WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
+        UPDATE @schema@.parked p SET due_at = now + p.wait WHERE p.consumer = c.name AND p.claim
+            IS NULL AND NOT p.delayed
            AND p.due_at > now + p.wait;
         EXIT WHEN NOT FOUND;
     END LOOP;
@@ -52,7 +59,8 @@ BEGIN
         careful := h.careful;
         EXIT WHEN h.careful;
     END LOOP;
-    IF behind <> '{}' THEN -- due, but another of its key was parked before it since: it goes behind that
+    -- due, but another of its key was parked before it since: it goes behind that
+    IF behind <> '{}' THEN
         UPDATE @schema@.parked p SET due_at = NULL
         WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
     END IF;
@@ -60,8 +68,9 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each takes along what waits behind it, up to one that is careful, in a claim or due by itself.
-    -- A nested loop, as nothing else can be made of it, gives them in the order of the array.
+    -- Each takes along what waits behind it, up to one that is careful, in a claim or due by
+    -- itself. A nested loop, as nothing else can be made of it, gives them in the order of the
+    -- array.
     IF NOT careful THEN
         seqs := ARRAY(
             SELECT t.seq
@@ -69,7 +78,8 @@ BEGIN
                  SELECT f.seq
                  UNION ALL
                  SELECT r.seq
-                 FROM (SELECT x.seq, bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at IS NOT NULL)
+                 FROM (SELECT x.seq, bool_or(x.careful OR x.claim IS NOT NULL OR x.due_at
+                     IS NOT NULL)
                                          OVER (ORDER BY x.key, x.seq) AS stop
                        FROM @schema@.parked x
                        WHERE x.consumer = c.name AND x.key BETWEEN f.key AND f.key
@@ -82,10 +92,13 @@ BEGIN
     UPDATE @schema@.parked p SET claim = e, attempts = p.attempts + p.careful::int
     WHERE p.ctid = ANY (@schema@._parked_rows(c.name, seqs));
     GET DIAGNOSTICS n = ROW_COUNT;
-    INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner, locked_until, lease)
-    VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease, _claim_parked.lease);
+    INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
+        locked_until, lease)
+    VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
+        _claim_parked.lease);
     epoch := e;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._claim_parked(@schema@.consumer, text, int, interval, int, boolean, timestamptz) IS
+COMMENT ON FUNCTION @schema@._claim_parked(@schema@.consumer, text, int, interval, int, boolean,
+    timestamptz) IS
     'leases parked events that are due';

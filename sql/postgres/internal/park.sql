@@ -1,7 +1,7 @@
 -- _park makes events wait, in the order in which their worker had them. What kind of wait it is, is
 -- said as in settle: a retry waits for its delay, a delay for the event's own time, and what was
--- behind another event for nothing by itself. An event behind a parked one of its key, or behind one
--- that is parked here before it, has no time of its own.
+-- behind another event for nothing by itself. An event behind a parked one of its key, or behind
+-- one that is parked here before it, has no time of its own.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void

@@ -1,7 +1,7 @@
--- _parked_rows gives where the rows of parked events are, for statements that change them. Which index
--- they would be found by is not left to the planner: the table is empty at most times, so that every
--- index looks alike to it, and one that it takes for all of a consumer's events would be read whole
--- for each of them.
+-- _parked_rows gives where the rows of parked events are, for statements that change them. Which
+-- index they would be found by is not left to the planner: the table is empty at most times, so
+-- that every index looks alike to it, and one that it takes for all of a consumer's events would be
+-- read whole for each of them.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN

@@ -1,6 +1,7 @@
--- _release: gives back the events of claim k from release_from on, which were never tried: by moving the lane back, if
--- nothing was handed out behind them, else by parking them.
-CREATE OR REPLACE FUNCTION @schema@._release(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
+-- _release: gives back the events of claim k from release_from on, which were never tried: by
+-- moving the lane back, if nothing was handed out behind them, else by parking them.
+CREATE OR REPLACE FUNCTION @schema@._release(c @schema@.consumer, INOUT l @schema@.lane,
+    k @schema@.claim,
                                             release_from bigint, now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -10,7 +11,8 @@ DECLARE
 BEGIN
     IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
         -- The lane may be further on, over events that were only passed over.
-        last := NOT EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane = k.lane);
+        last := NOT EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name
+            AND x.epoch > k.epoch AND x.lane = k.lane);
     END IF;
     IF last THEN
         l.seen := k.seen;
@@ -32,5 +34,6 @@ BEGIN
     WHERE n > 0;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._release(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, timestamptz) IS
+COMMENT ON FUNCTION @schema@._release(@schema@.consumer, @schema@.lane, @schema@.claim, bigint,
+    timestamptz) IS
     'gives events of a claim back';

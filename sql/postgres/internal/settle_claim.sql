@@ -1,7 +1,9 @@
--- _settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be kept with put_lane. For
--- the meaning of outcomes and release_from see settle. Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._settle_claim(c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim,
-                                                 tried bigint, outcomes jsonb, release_from bigint, now timestamptz)
+-- _settle_claim: records how claim k of lane l ended, and forgets it; gives l as it is then, to be
+-- kept with put_lane. For the meaning of outcomes and release_from see settle. Under lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_claim(c @schema@.consumer, INOUT l @schema@.lane,
+    k @schema@.claim,
+                                                 tried bigint, outcomes jsonb, release_from bigint,
+                                                     now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
@@ -31,10 +33,12 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(tried - failed, 0);
-    -- Of all lanes: one that is never used would hold it back, and every look would step over the dead claims of the others.
+    -- Of all lanes: one that is never used would hold it back, and every look would step over the
+    -- dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._settle_claim(@schema@.consumer, @schema@.lane, @schema@.claim, bigint, jsonb, bigint,
+COMMENT ON FUNCTION @schema@._settle_claim(@schema@.consumer, @schema@.lane, @schema@.claim,
+    bigint, jsonb, bigint,
     timestamptz) IS 'records how a claim ended';

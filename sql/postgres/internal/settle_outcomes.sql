@@ -1,8 +1,8 @@
 -- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
 -- ask for the same. Returns how many of the events were not delivered.
 --
--- An outcome that comes second for its event has a round of its own. Of a claim of parked events it is
--- refused if the first one took the event out of the claim.
+-- An outcome that comes second for its event has a round of its own. Of a claim of parked events it
+-- is refused if the first one took the event out of the claim.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -38,7 +38,8 @@ BEGIN
                            bool_or(r.kind NOT IN ('delivered', 'skip'))
                                OVER (same ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
                     FROM ROWS FROM (jsonb_to_recordset(outcomes) AS (
-                             seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid,
+                             seq bigint, kind text, attempts int, delay_ms bigint, error text,
+                                 id uuid,
                              receipt text, proven boolean)) WITH ORDINALITY
                          AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
                     WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o

@@ -1,8 +1,10 @@
--- _take_over: dissolves every claim of a consumer whose lease ran out. Its events become careful parked ones: they are
--- handed out alone, the attempt counted first, so that one that kills its worker is found. Where there is an order to
--- keep, a claim waits for the earlier ones of its lane. What is known the caller has in hand, and may still settle or extend,
--- however late. Under lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint, max_attempts int, now timestamptz,
+-- _take_over: dissolves every claim of a consumer whose lease ran out. Its events become careful
+-- parked ones: they are handed out alone, the attempt counted first, so that one that kills its
+-- worker is found. Where there is an order to keep, a claim waits for the earlier ones of its lane.
+-- What is known the caller has in hand, and may still settle or extend, however late. Under
+-- lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
+    max_attempts int, now timestamptz,
                                               known bigint[], OUT crashed bigint, OUT buried bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -14,15 +16,17 @@ BEGIN
     buried := 0;
     LOOP
         SELECT * INTO k FROM @schema@.claim x
-        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until <= now AND (x.epoch = ANY (known)) IS NOT TRUE
+        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until <= now
+            AND (x.epoch = ANY (known)) IS NOT TRUE
           AND (x.lane = -1 OR c.ordering = 'none' OR NOT EXISTS (
-               SELECT 1 FROM @schema@.claim e WHERE e.consumer = x.consumer AND e.epoch >= claims_from AND e.epoch < x.epoch
+               SELECT 1 FROM @schema@.claim e WHERE e.consumer = x.consumer
+                   AND e.epoch >= claims_from AND e.epoch < x.epoch
                   AND e.lane = x.lane AND (e.locked_until > now OR e.epoch = ANY (known))))
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
             SELECT count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.attempts) AS attempts,
-                   array_agg('the process died, or lost its lease, while delivering this event'::text)
+               array_agg('the process died, or lost its lease, while delivering this event'::text)
                        AS errors, array_agg(x.key) AS keys
             INTO dead
             FROM @schema@.parked x
@@ -34,18 +38,24 @@ BEGIN
                 buried := buried + dead.n;
             END IF;
             UPDATE @schema@.parked x SET claim = NULL, careful = true
-            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name, k.epoch)));
+            WHERE x.ctid = ANY (@schema@._parked_rows(c.name, @schema@._parked_of(c.name,
+                k.epoch)));
         ELSE
             INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, careful, delayed)
             SELECT c.name, w.seq, w.key, 0,
                    CASE WHEN w.key <> 0 AND (w.nth > 1 OR b.there)
-                        THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now), now + interval '3653 days')) END,
+                        THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now),
+                            now + interval '3653 days')) END,
                    true, coalesce(w.not_before > now, false)
-            FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key ORDER BY e.seq) AS nth
-                  FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) e,
-                       LATERAL (SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y
+            FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key
+                ORDER BY e.seq) AS nth
+                  FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
+                      c.tenant) e,
+                       LATERAL (SELECT @schema@._key(c.ordering, e.aggregate_type,
+                           e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-                    AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane) w
+                    AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type,
+                        e.aggregate_id) = k.lane) w
             LEFT JOIN LATERAL ( -- by this index: see _parked_rows
                  SELECT true AS there FROM @schema@.parked x
                  WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq

@@ -109,9 +109,9 @@ COMMENT ON FUNCTION @schema@._turn_claim(@schema@.consumer, text, @schema@._requ
     @schema@._ahead, bigint, timestamptz, bigint, bigint, @schema@._answer, @schema@.lane[],
     boolean[]) IS 'claims parked events that are due, or the next ones of a lane';
 
--- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have to
--- wait behind a parked one of their key. n is how many events there are. If not much more is parked,
--- all keys of that are read at once; else each event's key is looked up.
+-- _held gives the events of the open window of lane l, with a seq in (from_seq, to_seq], that have
+-- to wait behind a parked one of their key. n is how many events there are. If not much more is
+-- parked, all keys of that are read at once; else each event's key is looked up.
 CREATE OR REPLACE FUNCTION @schema@._held(c @schema@.consumer, l @schema@.lane, from_seq bigint,
                                           to_seq bigint, n int) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
