@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "base/rng.h"
 #include "base/text.h"
 

@@ -5,7 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/text.h"

@@ -1,6 +1,6 @@
 #include "api/manage.h"
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 
 void manage_hooks(outbox *ob, void (*started)(void *), void (*reload)(void *), void *ctx)
 {

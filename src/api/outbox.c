@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "base/fd.h"
 #include "base/text.h"
 #include "store/postgres/handle.h"

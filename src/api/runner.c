@@ -8,7 +8,6 @@
 #include "api/crew.h"
 
 #define FDS_MAX 1024
-#define SETTLE_WAIT_MS 20
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
 
@@ -78,9 +77,6 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;
-    }
-    if (stand_by) { /* it runs until it is stopped: nobody waits for it to be through */
-        cfg.settle_wait_ms = SETTLE_WAIT_MS;
     }
     if (pipeline_new(&cfg, &r->p, err) != 0)
         return -1;

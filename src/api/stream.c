@@ -1,7 +1,7 @@
 /* stream.c: outbox_consume, which passes the events of a Redis stream to a handler. */
 #include <unistd.h>
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "engine/stream_reader.h"
 
 struct reading {

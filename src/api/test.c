@@ -1,7 +1,7 @@
 /* test.c: what applications use in their tests (include/outbox_test.h). */
 #include "outbox_test.h"
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 
 /* Rounds without a delivery before outbox_test_deliver gives up: an event that each worker leaves
  * to another one comes again for ever. */

@@ -2,7 +2,7 @@
  * handler_call. */
 #include <stdio.h>
 
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 

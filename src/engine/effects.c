@@ -185,7 +185,7 @@ static int seal(struct pipeline *p, struct live *l, bool *ret_lost, struct error
     judge_batch(p, l);
     if (live_outcomes(l) != 0)
         return err_nomem(err);
-    struct settlement s = turn_settlement(p, l);
+    struct settlement s = exchange_settlement(p, l);
     if (e->mode == MODE_PER_BATCH && record_done(e, err) != 0)
         return -1;
     return e->st->ops->settle(e->st, &s, ret_lost, err);
@@ -236,7 +236,7 @@ static void commit_failed(struct pipeline *p, const struct error *err)
         return;
     }
     end_tx(p, EFFECTS_UNSURE);
-    turn_store_failed(p, err);
+    exchange_store_failed(p, err);
 }
 
 /* commit ends a sealed transaction. If the claim is lost, it must not take effect: another worker
@@ -260,7 +260,7 @@ static void commit(struct pipeline *p, struct live *l, bool lost)
     if (lost)
         uncount(p, l);
     count_batch(e, l);
-    turn_settled(p, 0, lost);
+    exchange_settled(p, 0, lost);
 }
 
 /* give_rest_back gives back the events that were not called for, because time is up or the sink is
@@ -285,7 +285,7 @@ static void seal_failed(struct pipeline *p, const struct error *err)
     }
     undo(p);
     if (!unseen)
-        turn_store_failed(p, err);
+        exchange_store_failed(p, err);
 }
 
 static void finish_broken(struct pipeline *p)
@@ -293,7 +293,7 @@ static void finish_broken(struct pipeline *p)
     struct error why = p->effects.trouble;
     undo(p);
     if (why.code)
-        turn_store_failed(p, &why);
+        exchange_store_failed(p, &why);
 }
 
 void effects_finish(struct pipeline *p)
@@ -342,19 +342,19 @@ bool effects_resolve(struct pipeline *p)
 
     bool out_of_time = p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now);
     if (out_of_time) {
-        turn_drop(p, 0);
+        exchange_drop(p, 0);
         return true;
     }
     if (schedule_store_away(&p->schedule, now))
         return false;
     if (p->cfg.st->ops->extend(p->cfg.st, p->c->name, p->cfg.owner, &l->b, p->c->lease_ms, &lost,
                                &err) != 0) {
-        turn_store_failed(p, &err);
+        exchange_store_failed(p, &err);
         return false;
     }
-    turn_store_back(p);
+    exchange_store_back(p);
     if (lost) {
-        turn_drop(p, 0);
+        exchange_drop(p, 0);
         return true;
     }
     l->deadline = now + p->c->lease_ms * MS_NS;

@@ -160,7 +160,7 @@ static bool forget_all(struct pipeline *p)
     if (hand_flying(&p->hand) > 0)
         return true;
     while (p->hand.n > 0)
-        turn_drop(p, p->hand.n - 1);
+        exchange_drop(p, p->hand.n - 1);
     return true;
 }
 
@@ -183,7 +183,7 @@ static bool drain(struct pipeline *p)
     if (over && hand_flying(&p->hand) > 0)
         p->sk->ops->cancel(p->sk);
     hand_give_back(&p->hand);
-    turn_drop_lost(p);
+    exchange_drop_lost(p);
     if (p->hand.n == 0) {
         stop(p);
         return false;
@@ -195,7 +195,7 @@ static bool drain(struct pipeline *p)
     size_t next = hand_next(&p->hand);
     if (p->hand.live[next]->open > 0)
         return false;
-    if (turn_settle(p, next))
+    if (exchange_settle(p, next))
         return true;
     return forget_all(p);
 }
@@ -211,7 +211,7 @@ static bool work(struct pipeline *p)
     if (p->state == PIPELINE_DRAINING)
         return true;
 
-    bool turned = turn_store(p);
+    bool turned = exchange_step(p);
     if (p->state == PIPELINE_DRAINING)
         return true;
     return submitted || turned;
@@ -256,13 +256,13 @@ static int64_t lease_wake(const struct pipeline *p)
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {
-    int64_t company_by = turn_company_by(p, now);
+    int64_t company_by = exchange_company_by(p, now);
     size_t settling = 0;
     if (company_by > 0) {
         *at = sooner(*at, company_by);
         settling = 1;
     }
-    if (!turn_may_claim(p, now, settling))
+    if (!exchange_may_claim(p, now, settling))
         return 0;
     if (schedule_store_away(&p->schedule, now))
         return 0;

@@ -1,8 +1,8 @@
 /* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door),
- * deliver.c (to the sink and back), turn.c (to the store and back), lease.c (keeps claims), judge.c
- * (whose fault a failure was), outage.c (the sink as a whole), effects.c and calls.c (handlers'
- * transactions) and standby.c (registers the consumer, and waits while newer settings are in
- * force). No other file includes it. */
+ * deliver.c (to the sink and back), exchange.c (to the store and back), lease.c (keeps claims),
+ * judge.c (whose fault a failure was), outage.c (the sink as a whole), effects.c and calls.c
+ * (handlers' transactions) and standby.c (registers the consumer, and waits while newer settings
+ * are in force). No other file includes it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -136,23 +136,23 @@ void outage_passed(struct pipeline *p, const struct item *it);
  * may be open. */
 void outage_report(struct pipeline *p);
 
-/* turn_store settles the batch that has ended, or claims one, if it is time for either. Returns
+/* exchange_step settles the batch that has ended, or claims one, if it is time for either. Returns
  * whether anything happened. It does nothing while it is unknown whether a batch's effects were
  * committed: see effects_resolve. */
-bool turn_store(struct pipeline *p);
-/* turn_settle settles live[i], whose events have all ended, and claims the next batch in the same
- * transaction if turn_may_claim and a look is due. Returns whether the store did it. */
-bool turn_settle(struct pipeline *p, size_t i);
-/* turn_company_by returns until when the batch in hand waits for company: it was delivered whole,
- * and will be settled together with the next claim, or then. 0: none waits. */
-int64_t turn_company_by(const struct pipeline *p, int64_t now);
-/* turn_may_claim says whether there is room for another batch, where `settling` (0 or 1) of those
- * in hand are about to go. */
-bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling);
-/* turn_drop forgets live[i]. turn_drop_lost forgets all batches whose claims are no longer ours and
- * of which nothing is with the sink. */
-void turn_drop(struct pipeline *p, size_t i);
-void turn_drop_lost(struct pipeline *p);
+bool exchange_step(struct pipeline *p);
+/* exchange_settle settles live[i], whose events have all ended, and claims the next batch in the
+ * same transaction if exchange_may_claim and a look is due. Returns whether the store did it. */
+bool exchange_settle(struct pipeline *p, size_t i);
+/* exchange_company_by returns until when the batch in hand waits for company: it was delivered
+ * whole, and will be settled together with the next claim, or then. 0: none waits. */
+int64_t exchange_company_by(const struct pipeline *p, int64_t now);
+/* exchange_may_claim says whether there is room for another batch, where `settling` (0 or 1) of
+ * those in hand are about to go. */
+bool exchange_may_claim(struct pipeline *p, int64_t now, size_t settling);
+/* exchange_drop forgets live[i]. exchange_drop_lost forgets all batches whose claims are no longer
+ * ours and of which nothing is with the sink. */
+void exchange_drop(struct pipeline *p, size_t i);
+void exchange_drop_lost(struct pipeline *p);
 
 /* lease_keep extends the claims in hand in time. lease_lose marks a claim as no longer ours, and
  * logs why. */
@@ -167,14 +167,14 @@ int standby_register(struct pipeline *p, struct error *err);
 void standby_enter(struct pipeline *p);
 bool standby_try(struct pipeline *p);
 
-/* turn_settlement returns what to record of a batch; it points into l. turn_settled forgets
+/* exchange_settlement returns what to record of a batch; it points into l. exchange_settled forgets
  * live[i], which the store has settled, or refused to because the claim was `lost`. effects.c
  * settles in its own transaction, and needs both. */
-struct settlement turn_settlement(const struct pipeline *p, const struct live *l);
-void turn_settled(struct pipeline *p, size_t i, bool lost);
-/* turn_store_failed notes that the store failed or gave no answer, and leaves it alone for a while.
- * turn_store_back notes that it has answered. */
-void turn_store_failed(struct pipeline *p, const struct error *err);
-void turn_store_back(struct pipeline *p);
+struct settlement exchange_settlement(const struct pipeline *p, const struct live *l);
+void exchange_settled(struct pipeline *p, size_t i, bool lost);
+/* exchange_store_failed notes that the store failed or gave no answer, and leaves it alone for a
+ * while. exchange_store_back notes that it has answered. */
+void exchange_store_failed(struct pipeline *p, const struct error *err);
+void exchange_store_back(struct pipeline *p);
 
 #endif

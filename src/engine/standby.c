@@ -89,6 +89,6 @@ bool standby_try(struct pipeline *p)
     if (err.code == ERR_CONFLICT)
         wait_on(p, &err);
     else
-        turn_store_failed(p, &err);
+        exchange_store_failed(p, &err);
     return false;
 }

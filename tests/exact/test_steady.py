@@ -28,7 +28,7 @@ class Steady(Exact):
         """said gives what relays have asked the server for so far."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
-    def test_an_event_that_comes_alone_costs_a_turn_and_a_read(self):
+    def test_an_event_that_comes_alone_costs_two_turns_and_a_read(self):
         out = self.path("out")
         relay = self.relay("--consumer", "a", "--sink", f"file:{out}", "--sweep", "10m")
         count = lambda: out.read_bytes().count(b"\n") if out.exists() else 0
@@ -38,9 +38,9 @@ class Steady(Exact):
         for n in range(EVENTS):
             self.writer.emit("a/1")
             wait_until(lambda: count() == n + 2)
-            time.sleep(0.003)  # so that it has gone to rest; less than it waits to settle
+            time.sleep(0.003)  # so that it has gone to rest
         said = self.said()[before:]
         turns = [text for text in said if "_turn(" in text]
-        self.assertLess(len(turns), 1.6 * EVENTS, said[-20:])
-        self.assertLess(len(said), 3 * EVENTS, said[-20:])
+        self.assertLess(len(turns), 2.4 * EVENTS, said[-20:])
+        self.assertLess(len(said), 3.7 * EVENTS, said[-20:])
         relay.stop()

@@ -224,7 +224,7 @@ class Asleep(Faults):
                 sleeping.append("bell_sleep" in request.text)
                 return claiming(request) and len(sleeping) > 1 and sleeping[-2]
             rule = proxy.hold(last_look, lambda: self.emit_numbers(1))
-            self.emit_numbers(1)
+            self.emit_numbers(20)  # for a few it would not get up, and so not fall asleep again
             wait_until(rule.done)
             self.wait_for_all(relay, timeout=SOON)
 
@@ -246,7 +246,7 @@ class Asleep(Faults):
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
             def looked_once_more():
                 return any("bell_sleep" in link.request.before and claiming(link.request) for link in proxy.links)
-            self.emit_numbers(5)
+            self.emit_numbers(20)  # for a few it would not get up, and so not fall asleep again
             self.wait_for_all(relay)
             self.wait_asleep(1, relay)
             wait_until(looked_once_more, what=lambda: [(link.request.before, link.request.text) for link in proxy.links])

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "../share.h"
-#include "api/handle.h"
+#include "api/api_impl.h"
 #include "fail.h"
 #include "outbox_rows.h"
 #include "outbox_test.h"

@@ -1,8 +1,8 @@
-/* handle.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
+/* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
  * consumers.c (describes consumers and handlers), claim.c (claims batches), stream.c (reads Redis
  * streams), manage.c (what a relay needs besides), tx.c (what a handler sees) and test.c. */
-#ifndef API_HANDLE_H
-#define API_HANDLE_H
+#ifndef API_API_IMPL_H
+#define API_API_IMPL_H
 
 #include "api/runner.h"
 #include "outbox.h"

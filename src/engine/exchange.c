@@ -1,5 +1,5 @@
-/* turn.c: a pipeline's dealings with its store. It settles the batch that has ended and claims the
- * next one, both in one exchange. */
+/* exchange.c: a pipeline's dealings with its store. It settles the batch that has ended and claims
+ * the next one, both in one exchange. */
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
@@ -30,7 +30,7 @@ struct exchange {
 
 /* ---- the store's health ---- */
 
-void turn_store_failed(struct pipeline *p, const struct error *err)
+void exchange_store_failed(struct pipeline *p, const struct error *err)
 {
     p->store_error = *err;
     p->stats.meter.store_errors++;
@@ -48,7 +48,7 @@ void turn_store_failed(struct pipeline *p, const struct error *err)
            (long long)(delay / MS_NS));
 }
 
-void turn_store_back(struct pipeline *p)
+void exchange_store_back(struct pipeline *p)
 {
     schedule_store_back(&p->schedule);
     if (!p->store_error.code)
@@ -62,7 +62,7 @@ void turn_store_back(struct pipeline *p)
 
 /* ---- dropping batches ---- */
 
-void turn_drop(struct pipeline *p, size_t i)
+void exchange_drop(struct pipeline *p, size_t i)
 {
     struct live *l = p->hand.live[i];
     if (l->b.careful) {
@@ -72,14 +72,14 @@ void turn_drop(struct pipeline *p, size_t i)
     hand_drop(&p->hand, i);
 }
 
-void turn_drop_lost(struct pipeline *p)
+void exchange_drop_lost(struct pipeline *p)
 {
     size_t before = p->hand.n;
     for (size_t i = 0; i < p->hand.n;) {
         const struct live *l = p->hand.live[i];
         bool over = l->lost && l->flying == 0;
         if (over) {
-            turn_drop(p, i);
+            exchange_drop(p, i);
         } else {
             i++;
         }
@@ -116,7 +116,7 @@ static bool may_join(const struct pipeline *p)
     return !p->careful.due && !newest->b.careful;
 }
 
-bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
+bool exchange_may_claim(struct pipeline *p, int64_t now, size_t settling)
 {
     size_t others = p->hand.n - settling;
     if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
@@ -132,7 +132,7 @@ bool turn_may_claim(struct pipeline *p, int64_t now, size_t settling)
 
 static bool wants_work(struct pipeline *p, int64_t now, size_t settling)
 {
-    return schedule_look_due(&p->schedule, now) && turn_may_claim(p, now, settling);
+    return schedule_look_due(&p->schedule, now) && exchange_may_claim(p, now, settling);
 }
 
 /* ---- the request ---- */
@@ -172,7 +172,7 @@ static void begin(const struct pipeline *p, struct exchange *x)
     };
 }
 
-struct settlement turn_settlement(const struct pipeline *p, const struct live *l)
+struct settlement exchange_settlement(const struct pipeline *p, const struct live *l)
 {
     struct settlement s = {.consumer = p->c->name,
                            .owner = p->cfg.owner,
@@ -197,7 +197,7 @@ static int add_settlement(struct pipeline *p, struct exchange *x, size_t i, stru
 
     x->settled = l;
     x->place = i;
-    x->settlement = turn_settlement(p, l);
+    x->settlement = exchange_settlement(p, l);
     if (l->b.careful) {
         careful_leave(&p->careful); /* the careful event is with the sink no longer */
         l->b.careful = false;
@@ -243,7 +243,7 @@ static int64_t took(const struct pipeline *p, const struct live *l)
     return end - l->claimed_at;
 }
 
-void turn_settled(struct pipeline *p, size_t i, bool lost)
+void exchange_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct live *l = p->hand.live[i];
     if (p->sk->ops->marks_kept)
@@ -252,7 +252,7 @@ void turn_settled(struct pipeline *p, size_t i, bool lost)
         lease_lose(p, l, "another worker has taken it over, or its lease ran out");
 
     batch_size_tune(&p->batch_size, l->b.n, took(p, l));
-    turn_drop(p, i);
+    exchange_drop(p, i);
     schedule_look_now(&p->schedule); /* settling may have made a retry or a follower due */
 }
 
@@ -418,15 +418,15 @@ static void exchange_failed(struct pipeline *p, struct exchange *x, const struct
     if (x->next)
         hand_forgot(&p->hand); /* the claim may have been made, and only its answer was lost */
     withdraw(p, x);
-    turn_store_failed(p, err);
+    exchange_store_failed(p, err);
 }
 
 /* take_answer acts on the store's answer: first on what was settled, then on what was claimed. */
 static void take_answer(struct pipeline *p, struct exchange *x)
 {
-    turn_store_back(p);
+    exchange_store_back(p);
     if (x->settled)
-        turn_settled(p, x->place, x->lost);
+        exchange_settled(p, x->place, x->lost);
     note_crashes(p, &x->hint);
 
     bool others_rule = x->hint.changed && p->state == PIPELINE_RUNNING;
@@ -475,7 +475,7 @@ static bool exchange(struct pipeline *p, struct exchange *x)
 
 /* ---- turns ---- */
 
-bool turn_settle(struct pipeline *p, size_t i)
+bool exchange_settle(struct pipeline *p, size_t i)
 {
     struct exchange x;
     struct error err;
@@ -528,10 +528,10 @@ static bool delivered_whole(const struct live *l)
     return l->exceptions == 0 && l->release_from == 0;
 }
 
-/* turn_company_by is what makes a steady trickle of events cost one turn each instead of two. It
- * applies only while there is nothing to claim: then the bell rings for what comes next, and both
- * go into one transaction. */
-int64_t turn_company_by(const struct pipeline *p, int64_t now)
+/* exchange_company_by is what makes a steady trickle of events cost one turn each instead of two.
+ * It applies only while there is nothing to claim: then the bell rings for what comes next, and
+ * both go into one transaction. */
+int64_t exchange_company_by(const struct pipeline *p, int64_t now)
 {
     bool alone = p->hand.n == 1 && ended(p, 0);
     if (!alone || p->cfg.settle_wait_ms == 0 || p->state != PIPELINE_RUNNING)
@@ -545,7 +545,7 @@ int64_t turn_company_by(const struct pipeline *p, int64_t now)
     return now < by ? by : 0;
 }
 
-bool turn_store(struct pipeline *p)
+bool exchange_step(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
     if (effects_unsure(&p->effects))
@@ -553,14 +553,14 @@ bool turn_store(struct pipeline *p)
     if (schedule_store_away(&p->schedule, now))
         return false;
 
-    turn_drop_lost(p);
+    exchange_drop_lost(p);
     hear_bell(p, now);
-    if (turn_company_by(p, now) > 0)
+    if (exchange_company_by(p, now) > 0)
         return false;
 
     size_t next = hand_next(&p->hand);
     if (ended(p, next))
-        return turn_settle(p, next);
+        return exchange_settle(p, next);
     if (!wants_work(p, now, 0))
         return false;
     return claim(p);
