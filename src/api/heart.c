@@ -138,7 +138,8 @@ int heart_start(struct heart *h, struct crew *w, struct runner *const *r, size_t
     }
     pthread_cond_destroy(&h->wake);
     pthread_mutex_destroy(&h->lock);
-    return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+    return err_errno(err, ERR_UNAVAILABLE, e,
+                     "could not start a thread (out of memory, or too many)");
 }
 
 void heart_stop(struct heart *h)

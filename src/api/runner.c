@@ -343,7 +343,8 @@ int runner_start(struct runner *r, struct error *err)
 {
     int e = pthread_create(&r->thread, NULL, work, r);
     if (e != 0)
-        return err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+        return err_errno(err, ERR_UNAVAILABLE, e,
+                         "could not start a thread (out of memory, or too many)");
     return 0;
 }
 

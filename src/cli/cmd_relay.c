@@ -306,7 +306,7 @@ static int watch(struct relay *r, struct error *err)
     int e = pthread_create(&r->watch, NULL, relay_watch, r);
     if (e == 0)
         return 0;
-    err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread");
+    err_errno(err, ERR_UNAVAILABLE, e, "could not start a thread (out of memory, or too many)");
     admin_stop(r->admin);
     return -1;
 }

@@ -135,7 +135,7 @@ class OnPostgres(Older, PgCase):
         long = psycopg2.connect(self.store)
         long.cursor().execute("SELECT count(*) FROM outbox.event")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
-        self.assertIn("in use by a long transaction all the time; nothing was changed: end that", said)
+        self.assertIn("a long transaction had the outbox in use all the time; nothing was changed: end it", said)
         self.assertEqual(self.version(), "1")
         long.close()
         self.outbox("init", "--wait", "1m")
