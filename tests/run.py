@@ -453,7 +453,7 @@ def well(jobs, args):
 
 def main():
     parser = argparse.ArgumentParser(prog="./test", description="Builds and runs the tests.")
-    parser.add_argument("--quick", action="store_true", help="the essential, in three minutes: less of what repeats itself, and no "
+    parser.add_argument("--quick", action="store_true", help="the essentials, in three to four minutes: less of what repeats itself, and no "
                         "sanitizers")
     parser.add_argument("--soak", action="store_true", help="everything that can go on for longer does")
     parser.add_argument("--proof", action="store_true", help="the attacks on each guarantee, and what came of them")
