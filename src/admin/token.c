@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/char.h"
+#include "base/small_file.h"
 
 #define FILE_MAX 16384
 
@@ -95,21 +96,6 @@ static int add_lines(struct tokens *t, struct str text, struct error *err)
     return 0;
 }
 
-/* read_all reads up to `size` bytes and returns their number; -1, with errno, on failure. */
-static ssize_t read_all(int fd, char *text, size_t size)
-{
-    size_t n = 0;
-    while (n < size) {
-        ssize_t k = read(fd, text + n, size - n);
-        if (k < 0)
-            return -1;
-        if (k == 0)
-            break;
-        n += (size_t)k;
-    }
-    return (ssize_t)n;
-}
-
 /* slurp reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
  * refuses a pipe, which could keep us waiting and would be empty the next time. */
 static ssize_t slurp(const char *path, char *text, size_t size)
@@ -125,7 +111,7 @@ static ssize_t slurp(const char *path, char *text, size_t size)
         return -1;
     }
 
-    ssize_t n = read_all(fd, text, size);
+    ssize_t n = small_file_read_fd(fd, text, size);
     int e = errno;
     close(fd);
     errno = e;

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-static ssize_t read_all(int fd, char *to, size_t size)
+ssize_t small_file_read_fd(int fd, char *to, size_t size)
 {
     size_t n = 0;
     while (n < size) {
@@ -23,7 +23,7 @@ ssize_t small_file_read(const char *path, char *to, size_t size)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    ssize_t n = read_all(fd, to, size);
+    ssize_t n = small_file_read_fd(fd, to, size);
     int saved = errno;
     close(fd);
     errno = saved;

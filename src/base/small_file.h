@@ -9,5 +9,7 @@
 /* small_file_read reads up to `size` bytes of a file. It returns how many; `size` means that there
  * may be more. -1 with errno. */
 ssize_t small_file_read(const char *path, char *to, size_t size);
+/* small_file_read_fd does the same for a descriptor, which stays open. */
+ssize_t small_file_read_fd(int fd, char *to, size_t size);
 
 #endif
