@@ -87,4 +87,37 @@ CREATE TYPE @schema@._answer AS (
     quiet       boolean    -- the claim took all there was, and nothing is parked
 );
 
+-- ---- what several turns take and give that are made together, see internal/turns.sql ----
+
+-- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
+-- in the call. The rest is as in _settlement and _request.
+CREATE TYPE @schema@._simple AS (
+    place      int,
+    consumer   text,
+    owner      text,
+    epoch      bigint,
+    tried      bigint,
+    marks      jsonb,
+    max_events int,
+    lease_ms   bigint,
+    known      bigint[],
+    ordering   text,
+    events     text,
+    predicate  text
+);
+
+-- What became of it. The claim has the events of the window from seen to target that the consumer
+-- wants, all of them.
+CREATE TYPE @schema@._simple_answer AS (
+    place      int,
+    epoch      bigint,  -- of the new claim
+    n          int,     -- its events; 0: there is no claim
+    more       boolean, -- the consumer has other claims
+    seen       text,
+    floor      bigint,
+    target     text,
+    window_end bigint,
+    now_ms     bigint   -- the database's clock
+);
+
 UPDATE @schema@.meta SET value = '5' WHERE name = 'schema_version';

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include "api/crew.h"
+#include "store/share.h"
 
 #define FDS_MAX 1024
-#define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
+#define SHOW_EVERY (100 * MS_NS) /* between updates of the view while it never comes to rest */
+#define SWEPT_BY_SHARE (24 * 3600 * INT64_C(1000)) /* ms: the share sweeps for all its seats */
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
 
 /* make_owner makes up a name for this worker that no other one has. */
@@ -46,11 +48,21 @@ static int open_sink(struct runner *r, struct error *err)
     return kind->open(&cfg, &r->sk, err);
 }
 
-/* open_stores opens the runner's own store handle, and a second one for named handlers. */
+/* open_store opens the runner's own handle, or takes a seat where the crew has a share. */
+static int open_store(struct runner *r, struct error *err)
+{
+    struct crew *w = r->crew;
+    struct share_wants wants = {.events = r->consumer->events, .where = r->consumer->where};
+    if (w->share)
+        return share_seat(w->share, &wants, &r->st, err);
+    return w->st->ops->dup(w->st, &r->st, err);
+}
+
+/* open_stores opens the runner's own handle, and a second one for named handlers. */
 static int open_stores(struct runner *r, struct error *err)
 {
     struct store *st = r->crew->st;
-    if (st->ops->dup(st, &r->st, err) != 0)
+    if (open_store(r, err) != 0)
         return -1;
     if (!r->named)
         return 0;
@@ -73,7 +85,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
-                                  .sweep_ms = w->sweep_ms,
+                                  .sweep_ms = w->share ? SWEPT_BY_SHARE : w->sweep_ms,
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;

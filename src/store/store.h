@@ -24,6 +24,7 @@
 #include "event/event.h"
 #include "event/filter.h"
 #include "event/hwm.h"
+#include "store/pull.h"
 
 enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 
@@ -110,6 +111,19 @@ struct claim_request {
     int max_attempts; /* a careful event that crashed as many attempts is buried */
     /* the caller may not come back soon: do not read ahead, and do not listen for a bell */
     bool once;
+    /* somebody else listens for the bell, and rings the caller: this handle need not */
+    bool deaf;
+    /* the handle serves other consumers as well: do not read ahead */
+    bool crowded;
+    /* what the store remembers of this consumer's turns; NULL: the handle is this consumer's
+     * alone, and remembers it itself */
+    struct turn_memo *memo;
+};
+
+/* What a store remembers between the turns of one consumer. Zeros: nothing yet. */
+struct turn_memo {
+    struct pull pull;
+    unsigned unread; /* claims in a row that could not be read and were given back */
 };
 
 /* When to ask again, if nothing was claimed. */
@@ -189,6 +203,33 @@ struct settlement {
     const struct hwm *marks;
     size_t n_marks;
 };
+
+/* One of several turns that are made together, each of another consumer. The first three are what
+ * turn is given; the request asks for events. The rest is the answer. */
+struct shared_turn {
+    const struct settlement *s; /* NULL: nothing is settled */
+    const struct claim_request *req;
+    struct arena *a;
+
+    bool made; /* false: it is not simple, nothing was done about it, and turn has to be called */
+    struct batch batch;
+    struct claim_hint hint;
+};
+
+/* What a look at the outbox found. */
+struct glance {
+    size_t n;   /* events that were shown */
+    bool all;   /* there may be others: everybody may have something to do */
+    bool again; /* look once more at once */
+    /* the next look is due in this time, unless the bell rings before; -1: when it rings */
+    int64_t wait_ms;
+    /* as in claim_hint. Lives until the next look */
+    const char *in_the_way;
+};
+
+/* look_visit is called with an event that is new, borrowed for the call. Only its type and payload
+ * are there; payload.p == NULL: it was not read. */
+typedef void look_visit(void *ctx, const struct event *ev);
 
 /* ---- what operators see ---- */
 
@@ -526,6 +567,11 @@ struct store_ops {
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
+    /* turns makes those of n turns that are simple, in one transaction: they settle claims that
+     * were delivered whole, and find few new events, or none. They are sure of the bell: see
+     * claim_request.deaf. After an error none was made, as far as anybody knows: see turn. NULL:
+     * this store makes each by itself. */
+    int (*turns)(struct store *st, struct shared_turn *t, size_t n, struct error *err);
     /* extend moves the end of a live claim to now + lease_ms. *ret_lost as in turn. */
     int (*extend)(struct store *st, const char *consumer, const char *owner, const struct batch *b,
                   int64_t lease_ms, bool *ret_lost, struct error *err);
@@ -535,6 +581,14 @@ struct store_ops {
      * two. */
     int (*bell_fd)(struct store *st);
     void (*bell_clear)(struct store *st);
+
+    /* look says what has been committed since the last look of this handle, for the benefit of
+     * handles that are deaf (see claim_request). Call bell_clear before it: then no commit is missed
+     * between the two. With `blind` it asks nothing of the server while the bell rings, and answers
+     * that everybody may have something to do. With `payloads` it reads payloads that are not large.
+     * NULL: this store has no such look. */
+    int (*look)(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
+                struct glance *ret, struct error *err);
 
     /* ---- effects of handlers, in one transaction with their settlement ---- */
 

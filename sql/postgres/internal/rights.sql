@@ -49,6 +49,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
         ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.event_seq_seq'),
         ('consumer', NULL, 'SELECT', 'SEQUENCE', '@schema@.epoch'),
         ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@._worker_turn'),
+        ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@._worker_turns'),
         ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@._worker_extend'),
         ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@._worker_shrink'),
         ('consumer', NULL, 'EXECUTE', 'FUNCTION', '@schema@._worker_register'),
