@@ -1,6 +1,6 @@
 /* group.c: turns that are made together. Whoever comes first makes the turns of all that wait, its
- * own among them; those who come meanwhile wait for the next. So nobody waits for company, and there
- * is more of it the busier the store is. */
+ * own among them; those who come meanwhile wait for the next. So nobody waits for company, and
+ * there is more of it the busier the store is. */
 #include <stdlib.h>
 
 #include "store/share_impl.h"

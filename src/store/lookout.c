@@ -1,9 +1,10 @@
-/* lookout.c: who is rung, and when. The lookout of a share is the one who listens for the bell. When
- * it rings, the lookout looks what is new, once for all seats, and rings those that it concerns.
+/* lookout.c: who is rung, and when. The lookout of a share is the one who listens for the bell.
+ * When it rings, the lookout looks what is new, once for all seats, and rings those that it
+ * concerns.
  *
- * No commit is missed. Each is covered by a look; the look rings a seat after the commit is visible;
- * and a seat clears its own bell before its turn, so a ring that comes during the turn counts for the
- * next. */
+ * No commit is missed. Each is covered by a look; the look rings a seat after the commit is
+ * visible; and a seat clears its own bell before its turn, so a ring that comes during the turn
+ * counts for the next. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -71,8 +72,8 @@ static struct manner manner_of(struct share *sh)
     return m;
 }
 
-/* note_who remembers who keeps the bell from ringing, for the seats to tell. Returns whether that is
- * news. */
+/* note_who remembers who keeps the bell from ringing, for the seats to tell. Returns whether that
+ * is news. */
 static bool note_who(struct share *sh, const char *who)
 {
     char now[SHARE_WHO];
@@ -84,7 +85,8 @@ static bool note_who(struct share *sh, const char *who)
     return news;
 }
 
-/* look makes one look, and rings. Returns when the next one is due, in ms; -1: when the bell rings. */
+/* look makes one look, and rings. Returns when the next one is due, in ms; -1: when the bell
+ * rings. */
 static int64_t look(struct share *sh)
 {
     struct store *st = sh->lookout.st;

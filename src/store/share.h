@@ -1,12 +1,12 @@
 /* share.h: many consumers on a few connections.
  *
- * A share is the store of a whole relay. It has a few handles, whatever the number of consumers, and
- * each consumer has a seat: a store of which turn, extend and the other operations that a pipeline
- * calls borrow a handle for as long as they last. Turns that are asked for at the same time, and are
- * simple, are made together (store_ops.turns).
+ * A share is the store of a whole relay. It has a few handles, whatever the number of consumers.
+ * Each consumer has a seat: a store whose operations (turn, extend and the others that a pipeline
+ * calls) borrow a handle for as long as they last. Turns that are asked for at the same time, and
+ * are simple, are made together (store_ops.turns).
  *
- * One more handle is the lookout's (lookout.h): it alone listens for the bell, and rings the seats
- * that a commit concerns. */
+ * One more handle belongs to the lookout (lookout.c). It alone listens for the bell, and rings the
+ * seats that a commit concerns. */
 #ifndef STORE_SHARE_H
 #define STORE_SHARE_H
 
@@ -29,9 +29,9 @@ int share_open(struct store *st, const struct share_config *cfg, struct share **
                struct error *err);
 void share_close(struct share *sh);
 
-/* share_seat makes a seat, which the caller closes as any store. It is rung for events that pass the
- * patterns and the predicate, as filter_new takes them; a seat with neither (NULL) is never rung. It
- * has only the operations a relay needs: turn, extend, the bell, consumer_put, consumer_pause,
+/* share_seat makes a seat, which the caller closes like any store. It is rung for events that pass
+ * the patterns and the predicate, which are as for filter_new; without `wants` it is never rung. It
+ * has only the operations that a relay needs: turn, extend, the bell, consumer_put, consumer_pause,
  * consumer_report and trim. Any thread. */
 struct share_wants {
     const char *events, *where;

@@ -26,7 +26,7 @@ struct group_turn {
     struct group_turn *next;
 };
 
-/* The turns that are asked for. (1) At most one thread leads at a time: it makes the turns of all
+/* The turns that are asked for. (1) At most one thread leads at a time. It makes the turns of all
  * that waited when it began. */
 struct group {
     struct group_turn *first, **end;
@@ -40,8 +40,8 @@ struct share_seat_store {
     struct filter *filter; /* NULL: never rung */
     int bell;              /* eventfd; -1: none */
     size_t last;           /* the handle that it borrowed last */
-    /* Turns to be made alone before it is tried again with others, and how many they were last time.
-     * What makes a turn difficult seldom passes at once. */
+    /* Turns to make alone before the next one is tried with others, and how many they were last
+     * time. What makes a turn difficult seldom passes at once. */
     unsigned alone, alone_last;
     struct turn_memo memo;
     char in_the_way[SHARE_WHO]; /* what the last turn said */

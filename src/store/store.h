@@ -582,11 +582,11 @@ struct store_ops {
     int (*bell_fd)(struct store *st);
     void (*bell_clear)(struct store *st);
 
-    /* look says what has been committed since the last look of this handle, for the benefit of
-     * handles that are deaf (see claim_request). Call bell_clear before it: then no commit is missed
-     * between the two. With `blind` it asks nothing of the server while the bell rings, and answers
-     * that everybody may have something to do. With `payloads` it reads payloads that are not large.
-     * NULL: this store has no such look. */
+    /* look says what has been committed since the last look of this handle, on behalf of handles
+     * that are deaf (see claim_request). Call bell_clear before it, so that no commit is missed
+     * between the two. With `blind` it asks the server nothing while the bell works, and answers
+     * that everybody may have something to do. With `payloads` it reads payloads that are not
+     * large. NULL: this store has no such look. */
     int (*look)(struct store *st, bool blind, bool payloads, look_visit *visit, void *ctx,
                 struct glance *ret, struct error *err);
 

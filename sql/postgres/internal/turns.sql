@@ -2,9 +2,9 @@
 -- look for new events. A relay with many consumers lives on it.
 --
 -- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
--- nothing parked, whatever was handed out before is settled or in this worker's hands, and at most a
--- few events are new. Such a turn is made, and has a row in the answer. About any other nothing was
--- done: the worker calls _turn for it.
+-- nothing parked, whatever was handed out before is settled or in this worker's hands, and at most
+-- a few events are new. Such a turn is made, and has a row in the answer. Nothing is done about any
+-- other: the worker calls _turn for it.
 --
 -- The order of steps is that of _claim_fresh, which explains it: the locks; the window (head,
 -- snapshot, last number); the reading, in a statement that sees at least as much. Nobody is waited
@@ -180,9 +180,9 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._worker_turns(json, int) IS '_turns, for workers';
 
 -- _news returns the types of the events that are new to whoever stands at a place: what `showing`
--- shows, up to the number `ending`, and `seen` did not. upto is the highest number known there. plain:
--- they are at most `most`, and this is still the outbox that was known there. That is asked as in
--- _claim_fresh, in the same words.
+-- shows, up to the number `ending`, and `seen` did not. upto is the highest number known there.
+-- plain: they are at most `most`, and this is still the outbox that was known there. That is asked
+-- as in _claim_fresh, in the same words.
 CREATE OR REPLACE FUNCTION @schema@._news(
     seen pg_snapshot, floor bigint, upto bigint, showing pg_snapshot, ending bigint, most int,
     OUT plain boolean, OUT types text[])

@@ -160,11 +160,11 @@ struct pg_store {
     /* The doorbell (bell.c). */
     enum bell_state bell;
     bool bell_works, listening;
-    bool rang;          /* libpq has read a notification that nobody acted on yet */
-    bool woken;         /* a notification came before the look that is being made */
-    bool called;        /* it was for everybody, not for an event: see _bell_ring */
-    size_t rings;       /* how many came before it */
-    bool called_since;  /* the same, since that look */
+    bool rang;         /* libpq has read a notification that nobody acted on yet */
+    bool woken;        /* a notification came before the look that is being made */
+    bool called;       /* it was for everybody, not for an event: see _bell_ring */
+    size_t rings;      /* how many came before it */
+    bool called_since; /* the same, since that look */
     size_t rings_since;
     char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
     bool told;          /* one came while this was a listener */

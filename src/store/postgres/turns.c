@@ -1,6 +1,6 @@
-/* turns.c: turns of several consumers at once. sql/postgres/internal/turns.sql decides which of them
- * are simple, and makes those; this file has the call, and hands each consumer its share of the
- * events, which are read once for all that stand at the same place. */
+/* turns.c: turns of several consumers at once. sql/postgres/internal/turns.sql decides which of
+ * them are simple, and makes those; this file has the call, and hands each consumer its share of
+ * the events, which are read once for all that stand at the same place. */
 #include <stdlib.h>
 
 #include "base/buf.h"
