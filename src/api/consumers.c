@@ -493,3 +493,29 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
     return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
                (flags & OUTBOX_EXTERNAL) != 0, err);
 }
+
+/* ---- registering ---- */
+
+static int register_as(outbox *ob, const struct consumer *c, struct error *err)
+{
+    char retry[RETRY_TEXT];
+    struct consumer_spec spec = consumer_spec_of(c, retry);
+    return ob->st->ops->consumer_put(ob->st, &spec, NULL, err);
+}
+
+OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *public_err)
+{
+    struct error *err = err_of(public_err);
+    outbox *ob = c->ob;
+    if (api_consumer_describe(c, err) != 0)
+        return -1;
+    if (api_lock_own(ob, "registering a consumer", err) != 0)
+        return -1;
+    int r = 0;
+    if (c->n_parts == 0)
+        r = register_as(ob, &c->c, err);
+    for (size_t i = 0; r == 0 && i < c->n_parts; i++)
+        r = register_as(ob, &c->parts[i], err);
+    pthread_mutex_unlock(&ob->lock);
+    return r;
+}

@@ -312,6 +312,17 @@ OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
     return -1;
 }
 
+int api_lock_own(outbox *ob, const char *what, struct error *err)
+{
+    pthread_mutex_lock(&ob->lock);
+    if (!ob->in_tx)
+        return 0;
+    pthread_mutex_unlock(&ob->lock);
+    return err_set(err, ERR_MISUSE,
+                   "%s inside an open transaction would not be durable; call outbox_commit first",
+                   what);
+}
+
 /* end_tx releases the lock that outbox_begin took, besides the caller's own. Returns false if there
  * was no outbox_begin. */
 static bool end_tx(outbox *ob)
