@@ -35,7 +35,7 @@ static const char *where_of(const struct checking *k, const char *consumer, cons
     const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
     if (g)
         return g->where;
-    return config_where(k->c, consumer);
+    return config_where_named(k->c, consumer);
 }
 
 static const char *value_of(const struct checking *k, const char *consumer, const char *option)
@@ -324,7 +324,7 @@ static void check_consumer(const struct checking *k, const char *name)
              "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to its "
              "section, or set OUTBOX_CONSUMER_<NAME>_SINK",
              name, name);
-    tell(k, config_where(k->c, name), text, false);
+    tell(k, config_where_named(k->c, name), text, false);
 }
 
 /* ---- the HTTP server ---- */
