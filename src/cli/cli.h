@@ -29,9 +29,10 @@ enum {
 };
 
 /* Error codes of the command line, in addition to enum err_code. */
-#define CLI_USAGE 100 /* the arguments are wrong */
-#define CLI_FOUND 101 /* the command worked; what it found wrong has been printed */
-#define CLI_WRONG 102 /* the settings are wrong; that has been printed */
+#define CLI_USAGE 100    /* the arguments are wrong */
+#define CLI_FOUND 101    /* the command worked; what it found wrong has been printed */
+#define CLI_WRONG 102    /* the settings are wrong; that has been printed */
+#define CLI_DECLINED 103 /* the user answered no; nothing was done, and that has been printed */
 
 struct cli;
 
@@ -46,7 +47,7 @@ struct command {
     const struct option_def *options;
     int min, max;   /* number of arguments */
     bool consumers; /* accepts --consumer and the options of consumers */
-    bool gathers;   /* reports every problem with the settings instead of failing at the first */
+    bool gathers;   /* reports every problem with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
     int (*run)(struct cli *cli, struct error *err);
 };
@@ -227,9 +228,9 @@ int options_invalid(const char *name, struct error *err);
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */
 
-/* confirm asks on the terminal before the command does what cannot be undone; fmt says what, as in
- * "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_FOUND for no. Without
- * a terminal it is a usage error that says what would be done. */
+/* confirm asks on the terminal before the command does something that cannot be undone; fmt says
+ * what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_DECLINED
+ * for no. Without a terminal it is a usage error that says what would be done. */
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

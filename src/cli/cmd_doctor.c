@@ -165,7 +165,7 @@ static bool overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
     int64_t keep = v->cli->settings.retention_ms, limit = keep + 2 * HOUR_MS;
-    if (keep == 0) /* for ever */
+    if (keep == 0) /* forever */
         return false;
     if (age_ms <= limit)
         return false;

@@ -154,13 +154,14 @@ static int report_one(const struct args *a, const char *id, bool duplicate, stru
     buf_release(&b);
 
     if (duplicate)
-        output_error("idempotency key known: no new event");
+        output_error("this idempotency key is already in use; no new event was stored");
     if (r != 0)
         return err_prefix(err, "the event is stored, with the id %s", id);
     return 0;
 }
 
-/* emit_checked checks the event before the store is opened: a bad one costs no connection. */
+/* emit_checked checks the event before it opens the store, so that a bad one costs no
+ * connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -219,7 +220,7 @@ struct bulk {
     struct lines lines;
     struct arena arena; /* of one line */
     struct output_progress progress;
-    bool open; /* a transaction is */
+    bool open; /* a transaction is open */
     int64_t events, duplicates, stored_line;
     int64_t batch_lines, batch_events, batch_duplicates;
 };

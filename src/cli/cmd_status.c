@@ -1,4 +1,4 @@
-/* cmd_status.c: outbox status, which shows the store and its consumers, once or again and again. */
+/* cmd_status.c: outbox status, which shows the store and its consumers, once or repeatedly. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -278,7 +278,7 @@ static int print_json(const struct look *l, struct error *err)
     return r;
 }
 
-/* ---- once, or again and again ---- */
+/* ---- once, or repeatedly ---- */
 
 /* clear_screen starts a --watch on a terminal at the top again. */
 static void clear_screen(const struct args *a)

@@ -1,4 +1,4 @@
-/* cmd_trim.c: outbox trim, which deletes old events that no consumer needs any more. */
+/* cmd_trim.c: outbox trim, which deletes old events that no consumer needs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -144,7 +144,7 @@ static int run(struct cli *cli, struct error *err)
         req.older_than_ms = cli->settings.retention_ms;
     if (!a->older_than && req.older_than_ms == 0)
         return options_usage(
-            err, "retention is 0s, so events are kept for ever; --older-than deletes them anyway");
+            err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
 
     struct trim_result sum;
     struct store *st;

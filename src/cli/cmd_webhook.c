@@ -149,8 +149,9 @@ static int load(const struct cli *cli, enum signature_use use, struct signature_
     if (!has_id)
         return options_usage(err, "--id ID is missing");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
-        return options_usage(err, "--id: an id has no dot, which separates it from the timestamp "
-                                  "in what is signed");
+        return options_usage(
+            err, "--id: an id cannot contain a dot, which separates it from the timestamp in "
+                 "the signed text");
     if (load_keys(w, use, keys, err) != 0)
         return -1;
 

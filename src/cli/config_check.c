@@ -49,7 +49,7 @@ static bool names_file(const struct option_def *o)
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* is_culprit reports whether an error speaks of an option: by its name, or by the file it names. */
+/* is_culprit reports whether an error mentions an option: by its name, or by the file it names. */
 static bool is_culprit(const struct given *g, const char *text)
 {
     bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
@@ -57,7 +57,7 @@ static bool is_culprit(const struct given *g, const char *text)
     return by_name || by_file;
 }
 
-/* culprit returns the option that an error speaks of, or NULL: then it is about the sink. */
+/* culprit returns the option that an error mentions, or NULL: then it is about the sink. */
 static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
@@ -384,8 +384,8 @@ static void check_listen(const struct checking *k)
     if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
     tell(k, listen->where,
-         "other machines may reach it, and there is no token to ask them for: only /livez and "
-         "/readyz are served; set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+         "other machines may reach it, and no token is set: only /livez and /readyz "
+         "are served; set listen-token-file, or listen on 127.0.0.1 or unix:PATH",
          true);
 }
 

@@ -26,7 +26,7 @@ struct logger_shape {
     char text[512];
 };
 
-/* (1) lock protects everything below it. */
+/* The logger of a process. (1) lock protects everything below it. */
 struct logger {
     enum log_format format;
     int64_t hold_ns; /* length of a span; 0: log every line */

@@ -453,14 +453,17 @@ void output_progress_step(struct output_progress *p, int64_t done, int64_t event
     if (!p->on || now - p->shown_at < REDRAW_NS)
         return;
     p->shown_at = now;
+
+    char count[OUTPUT_COUNT];
+    output_count(events, "event", count);
     if (p->total <= 0) {
-        fprintf(stderr, "\r%lld events\033[K", (long long)events);
+        fprintf(stderr, "\r%s\033[K", count);
         return;
     }
+
     int64_t part = done < p->total ? done * BAR / p->total : BAR;
-    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %lld events\033[K", (int)part,
-            "##############################", BAR - (int)part, "", (long long)(part * 100 / BAR),
-            (long long)events);
+    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %s\033[K", (int)part, "##############################",
+            BAR - (int)part, "", (long long)(part * 100 / BAR), count);
 }
 
 void output_progress_end(struct output_progress *p)

@@ -1,4 +1,4 @@
-/* relay.c: what a running relay does beside delivering: it keeps the settings of its consumers,
+/* relay.c: what a running relay does besides delivering: it keeps the settings of its consumers,
  * reloads the config, and watches over the process. */
 #include "cli/relay.h"
 
