@@ -265,7 +265,7 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     return s;
 }
 
-/* serve listens at an address and starts the HTTP server. On success the server owns the socket. */
+/* serve listens on an address and starts the HTTP server. On success the server owns the socket. */
 static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
                  struct error *err)
 {

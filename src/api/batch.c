@@ -5,7 +5,7 @@
 #include "api/batch.h"
 
 #define WHY_MAX 255
-/* A longer delay could not be added to a time by every database, and would fail the settlement. */
+/* Not every database can add a longer delay to a time: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
 OUTBOX_API void outbox_batch_free(outbox_batch *b)
@@ -26,7 +26,7 @@ OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b)
     return b->wait_ms;
 }
 
-/* makes_wait says whether an item comes again, so that later ones must not overtake it. */
+/* makes_wait says whether an item will come again, so that later ones must not overtake it. */
 static bool makes_wait(const struct item *it)
 {
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
@@ -39,7 +39,7 @@ static bool same_key(const struct part *p, size_t i, size_t k)
     return p->b.ev[i].key && p->b.ev[i].key == p->b.ev[k].key;
 }
 
-/* must_wait says whether an earlier item comes again that this one must not overtake. */
+/* must_wait says whether an earlier item that this one must not overtake will come again. */
 static bool must_wait(const struct part *p, size_t at)
 {
     if (p->order == ORDER_NONE || p->held_back == 0)

@@ -32,14 +32,14 @@ struct part {
     bool settled, lost;
 };
 
-/* (1) Parts and items live in the arena. */
+/* The batch that the application holds. (1) Parts and items live in the arena. */
 struct outbox_batch {
     struct outbox *ob;
     struct arena a;
     struct rng rng;
     char worker[BATCH_WORKER_MAX + 1];
     struct part *first, *last;
-    struct part *at; /* outbox_batch_next goes on in this part */
+    struct part *at; /* outbox_batch_next continues in this part */
     size_t i;        /* with this item */
     size_t n;        /* events that may be delivered */
     int64_t wait_ms; /* when there may be more; -1: not known */

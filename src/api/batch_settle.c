@@ -19,7 +19,7 @@ static const char *reason(const struct item *it, const char *usual)
     return it->why ? it->why : usual;
 }
 
-/* failed is the outcome of a failed attempt: a retry, or a dead letter after the last one. */
+/* failed returns the outcome of a failed attempt: a retry, or a dead letter after the last one. */
 static struct outcome failed(outbox_batch *b, const struct part *p, const struct item *it)
 {
     const struct event *ev = it->d.ev;
@@ -38,7 +38,8 @@ static struct outcome failed(outbox_batch *b, const struct part *p, const struct
     return o;
 }
 
-/* outcome_of says whether the event is an exception, and fills in its outcome if so. */
+/* outcome_of fills in the outcome of an event, unless it was delivered: a settlement lists only
+ * exceptions. It returns whether it did. */
 static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it,
                        struct outcome *ret)
 {
@@ -71,8 +72,8 @@ static bool untried(const struct part *p, size_t i)
     return p->items[i].said == SAID_NOTHING && api_batch_may_deliver(&p->b.ev[i]);
 }
 
-/* untried_from returns the index from which on nothing was tried, so that the rest of a fresh range
- * can be given back as it was. */
+/* untried_from returns where the events begin of which none was tried, up to the end. This rest of
+ * a fresh range is given back as it was. Parked events are settled one by one. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;

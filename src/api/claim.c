@@ -10,7 +10,8 @@
 #define BATCH_BYTES (8 * 1024 * 1024) /* ceiling on the events of one claim; bounds memory */
 #define LOOKS_MAX 1000                /* turns in one call that may find only events to skip */
 
-/* check_claim copies what the caller knows of an outbox_claim, fills in defaults and checks it. */
+/* check_claim copies the fields that the caller's header has, fills in defaults, and checks
+ * them. */
 static int check_claim(const outbox_claim *given, outbox_claim *c, struct error *err)
 {
     *c = (outbox_claim)OUTBOX_CLAIM_INIT;
@@ -98,7 +99,7 @@ static int look(outbox_batch *b, struct part *p, const struct claim_request *req
         return -1;
     if (hint.changed)
         return err_set(err, ERR_CONFLICT,
-                       "consumer \"%s\" was given other settings just now; claim again",
+                       "consumer \"%s\" has just been given other settings; claim again",
                        p->consumer);
 
     if (p->b.n == 0) {

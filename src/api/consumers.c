@@ -25,7 +25,7 @@ static struct runner *runner_new(outbox *ob, struct error *err)
     r->wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (r->wake_fd >= 0)
         return r;
-    err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+    err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
     free(r);
     return NULL;
 }
@@ -46,7 +46,7 @@ static void free_parts(outbox_consumer *c)
     c->n_parts = 0;
 }
 
-/* shrink frees runners and parts, so that they can be made anew. */
+/* shrink frees runners and parts, so that they can be made again. */
 static void shrink(outbox_consumer *c)
 {
     pthread_mutex_lock(&c->ob->crew.lock);
@@ -134,7 +134,7 @@ static int check(const outbox_consumer *c, struct error *err)
     bool too_few_lanes = c->workers > c->c.lanes && c->c.order != ORDER_NONE;
     if (has_sink && has_handlers)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has a sink and handlers: it can have only one of them",
+                       "consumer \"%s\" has both a sink and handlers; it can have only one of them",
                        c->c.name);
     if (!has_sink && !has_handlers)
         return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
@@ -144,10 +144,11 @@ static int check(const outbox_consumer *c, struct error *err)
                        "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
                        c->c.name);
     if (too_few_lanes)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\": %d workers need as many lanes, since a lane is one "
-                       "worker's at a time, or order none",
-                       c->c.name, c->workers);
+        return err_set(
+            err, ERR_CONFIG,
+            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker "
+            "at a time, or order none",
+            c->c.name, c->workers);
     if (has_own_fates(c) && c->events_set)
         return err_set(
             err, ERR_CONFIG,
@@ -341,7 +342,7 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
         return -1;
     for (; *end; end = &(*end)->next) {
         if (strcmp((*end)->c.name, name) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" is there already", name);
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" already exists", name);
     }
 
     outbox_consumer *c = calloc(1, sizeof *c);
@@ -432,18 +433,19 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
     bool single = *pattern && !strchr(pattern, ',');
     if (!single)
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not a pattern of event types: one name or order.* or *", pattern);
+                       "\"%s\" is not a pattern of event types; write one name, order.* or *",
+                       pattern);
     if (c->named)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has handlers with names: give this one a name, too",
+                       "consumer \"%s\" has handlers with names; give this one a name, too",
                        c->c.name);
     return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
 #define FULL_NAME (2 * STORE_NAME_MAX + 2)
 
-/* full_name makes the name that a handler has in the store, "consumer.handler", and refuses one
- * that is not valid or taken. */
+/* full_name makes the name that a handler has in the store, "consumer.handler". It refuses a name
+ * that is invalid or taken. */
 static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
                      struct error *err)
 {
@@ -454,7 +456,7 @@ static int full_name(const outbox_consumer *c, const char *name, char full[FULL_
         return err_prefix(err, "handler \"%s\"", name);
     for (size_t i = 0; i < c->n_handlers; i++) {
         if (strcmp(c->handlers[i].name, full) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already",
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" already has a handler \"%s\"",
                            c->c.name, name);
     }
     return 0;
@@ -479,7 +481,7 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
     char full[FULL_NAME];
     if (c->n_handlers && !c->named)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has handlers without names: give all of them one",
+                       "consumer \"%s\" has handlers without names; name all of them, or none",
                        c->c.name);
     if (full_name(c, name, full, err) != 0)
         return -1;

@@ -81,7 +81,7 @@ static int init_crew(outbox *ob, struct error *err)
     atomic_flag_clear(&w->careful);
     w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (w->stop_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
     return 0;
 }
 
@@ -218,8 +218,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL): in a
- * transaction of outbox_begin. */
+/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says whether
+ * a transaction of outbox_begin was open. */
 static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                 bool *ret_in_tx, struct error *err)
 {
@@ -245,8 +245,8 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* steps_at_once says whether a commit is to be followed by outbox_step: in eager mode, unless
- * outbox_run is running or a handler is calling, whose own step will get to the event. */
+/* steps_at_once says whether outbox_step follows a commit: in eager mode, unless outbox_run is
+ * running, or a handler is calling, whose own step will get to the event. */
 static bool steps_at_once(const outbox *ob)
 {
     if (!ob->eager || ob->running)
@@ -254,8 +254,8 @@ static bool steps_at_once(const outbox *ob)
     return api_runs_any(ob) && !crew_mine(&ob->crew);
 }
 
-/* committed follows a commit: it wakes the consumers of this handle where the store has no bell to
- * do so, and in eager mode delivers at once. */
+/* committed is called after a commit. It wakes the consumers of this handle if the store has no
+ * doorbell to do so, and in eager mode delivers at once. */
 static int committed(outbox *ob, struct error *err)
 {
     bool has_bell = (ob->st->caps & STORE_DOORBELL) != 0;
@@ -445,7 +445,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 {
     char id[OUTBOX_HWM_SIZE] = "";
     if (!stream)
-        return err_set(err_of(err), ERR_MISUSE, "which stream?");
+        return err_set(err_of(err), ERR_MISUSE, "no stream was named");
     pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->marks(ob->st, stream, furthest, id, err_of(err));
     pthread_mutex_unlock(&ob->lock);

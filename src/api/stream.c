@@ -46,7 +46,7 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
     uint64_t count;
     struct error *e = (struct error *)err;
     if (!s->url || !s->group || !s->handler)
-        return err_set(e, ERR_MISUSE, "url, group and handler are needed");
+        return err_set(e, ERR_MISUSE, "outbox_consume needs a url, a group and a handler");
     struct error own;
     struct stream_reader_config cfg = {
         .url = s->url,

@@ -3,8 +3,8 @@
 
 #include "api/api_impl.h"
 
-/* Rounds without a delivery before outbox_test_deliver gives up: an event that each worker leaves
- * to another one comes again for ever. */
+/* Rounds without a delivery before outbox_test_deliver gives up: an event that every worker leaves
+ * to another comes back forever. */
 #define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
@@ -68,7 +68,7 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
         if (n > 0)
             idle = 0;
 
-        /* The failure of an event is worth more to the caller than why the next was not found. */
+        /* The failure of an event tells the caller more than why the next one was not found. */
         int64_t due;
         struct error *err = result == 0 ? err_of(public_err) : NULL;
         if (next_due(ob, &due, err) != 0)

@@ -7,7 +7,8 @@
 
 #define ARENA_FIRST ((size_t)64 * 1024)
 
-/* (1) used <= size. (2) The arena fills its head; the blocks behind it are left as they are. */
+/* (1) used <= size. (2) The arena fills the block at its head; the blocks after it are left as they
+ * are. */
 struct arena_block {
     struct arena_block *next;
     size_t size, used;
@@ -80,7 +81,7 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     return b;
 }
 
-/* has_room says whether n bytes fit into what is left of the block, behind the padding. */
+/* has_room says whether n bytes fit into what is left of the block after the padding. */
 static bool has_room(const struct arena_block *b, size_t pad, size_t n)
 {
     size_t left = b->size - b->used;

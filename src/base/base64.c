@@ -43,8 +43,8 @@ static int value_of(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* decode appends the bytes; false if a character is no digit, or bits are left over that are not
- * 0. */
+/* decode appends the bytes; false if a character is not a digit, or bits other than 0 are left
+ * over. */
 static bool decode(struct buf *b, struct str text)
 {
     unsigned v = 0;
@@ -69,7 +69,7 @@ bool base64_decode(struct buf *b, struct str text)
     size_t start = b->n;
     text = without_padding(text);
     if (text.n % 4 == 1)
-        return false; /* six bits make no byte */
+        return false; /* six bits are not a whole byte */
     if (decode(b, text))
         return true;
     buf_truncate(b, start);

@@ -111,7 +111,7 @@ bool decimal_int(struct str number, int64_t *ret)
             return false;
     }
     if (next_digit(&d) >= 0)
-        return false; /* digits behind the dot */
+        return false; /* digits after the dot */
     *ret = n;
     return true;
 }

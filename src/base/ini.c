@@ -75,7 +75,7 @@ static bool is_seen(const struct parser *p, const char *name)
     return false;
 }
 
-/* remember refuses a name that its section has already, even if the section was opened twice. */
+/* remember refuses a name that its section already has, even if the section was opened twice. */
 static int remember(struct parser *p, const char *name, struct error *err)
 {
     if (is_seen(p, name))
@@ -141,7 +141,7 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
     return setting(p, line, n, err);
 }
 
-/* gathered reports a problem to whoever collects them, and says whether reading goes on. */
+/* gathered passes a problem on if problems are collected, and says whether reading continues. */
 static bool gathered(const struct parser *p, const struct error *why)
 {
     if (!p->r->problem || why->code == ERR_NOMEM)

@@ -8,7 +8,7 @@
 
 /* ---- members and elements ---- */
 
-/* string_end returns the byte behind the string at p. */
+/* string_end returns the byte after the string at p. */
 static const char *string_end(const char *p, const char *end)
 {
     p = json_skip_plain(p + 1, end);
@@ -33,8 +33,8 @@ static const char *scalar_end(const char *p, const char *end)
     return p;
 }
 
-/* value_end returns the byte behind the value at p. Brackets need not be matched by kind: they are
- * known to pair. */
+/* value_end returns the byte after the value at p. Counting brackets is enough: they are known to
+ * match. */
 static const char *value_end(const char *p, const char *end)
 {
     if (p < end && is_scalar_char(*p))
@@ -62,8 +62,9 @@ static const char *value_end(const char *p, const char *end)
     return p;
 }
 
-/* behind_name returns the value that follows the name which ends at p; end if there is none. */
-static const char *behind_name(const char *p, const char *end)
+/* value_after returns where the value begins that follows the name ending at p; end if there is
+ * none. */
+static const char *value_after(const char *p, const char *end)
 {
     p = json_skip_space(p, end);
     if (p < end)
@@ -88,7 +89,7 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     if (p < end && c.type == JSON_OBJECT) {
         const char *stop = string_end(p, end);
         name = (struct str){p, (size_t)(stop - p)};
-        p = behind_name(stop, end);
+        p = value_after(stop, end);
     }
     if (p >= end)
         return false;

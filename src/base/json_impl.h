@@ -8,9 +8,9 @@
 #include "base/word.h"
 
 /* json_marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash.
- * Strings are most of a payload, so their plain bytes are skipped eight at a time. Bytes of 0x80
- * and more come out arbitrary, and so may bytes behind a marked one: only the lowest mark can be
- * trusted. */
+ * Strings are most of a payload, so their plain bytes are skipped eight at a time. The marks of
+ * bytes of 0x80 and more are arbitrary, and so may be those after a marked byte: only the lowest
+ * mark can be trusted. */
 static inline uint64_t json_marks(uint64_t w)
 {
     uint64_t control = w - WORD_ONES * 0x20;

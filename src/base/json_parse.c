@@ -5,7 +5,7 @@
 #include "base/json_impl.h"
 #include "base/utf8.h"
 
-/* skip_ascii is json_skip_plain that stops at bytes of 0x80 and more as well. */
+/* skip_ascii is json_skip_plain, but also stops at bytes of 0x80 and more. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
@@ -97,7 +97,7 @@ static size_t escape_len(const char *p, const char *end)
     return 6;
 }
 
-/* scan_string starts at the opening quote and leaves p behind the closing one. */
+/* scan_string starts at the opening quote and leaves p after the closing one. */
 static int scan_string(struct scan *s)
 {
     const char *p = skip_ascii(s->p + 1, s->end);
@@ -123,7 +123,7 @@ static int scan_string(struct scan *s)
     return 0;
 }
 
-/* scan_digits steps over digits, of which there must be one at least. */
+/* scan_digits steps over one or more digits. */
 static int scan_digits(struct scan *s)
 {
     const char *stop = skip_digits(s->p, s->end);
@@ -236,7 +236,7 @@ static int scan_member(struct scan *s, bool brace)
     return 1;
 }
 
-/* scan_open enters the bracket at p. Returns 1 with p at its first value, or 0 with p behind it if
+/* scan_open enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if
  * it is empty. */
 static int scan_open(struct scan *s, struct nest *n)
 {
@@ -253,7 +253,7 @@ static int scan_open(struct scan *s, struct nest *n)
     return scan_member(s, brace);
 }
 
-/* scan_close starts behind a value. Returns 1 with p at the next one, or 0 when the outermost
+/* scan_close starts after a value. Returns 1 with p at the next one, or 0 when the outermost
  * bracket has closed. */
 static int scan_close(struct scan *s, struct nest *n)
 {

@@ -1,4 +1,4 @@
-/* log.h: where the engine says what it decided. The library itself never prints; its host brings a
+/* log.h: how the engine says what it decided. The library itself never prints; its host brings a
  * function that does. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H

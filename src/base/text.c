@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
-#define NAME_MAX_LEN 64 /* nobody means a longer name by a typing mistake */
+#define NAME_MAX_LEN 64                             /* no name is longer, not even with a typo */
 
 struct unit {
     const char *name;
@@ -75,7 +75,7 @@ static int add_span(const char *s, const char **p, int64_t *sum, struct error *e
     size_t n = strcspn(*p, "0123456789");
     if (n == 0)
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" has no unit: write ms, s, m, h or d behind the number", s);
+                       "\"%s\" has no unit: write ms, s, m, h or d after the number", s);
     const struct unit *u = find_unit(durations, *p, n);
     if (!u)
         return not_duration(s, err);
@@ -160,7 +160,7 @@ void text_size_show(int64_t bytes, char out[32])
     snprintf(out, 32, "%" PRId64, bytes);
 }
 
-/* is_whole says whether s is digits, with a minus before them or none. */
+/* is_whole says whether s is nothing but digits, perhaps after a minus. */
 static bool is_whole(const char *s)
 {
     if (*s == '-')
@@ -290,8 +290,8 @@ static bool is_between(unsigned char c, unsigned char least, unsigned char most)
     return c >= least && c <= most;
 }
 
-/* is_harmful says whether a character deceives its reader: C1 control characters are escape
- * sequences to a terminal, and text whose direction was turned reads as something else. */
+/* is_harmful says whether a character can deceive a reader: a terminal takes C1 control characters
+ * for escape sequences, and text whose direction was changed reads as something else. */
 static bool is_harmful(const char *p, size_t length)
 {
     const unsigned char *c = (const unsigned char *)p;
@@ -309,8 +309,8 @@ static bool is_blank(char c)
     return c == ' ' || char_is_control(c);
 }
 
-/* clean_char returns what the character of that length, 0 if it is none, becomes in a cleaned
- * text. */
+/* clean_char returns what a character of this length becomes in a cleaned text; length 0: a byte
+ * that is not UTF-8. */
 static struct str clean_char(const char *p, size_t length)
 {
     if (length == 1 && is_blank(*p))

@@ -12,13 +12,13 @@ struct writer {
     bool binary;
 };
 
-/* Names that a header of an event may not have, because we give these attributes ourselves. */
+/* Names that a header of an event may not have, because we set these attributes ourselves. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* add_percent appends s with every byte encoded that a header may not have as it is. */
+/* add_percent appends s. Bytes that a header cannot hold as they are become %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -126,7 +126,7 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* is_ours says whether we give an attribute of that name ourselves. */
+/* is_ours says whether we set the attribute of that name ourselves. */
 static bool is_ours(struct str name)
 {
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
@@ -149,7 +149,7 @@ static bool is_name(struct str name)
     return true;
 }
 
-/* put_header adds a header, or replaces the one of that name: the last counts. */
+/* put_header adds a header, or replaces the one of that name: the last one wins. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -198,7 +198,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* is_fit says whether a value has the form that W3C gives it; one that has not stays here. */
+/* is_fit says whether a value has the form that W3C defines. One that does not is left out. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)

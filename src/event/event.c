@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 
-#define NO_ESCAPE 0x10000ul /* more than four digits can say */
+#define NO_ESCAPE 0x10000ul /* more than four digits can express */
 
 /* is_wide_space says whether a code point is one of Unicode's spaces of three bytes. */
 static bool is_wide_space(unsigned c)
@@ -65,7 +65,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* check_text checks a text that is there; whether it may be absent is up to the caller. */
+/* check_text checks a text that is present; whether it may be absent is up to the caller. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -294,7 +294,7 @@ static int check_stored_texts(const struct event *ev, struct error *err)
 int event_check_stored(const struct event *ev, struct error *err)
 {
     if (!uuid7_valid(ev->id))
-        return err_set(err, ERR_INVALID, "malformed: id is no UUID");
+        return err_set(err, ERR_INVALID, "malformed: id is not a UUID");
     if (check_stored_texts(ev, err) != 0)
         return err_prefix(err, "malformed");
     if (!ev->headers.p)

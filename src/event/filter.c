@@ -61,7 +61,7 @@ static bool is_word(char c)
 
 /* ---- reading ---- */
 
-/* expected says what should stand where the parser is, and what does. */
+/* expected says what should be at the parser's place, and what is there instead. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
@@ -116,8 +116,8 @@ static struct node *new_node(struct parser *ps, enum node_type type)
     return n;
 }
 
-/* quoted_end returns the end of the string in double quotes at p: behind its closing quote, or
- * where the text ends. */
+/* quoted_end returns the end of the string in double quotes at p: after its closing quote, or where
+ * the text ends. */
 static const char *quoted_end(const char *p)
 {
     for (p++; *p && *p != '"'; p++)

@@ -97,7 +97,7 @@ static int wrong_type(struct reader *r, const struct key *k, const char *wanted,
                    type_name(v.type));
 }
 
-/* unescape copies the characters of a string into the arena, with a NUL behind them. */
+/* unescape copies the characters of a string into the arena, followed by a NUL. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);

@@ -132,7 +132,7 @@ class Rows(Hostile):
         self.look()
         with self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", "--listen", "127.0.0.1:0") as relay:
             wait_until(lambda: len(self.ndjson(self.path("out"))) == 18, what=relay.output)
-            port = re.search(r"listening at http://127\.0\.0\.1:(\d+)", relay.output())[1]
+            port = re.search(r"listening on http://127\.0\.0\.1:(\d+)", relay.output())[1]
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         self.look()
         self.force(type="t", created_at=-2 ** 63)

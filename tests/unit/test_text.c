@@ -41,7 +41,7 @@ static void refuses_a_duration_without_unit_and_names_the_units(void **state)
     int64_t ms = 7;
     assert_int_equal(text_duration("30", &ms, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    assert_string_equal(err.text, "\"30\" has no unit: write ms, s, m, h or d behind the number");
+    assert_string_equal(err.text, "\"30\" has no unit: write ms, s, m, h or d after the number");
     assert_int_equal(text_duration("1h30", &ms, &err), -1);
     assert_int_equal(ms, 7);
 }
