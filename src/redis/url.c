@@ -49,14 +49,14 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* str_after is the rest of s after the character at p, which points into it. */
+/* str_after returns the rest of s after the character at p, which points into s. */
 static struct str str_after(struct str s, const char *p)
 {
     const char *from = p + 1;
     return (struct str){from, s.n - (size_t)(from - s.p)};
 }
 
-/* hex is the value of a hexadecimal digit; -1 if it is none. */
+/* hex returns the value of a hexadecimal digit; -1 for any other character. */
 static int hex(char c)
 {
     static const char digits[] = "0123456789abcdef";
@@ -103,7 +103,8 @@ static int decode(struct str from, char *to, size_t size, struct error *err)
 }
 
 /* set_parameter passes one name=value to our own table if that knows the name, else to the
- * caller's. Without one ours answers, as option_set then suggests the nearest name. */
+ * caller's. Without a table of the caller it passes an unknown name to our own, because option_set
+ * then suggests the nearest name. */
 static int set_parameter(struct str s, const struct destination *to, struct error *err)
 {
     char name[64], value[PARAM_MAX];

@@ -7,7 +7,7 @@
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
-/* A delay that no database can add to a time must not fail a settlement. */
+/* Not every database can add a longer delay to a time: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
 struct handlers {
@@ -20,8 +20,8 @@ struct handlers {
     struct handler h[];
 };
 
-/* sane turns a status that no handler may return into a retry, lest it loses the event or stops the
- * consumer. */
+/* sane turns a status that no handler may return into a retry, so that it neither loses the event
+ * nor stops the consumer. */
 static enum sink_status sane(enum sink_status s)
 {
     switch (s) {
@@ -94,7 +94,7 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
     return worst;
 }
 
-/* delay_of is the delay that a handler asked for, within bounds. */
+/* delay_of returns the delay that a handler asked for, within bounds. */
 static int64_t delay_of(const struct handler_call *call)
 {
     if (call->delay_ms < 0)

@@ -28,7 +28,7 @@ enum handler_entry {
     HANDLER_RUN,
     HANDLER_SKIP,   /* it has taken effect for this event before */
     HANDLER_FAIL,   /* it has failed, as call->text says, and is not called now */
-    HANDLER_REFUSE, /* it may not be called for this event any more; call->text says why */
+    HANDLER_REFUSE, /* it must no longer be called for this event; call->text says why */
     HANDLER_WAIT,   /* not now; call->text says why */
 };
 

@@ -5,22 +5,22 @@
 #include "base/text.h"
 #include "sink/http_impl.h"
 
-#define PATH_PART 12 /* bytes from which on a part of the path may be a token */
+#define PATH_PART 12 /* from this many bytes on, a part of the path may be a token */
 #define QUERY_PART 4 /* the same for a part of the query */
 /* No endpoint may silence us for longer with one header. */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
 /* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is
  * about the request itself, and is a retry unless webhook-client-errors says otherwise. All other
- * 4xx are about the endpoint, or about us: whatever that option says, they make no event a dead
- * letter at once. docs/webhooks.md has the same table for people. */
+ * 4xx are about the endpoint, or about us: whatever that option says, they never make an event a
+ * dead letter at once. docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;
     const char *more;
 } meanings[] = {
     {200, 299, SINK_DELIVERED, ""},
-    {300, 399, SINK_RETRY, "; redirects are not followed, so name the place it leads to"},
+    {300, 399, SINK_RETRY, "; redirects are not followed, so use the URL it leads to"},
     {400, 400, SINK_REJECT, ""},
     {401, 401, SINK_RETRY,
      "; it wants credentials: see webhook-header-file and webhook-secret-file"},
@@ -66,8 +66,8 @@ static bool repeats_header(const struct http *h, const char *text)
     return false;
 }
 
-/* repeats_url says whether a text repeats what stands behind the host in the URL: the path, a long
- * part of it, or a value of the query. Many endpoints have their tokens there. */
+/* repeats_url says whether a text repeats what follows the host in the URL: the path, a long part
+ * of it, or a value of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
@@ -86,7 +86,8 @@ static bool repeats_url(const struct http *h, const char *text)
 }
 
 /* excerpt makes one clean line of the beginning of an answer; empty if it must not be shown. It
- * searches more than it shows, or the first half of a secret might slip through. */
+ * searches more than it shows, because the first half of a secret might be at the end of what is
+ * shown. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -117,9 +118,9 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* judge_failure says what it means that there is no answer. If the request was never sent, nothing
- * speaks against the event. If it was, it may have killed the other side, so it counts as an
- * attempt: or one event could hold up all others forever. */
+/* judge_failure says what it means that there is no answer. If the request was never sent, the
+ * event is not to blame. If it was, the event may have brought the other side down, so it counts as
+ * an attempt; otherwise one event could hold up all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {

@@ -78,7 +78,7 @@ int http_options_secret_env(void *field, const char *value, const struct option_
     static const char *const keys[] = {"whsec_", "whsk_", "whpk_", NULL};
     if (!is_variable(value) || begins_with_any(value, keys))
         return err_set(err, ERR_CONFIG,
-                       "this wants the name of an environment variable, not a secret");
+                       "this must be the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
 }
 
@@ -101,7 +101,7 @@ int http_options_source(void *field, const char *value, const struct option_def 
         bool allowed = char_is_visible(value[i]) && !strchr("\"<>\\^`{|}", value[i]);
         if (!allowed)
             return err_set(err, ERR_CONFIG,
-                           "character %zu may not stand in a URI; percent-encode it", i + 1);
+                           "character %zu is not allowed in a URI; percent-encode it", i + 1);
     }
     if (n == 0 || n > SOURCE_MAX)
         return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
