@@ -50,20 +50,32 @@ void arena_reset(struct arena *a)
     free_except(a, largest);
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    if (a > b)
+        return a;
+    return b;
+}
+
+/* doubled returns twice a size, or the size itself if that would overflow. */
+static size_t doubled(size_t size)
+{
+    if (size > SIZE_MAX / 2)
+        return size;
+    return 2 * size;
+}
+
 /* block_size returns how large the next block should be to hold n bytes. Sizes double, so that
  * after a few rounds the one that arena_reset keeps holds a whole batch; more than the limit in one
  * block could never be used. */
 static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
-    bool larger = a->head && a->head->size >= size;
-    if (larger && __builtin_mul_overflow(a->head->size, 2, &size))
-        size = n;
+    if (a->head)
+        size = larger(size, doubled(a->head->size));
     if (a->limit && size > a->limit)
         size = a->limit;
-    if (size < n)
-        size = n;
-    return size;
+    return larger(size, n);
 }
 
 /* add_block puts an empty block of at least n bytes in front; NULL when out of memory. */

@@ -2,6 +2,7 @@
  * valid: nothing here reports an error. */
 #include <string.h>
 
+#include "base/char.h"
 #include "base/decimal.h"
 #include "base/json_impl.h"
 #include "base/utf8.h"
@@ -21,9 +22,8 @@ static const char *string_end(const char *p, const char *end)
 
 static bool is_scalar_char(char c)
 {
-    bool letter = c >= 'a' && c <= 'z';
     bool mark = c == '-' || c == '+' || c == '.' || c == 'E';
-    return letter || mark || json_is_digit(c);
+    return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
 static const char *scalar_end(const char *p, const char *end)
@@ -109,7 +109,7 @@ static uint32_t hex4(const char *p)
 {
     uint32_t v = 0;
     for (int i = 0; i < 4; i++)
-        v = v << 4 | (uint32_t)json_hex_value(p[i]);
+        v = v << 4 | (uint32_t)char_hex(p[i]);
     return v;
 }
 

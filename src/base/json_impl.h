@@ -50,23 +50,6 @@ static inline const char *json_skip_space(const char *p, const char *end)
     return p;
 }
 
-static inline bool json_is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* json_hex_value returns the value of a hexadecimal digit, -1 for any other character. */
-static inline int json_hex_value(char c)
-{
-    if (json_is_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
 static inline enum json_type json_type_of(char first)
 {
     switch (first) {

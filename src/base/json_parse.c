@@ -21,7 +21,7 @@ static inline const char *skip_ascii(const char *p, const char *end)
 
 static inline const char *skip_digits(const char *p, const char *end)
 {
-    while (p < end && json_is_digit(*p))
+    while (p < end && char_is_digit(*p))
         p++;
     return p;
 }
@@ -92,7 +92,7 @@ static size_t escape_len(const char *p, const char *end)
     if (p[1] != 'u' || end - p < 6)
         return 0;
     for (int i = 2; i < 6; i++)
-        if (json_hex_value(p[i]) < 0)
+        if (char_hex(p[i]) < 0)
             return 0;
     return 6;
 }
@@ -178,7 +178,7 @@ static int scan_scalar(struct scan *s)
     case 'n': return scan_word(s, "null");
     default: break;
     }
-    bool number = *s->p == '-' || json_is_digit(*s->p);
+    bool number = *s->p == '-' || char_is_digit(*s->p);
     if (number)
         return scan_number(s);
     return unexpected(s, s->p);

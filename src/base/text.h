@@ -58,6 +58,10 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n);
  * control characters (C0, DEL, C1), and characters that change the direction of text. */
 size_t text_char(const char *p, size_t n, bool *ret_fit);
 
+/* text_is_variable says whether s can be the name of an environment variable: letters, digits and
+ * underscores, of which the first is not a digit. */
+bool text_is_variable(struct str s);
+
 /* text_plain says whether s is valid UTF-8 without control characters: C0, DEL, C1. */
 bool text_plain(struct str s);
 

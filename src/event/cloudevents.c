@@ -91,23 +91,23 @@ static void add_version(struct writer *w, const struct event *ev)
 
 /* ---- which headers go along ---- */
 
-static bool is_digit(char c)
+/* fits says whether c may stand where a form has `place`: x means a hexadecimal digit in lower
+ * case, any other character means itself. */
+static bool fits(char c, char place)
 {
-    return c >= '0' && c <= '9';
+    if (place == 'x')
+        return char_is_digit(c) || char_is_between(c, 'a', 'f');
+    return c == place;
 }
 
-/* has_form says whether v looks like the form, where x stands for a hexadecimal digit in lower case
- * and any other character for itself. */
+/* has_form says whether v fits a form, character by character. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
         return false;
-    for (size_t i = 0; i < v.n; i++) {
-        bool hex = is_digit(v.p[i]) || (v.p[i] >= 'a' && v.p[i] <= 'f');
-        bool fits = form[i] == 'x' ? hex : v.p[i] == form[i];
-        if (!fits)
+    for (size_t i = 0; i < v.n; i++)
+        if (!fits(v.p[i], form[i]))
             return false;
-    }
     return true;
 }
 
@@ -116,6 +116,7 @@ static bool is_traceparent(struct str v)
     return has_form(v, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
 }
 
+/* is_tracestate only checks the length, and that the value can be put into a header line. */
 static bool is_tracestate(struct str v)
 {
     if (v.n == 0 || v.n > TRACESTATE_MAX)
@@ -142,8 +143,8 @@ static bool is_name(struct str name)
     if (name.n == 0 || is_ours(name))
         return false;
     for (size_t i = 0; i < name.n; i++) {
-        bool letter = name.p[i] >= 'a' && name.p[i] <= 'z';
-        if (!letter && !is_digit(name.p[i]))
+        bool allowed = char_is_lower(name.p[i]) || char_is_digit(name.p[i]);
+        if (!allowed)
             return false;
     }
     return true;
@@ -176,8 +177,8 @@ static int take_header(struct cloudevents_headers *all, struct str raw, struct j
     struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
     json_unescape(raw, &b);
     struct str name = {text, b.n};
-    bool fits = !b.failed && is_name(name);
-    if (!fits)
+    bool named = !b.failed && is_name(name);
+    if (!named)
         return 0;
     return put_header(all, name, value, err);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/char.h"
 #include "base/json.h"
 
 #define FILTER_MAX_DEPTH 64          /* of parentheses and "not" */
@@ -16,6 +17,7 @@ struct segment {
     bool bare; /* quoted digits never index */
 };
 
+/* What a node of the predicate's tree means. */
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
 /* (1) OR and AND have any number of children, NOT has one, the others have none. So a tree is only
@@ -27,6 +29,7 @@ struct node {
     struct json literal;
 };
 
+/* A pattern of event types, as pattern_match takes it. */
 struct pattern {
     struct pattern *next;
     struct str text;
@@ -39,6 +42,8 @@ struct filter {
     struct node *where;       /* NULL: every payload */
 };
 
+/* A text that is being compiled. (1) p is in text, and all before it has been read. (2) depth
+ * counts the parentheses and the "not"s that are open, because each costs stack. */
 struct parser {
     struct arena *a;
     const char *text, *p;
@@ -46,17 +51,10 @@ struct parser {
     struct error *err;
 };
 
-static bool is_space(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
+/* is_word says whether c may be in a bare name or a keyword. */
 static bool is_word(char c)
 {
-    bool upper = c >= 'A' && c <= 'Z';
-    bool lower = c >= 'a' && c <= 'z';
-    bool digit = c >= '0' && c <= '9';
-    return upper || lower || digit || c == '_' || c == '-';
+    return char_is_name(c) || c == '-';
 }
 
 /* ---- reading ---- */
@@ -77,7 +75,7 @@ static int expected(struct parser *ps, const char *what)
 
 static void skip_space(struct parser *ps)
 {
-    while (is_space(*ps->p))
+    while (char_is_space(*ps->p))
         ps->p++;
 }
 
@@ -168,6 +166,8 @@ static int parse_name(struct parser *ps, struct str *ret)
     return keep(ps, &b, ret);
 }
 
+/* parse_segment reads one step of a path. A bare name may index an array; a quoted one never
+ * does. */
 static int parse_segment(struct parser *ps, struct segment **ret)
 {
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
@@ -189,6 +189,8 @@ static int parse_segment(struct parser *ps, struct segment **ret)
     return 0;
 }
 
+/* parse_path refuses a keyword as the first name: `not = 1` is more likely a mistake than a member
+ * called not. */
 static int parse_path(struct parser *ps, struct segment **ret)
 {
     static const char *const keywords[] = {"and", "or", "not", "exists"};
@@ -223,6 +225,7 @@ static int parse_apostrophes(struct parser *ps, struct json *ret)
     return keep(ps, &b, &ret->raw);
 }
 
+/* parse_literal takes strings in either kind of quotes. Everything else must be JSON. */
 static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
@@ -265,6 +268,7 @@ static int take_operator(struct parser *ps, bool *ret_differs)
     return 0;
 }
 
+/* parse_comparison reads `path = literal`, `path != literal`, `path exists` or `exists path`. */
 static int parse_comparison(struct parser *ps, struct node **ret)
 {
     struct node *n = new_node(ps, NODE_EQUALS);
@@ -317,6 +321,7 @@ static int parse_negation(struct parser *ps, struct node **ret)
     return negate(ps, ret);
 }
 
+/* parse_factor is where the grammar recurs, so it limits the depth. */
 static int parse_factor(struct parser *ps, struct node **ret)
 {
     ps->depth++;
@@ -383,7 +388,7 @@ static int parse_pattern(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
     size_t n = 0;
-    while (ps->p[n] && ps->p[n] != ',' && !is_space(ps->p[n]))
+    while (ps->p[n] && ps->p[n] != ',' && !char_is_space(ps->p[n]))
         n++;
     if (n == 0)
         return expected(ps, "a pattern");
@@ -519,8 +524,7 @@ static bool index_of(const struct segment *s, uint64_t *ret)
     uint64_t index = 0;
     for (size_t i = 0; i < s->name.n; i++) {
         char c = s->name.p[i];
-        bool digit = c >= '0' && c <= '9';
-        if (!digit)
+        if (!char_is_digit(c))
             return false;
         index = index * 10 + (uint64_t)(c - '0');
     }
@@ -528,6 +532,7 @@ static bool index_of(const struct segment *s, uint64_t *ret)
     return true;
 }
 
+/* element walks to the index, because JSON text has no table of its elements. */
 static bool element(struct json array, const struct segment *s, struct json *ret)
 {
     uint64_t index;
@@ -548,6 +553,7 @@ static bool step(struct json v, const struct segment *s, struct json *ret)
     return json_get(v, s->name, ret);
 }
 
+/* look_up follows a path; false if a step of it is missing. */
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {
     for (; path; path = path->next)

@@ -1,6 +1,5 @@
 #include "redis/url.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,24 +55,14 @@ static struct str str_after(struct str s, const char *p)
     return (struct str){from, s.n - (size_t)(from - s.p)};
 }
 
-/* hex returns the value of a hexadecimal digit; -1 for any other character. */
-static int hex(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = memchr(digits, tolower((unsigned char)c), sizeof digits - 1);
-    if (!at)
-        return -1;
-    return (int)(at - digits);
-}
-
 /* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
 static int decode_escape(struct str s)
 {
     if (s.n < 3)
         return -1;
 
-    int high = hex(s.p[1]);
-    int low = hex(s.p[2]);
+    int high = char_hex(s.p[1]);
+    int low = char_hex(s.p[2]);
     if (high < 0 || low < 0)
         return -1;
     return high * 16 + low;

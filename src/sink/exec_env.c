@@ -1,6 +1,5 @@
 #include "sink/exec_env.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/text.h"
 
 /* Linux allows one string of an environment this many pages, its NUL included. */
 #define STRING_PAGES 32
@@ -81,25 +81,13 @@ static bool listed(const char *names, struct str name)
     return false;
 }
 
-static bool is_name(struct str s)
-{
-    if (s.n == 0 || isdigit((unsigned char)s.p[0]))
-        return false;
-    for (size_t i = 0; i < s.n; i++) {
-        bool allowed = isalnum((unsigned char)s.p[i]) || s.p[i] == '_';
-        if (!allowed)
-            return false;
-    }
-    return true;
-}
-
 int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
         /* What is not a name may be a value put in its place, perhaps a secret, so it is not
          * repeated. */
-        if (!is_name(one))
+        if (!text_is_variable(one))
             return err_set(err, ERR_CONFIG,
                            "this must be names of environment variables, separated by commas: "
                            "AWS_REGION, SHOP_URL");

@@ -1,6 +1,5 @@
 #include "sink/http_options.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,21 +61,13 @@ static bool begins_with_any(const char *s, const char *const *prefixes)
     return false;
 }
 
-static bool is_variable(const char *s)
-{
-    size_t n = 0;
-    while (isalnum((unsigned char)s[n]) || s[n] == '_')
-        n++;
-    return n > 0 && s[n] == '\0';
-}
-
 /* http_options_secret_env does not repeat the value: it may be the secret itself, given where the
  * name of its variable belongs. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
     static const char *const keys[] = {"whsec_", "whsk_", "whpk_", NULL};
-    if (!is_variable(value) || begins_with_any(value, keys))
+    if (!text_is_variable(str_of(value)) || begins_with_any(value, keys))
         return err_set(err, ERR_CONFIG,
                        "this must be the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
