@@ -8,6 +8,7 @@
 
 /* ---- the format ---- */
 
+/* A label of a series. */
 struct label {
     const char *name, *value;
 };

@@ -32,6 +32,8 @@ static bool makes_wait(const struct item *it)
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
 }
 
+/* same_key says whether item i orders item k: always with a global order, else if both have one
+ * key. */
 static bool same_key(const struct part *p, size_t i, size_t k)
 {
     if (p->order == ORDER_GLOBAL)
@@ -51,6 +53,7 @@ static bool must_wait(const struct part *p, size_t at)
     return false;
 }
 
+/* outbox_batch_next passes over events that must not go out now. They are settled as untried. */
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
 {
     while (b->at) {
@@ -66,6 +69,8 @@ OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
     return NULL;
 }
 
+/* part_of finds the part by the address of the event, which is an item of it; NULL: it is not of
+ * this batch. */
 static struct part *part_of(const outbox_batch *b, const outbox_event *ev)
 {
     uintptr_t at = (uintptr_t)ev;
@@ -86,6 +91,8 @@ OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b, const outbox
     return p->consumer;
 }
 
+/* outbox_batch_verdict may be called again for the same event: the last verdict counts. held_back
+ * is adjusted before and after, so that it always is the number of items that make others wait. */
 OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
                                     int64_t delay_ms, const char *why, outbox_error *public_err)
 {

@@ -67,6 +67,8 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
+/* untried says whether the application could have delivered the event, and said nothing about
+ * it. */
 static bool untried(const struct part *p, size_t i)
 {
     return p->items[i].said == SAID_NOTHING && api_batch_may_deliver(&p->b.ev[i]);
@@ -84,6 +86,8 @@ static size_t untried_from(const struct part *p)
     return i;
 }
 
+/* api_batch_settle_part lists only the exceptions, and gives back the untried end as a range: what
+ * it sends does not grow with the number of delivered events. */
 int api_batch_settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
                           struct error *err)
 {
@@ -108,6 +112,8 @@ int api_batch_settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret
     return r;
 }
 
+/* say_lost is the error of a claim that has gone to another worker. What was delivered may be
+ * delivered again. */
 static int say_lost(const struct part *p, struct error *err)
 {
     return err_set(err, ERR_LOST,
@@ -116,6 +122,9 @@ static int say_lost(const struct part *p, struct error *err)
                    p->consumer);
 }
 
+/* outbox_batch_settle settles the other parts even if the claim of one was lost, and reports the
+ * loss at the end. Outside of a transaction, a part that is settled is not settled again by a later
+ * call. */
 OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
 {
     struct error *err = err_of(public_err);

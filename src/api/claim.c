@@ -60,6 +60,7 @@ static int add_items(outbox_batch *b, struct part *p, struct error *err)
     return 0;
 }
 
+/* append adds a part at the end, so that earlier claims are handed out first. */
 static void append(outbox_batch *b, struct part *p)
 {
     if (b->last)
@@ -70,6 +71,8 @@ static void append(outbox_batch *b, struct part *p)
     b->n += count_deliverable(&p->b);
 }
 
+/* note_wait keeps the shortest wait that a consumer has named: the batch may be asked for again
+ * then. */
 static void note_wait(outbox_batch *b, const struct claim_hint *h)
 {
     int64_t ms = h->wait_ms;
@@ -215,6 +218,8 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
     return -1;
 }
 
+/* outbox_claim_batch hands out an empty batch if there is nothing to do; only a failure is an
+ * error. */
 OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
                                   outbox_error *public_err)
 {

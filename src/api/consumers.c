@@ -14,6 +14,7 @@
 
 /* ---- runners ---- */
 
+/* runner_new makes a runner that can be woken before it is opened. */
 static struct runner *runner_new(outbox *ob, struct error *err)
 {
     struct runner *r = calloc(1, sizeof *r);
@@ -183,6 +184,8 @@ static int join(outbox_consumer *c, struct error *err)
     return add_runners(c, &c->c, c->handlers, c->n_handlers, err);
 }
 
+/* api_consumer_expand starts over if anything was changed. A failure leaves neither parts nor
+ * runners, and `changed` set, so that the next call tries again. */
 int api_consumer_expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
@@ -205,6 +208,8 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
+/* collide says whether two runners work for different consumers of one name. Several workers share
+ * one consumer. */
 static bool collide(const struct consumer *a, const struct consumer *b)
 {
     return a != b && strcmp(a->name, b->name) == 0;
@@ -224,6 +229,7 @@ static int names_differ(struct runner *const *list, size_t n, struct error *err)
     return 0;
 }
 
+/* is_bare says whether a consumer has nothing to deliver with. */
 static bool is_bare(const outbox_consumer *c)
 {
     return !c->c.sink && c->n_handlers == 0;
@@ -291,6 +297,7 @@ fail:
 
 /* ---- counting ---- */
 
+/* outbox_consumer_stats adds up all workers and handlers of the consumer. */
 OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err)
 {
     outbox_stats sum = OUTBOX_STATS_INIT;
@@ -364,6 +371,8 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
 
 static const char *const fates[] = {"own", "shared", NULL};
 
+/* outbox_consumer_set looks for an option of handlers first; all others are options of the
+ * consumer. */
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value,
                                    outbox_error *err)
 {
@@ -386,6 +395,8 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
     return 0;
 }
 
+/* call_handler calls the application. A verdict that does not exist counts as a retry: nothing is
+ * lost. */
 static enum sink_status call_handler(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN,
@@ -498,6 +509,8 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
 
 /* ---- registering ---- */
 
+/* register_as makes the store keep events for a consumer from now on, whether or not it is run
+ * here. */
 static int register_as(outbox *ob, const struct consumer *c, struct error *err)
 {
     char retry[RETRY_TEXT];

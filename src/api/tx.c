@@ -6,6 +6,7 @@
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
+/* event_of returns the event. Its strings end with a NUL, and an absent one is NULL. */
 static const struct event *event_of(const outbox_event *ev)
 {
     return ((const struct delivery *)ev)->ev;
@@ -92,6 +93,7 @@ OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char 
 
 /* ---- the transaction ---- */
 
+/* store_of returns the store whose transaction the handler works in; NULL: it has none. */
 static struct store *store_of(outbox_tx *tx)
 {
     return ((struct handler_call *)tx)->tx;
@@ -113,6 +115,7 @@ OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
     return pg_handle(st);
 }
 
+/* has_none is the error of a handler that works outside of a transaction. */
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,

@@ -24,6 +24,7 @@ int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, v
 /* An ini_problem is called for every line that is wrong. */
 typedef void ini_problem(void *ctx, const struct error *err);
 
+/* A text to read, and whom to tell. line is filled in as it is read. */
 struct ini_reading {
     ini_visit *visit;
     ini_problem *problem; /* NULL: the first problem ends the reading */

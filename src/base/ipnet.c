@@ -12,6 +12,7 @@ struct bytes {
     size_t n;
 };
 
+/* A range of addresses, and what it is for. IPv4 addresses use the first four bytes. */
 struct range {
     unsigned char addr[16];
     int bits;

@@ -14,6 +14,7 @@ struct log_about {
     int attempt;
 };
 
+/* Where lines go. (1) A log without write drops them. */
 struct log {
     /* write takes one line, without its line feed, in the thread that logs. consumer may be
      * NULL. */

@@ -38,6 +38,9 @@ struct cli;
 
 /* ---- commands ---- */
 
+/* A command, or one subcommand of it, as the table of its file describes it. (1) All rows of a
+ * table have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
+ * ARGS_MAX. */
 struct command {
     const char *name;
     const char *sub;  /* subcommand; NULL if there is none */
@@ -100,6 +103,7 @@ struct settings {
     bool core_dumps;
 };
 
+/* When to print colours; by the option color. */
 enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
 
 extern const struct option_def config_options[]; /* set fields of struct settings */
@@ -201,6 +205,7 @@ const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
 
 /* ---- the arguments ---- */
 
+/* One call of the program: its arguments, and the settings in effect. */
 struct cli {
     struct args args;
     struct config config;
@@ -256,6 +261,7 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 
 /* ---- output ---- */
 
+/* A column of a table. */
 struct output_column {
     const char *name;
     bool right; /* align */

@@ -57,6 +57,7 @@ static const struct option_def options[] = {
 
 /* ---- the answer ---- */
 
+/* What became of the table. */
 enum answer {
     ADOPTED,
     REMAPPED, /* it was adopted, and has other columns now */

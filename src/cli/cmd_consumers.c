@@ -79,6 +79,8 @@ static void paint(struct libscols_table *tb, const struct consumer_info *c)
         output_paint(tb, DEAD, "red");
 }
 
+/* print_table prints one line per consumer. A hint goes to stderr, so that scripts see an empty
+ * table. */
 static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n,
                        struct error *err)
 {

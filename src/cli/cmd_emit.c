@@ -179,6 +179,8 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     return report_one(&cli->args, id, duplicate, err);
 }
 
+/* emit_one reads, checks and stores one event. A delay counts from this machine's clock: the event
+ * is checked before the store, whose clock would be better, is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
@@ -331,6 +333,8 @@ static void bulk_failed(struct bulk *k, struct error *err)
     err->code = code;
 }
 
+/* bulk_report prints the counts. If it cannot, the error has them: the lines are stored all the
+ * same. */
 static int bulk_report(const struct bulk *k, struct error *err)
 {
     char counts[COUNTS];

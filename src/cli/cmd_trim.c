@@ -134,6 +134,8 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
                    output_count(would.events, "event", n), age);
 }
 
+/* run trims by --older-than or, without it, by retention. With retention off, nobody has said what
+ * is old, so the option is required. */
 static int run(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = &cli->args.trim;

@@ -91,6 +91,8 @@ static bool copy(const char *s, const char **ret)
     return *ret != NULL;
 }
 
+/* config_add checks the value first, so that whatever is in the list can be applied without
+ * failing. */
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0)
@@ -187,6 +189,8 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
+/* config_flag makes a bad value a usage error; in the environment or the file it is a bad
+ * setting. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
@@ -230,6 +234,7 @@ int config_load(struct config *c, const char *path, bool consumers, struct error
     return config_environment_consumers(c, err);
 }
 
+/* config_again is for a reload. It reads the same file as before, by its path. */
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
     /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */

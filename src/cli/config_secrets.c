@@ -157,6 +157,7 @@ void config_hide(char *value)
 
 /* ---- who can see them ---- */
 
+/* Whom to tell about secrets that others can see. */
 struct telling {
     const struct config *c;
     config_visit *visit;

@@ -49,6 +49,7 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
                             MHD_OPTION_END);
 }
 
+/* start prints the address with the port in use, which --port 0 leaves to the kernel. */
 static int start(struct listener *l, struct error *err)
 {
     const char *address = l->w->address;
@@ -70,6 +71,8 @@ static int start(struct listener *l, struct error *err)
     return output_end(err);
 }
 
+/* done says whether to leave the loop: after a signal, an error of the output, or --count
+ * requests. */
 static bool done(const struct listener *l)
 {
     bool all_answered = l->w->count && l->answered >= l->w->count;
@@ -190,6 +193,7 @@ static int prepare(struct listener *l, struct error *err)
     return start(l, err);
 }
 
+/* release stops the daemon first: it may still call back for open requests. */
 static void release(struct listener *l)
 {
     if (l->daemon)

@@ -367,6 +367,8 @@ int output_end(struct error *err)
 
 /* ---- consumers ---- */
 
+/* output_consumer_state names the first that applies. The order is what an operator asks first:
+ * does it run, can it deliver, what is it doing, what is left. */
 const char *output_consumer_state(const struct consumer_info *c)
 {
     if (c->paused)
@@ -447,6 +449,8 @@ void output_progress_start(struct output_progress *p, int64_t total)
     *p = (struct output_progress){.on = isatty(STDERR_FILENO), .total = total};
 }
 
+/* output_progress_step redraws at most twenty times a second: drawing must not slow the work
+ * down. */
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events)
 {
     int64_t now = clock_mono(&clock_system);

@@ -526,6 +526,8 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* relay_watch sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed
+ * twice as often as it asks for. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;

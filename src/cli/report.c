@@ -99,6 +99,7 @@ static void summary_line(struct report *r, bool ok)
     buf_addc(&r->b, '\n');
 }
 
+/* report_end counts a warning as a failure, so that a script notices; a note is only a remark. */
 int report_end(struct report *r, struct error *err)
 {
     bool ok = r->count[FINDING_PROBLEM] + r->count[FINDING_WARNING] == 0;

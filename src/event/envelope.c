@@ -204,6 +204,7 @@ static int read_payload(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
+/* envelope_read checks the event at the end: anyone may write to a stream. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;

@@ -44,6 +44,7 @@ struct rule {
     bool no_slash;
 };
 
+/* check_characters looks for what would break a reader: a terminal, a log, the key type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -84,6 +85,8 @@ static int check_optional(const struct rule *rule, struct str s, struct error *e
     return check_text(rule, s, err);
 }
 
+/* check_aggregate wants both parts of the key, or neither. A slash in the type would make type/id
+ * ambiguous; in the id it does not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -185,6 +188,8 @@ static int check_header(struct str headers, struct str name, struct json value, 
     return check_header_text(value.raw, value_at, err);
 }
 
+/* check_headers counts entries, not names: a name that is repeated counts each time, since it takes
+ * room each time. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;

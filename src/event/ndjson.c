@@ -68,6 +68,7 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, "}\n");
 }
 
+/* A line that is being read, and where its values go. */
 struct reader {
     int64_t now_ms;
     struct arena *a;
@@ -75,6 +76,7 @@ struct reader {
     struct error *err;
 };
 
+/* A key of the line, and how its value is read. */
 struct key {
     const char *name;
     int (*read)(struct reader *, const struct key *, struct json);

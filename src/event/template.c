@@ -204,6 +204,7 @@ static int lacks_part(const struct part *p, struct error *err)
                    p->index);
 }
 
+/* template_write may leave a part of the name in b if it fails. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err)
 {

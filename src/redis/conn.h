@@ -13,6 +13,7 @@
 #include "redis/tls.h"
 #include "redis/url.h"
 
+/* How far a connection has got. */
 enum redis_state {
     REDIS_CLOSED,
     REDIS_CONNECTING, /* the socket */

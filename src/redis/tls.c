@@ -14,6 +14,8 @@
 
 #define REASON_SIZE 160
 
+/* TLS over one socket. (1) ctx and method are its own, since certificates are read for each
+ * connection. */
 struct tls {
     BIO_METHOD *method;
     SSL_CTX *ctx;

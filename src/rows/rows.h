@@ -19,6 +19,7 @@
 #define ROWS_PARAMS_MAX 256
 #define ROWS_NAME_MAX 63 /* PostgreSQL cuts longer names, and would then hit another table */
 
+/* The kinds of value that a database can give or take. */
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };
 
 /* A value for a database or from one. (1) One from a database has its text set, unless kind is

@@ -190,6 +190,8 @@ static int run_text(sqlite3 *db, const char *text, struct error *err)
     return 0;
 }
 
+/* rows_sqlite_claim returns the rows only after the commit. Before it, they would not be
+ * claimed. */
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
 {

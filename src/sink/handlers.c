@@ -10,6 +10,7 @@
 /* Not every database can add a longer delay to a time: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
+/* The sink. (1) h[0..n) are the handlers, in the order they are called. */
 struct handlers {
     struct sink base;
     struct handler_guard guard;

@@ -15,6 +15,7 @@ struct handler_call {
  * SINK_DOWN or SINK_NOT_MINE. */
 typedef enum sink_status handler_fn(struct handler_call *call, const struct delivery *d, void *ctx);
 
+/* A function, and which events it gets. */
 struct handler {
     const char *name;    /* borrowed; NULL without a guard */
     const char *pattern; /* of event types, or several with commas; borrowed */

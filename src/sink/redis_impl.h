@@ -26,6 +26,7 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct redis_
                         struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
+/* What a reply will be about: an event, replicas, or the lease. */
 enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
 
 /* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been

@@ -308,7 +308,7 @@ class UnixSocket(AdminCase):
 
     def test_one_that_is_in_use_is_left_alone(self):
         with self.serve(listen=self.at) as relay:
-            self.assertIn("another process listens there", self.refused(UNAVAILABLE))
+            self.assertIn("another process is listening there", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
     def test_of_many_that_start_at_once_one_gets_it(self):

@@ -108,7 +108,7 @@ class Commands(Hostile):
                 self.assertEqual(self.variables()["SHOP_URL"], SECRETS["SHOP_URL"])
 
     def test_exec_env_wants_names(self):
-        for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "about each event")):
+        for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "set for each event")):
             said = self.outbox("relay", "--consumer", "c", "--sink", "exec:true", "--exec-env", value, status=64).stderr
             self.assertIn(says, said)
             self.assertNotIn("geheim", said)
