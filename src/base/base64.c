@@ -39,8 +39,10 @@ static struct str without_padding(struct str text)
 /* value_of returns the value of a digit, -1 for any other character. */
 static int value_of(char c)
 {
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
+    const char *at = memchr(digits, c, sizeof digits - 1);
+    if (!at)
+        return -1;
+    return (int)(at - digits);
 }
 
 /* decode appends the bytes; false if a character is not a digit, or bits other than 0 are left

@@ -3,10 +3,12 @@
 
 #include "base/json_impl.h"
 
+/* add_escape writes a character that a string cannot hold as it is. Seven of them have a short
+ * escape. */
 static void add_escape(struct buf *b, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
-    const char *at = c ? strchr(from, c) : NULL;
+    const char *at = memchr(from, c, sizeof from - 1);
     if (at) {
         buf_add(b, (char[]){'\\', to[at - from]}, 2);
     } else {

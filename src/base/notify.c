@@ -84,7 +84,7 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
-               n->to_size) < 0)
-        return; /* the manager has gone away: there is nobody to tell */
+    ssize_t sent = sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
+                          n->to_size);
+    (void)sent; /* if the manager has gone away, there is nobody to tell */
 }
