@@ -27,7 +27,7 @@ class Rolling:
 
     def host(self, name, **options):
         relay = self.relay("-c", self.configure(name, **options))
-        relay.url = re.search(r"listening at (http://\S+)", relay.output())[1]
+        relay.url = re.search(r"listening on (http://\S+)", relay.output())[1]
         return relay
 
     def reload(self, relay):
