@@ -57,7 +57,7 @@ static const char *advice_for(const char *state)
     return NULL;
 }
 
-/* fail_without_outbox is what an error means that says something of the outbox is not there. */
+/* fail_without_outbox reports that a part of the outbox does not exist. */
 static int fail_without_outbox(const struct pg_store *st, enum fate fate, const char *said,
                                struct error *err)
 {
@@ -66,12 +66,12 @@ static int fail_without_outbox(const struct pg_store *st, enum fate fate, const 
                         "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
                         st->quoted, said);
     return err_fate(err, ERR_NOTOURS, fate, 0,
-                    "%s: no outbox in schema %s, or it is not whole (%s); make one with "
+                    "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
                     "`outbox init`, or restore it",
                     st->shown, st->quoted, said);
 }
 
-/* fail_as is what an error of the server with a SQLSTATE becomes. */
+/* fail_as reports an error of the server that has a SQLSTATE. */
 static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
 {
     struct meaning m = meaning_of(state);
@@ -115,7 +115,7 @@ static int fail_silent(struct pg_store *st, struct error *err)
 }
 
 /* outdated says whether the error is about something prepared: a plan for tables that were made
- * anew, or a statement that does not exist any more. */
+ * anew, or a statement that no longer exists. */
 static bool outdated(const char *state)
 {
     return strcmp(state, "0A000") == 0 || strcmp(state, "26000") == 0;

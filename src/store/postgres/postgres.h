@@ -141,7 +141,7 @@ struct pg_store {
     unsigned generation[PG_LINKS]; /* grows with each connection */
     bool pooled;   /* a pooler stands between: no state of a session can be relied on */
     bool worked;   /* there was an outbox once: if it is gone now, it may come back */
-    bool stale;    /* what is prepared on this connection is of no use any more: reconnect */
+    bool stale;    /* what is prepared on this connection is outdated: reconnect */
     bool patient;  /* the statement may take long: no limit on the answer */
     bool silent;   /* a connection was given up because nothing came for answer_ms */
     char state[6]; /* SQLSTATE of the last error */

@@ -6,12 +6,15 @@
 
 enum pg_path pg_path_for(const struct pg_store *st, enum pg_link link, const char *sql)
 {
-    bool named = strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0;
-    if (named || link == PG_READER)
+    bool needs_none = strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0;
+    bool shared_tx = st->in_tx && st->tx_shared;
+    bool foreign_session = !st->in_tx && (st->pooled || st->lent);
+
+    if (needs_none || link == PG_READER)
         return PG_PATH_IS_OURS;
-    if (st->in_tx)
-        return st->tx_shared ? PG_PATH_CHANGED : PG_PATH_IS_OURS;
-    if (st->pooled || st->lent)
+    if (shared_tx)
+        return PG_PATH_CHANGED;
+    if (foreign_session)
         return PG_PATH_SENT_ALONG;
     return PG_PATH_IS_OURS;
 }

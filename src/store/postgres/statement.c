@@ -41,8 +41,8 @@ struct params {
     int n;
 };
 
-/* collect takes the parameters. A struct str goes in binary form, which for text, json and the like
- * is the bytes themselves: they need no NUL behind them. */
+/* collect takes the parameters. A struct str is sent in binary form, which for text, json and the
+ * like is the bytes themselves. So they need no NUL behind them. */
 static void collect(struct params *p, const char *fmt, va_list ap)
 {
     p->n = 0;
@@ -199,8 +199,8 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
-/* pg_finish reads to the end: the rows come before the commit, and that the commit failed, or that
- * nobody can tell, comes after them. */
+/* pg_finish reads to the end. The rows come before the commit; if the commit fails, or its outcome
+ * is unknown, that is said after them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
     PGresult *said = pg_result(st, st->db);
@@ -314,18 +314,19 @@ static void cancel(struct pg_store *st, PGconn *db)
         PQclear(r);
 }
 
-/* pg_stop reads what is left, which is mostly little: that is cheaper than to cancel it. */
+/* pg_stop reads what is left. Mostly that is little, and reading it is cheaper than cancelling. */
 void pg_stop(struct pg_store *st, enum pg_link link)
 {
     PGconn *db = conn_of(st, link);
-    PGresult *r;
     size_t bytes = 0;
-    while (bytes < STOP_BYTES && (r = pg_result(st, db))) {
+    for (PGresult *r; (r = pg_result(st, db));) {
         bytes += row_size(r);
         PQclear(r);
+        if (bytes >= STOP_BYTES) {
+            cancel(st, db);
+            break;
+        }
     }
-    if (bytes >= STOP_BYTES)
-        cancel(st, db);
     if (link == PG_MAIN)
         pg_path_restore(st);
     st->silent = false; /* nobody asks what became of it */

@@ -286,9 +286,12 @@ int sqlite_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct 
     sqlite3_stmt *q = select_rows(s, err);
     if (!q)
         return -1;
-    int rc = SQLITE_DONE, r = 0;
-    while (r == 0 && (rc = sqlite3_step(q)) == SQLITE_ROW)
+    int rc, r = 0;
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         r = copy_one(s, q, marked, ret, err);
+        if (r != 0)
+            break;
+    }
     if (r == 0 && rc != SQLITE_DONE)
         r = sqlite_fail(s->st, s->st->db, rc, err);
     sqlite3_finalize(q);

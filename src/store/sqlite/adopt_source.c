@@ -113,10 +113,12 @@ static int read_columns(struct source *s, struct error *err)
     int r = 0;
     bool ok = true;
     sqlite3_stmt *q = sqlite_rows(s->st, err, SQL(table_columns, .source = s->name));
-    while (ok && s->n < COLUMNS_MAX && (r = sqlite_step(s->st, q, err)) == 1) {
+    while ((r = sqlite_step(s->st, q, err)) == 1) {
         s->column[s->n] = sqlite_copy(q, 0, &s->a, &ok).p;
         s->type[s->n] = sqlite_copy(q, 1, &s->a, &ok).p;
         s->n++;
+        if (!ok || s->n == COLUMNS_MAX)
+            break;
     }
     sqlite3_reset(q);
     if (!ok)

@@ -204,7 +204,7 @@ static int put(struct sqlite_store *st, const struct consumer_spec *c, bool *ret
     }
     if (c->how != PUT_START)
         return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                        "consumer \"%s\" is not registered (any more)", c->name);
+                        "consumer \"%s\" is not registered; it may have been removed", c->name);
     return create(st, c, err);
 }
 

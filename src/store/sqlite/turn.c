@@ -78,7 +78,8 @@ static int not_registered(struct claiming *k, struct error *err)
     if (other && is_registered(k))
         return move_in(k->st, err);
     return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                    "consumer \"%s\" is not registered (any more)", k->req->consumer);
+                    "consumer \"%s\" is not registered; it may have been removed",
+                    k->req->consumer);
 }
 
 /* same_settings compares the row of consumer_state with the request. */
