@@ -159,8 +159,8 @@ static void drop_templates(void)
             on_server("DROP DATABASE %s WITH (FORCE)", templates[i]);
 }
 
-/* make_template makes an outbox for the cases to copy, which takes a fifth of the time that it takes
- * to make one. Returns whether it could. */
+/* make_template makes an outbox for the cases to copy: a copy takes a fifth of the time that making
+ * one takes. Returns whether it could. */
 static bool make_template(const struct store_options *opt, bool clock)
 {
     char name[64];

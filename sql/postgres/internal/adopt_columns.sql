@@ -29,10 +29,10 @@ BEGIN
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
     IF f.names IS NOT NULL THEN
-        RAISE EXCEPTION '% is nothing a column can be', f.names
+        RAISE EXCEPTION 'no field of an event is called %', f.names
             USING ERRCODE = 'OB004',
-                  HINT = 'there are id, type, aggregate_type, aggregate_id, payload, created_at, '
-                         'processed_at and tenant';
+                  HINT = 'the fields are id, type, aggregate_type, aggregate_id, payload, '
+                         'created_at, processed_at and tenant';
     END IF;
 
     -- Which shape is it, and which fields must it have?
@@ -46,7 +46,7 @@ BEGIN
         IF shape IS NULL THEN
             RAISE EXCEPTION 'table % has neither a column processed_at nor aggregatetype; '
                             'its columns are %', source, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = 'say which shape it has, and which column is what';
+                USING ERRCODE = 'OB003', HINT = 'name its shape, and which column is which field';
         END IF;
     END IF;
     needed := CASE shape WHEN 'processed_at' THEN '{type, payload, processed_at}'
@@ -72,9 +72,9 @@ BEGIN
                          'processed_at, tenant}'::text[]) k
     LOOP
         IF f.col IS NULL AND f.field = ANY (needed) THEN
-            RAISE EXCEPTION 'which column of table % is the % has to be said; its columns are %',
+            RAISE EXCEPTION 'no column of table % is known to be the %; its columns are %',
                 source, f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('say %s=COLUMN', f.field);
+                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', f.field);
         END IF;
 
         -- A constant, unless there really is a column whose name has the quotes.

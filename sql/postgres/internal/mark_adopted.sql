@@ -112,7 +112,7 @@ BEGIN
     IF same IS NULL OR (SELECT count(*) FROM unnest(m.keys) k
                         JOIN pg_catalog.pg_attribute a ON a.attrelid = m.tab AND a.attname = k)
                        <> cardinality(m.keys) THEN
-        RAISE EXCEPTION 'the columns that told its rows apart (%) are not there any more',
+        RAISE EXCEPTION 'the columns that told its rows apart (%) no longer exist',
             array_to_string(m.keys, ', ')
             USING ERRCODE = 'OB003', HINT = 'adopt it again with the mark';
     END IF;

@@ -11,9 +11,9 @@
  *   expand.c       the marks in our SQL, and what they stand for
  *   fail.c         what PostgreSQL's errors mean
  *   migrate.c      the tables, in numbered steps
- *   install.c      the functions and views (its header, as that of migrate.c, is migrate.h)
+ *   install.c      the functions and views (migrate.h is the header of both)
  *   validate.c     whether the outbox is what this program would make
- *   doctor.c       what can be wrong with the outbox, and doctor_server.c with the server
+ *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
  *   emit.c         inserting events and inbox rows
  *   turn.c         settling and claiming
  *   read.c         reading the events of a claim, and reading ahead
@@ -21,7 +21,7 @@
  *   bell.c         sleeping until somebody commits an event
  *   effects.c      transactions that the application's handlers work in
  *   consumers.c    registering and listing consumers
- *   gauge.c        how a consumer is, at a bounded price
+ *   gauge.c        how a consumer is doing, at a bounded cost
  *   inspect.c      listing events and dead letters
  *   trim.c         deleting what is old
  *   admin.c        grants, and adopted tables

@@ -1,5 +1,5 @@
-/* adopt_rows.c: turning rows into events: the trigger for those to come, and a copy of those there
- * are. The statements name the application's table and columns, so they are put together here. */
+/* adopt_rows.c: turning rows into events: the trigger for rows to come, and a copy of the existing
+ * ones. The statements name the application's table and columns, so they are put together here. */
 #include <string.h>
 
 #include "sqlite_sql.h"

@@ -167,8 +167,8 @@ void sqlite_spec_forget(struct sqlite_store *st)
     st->spec = (struct consumer_spec){0};
 }
 
-/* spec_keep remembers what was registered: the next file at this path may know nothing of the
- * consumer. For want of memory it is forgotten, and then not registered again. */
+/* spec_keep remembers what was registered, because the next file at this path may not know the
+ * consumer. Without memory nothing is remembered, and the consumer is not registered again. */
 static void spec_keep(struct sqlite_store *st, const struct consumer_spec *c)
 {
     if (st->home.moving)
