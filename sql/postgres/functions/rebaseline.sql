@@ -2,17 +2,20 @@
 -- numbers began again (see _trouble). Returns whether there was anything to do. Nothing is lost;
 -- some events may be delivered again.
 --
--- Moved. A lane shows nothing past its window_end, and numbers only grow. So what is not past it is
--- judged by the old cluster's snapshots, and whatever is past it is new, from either cluster. An
--- event that anybody still has to get is given a transaction number that has ended here already,
--- and that no lane has seen now; one that nobody has to get is given one that all have seen.
+-- There are three kinds of trouble.
 --
--- Strange events, in the same cluster. One whose transaction number has not begun yet, or that is
--- past all that a lane was given and still looks as if it had been seen, was written by somebody
--- with a number from elsewhere. It gets the number of this transaction.
+-- The outbox was moved. The snapshots of a lane are the old cluster's. They still tell what the
+-- lane has handed out up to its window_end: it was shown nothing past that, and numbers only grow.
+-- Whatever is past it is new, from either cluster. An event that somebody still has to get is given
+-- a transaction number that has ended here and that no lane has seen. An event that nobody has to
+-- get is given one that all lanes have seen.
 --
--- Numbers. They go on past everything known, and new events get new ones, in their order (see
--- _renumber_events).
+-- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
+-- past all that a lane was given and still look as if the lane had seen them. Somebody wrote them
+-- with a number from elsewhere. They get the number of this transaction.
+--
+-- Event numbers began again. They go on past everything known, and new events get new numbers in
+-- their order (see _renumber_events).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -25,7 +28,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- One at a time. The lock is on a table of ours, so that no stranger can be in the way.
+    -- Only one runs at a time. The lock is on a table of ours, so no stranger can be in the way.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM @schema@._lock_consumer(x.name)
     FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
@@ -34,7 +37,7 @@ BEGIN
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
     PERFORM @schema@._check_whole();
 
-    -- Strange events. Here all events are looked at, where _trouble takes samples.
+    -- Strange events. This looks at all events, where _trouble takes samples.
     IF @schema@._always_here()
        AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
         UPDATE @schema@.event x SET xid = DEFAULT
@@ -70,8 +73,8 @@ BEGIN
         ALTER SEQUENCE @schema@.epoch AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE NO CYCLE;
     END IF;
 
-    -- The events, and then the lanes. Claims are taken over before their events change: while the
-    -- numbers are as they were handed out, or the transaction numbers, if the outbox was moved.
+    -- The events, and then the lanes. Claims are taken over while their events can still be found:
+    -- before events get new numbers or, if the outbox was moved, new transaction numbers.
     IF t.moved IS NULL AND t.numbers IS NOT NULL THEN
         PERFORM @schema@._take_over_all();
     END IF;
@@ -83,9 +86,10 @@ BEGIN
     END IF;
     PERFORM @schema@._rebase_lanes(t.moved IS NOT NULL, renumbered > 0);
 
-    -- What is about other numbers, or about events that somebody took away, would wait for ever.
+    -- Samples of how far consumers were are about other numbers. Parked events that no longer exist
+    -- would wait for ever.
     IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
-        DELETE FROM @schema@.passed; -- retention begins to count anew
+        DELETE FROM @schema@.passed; -- retention begins to count again
         DELETE FROM @schema@.parked p
         WHERE NOT EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = p.seq)
           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d
@@ -144,8 +148,9 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._may_rebaseline() IS 'whether the caller may put the outbox right';
 
--- _lock_events waits until nobody has an event that is not committed, and keeps it so. It waits for
--- as long as patience says, and then names whoever is in the way. why is for that message.
+-- _lock_events waits until no transaction has uncommitted events, and keeps new ones out. It waits
+-- for as long as patience says. Then it raises an error that names who is in the way, and why the
+-- lock is needed.
 CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -166,13 +171,15 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
                      'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock');
     RAISE EXCEPTION 'the outbox in schema % has to be made right (%), but is in use by %',
         '@schema@', why, coalesce(who, 'others')
-        USING ERRCODE = 'lock_not_available', HINT = 'it is tried again; end what is named here';
+        USING ERRCODE = 'lock_not_available',
+              HINT = 'end what is named here; workers try again by themselves';
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._lock_events(text, text) IS 'keeps everybody from emitting';
 
--- _handed_out_there says whether a lane that comes from another cluster was past an event. Nothing
--- past its window_end was, unless it is below the floor at which the consumer was told to start.
+-- _handed_out_there says whether a lane that comes from another cluster was past an event. It was
+-- past nothing after its window_end, except for events below the floor where its consumer was told
+-- to start.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$

@@ -39,8 +39,8 @@ BEGIN
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
         USING ERRCODE = 'OB006',
-              HINT = format('restore them, or run `outbox consumers remove %s`: it is then made '
-                            'anew, and starts where you tell it to', c.name);
+              HINT = format('restore them, or run `outbox consumers remove %s` and start the '
+                            'consumer again where you want it', c.name);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS

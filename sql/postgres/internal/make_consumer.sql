@@ -7,8 +7,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- A number that somebody names as the start was not necessarily given out. window_end is left
-    -- open then, because rebaseline takes whatever is past it for new.
+    -- window_end must be a number that was really given out, because rebaseline takes whatever is
+    -- past it for new. So a start that somebody names leaves it open.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -24,7 +24,7 @@ BEGIN
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- Either it is new and we can see it, or row-level security hides it from us.
+        -- Somebody else has made it just now; or it exists, and row-level security hides it.
         IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
             RETURN false;
         END IF;

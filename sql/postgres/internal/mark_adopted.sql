@@ -100,6 +100,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 
+    -- The conditions for the statements below, made from the columns as they are now.
     SELECT format('s.%I', m.col)
            || CASE WHEN @schema@._adopt_stamp(m.tab, m.col) = 'true' THEN ' IS NOT TRUE'
                    ELSE ' IS NULL' END
