@@ -1,12 +1,12 @@
--- _adopt_columns says which column of an old table is which field of an event: a row for each
--- field that the table has a column for, in a fixed order. The shape ('processed_at', 'debezium',
--- 'auto') gives the usual names; columns ({"type": "kind", "created_at": ""}) gives others, ''
--- for none. A table without processed_at counts as one of which no row is processed.
+-- _adopt_columns says which column of an old table is which field of an event. It returns a row for
+-- each field that the table has a column for, in a fixed order. The shape ('processed_at',
+-- 'debezium', 'auto') gives the usual names. columns ({"type": "kind", "created_at": ""}) gives
+-- others; '' means that there is none. In a table without processed_at no row is processed.
 --
--- A text in single quotes ({"aggregate_type": "'order'"}) is no column but a constant, the same
--- for every row: it is returned in literal, which is NULL for a column. typ and category are those
--- of the column's type. A column that is missing or cannot be that field is an error, but for
--- usual ones that are optional.
+-- A text in single quotes ({"aggregate_type": "'order'"}) is not a column but a constant, the same
+-- for every row. It is returned in literal, which is NULL for a column. typ and category are those
+-- of the column's type. It is an error if a column is missing or cannot be that field, except for
+-- usual columns that are optional.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -35,8 +35,8 @@ BEGIN
                          'created_at, processed_at and tenant';
     END IF;
 
-    -- Which shape is it, and which fields must it have?
-    -- processed_at decides first: a table that has both is read by it.
+    -- Which shape is it, and which fields must it have? A table that fits both shapes is taken for
+    -- one with processed_at.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'
