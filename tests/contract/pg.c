@@ -185,6 +185,9 @@ static bool make_template(const struct store_options *opt, bool clock)
         PQfinish(db);
     }
 
+    /* A database in use cannot be copied, and our sessions may still be ending. */
+    on_server("SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = '%s'",
+              name);
     if (templates_of == 0)
         atexit(drop_templates);
     templates_of = getpid();

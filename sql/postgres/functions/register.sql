@@ -1,5 +1,4 @@
--- register makes a consumer, or brings its settings up to date. Returns whether the consumer is
--- new.
+-- register makes a consumer, or brings its settings up to date. Returns whether it is new.
 --
 -- The filter (events, predicate) and the retry policy may change at any time. Order and lanes may
 -- change only once the consumer has finished everything it has. Settings that were replaced before
