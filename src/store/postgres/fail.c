@@ -4,25 +4,38 @@
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 
-/* The first entry that matches counts. */
+/* What a SQLSTATE means to us. The first entry that matches counts. OB is our own class
+ * (docs/sql.md). */
 static const struct meaning {
     const char *state; /* a prefix of the SQLSTATE */
     enum err_code code;
     enum fate fate;
 } meanings[] = {
-    {"OB001", ERR_CONFLICT, FATE_RETRY}, {"OB002", ERR_CONFIG, FATE_RETRY},
-    {"OB003", ERR_NOTFOUND, FATE_FATAL}, {"OB004", ERR_CONFIG, FATE_FATAL},
-    {"OB005", ERR_NEWER, FATE_FATAL},    {"OB006", ERR_CONFIG, FATE_RETRY},
-    {"2200H", ERR_CONFIG, FATE_RETRY},   {"42P01", ERR_NOTOURS, FATE_FATAL},
-    {"3F000", ERR_NOTOURS, FATE_FATAL},  {"42883", ERR_NOTOURS, FATE_FATAL},
-    {"42501", ERR_READONLY, FATE_RETRY}, {"25006", ERR_READONLY, FATE_RETRY},
-    {"40001", ERR_BUSY, FATE_RETRY},     {"40P01", ERR_BUSY, FATE_RETRY},
-    {"55P03", ERR_BUSY, FATE_RETRY},     {"57014", ERR_BUSY, FATE_RETRY},
-    {"53100", ERR_FULL, FATE_RETRY},     {"53", ERR_UNAVAILABLE, FATE_RETRY},
-    {"57", ERR_UNAVAILABLE, FATE_RETRY}, {"08", ERR_UNAVAILABLE, FATE_RETRY},
-    {"58", ERR_UNAVAILABLE, FATE_RETRY}, {"28", ERR_UNAVAILABLE, FATE_RETRY},
-    {"22", ERR_INVALID, FATE_REJECT},    {"23", ERR_INVALID, FATE_REJECT},
-    {"25", ERR_MISUSE, FATE_RETRY},
+    {"OB001", ERR_CONFLICT, FATE_RETRY}, /* it contradicts what is there */
+    {"OB002", ERR_CONFIG, FATE_RETRY},   /* not in a transaction like this one */
+    {"OB003", ERR_NOTFOUND, FATE_FATAL}, /* no such consumer, table or role */
+    {"OB004", ERR_CONFIG, FATE_FATAL},   /* a bad argument, or a wrong tenant */
+    {"OB005", ERR_NEWER, FATE_FATAL},    /* the outbox has another version */
+    {"OB006", ERR_CONFIG, FATE_RETRY},   /* the outbox has to be put right first */
+    {"2200H", ERR_CONFIG, FATE_RETRY},   /* a sequence has no number left */
+    {"42P01", ERR_NOTOURS, FATE_FATAL},  /* no such table */
+    {"3F000", ERR_NOTOURS, FATE_FATAL},  /* no such schema */
+    {"42883", ERR_NOTOURS, FATE_FATAL},  /* no such function */
+    {"42501", ERR_READONLY, FATE_RETRY}, /* the role lacks a right */
+    {"25006", ERR_READONLY, FATE_RETRY}, /* the transaction is read-only */
+    {"40001", ERR_BUSY, FATE_RETRY},     /* serialization failure */
+    {"40P01", ERR_BUSY, FATE_RETRY},     /* deadlock */
+    {"55P03", ERR_BUSY, FATE_RETRY},     /* a lock was not to be had in time */
+    {"57014", ERR_BUSY, FATE_RETRY},     /* the statement was cancelled, or took too long */
+    {"53100", ERR_FULL, FATE_RETRY},     /* the disk is full */
+    {"53", ERR_UNAVAILABLE, FATE_RETRY}, /* resources of the server */
+    {"57", ERR_UNAVAILABLE, FATE_RETRY}, /* somebody stops the server, or our session */
+    {"08", ERR_UNAVAILABLE, FATE_RETRY}, /* the connection */
+    {"58", ERR_UNAVAILABLE, FATE_RETRY}, /* the system that the server runs on */
+    {"28", ERR_UNAVAILABLE, FATE_RETRY}, /* authentication */
+    {"22", ERR_INVALID, FATE_REJECT},    /* a value that the server cannot take */
+    {"23", ERR_INVALID, FATE_REJECT},    /* a constraint */
+    {"25", ERR_MISUSE, FATE_RETRY},      /* the state of the transaction */
 };
 
 /* meaning_of returns what a SQLSTATE means to us. */

@@ -7,9 +7,9 @@
 #include "store/postgres/postgres.h"
 #include "store/postgres/statement.h"
 
-#define TLS_LOOK_MS 50
-#define LOOK_MS 60000
-#define READER_MS 5000 /* reading ahead can be done without, and leases run out meanwhile */
+#define TLS_LOOK_MS 50 /* how often to ask libpq on a connection with TLS; see wait_for */
+#define LOOK_MS 60000  /* and without */
+#define READER_MS 5000 /* for reading ahead: we can do without it, and leases run out meanwhile */
 
 /* ---- waiting ---- */
 
@@ -24,9 +24,11 @@ static int64_t answer_limit(const struct pg_store *st, const PGconn *db)
 }
 
 /* wait_for waits until a result can be had without waiting. Returns false if nothing came for too
- * long: a connection whose other end vanished never says anything, and TCP does not notice. It goes
- * by the machine's own clock, whatever clock the store is given, because this is about a real
- * socket. The socket does not tell what TLS has read already, so with TLS it looks now and then. */
+ * long: a connection whose other end vanished never says anything, and TCP does not notice.
+ *
+ * It goes by the machine's own clock, whatever clock the store is given, because the socket is
+ * real. With TLS it asks libpq now and then: what TLS has read already no longer shows on the
+ * socket. */
 static bool wait_for(const struct pg_store *st, PGconn *db)
 {
     int64_t limit = answer_limit(st, db);
@@ -62,8 +64,8 @@ PGresult *pg_next_result(struct pg_store *st, PGconn *db)
     return PQgetResult(db);
 }
 
-/* pg_result also ends what send_with_path began. That ends with a mark, and if its commit failed,
- * the error comes before the mark. */
+/* pg_result also ends the pipeline that send_with_path in statement.c began. After the rows comes
+ * the mark that ends it, or first an error, if the commit failed. */
 PGresult *pg_result(struct pg_store *st, PGconn *db)
 {
     PGresult *r = pg_next_result(st, db);
@@ -105,7 +107,9 @@ bool pg_went_well(const PGresult *r)
 
 int64_t pg_int(const PGresult *r, int row, int col)
 {
-    return PQgetisnull(r, row, col) ? 0 : strtoll(PQgetvalue(r, row, col), NULL, 10);
+    if (PQgetisnull(r, row, col))
+        return 0;
+    return strtoll(PQgetvalue(r, row, col), NULL, 10);
 }
 
 bool pg_true(const PGresult *r, int row, int col)
@@ -115,7 +119,9 @@ bool pg_true(const PGresult *r, int row, int col)
 
 const char *pg_str(const PGresult *r, int row, int col)
 {
-    return PQgetisnull(r, row, col) ? NULL : PQgetvalue(r, row, col);
+    if (PQgetisnull(r, row, col))
+        return NULL;
+    return PQgetvalue(r, row, col);
 }
 
 const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok)
