@@ -143,7 +143,7 @@ class Rolling:
         self.wait_standing(old)
         self.outbox("consumers", "remove", "c", "--yes")
         old.wait(expect=DATA)
-        self.assertIn("is not registered (any more)", old.output())
+        self.assertIn("is not registered", old.output())
         self.assertEqual(self.json("consumers", "list"), [])
 
     def test_history_tells_who_gave_a_consumer_which_settings(self):
