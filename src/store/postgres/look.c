@@ -10,6 +10,8 @@
 #define LOOK_EVENTS 64 /* more than that at once are everybody's business */
 /* ms between looks while producers need not ring: events come faster than one would get up for */
 #define LOOK_AWAKE 2
+/* rings within this time are many if there are more than a worker gets up for */
+#define RINGS_TOGETHER (10 * MS_NS)
 /* ms between looks where nobody can ring. Half of it is what a commit waits on average */
 #define LOOK_UNRUNG 12
 
@@ -66,11 +68,18 @@ static int ask(struct pg_store *st, bool payloads, look_visit *visit, void *ctx,
     return now ? 0 : err_nomem(err);
 }
 
-/* ask_nothing takes a ring for news. */
-static void ask_nothing(const struct pg_store *st, struct glance *ret)
+/* ask_nothing takes rings for news. So many within a moment are counted together: producers that are
+ * so busy should not have to ring. */
+static void ask_nothing(struct pg_store *st, struct glance *ret)
 {
+    int64_t now = clock_mono(st->opt.clock);
+    if (now - st->rung_from > RINGS_TOGETHER) {
+        st->rung_from = now;
+        st->rung = 0;
+    }
+    st->rung += st->rings;
     ret->all = true;
-    ret->n = st->woken ? st->rings : 0;
+    ret->n = st->woken ? st->rung : 0;
 }
 
 /* rest decides when the next look is due. */

@@ -171,6 +171,8 @@ struct pg_store {
     size_t rings;      /* how many came before it */
     bool called_since; /* the same, since that look */
     size_t rings_since;
+    int64_t rung_from;  /* since when rings are counted together (look.c), monotonic */
+    size_t rung;        /* how many they are */
     char *looked;       /* the snapshot of the last look (look.c); NULL: none was made */
     bool told;          /* one came while this was a listener */
     bool vacated;       /* the connection broke while it held the lock: listeners were not told */
