@@ -1,0 +1,94 @@
+"""stores: what sections that are the same on both stores ask of one."""
+import contextlib
+import sqlite3
+
+import on_postgres
+import on_sqlite
+
+BARE_TABLE = """
+DROP TABLE IF EXISTS bench_event;
+CREATE TABLE bench_event (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, type TEXT NOT NULL,
+    aggregate_type TEXT, aggregate_id TEXT, version INTEGER, payload TEXT NOT NULL, headers TEXT, tenant TEXT,
+    not_before INTEGER, created_at INTEGER NOT NULL);
+"""
+# Of all consumers together.
+DELIVERED = """SELECT coalesce(sum(l.delivered), 0) FROM outbox.consumer c
+CROSS JOIN LATERAL outbox._lanes(c.name, c.lanes) l"""
+
+
+class Postgres:
+    name = "postgres"
+
+    def __init__(self, b):
+        self.b = b
+
+    def fresh(self, name):
+        return on_postgres.fresh_db(self.b, name)
+
+    def drop(self, db):
+        on_postgres.psql(self.b, "postgres", f"DROP DATABASE IF EXISTS {db} WITH (FORCE)")
+
+    def backlog(self, events, payload=on_postgres.PAYLOAD):
+        return on_postgres.backlog(self.b, events, payload)
+
+    def url(self, db):
+        return on_postgres.url_of(self.b, db)
+
+    def sql(self, db, text):
+        return on_postgres.psql(self.b, db, text)
+
+    def rest(self, db):
+        self.sql(db, "CHECKPOINT")
+
+    def clear_bare(self, db):
+        self.sql(db, "TRUNCATE bench_notify; TRUNCATE bench_event")
+
+    def delivered(self, db):
+        return int(self.sql(db, DELIVERED))
+
+    def cpu(self):
+        return on_postgres.server_cpu(self.b)
+
+    def connections(self, db):
+        return int(self.sql(db, f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{db}' "
+                                "AND application_name LIKE 'outbox%'"))
+
+
+class Sqlite:
+    """Without a server: what it takes is taken by the relay."""
+    name = "sqlite"
+
+    def __init__(self, b):
+        self.b = b
+
+    def fresh(self, name):
+        return on_sqlite.fresh_db(self.b, f"{name}.db")
+
+    def drop(self, db):
+        on_sqlite.remove(db, f"{db}-wal", f"{db}-shm")
+
+    def backlog(self, events, payload=on_sqlite.PAYLOAD):
+        return on_sqlite.backlog(self.b, events, payload)
+
+    def url(self, db):
+        return on_sqlite.url_of(db)
+
+    def sql(self, db, text):
+        with contextlib.closing(sqlite3.connect(db, timeout=30)) as own:
+            own.executescript(text)
+
+    def rest(self, db):
+        pass
+
+    def clear_bare(self, db):
+        self.sql(db, BARE_TABLE)
+
+    def delivered(self, db):
+        with contextlib.closing(sqlite3.connect(db, timeout=30)) as own:
+            return own.execute("SELECT coalesce(sum(delivered), 0) FROM outbox_consumer").fetchone()[0]
+
+    def cpu(self):
+        return 0.0
+
+    def connections(self, db):
+        return None
