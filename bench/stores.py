@@ -1,5 +1,6 @@
 """stores: what sections that are the same on both stores ask of one."""
 import contextlib
+import shutil
 import sqlite3
 
 import on_postgres
@@ -30,6 +31,13 @@ class Postgres:
 
     def backlog(self, events, payload=on_postgres.PAYLOAD):
         return on_postgres.backlog(self.b, events, payload)
+
+    def copy(self, db, name):
+        self.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE);\nCREATE DATABASE {name} TEMPLATE {db};")
+        return name
+
+    def held_open(self, db):
+        return on_postgres.HeldOpen(self.b, db)
 
     def url(self, db):
         return on_postgres.url_of(self.b, db)
@@ -69,6 +77,20 @@ class Sqlite:
 
     def backlog(self, events, payload=on_sqlite.PAYLOAD):
         return on_sqlite.backlog(self.b, events, payload)
+
+    def copy(self, db, name):
+        path = self.b.path(f"{name}.db")
+        self.drop(path)
+        shutil.copyfile(db, path)
+        return path
+
+    @contextlib.contextmanager
+    def held_open(self, db):
+        """A transaction that reads, and so keeps the log from being reset."""
+        with contextlib.closing(sqlite3.connect(db, isolation_level=None)) as own:
+            own.execute("BEGIN")
+            own.execute("SELECT count(*) FROM outbox_consumer").fetchone()
+            yield
 
     def url(self, db):
         return on_sqlite.url_of(db)

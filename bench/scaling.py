@@ -1,0 +1,138 @@
+"""scaling: the sections `lanes`, `failing` and `where` of bench/run: a backlog, drained by handlers through the library, by
+several processes, with failures, through a predicate."""
+import json
+import statistics
+import subprocess
+
+from harness import Undoable, compete, median, ratio
+from low_rates import reported
+
+RETRY = "retry=base=20ms,cap=20ms,attempts=8,jitter=none"
+
+
+def worked(b, store, db, events, *options, flags=()):
+    """Handlers for a new consumer, until so many events are handled; the consumer is removed afterwards."""
+    consumer = b.name("work")
+    argv = [b.build / "bench/work", *flags, store.url(db), consumer, events, *options]
+    done = subprocess.run(list(map(str, argv)), capture_output=True, text=True)
+    if done.returncode != 0: raise Undoable(done.stderr or "it failed")
+    found = json.loads(done.stdout)
+    if found["events"] == 0: raise Undoable("no event was handled")
+    subprocess.run([b.build / "outbox", "--store", store.url(db), "consumers", "remove", consumer, "--force", "--yes"],
+                   check=True, capture_output=True)
+    return {**found, "rate": found["events"] / found["seconds"], "unfinished": found["wanted"] - found["events"]}
+
+
+# ---- lanes ----
+
+LANES, RELAYS = (1, 4, 16, 64), (1, 2, 4)
+SLOW = 0.005  # seconds
+
+
+def fast_lanes(b, store, rounds):
+    """A handler that only counts."""
+    n = 40_000 if b.quick else 400_000
+    db, shapes = store.backlog(n), [(lanes, relays) for lanes in LANES for relays in RELAYS if relays <= lanes]
+    if b.quick: shapes = [(lanes, relays) for lanes, relays in shapes if relays == 1 or lanes == 16]
+
+    def run(lanes, relays):
+        return lambda: worked(b, store, db, n, f"lanes={lanes}", flags=["-p", relays, "-x", 30])
+    m = compete(b, {shape: run(*shape) for shape in shapes}, rounds)
+    for lanes, relays in shapes:
+        share = ratio(m[lanes, relays], m[1, 1], "rate")
+        flat = relays == 1 and lanes > 1
+        b.row(f"{lanes} lanes, {relays} relays, fast handler", median(m[lanes, relays], "rate"), "events/s",
+              "of one lane", share, ">= 0.77" if flat else "", share >= 0.77 if flat else None)
+        b.point(f"{store.name}-lanes-fast", f"{relays} relays", lanes, median(m[lanes, relays], "rate"))
+
+
+def slow_lanes(b, store, rounds):
+    """A handler that takes 5 ms, in as many threads as there are lanes, in one process or in several."""
+    seconds = 1 if b.quick else 4
+    db = store.backlog(40_000 if b.quick else 400_000)
+    shapes = [(lanes, relays) for lanes in LANES for relays in RELAYS if relays <= lanes]
+    if b.quick: shapes = [(lanes, relays) for lanes, relays in shapes if relays != 2]
+
+    def run(lanes, relays):
+        n = int(lanes / SLOW * seconds)
+        return lambda: worked(b, store, db, n, f"lanes={lanes}", f"workers={lanes // relays}",
+                              flags=["-p", relays, "-u", int(SLOW * 1e6), "-x", 15 * seconds])
+    for lanes, relays in shapes:
+        with reported(b, f"{lanes} lanes, {relays} relays, 5 ms"):
+            m = compete(b, {"slow": run(lanes, relays)}, rounds)["slow"]
+            share = median(m, "rate") / (lanes / SLOW)
+            b.row(f"{lanes} lanes, {relays} relays, 5 ms", median(m, "rate"), "events/s", "of lanes/5ms", share)
+            b.point(f"{store.name}-lanes-slow", f"{relays} relays", lanes, median(m, "rate"))
+            b.point(f"{store.name}-lanes-slow", "lanes / 5 ms", lanes, lanes / SLOW)
+
+
+def section_lanes(b, store):
+    rounds = 1 if b.quick else 3
+    fast_lanes(b, store, rounds)
+    slow_lanes(b, store, rounds)
+
+
+# ---- failures ----
+
+FAILURES = {"1 % fail once": ("once", 1, 0.70), "1 % parked for an hour": ("parked", 1, 0.70),
+            "1 % rejected": ("reject", 1, 0.70), "50 % fail once": ("once", 50, 0.20)}
+
+
+def failing(b, store, db, n, rounds):
+    def run(kind, percent):
+        """Where every other event fails a fifth of them will do."""
+        flags = ["-f", kind, "-q", percent, "-x", 30 if b.quick else 120]
+        return lambda: worked(b, store, db, n if percent < 50 else n // 5, RETRY, flags=flags)
+    contenders = {"none": lambda: worked(b, store, db, n, RETRY)}
+    contenders |= {label: run(kind, percent) for label, (kind, percent, _) in FAILURES.items()}
+    return compete(b, contenders, rounds)
+
+
+def failing_rows(b, store, where, m, fresh):
+    """Beside the run without failures, and where a transaction is open beside the same without it."""
+    b.row(f"no failures{where}", median(m["none"], "rate"), "events/s", *(("of fresh", ratio(m["none"], fresh["none"], "rate"))
+                                                                       if fresh else ()))
+    for label, (_, percent, least) in FAILURES.items():
+        share = ratio(m[label], m["none"], "rate")
+        b.row(f"{label}{where}", median(m[label], "rate"), "events/s", "of none", share, f">= {least:.2f}", share >= least)
+        missing = statistics.median(row["unfinished"] for row in m[label])
+        if missing: b.row("    not handled in time", missing, "events")
+        if fresh: b.row("    the same, fresh", median(fresh[label], "rate"), "events/s", "held / fresh",
+                        ratio(m[label], fresh[label], "rate"))
+        b.point(f"{store.name}-failing", f"{label.partition('% ')[2]}{where}", percent, median(m[label], "rate"))
+
+
+def section_failing(b, store):
+    """In a copy of the backlog, and in another one beside which a transaction is held open."""
+    n, rounds = (100_000, 1) if b.quick else (500_000, 3)
+    db, held = (store.copy(store.backlog(n), name) for name in ("failing", "failing_held"))
+    fresh = failing(b, store, db, n, rounds)
+    failing_rows(b, store, "", fresh, None)
+    with store.held_open(held):
+        failing_rows(b, store, ", held open", failing(b, store, held, n, rounds), fresh)
+    for copy in (db, held): store.drop(copy)
+
+
+# ---- a predicate on the payload ----
+
+WHERES = {"1 %": ("group = 7", 0.01), "99 %": ("not (group = 7)", 0.99)}
+
+
+def section_where(b, store):
+    n = b.backlog // 2
+    db = store.backlog(n)
+
+    def run(expression, share):
+        def turn():
+            found = worked(b, store, db, int(n * share), f"where={expression}")
+            return {"rate": n / found["seconds"]}
+        return turn
+    m = compete(b, {"none": lambda: worked(b, store, db, n), **{label: run(*args) for label, args in WHERES.items()}})
+    b.row("no filter", median(m["none"], "rate"), "looked at/s")
+    for label in WHERES:
+        share = ratio(m[label], m["none"], "rate")
+        b.row(f"--where that {label} match", median(m[label], "rate"), "looked at/s", "of none", share, ">= 0.80",
+              share >= 0.80)
+
+
+SECTIONS = {"lanes": section_lanes, "failing": section_failing, "where": section_where}
