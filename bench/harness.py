@@ -26,6 +26,7 @@ class Bench:
         self.quick = args.quick
         self.rounds = args.rounds or (3 if args.quick else 5)
         self.backlog = 100_000 if args.quick else 1_000_000
+        self.kept = args.kept
         self.rows = []    # of the section at work
         self.points = []  # for plots, of all sections
         self.named = set(args.section)

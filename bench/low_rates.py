@@ -14,12 +14,12 @@ SAID = re.compile(r"\] outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t
 
 # ---- one run ----
 
-def start_pace(b, url, mode, rate, seconds, lines, types=1):
-    """Producers beside whoever writes `lines`; they wait for a word."""
+def start_pace(b, url, mode, rate, seconds, lines=-1, types=1):
+    """Producers beside whoever writes `lines`, a descriptor; they wait for a word."""
     argv = [b.build / "bench/pace", "-d", url, "-m", mode, "-a", rate, "-e", seconds, "-j", PRODUCERS[rate], "-y", types,
             "-l", lines]
     return subprocess.Popen(list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True, pass_fds=[lines])
+                            text=True, pass_fds=[lines] if lines >= 0 else [])
 
 
 def paced(store, pid, pace, before=lambda: None, loses=False):
@@ -47,10 +47,11 @@ def paced(store, pid, pace, before=lambda: None, loses=False):
     return found
 
 
-def through_relay(b, store, db, rate, seconds):
-    """One consumer; the same one in every run, so that it begins where it was."""
-    relay = Relay(b, store.url(db), "--consumer", "steady", "--sink", "stdout:", stdout=subprocess.PIPE)
-    with relay as pid:
+def through_relay(b, store, db, rate, seconds, url=None):
+    """One consumer; the same one in every run, so that it begins where it was. url is where the relay finds the store, if
+    that is not where producers find it."""
+    relay = Relay(b, url or store.url(db), "--consumer", "steady", "--sink", "stdout:", stdout=subprocess.PIPE)
+    with relay as pid, in_its_words(relay):
         return paced(store, pid, start_pace(b, store.url(db), "emit", rate, seconds, relay.process.stdout.fileno()))
 
 

@@ -6,6 +6,12 @@ import sqlite3
 import on_postgres
 import on_sqlite
 
+# What is deleted for comparison: copies of all events, which nobody else has an eye on.
+PG_BARE_ROWS = """INSERT INTO bench_event (type, aggregate_type, aggregate_id, payload)
+    SELECT type, aggregate_type, aggregate_id, payload FROM outbox.event;
+VACUUM ANALYZE bench_event; CHECKPOINT"""
+SQLITE_BARE_ROWS = """INSERT INTO bench_event SELECT seq, id, type, aggregate_type, aggregate_id, version, payload, headers,
+    tenant, not_before, created_at FROM outbox_event"""
 BARE_TABLE = """
 DROP TABLE IF EXISTS bench_event;
 CREATE TABLE bench_event (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, type TEXT NOT NULL,
@@ -32,6 +38,12 @@ class Postgres:
     def backlog(self, events, payload=on_postgres.PAYLOAD):
         return on_postgres.backlog(self.b, events, payload)
 
+    def filled(self, name, events):
+        """A new database with that many events."""
+        db = self.fresh(name)
+        on_postgres.fill(self.b, db, events, per_tx=1_000)
+        return db
+
     def copy(self, db, name):
         self.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE);\nCREATE DATABASE {name} TEMPLATE {db};")
         return name
@@ -47,6 +59,10 @@ class Postgres:
 
     def rest(self, db):
         self.sql(db, "CHECKPOINT")
+
+    def bare_rows(self, db):
+        self.clear_bare(db)
+        self.sql(db, PG_BARE_ROWS)
 
     def clear_bare(self, db):
         self.sql(db, "TRUNCATE bench_notify; TRUNCATE bench_event")
@@ -78,6 +94,9 @@ class Sqlite:
     def backlog(self, events, payload=on_sqlite.PAYLOAD):
         return on_sqlite.backlog(self.b, events, payload)
 
+    def filled(self, name, events):
+        return self.copy(self.backlog(events), name)
+
     def copy(self, db, name):
         path = self.b.path(f"{name}.db")
         self.drop(path)
@@ -101,6 +120,10 @@ class Sqlite:
 
     def rest(self, db):
         pass
+
+    def bare_rows(self, db):
+        self.clear_bare(db)
+        self.sql(db, SQLITE_BARE_ROWS)
 
     def clear_bare(self, db):
         self.sql(db, BARE_TABLE)

@@ -1,11 +1,14 @@
 /* work [-p PROCESSES] [-u MICROSECONDS] [-f FAILURE] [-q PERCENT] [-k KEYS] [-x SECONDS]
- *      URL CONSUMER EVENTS [OPTION=VALUE]...: processes that work for one consumer, through the
- * library, until EVENTS events were handled between them, or until the time is over (60 s). The
- * handler takes so many microseconds, and fails for some of the events, chosen by their number:
+ *      URL CONSUMER EVENTS [OPTION=VALUE]...
+ * Processes work for one consumer, through the library, until EVENTS events were handled between
+ * them, or until the time is over (60 s). The handler takes so many microseconds, and fails for
+ * some of the events, chosen by their number:
  *   once    the first attempt fails
- *   parked  it asks for an hour's pause; what is behind it in its key is held back, and not waited for
+ *   parked  it asks for an hour's pause; what is behind it in its key is held back, and not waited
+ *           for
  *   reject  it becomes a dead letter
- * Options are those of the consumer. Time is counted from the first call of a handler to the last. */
+ * Options are those of the consumer. Time is counted from the first call of a handler to the
+ * last. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
