@@ -211,6 +211,11 @@ def handler_rows(b, url, rest, least=None):
     b.row("  p99", seen["p99_us"] / 1e3, "ms")
 
 
+def plural(n, what):
+    """plural says how many of something there are: 1 lane, 4 lanes."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def shown(value, unit):
     if value is None: return "cannot be done"
     if unit.endswith("/s") or unit in ("calls", "queries"): return f"{value:,.0f}"

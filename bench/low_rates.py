@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import on_postgres
-from harness import Relay, Undoable, compete, end, median, peak_mib, ratio, run_ns
+from harness import Relay, Undoable, compete, end, median, peak_mib, plural, ratio, run_ns
 
 PRODUCERS = {10: 1, 200: 4, 2_000: 8}  # by events a second
 SAID = re.compile(r"\] outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)")
@@ -67,7 +67,7 @@ def through_bare_loop(b, store, db, rate, seconds):
 
 # ---- one consumer ----
 
-def counted(b, store, db, rate, seconds):
+def asked_for(b, store, db, rate, seconds):
     """What relays ask the server for, per event, by its log; and commits, by its own count, less those of a run without
     events. In a run by itself, since writing a log takes time."""
     def commits():
@@ -124,7 +124,7 @@ def section_steady(b, store):
                             "bare": lambda: through_bare_loop(b, store, db, rate, seconds)}, rounds)
             steady_rows(b, store, rate, m)
             if store.name == "sqlite": continue
-            asked = counted(b, store, db, rate, seconds)
+            asked = asked_for(b, store, db, rate, seconds)
             for key in ("statements", "turns", "commits"):
                 b.row(f"{rate:,}/s: {key} for an event", asked[key], key)
                 b.point(f"{store.name}-steady-asked", key, rate, asked[key])
@@ -192,7 +192,7 @@ def many(b, store, n, rate, matching, seconds):
 
 
 def many_rows(b, store, n, rate, matching, found, one):
-    head = f"{n:,} consumers, {rate}/s, {matching}"
+    head = f"{plural(n, 'consumer')}, {rate}/s, {matching}"
     b.row(f"{head}: emitted", found["rate"], "events/s", "of wanted", found["rate"] / rate)
     b.row("    emit, p50", found["emit p50"], "ms", "of one's", found["emit p50"] / one["emit p50"])
     b.row("    emit, p99", found["emit p99"], "ms")
@@ -216,7 +216,7 @@ def section_many(b, store):
     for rate, matching in kinds:
         one = None
         for n in sizes:
-            with reported(b, f"{n:,} consumers, {rate}/s, {matching}"):
+            with reported(b, f"{plural(n, 'consumer')}, {rate}/s, {matching}"):
                 found = many(b, store, n, rate, matching, seconds)
                 one = one or found
                 many_rows(b, store, n, rate, matching, found, one)

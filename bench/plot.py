@@ -1,13 +1,6 @@
-#!/usr/bin/env python3
-"""plot: SVG files of cost against size, written by hand, so that a cliff can be seen.
-
-  bench/plot.py RESULTS.json DIR     from what `bench/run --json` has printed; bench/run --plot DIR does it by itself
-
-Both axes are logarithmic: what grows with the size is a slope, what does not is flat."""
-import json
+"""plot: SVG of cost against size, written by hand, so that a cliff can be seen. Both axes are logarithmic: what grows with
+the size is a slope, what does not is flat."""
 import math
-import pathlib
-import sys
 from xml.sax.saxutils import escape
 
 # By the name of a plot without its store: title, x and y.
@@ -101,22 +94,3 @@ def svg(name, points, when):
              text(WIDTH - 10, HEIGHT - 10, when, "end", 'fill="#777" font-size="10"'),
              *axes(field, x_label, y_label), *curves(field, points), "</svg>"]
     return "\n".join(parts) + "\n"
-
-
-def write(points, folder, when):
-    """One file for each plot of which something was measured."""
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in sorted({p["plot"] for p in points}):
-        own = [p for p in points if p["plot"] == name]
-        if any(p["y"] > 0 for p in own): (folder / f"{name}.svg").write_text(svg(name, own, when))
-
-
-def main():
-    if len(sys.argv) != 3: sys.exit(__doc__)
-    results = json.loads(pathlib.Path(sys.argv[1]).read_text())
-    write(results["points"], sys.argv[2], results["machine"]["date"])
-
-
-if __name__ == "__main__":
-    main()

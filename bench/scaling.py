@@ -4,7 +4,7 @@ import json
 import statistics
 import subprocess
 
-from harness import Undoable, compete, median, ratio
+from harness import Undoable, compete, median, plural, ratio
 from low_rates import reported
 
 RETRY = "retry=base=20ms,cap=20ms,attempts=8,jitter=none"
@@ -30,6 +30,10 @@ LANES, RELAYS = (1, 4, 16, 64), (1, 2, 4)
 SLOW = 0.005  # seconds
 
 
+def shape(lanes, relays):
+    return f"{plural(lanes, 'lane')}, {plural(relays, 'relay')}"
+
+
 def fast_lanes(b, store, rounds):
     """A handler that only counts."""
     n = 40_000 if b.quick else 400_000
@@ -38,13 +42,13 @@ def fast_lanes(b, store, rounds):
 
     def run(lanes, relays):
         return lambda: worked(b, store, db, n, f"lanes={lanes}", flags=["-p", relays, "-x", 30])
-    m = compete(b, {shape: run(*shape) for shape in shapes}, rounds)
+    m = compete(b, {each: run(*each) for each in shapes}, rounds)
     for lanes, relays in shapes:
         share = ratio(m[lanes, relays], m[1, 1], "rate")
         flat = relays == 1 and lanes > 1
-        b.row(f"{lanes} lanes, {relays} relays, fast handler", median(m[lanes, relays], "rate"), "events/s",
+        b.row(f"{shape(lanes, relays)}, fast handler", median(m[lanes, relays], "rate"), "events/s",
               "of one lane", share, ">= 0.77" if flat else "", share >= 0.77 if flat else None)
-        b.point(f"{store.name}-lanes-fast", f"{relays} relays", lanes, median(m[lanes, relays], "rate"))
+        b.point(f"{store.name}-lanes-fast", plural(relays, "relay"), lanes, median(m[lanes, relays], "rate"))
 
 
 def slow_lanes(b, store, rounds):
@@ -59,11 +63,11 @@ def slow_lanes(b, store, rounds):
         return lambda: worked(b, store, db, n, f"lanes={lanes}", f"workers={lanes // relays}",
                               flags=["-p", relays, "-u", int(SLOW * 1e6), "-x", 15 * seconds])
     for lanes, relays in shapes:
-        with reported(b, f"{lanes} lanes, {relays} relays, 5 ms"):
+        with reported(b, f"{shape(lanes, relays)}, 5 ms"):
             m = compete(b, {"slow": run(lanes, relays)}, rounds)["slow"]
             share = median(m, "rate") / (lanes / SLOW)
-            b.row(f"{lanes} lanes, {relays} relays, 5 ms", median(m, "rate"), "events/s", "of lanes/5ms", share)
-            b.point(f"{store.name}-lanes-slow", f"{relays} relays", lanes, median(m, "rate"))
+            b.row(f"{shape(lanes, relays)}, 5 ms", median(m, "rate"), "events/s", "of lanes/5ms", share)
+            b.point(f"{store.name}-lanes-slow", plural(relays, "relay"), lanes, median(m, "rate"))
             b.point(f"{store.name}-lanes-slow", "lanes / 5 ms", lanes, lanes / SLOW)
 
 

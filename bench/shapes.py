@@ -8,7 +8,7 @@ import on_postgres
 import on_redis
 import servers
 import stores
-from harness import Relay, compete, consumer_args, median, ratio, run_ns
+from harness import Relay, compete, consumer_args, median, plural, ratio, run_ns
 from low_rates import through_relay
 from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
 
@@ -100,7 +100,7 @@ def section_beside(b):
                 return emitted(b, db, "insert", producers, n)()
         m = compete(b, {"bare": emitted(b, db, "bare", producers, n), "alone": emitted(b, db, "insert", producers, n),
                         "beside": with_relay})
-        b.row(f"bare INSERT, {producers} producers", median(m["bare"], "rate"), "events/s")
+        b.row(f"bare INSERT, {plural(producers, 'producer')}", median(m["bare"], "rate"), "events/s")
         b.row("    INSERT INTO outbox.event, no relay", median(m["alone"], "rate"), "events/s", "of bare",
               ratio(m["alone"], m["bare"], "rate"))
         share = ratio(m["beside"], m["bare"], "rate")
