@@ -106,9 +106,9 @@ class Relay:
         if self.process.returncode != 0 and kind is None: sys.exit(f"the relay failed: {self.last_words()}")
 
     def last_words(self):
-        """What it has complained about last, without the time."""
-        lines = self.log.read_text().splitlines()
-        return lines[-1].partition(" ")[2] if lines else ""
+        """What it has complained about last, in short."""
+        lines = [line for line in self.log.read_text().splitlines() if "running as root" not in line]
+        return lines[-1].rpartition(" failed: ")[2][-120:] if lines else ""
 
 
 def end(process, limit=60):
@@ -155,7 +155,7 @@ def median(rows, key):
 
 def ratio(rows, against, key):
     """The median of the ratios within each round: what disturbs a round disturbs both."""
-    return statistics.median(row[key] / other[key] for row, other in zip(rows, against))
+    return statistics.median(row[key] / max(other[key], 1e-9) for row, other in zip(rows, against))
 
 
 # ---- what to say ----

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import on_postgres
-from harness import Relay, Undoable, compete, end, median, peak_mib, plural, ratio, run_ns
+from harness import Relay, Undoable, compete, end, median, peak_mib, plural, ratio, run_ns, wait_until
 
 PRODUCERS = {10: 1, 200: 4, 2_000: 8}  # by events a second
 SAID = re.compile(r"\] outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)")
@@ -37,6 +37,8 @@ def paced(store, pid, pace, before=lambda: None, loses=False):
         seconds = max(found["seconds"], found["handled_seconds"]) if loses else time.monotonic() - started
         found["server_cpu"] = (store.cpu() - cpu) / seconds * 100
         found["relay_cpu"] = (run_ns(pid) - mine) / seconds / 1e7
+        pace.stdin.close()  # now it may disconnect
+        pace.wait(60)
     except FileNotFoundError as err:
         raise Undoable("the relay ended") from err
     finally:
@@ -71,17 +73,18 @@ def asked_for(b, store, db, rate, seconds):
     """What relays ask the server for, per event, by its log; and commits, by its own count, less those of a run without
     events. In a run by itself, since writing a log takes time."""
     def commits():
+        """Of sessions that have ended: they report then."""
+        wait_until(lambda: store.sql("postgres", f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{db}'") == "0",
+                   "the end of all sessions")
         return int(store.sql("postgres", f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{db}'"))
 
     def run():
-        """Backends report their commits when they end: so from before the relay to after it."""
         before = commits()
         found = through_relay(b, store, db, rate, seconds)
         return found["emitted"], commits() - before
     store.sql(db, f"ALTER DATABASE {db} SET log_statement = 'all'")
-    relay = Relay(b, store.url(db), "--consumer", "steady", "--sink", "stdout:", stdout=subprocess.PIPE)
     before = commits()
-    with relay: time.sleep(0.5)
+    with Relay(b, store.url(db), "--consumer", "steady", "--sink", "stdout:", stdout=subprocess.PIPE): time.sleep(0.5)
     idle = commits() - before
     logged = len(on_postgres.server(b).log())
     n, all_commits = run()
@@ -146,7 +149,7 @@ def in_its_words(relay):
     try:
         yield
     except Undoable as err:
-        raise Undoable(f"{str(err).strip()}: {relay.last_words()[-100:]}") from err
+        raise Undoable(f"{str(err).strip()}: {relay.last_words()}") from err
 
 
 # ---- many consumers ----
@@ -196,7 +199,7 @@ def many_rows(b, store, n, rate, matching, found, one):
     b.row(f"{head}: emitted", found["rate"], "events/s", "of wanted", found["rate"] / rate)
     b.row("    emit, p50", found["emit p50"], "ms", "of one's", found["emit p50"] / one["emit p50"])
     b.row("    emit, p99", found["emit p99"], "ms")
-    if matching == "all": b.row("    emit start -> handled, p50", found["started p50"], "ms")
+    if found["started"]["n"]: b.row("    emit start -> handled, p50", found["started p50"], "ms")
     b.row("    deliveries", found["deliveries"], "deliveries/s", "not yet", found["undelivered"])
     if store.name == "postgres":
         b.row("    processor, server", found["server_cpu"], "% of a core")

@@ -6,7 +6,8 @@
  *
  * It emits one event of the type warm.up before and waits for its line, says `ready`, and starts
  * when it is sent a line: whoever measures the others looks at them at that moment. Without -l
- * there is nothing to wait for. Producers that cannot keep up stop at the end of the time. */
+ * there is nothing to wait for. Producers that cannot keep up stop at the end of the time. They stay
+ * connected until it is sent another line, or none any more. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -32,7 +33,7 @@ struct pace {
     const struct bench_options *o;
     struct times *t; /* n + 1 of them; the last is the one to warm up with */
     size_t n;
-    pthread_barrier_t connected, start;
+    pthread_barrier_t connected, start, emitted;
     int64_t end;
     atomic_size_t next, seen;
 };
@@ -66,8 +67,8 @@ static void *produce(void *arg)
             snprintf(type, sizeof type, "wake.%zu", i % p->o->types);
         emit_one(p, by, i, type);
     }
-    producer_free(by);
-    return NULL;
+    pthread_barrier_wait(&p->emitted);
+    return by; /* stays connected: what its server process has taken can be seen while that lives */
 }
 
 /* ---- watching ---- */
@@ -221,11 +222,24 @@ static void run(struct pace *p, pthread_t *threads)
     plan(p);
     int64_t started = bench_now();
     pthread_barrier_wait(&p->start);
-    for (size_t i = 0; i < producers; i++)
-        pthread_join(threads[i], NULL);
+    pthread_barrier_wait(&p->emitted);
     size_t lines = p->o->lines >= 0 ? expected(p) : 0;
     await_seen(p, lines, PATIENCE_S);
     report(p, started, lines - atomic_load(&p->seen));
+}
+
+/* disconnect waits until whoever measures has looked, and ends the producers. */
+static void disconnect(pthread_t *threads, size_t producers)
+{
+    char line[16];
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin))
+        line[0] = '\0';
+    for (size_t i = 0; i < producers; i++) {
+        void *by;
+        pthread_join(threads[i], &by);
+        producer_free(by);
+    }
 }
 
 int main(int argc, char **argv)
@@ -241,10 +255,11 @@ int main(int argc, char **argv)
         bench_die("out of memory");
     pthread_barrier_init(&p.connected, NULL, (unsigned)(o.producers + 1));
     pthread_barrier_init(&p.start, NULL, (unsigned)(o.producers + 1));
+    pthread_barrier_init(&p.emitted, NULL, (unsigned)(o.producers + 1));
     if (o.lines >= 0)
         pthread_detach(thread(watch, &p));
     warm_up(&p);
     run(&p, threads);
-    fflush(stdout);
+    disconnect(threads, o.producers);
     _exit(0); /* the watcher may be at work still */
 }

@@ -1,7 +1,7 @@
 """scaling: the sections `lanes`, `failing` and `where` of bench/run: a backlog, drained by handlers through the library, by
 several processes, with failures, through a predicate."""
+import contextlib
 import json
-import statistics
 import subprocess
 
 from harness import Undoable, compete, median, plural, ratio
@@ -79,45 +79,55 @@ def section_lanes(b, store):
 
 # ---- failures ----
 
+# How, how many of a hundred, and what share of the rate without failures it should reach.
 FAILURES = {"1 % fail once": ("once", 1, 0.70), "1 % parked for an hour": ("parked", 1, 0.70),
             "1 % rejected": ("reject", 1, 0.70), "10 % fail once": ("once", 10, None), "50 % fail once": ("once", 50, 0.20)}
 
 
-def failing(b, store, db, n, rounds):
-    def run(kind, percent):
-        """Where many fail, a fifth of the events will do."""
-        flags = ["-f", kind, "-q", percent, "-x", 30 if b.quick else 120]
-        return lambda: worked(b, store, db, n if percent < 10 else n // 5, RETRY, flags=flags)
-    contenders = {"none": lambda: worked(b, store, db, n, RETRY)}
-    contenders |= {label: run(kind, percent) for label, (kind, percent, _) in FAILURES.items()}
-    return compete(b, contenders, rounds)
+def beside_which(label):
+    """The run without failures to compare with: where many fail, a fifth of the events will do."""
+    return "none" if FAILURES[label][1] < 10 else "none of fewer"
+
+
+def failing(b, store, n, held):
+    """Each in a copy of the backlog, beside which a transaction is held open or not."""
+    sizes = {"none": n, "none of fewer": n // 5}
+    dbs = {name: store.copy(store.backlog(size), f"failing_{size}") for name, size in sizes.items()}
+
+    def run(size, *flags):
+        return lambda: worked(b, store, dbs[size], sizes[size], RETRY, flags=[*flags, "-x", 30 if b.quick else 120])
+    contenders = {size: run(size) for size in sizes}
+    contenders |= {label: run(beside_which(label), "-f", kind, "-q", percent) for label, (kind, percent, _) in FAILURES.items()}
+    with contextlib.ExitStack() as stack:
+        for db in dbs.values() if held else (): stack.enter_context(store.held_open(db))
+        found = compete(b, contenders, 3)
+    for db in dbs.values(): store.drop(db)
+    return found
 
 
 def failing_rows(b, store, where, m, fresh):
     """Beside the run without failures, and where a transaction is open beside the same without it."""
-    b.row(f"no failures{where}", median(m["none"], "rate"), "events/s", *(("of fresh", ratio(m["none"], fresh["none"], "rate"))
-                                                                       if fresh else ()))
+    for size, label in (("none", "no failures"), ("none of fewer", "no failures, a fifth of the events")):
+        beside = ("of fresh", ratio(m[size], fresh[size], "rate")) if fresh else ()
+        b.row(f"{label}{where}", median(m[size], "rate"), "events/s", *beside)
     for label, (_, percent, least) in FAILURES.items():
-        share = ratio(m[label], m["none"], "rate")
+        none = m[beside_which(label)]
+        share = ratio(m[label], none, "rate")
         b.row(f"{label}{where}", median(m[label], "rate"), "events/s", "of none", share, f">= {least:.2f}" if least else "",
               share >= least if least else None)
-        missing = statistics.median(row["unfinished"] for row in m[label])
+        missing = median(m[label], "unfinished")
         if missing: b.row("    not handled in time", missing, "events")
         if fresh: b.row("    the same, fresh", median(fresh[label], "rate"), "events/s", "held / fresh",
                         ratio(m[label], fresh[label], "rate"))
         b.point(f"{store.name}-failing", f"{label.partition('% ')[2]}{where}", percent, median(m[label], "rate"))
-        b.point(f"{store.name}-failing", f"none{where}", percent, median(m["none"], "rate"))
+        b.point(f"{store.name}-failing", f"none{where}", percent, median(none, "rate"))
 
 
 def section_failing(b, store):
-    """In a copy of the backlog, and in another one beside which a transaction is held open."""
-    n, rounds = (100_000, 1) if b.quick else (500_000, 3)
-    db, held = (store.copy(store.backlog(n), name) for name in ("failing", "failing_held"))
-    fresh = failing(b, store, db, n, rounds)
+    n = 100_000 if b.quick else 500_000
+    fresh = failing(b, store, n, held=False)
     failing_rows(b, store, "", fresh, None)
-    with store.held_open(held):
-        failing_rows(b, store, ", held open", failing(b, store, held, n, rounds), fresh)
-    for copy in (db, held): store.drop(copy)
+    failing_rows(b, store, ", held open", failing(b, store, n, held=True), fresh)
 
 
 # ---- a predicate on the payload ----
