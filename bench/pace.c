@@ -6,8 +6,8 @@
  *
  * It emits one event of the type warm.up before and waits for its line, says `ready`, and starts
  * when it is sent a line: whoever measures the others looks at them at that moment. Without -l
- * there is nothing to wait for. Producers that cannot keep up stop at the end of the time. They stay
- * connected until it is sent another line, or none any more. */
+ * there is nothing to wait for. Producers that cannot keep up stop at the end of the time. They
+ * stay connected until it is sent another line, or none any more. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
