@@ -30,26 +30,45 @@ static struct group_turn *take_all(struct group *g, size_t *ret_n)
     return first;
 }
 
-/* make makes the turns of a list. If that fails, none counts as made. */
+/* ask has the store make n turns. */
+static int ask(struct share *sh, struct shared_turn *t, size_t n, struct error *err)
+{
+    size_t h;
+    if (share_borrow(sh, NULL, &h, err) != 0)
+        return -1;
+    struct store *st = sh->handle[h].st;
+    int result = st->ops->turns(st, t, n, err);
+    share_return(sh, h);
+    return result;
+}
+
+/* tell hands each turn of the list its answer, or says that the store cannot be reached. Any other
+ * error is not known to be everybody's: each turn is made by itself then, and meets its own. */
+static void tell(struct group_turn *first, const struct shared_turn *t, int result,
+                 const struct error *err)
+{
+    bool unreachable = result != 0 && err->code == ERR_UNAVAILABLE;
+    for (struct group_turn *w = first; w; w = w->next, t++) {
+        if (result == 0)
+            w->turn = *t;
+        if (unreachable && w->err)
+            *w->err = *err;
+        w->failed = unreachable;
+    }
+}
+
+/* make makes the turns of a list. Without memory none is made: each is then made by itself. */
 static void make(struct share *sh, struct group_turn *first, size_t n)
 {
     struct shared_turn *t = calloc(n, sizeof *t);
-    struct error ignored; /* each turn is made by itself then, and says what is wrong */
-    size_t h;
+    struct error err = {0};
     size_t i = 0;
     if (!t)
         return;
-    for (struct group_turn *w = first; w; w = w->next)
+    for (const struct group_turn *w = first; w; w = w->next)
         t[i++] = w->turn;
-
-    if (share_borrow(sh, NULL, &h, &ignored) == 0) {
-        struct store *st = sh->handle[h].st;
-        int result = st->ops->turns(st, t, n, &ignored);
-        share_return(sh, h);
-        i = 0;
-        for (struct group_turn *w = first; w && result == 0; w = w->next)
-            w->turn = t[i++];
-    }
+    int result = ask(sh, t, n, &err);
+    tell(first, t, result, &err);
     free(t);
 }
 
@@ -80,9 +99,9 @@ static void lead(struct share *sh)
     hand_on(&sh->group, first);
 }
 
-bool group_turn(struct share *sh, struct shared_turn *t)
+int group_turn(struct share *sh, struct shared_turn *t, struct error *err)
 {
-    struct group_turn w = {.turn = *t, .state = GROUP_WAITS};
+    struct group_turn w = {.turn = *t, .err = err, .state = GROUP_WAITS};
     w.turn.made = false;
     pthread_cond_init(&w.over, NULL);
 
@@ -100,5 +119,5 @@ bool group_turn(struct share *sh, struct shared_turn *t)
 
     pthread_cond_destroy(&w.over);
     *t = w.turn;
-    return t->made;
+    return w.failed ? -1 : 0;
 }

@@ -134,22 +134,24 @@ static int turn_alone(struct share_seat_store *seat, struct shared_turn *t, bool
 
 /* turn_in_company makes a turn together with those of others, if it is simple. After one that was
  * not, a few are made alone. Only the seat's own thread is here. */
-static bool turn_in_company(struct share_seat_store *seat, struct shared_turn *t)
+static int turn_in_company(struct share_seat_store *seat, struct shared_turn *t, struct error *err)
 {
     if (t->req->max_events == 0)
-        return false;
+        return 0;
     if (seat->alone > 0) {
         seat->alone--;
-        return false;
+        return 0;
     }
-    if (group_turn(seat->share, t)) {
+    if (group_turn(seat->share, t, err) != 0)
+        return -1;
+    if (t->made) {
         seat->alone_last = 0;
-        return true;
+        return 0;
     }
     if (seat->alone_last < ALONE_MAX)
         seat->alone_last = 2 * seat->alone_last + 1;
     seat->alone = seat->alone_last;
-    return false;
+    return 0;
 }
 
 /* note_backlog has the next turn made alone while there is more than a simple turn hands out. */
@@ -175,7 +177,9 @@ static int seat_turn(struct store *base, const struct settlement *s, bool *ret_l
     struct shared_turn t = {.s = s, .req = &asked, .a = a, .hint.wait_ms = -1};
     bool lost = false;
 
-    if (!turn_in_company(seat, &t)) {
+    if (turn_in_company(seat, &t, err) != 0)
+        return -1;
+    if (!t.made) {
         if (turn_alone(seat, &t, &lost, err) != 0)
             return -1;
         note_backlog(seat, &t);

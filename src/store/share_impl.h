@@ -21,6 +21,8 @@ struct share_handle {
 /* A turn that waits to be made together with others; it is on the stack of who waits for it. */
 struct group_turn {
     struct shared_turn turn;
+    struct error *err; /* of who waits: why the store could not be asked */
+    bool failed;       /* it could not be */
     enum { GROUP_WAITS, GROUP_LEADS, GROUP_OVER } state;
     pthread_cond_t over;
     struct group_turn *next;
@@ -77,9 +79,9 @@ struct share {
 int share_borrow(struct share *sh, struct share_seat_store *seat, size_t *ret, struct error *err);
 void share_return(struct share *sh, size_t i);
 
-/* group_turn makes a turn together with those that others ask for meanwhile. Returns whether it was
- * made; otherwise nothing is known to have happened, and it has to be made by itself. */
-bool group_turn(struct share *sh, struct shared_turn *t);
+/* group_turn makes a turn together with those that others ask for meanwhile. If t->made is false
+ * afterwards, it has to be made by itself. ERR_UNAVAILABLE: the store could not be asked. */
+int group_turn(struct share *sh, struct shared_turn *t, struct error *err);
 
 /* lookout_start starts the thread of the lookout, lookout_stop ends it. */
 int lookout_start(struct share *sh, struct error *err);

@@ -215,15 +215,25 @@ class Asleep(Faults):
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
     def test_an_event_that_commits_while_a_relay_falls_asleep_wakes_it(self):
-        """The relay holds the lock and looks once more; behind the answer that finds nothing an event is committed."""
+        """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
+        Whoever only waits for the socket then has missed it."""
+        with Proxy(self.store) as proxy:
+            rule = proxy.hold(lambda request: "bell_sleep" in request.text, lambda: self.emit_numbers(1))
+            with self.mail("--store", proxy.url) as relay:
+                wait_until(rule.done)
+                self.wait_for_all(relay, timeout=SOON)
+
+    def test_an_event_that_commits_while_a_relay_of_many_looks_once_more_wakes_it(self):
+        """The same behind the last look, the one that it makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
 
             def last_look(request):
                 if "bell_sleep" in request.text: slept.append(request)
-                return slept and claiming(request)
+                return slept and "pg_current_snapshot()::text" in request.text and request.params
             rule = proxy.hold(last_look, lambda: self.emit_numbers(1))
-            with self.mail("--store", proxy.url) as relay:
+            others = [arg for n in range(4) for arg in ("--consumer", f"c{n}", "--sink", "file:/dev/null")]
+            with self.mail("--store", proxy.url, *others) as relay:
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
