@@ -9,8 +9,7 @@
 #include "store/share.h"
 
 #define FDS_MAX 1024
-#define SHOW_EVERY (100 * MS_NS) /* between updates of the view while it never comes to rest */
-#define SWEPT_BY_SHARE (24 * 3600 * INT64_C(1000)) /* ms: the share sweeps for all its seats */
+#define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
 
 /* make_owner makes up a name for this worker that no other one has. */
@@ -71,6 +70,15 @@ static int open_stores(struct runner *r, struct error *err)
     return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
 }
 
+/* sweep_of returns how often a pipeline looks by itself. Where there is a share, that sweeps for all,
+ * and the pipeline only if it fails to. */
+static int64_t sweep_of(const struct crew *w)
+{
+    if (w->share)
+        return w->sweep_ms + w->sweep_ms / 2;
+    return w->sweep_ms;
+}
+
 /* open_pipeline opens the pipeline on those stores, and its sink. */
 static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
 {
@@ -85,7 +93,7 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .rng = &r->rng,
                                   .log = w->log,
                                   .careful = &w->careful,
-                                  .sweep_ms = w->share ? SWEPT_BY_SHARE : w->sweep_ms,
+                                  .sweep_ms = sweep_of(w),
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;

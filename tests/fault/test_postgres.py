@@ -218,7 +218,7 @@ class Asleep(Faults):
         """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
         Whoever only waits for the socket then has missed it."""
         with Proxy(self.store) as proxy:
-            rule = proxy.hold(lambda request: "bell_sleep" in request.text, lambda: self.emit_numbers(1))
+            rule = proxy.hold(lambda request: "bell_sleep" in request.text and request.params, lambda: self.emit_numbers(1))
             with self.mail("--store", proxy.url) as relay:
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
