@@ -11,6 +11,7 @@
 #define FDS_MAX 1024
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view while it never comes to rest */
 #define NO_MEMORY_WAIT (10 * MS_NS) /* between looks where there is no memory to poll */
+#define SETTLE_WAIT_MS 20           /* see pipeline_config.settle_wait_ms */
 
 /* make_owner makes up a name for this worker that no other one has. */
 static void make_owner(struct runner *r)
@@ -97,6 +98,10 @@ static int open_pipeline(struct runner *r, bool stand_by, struct error *err)
                                   .stand_by = stand_by};
     if (r->n_handlers > 0) {
         cfg.pulse = &r->pulse;
+    }
+    /* Only a relay that runs on waits for what comes next. Others want to be through. */
+    if (stand_by) {
+        cfg.settle_wait_ms = SETTLE_WAIT_MS;
     }
     if (pipeline_new(&cfg, &r->p, err) != 0)
         return -1;
