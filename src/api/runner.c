@@ -71,8 +71,8 @@ static int open_stores(struct runner *r, struct error *err)
     return r->work->ops->lend(r->work, r->consumer->timeout_ms, err);
 }
 
-/* sweep_of returns how often a pipeline looks by itself. Where there is a share, that sweeps for all,
- * and the pipeline only if it fails to. */
+/* sweep_of returns how often a pipeline looks by itself. A share sweeps for all its seats; then the
+ * pipeline does so only if the share fails to. */
 static int64_t sweep_of(const struct crew *w)
 {
     if (w->share)

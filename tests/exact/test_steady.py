@@ -46,7 +46,7 @@ class Steady(Exact):
             seen = time.monotonic()
             wait_until(lambda: count() == n + 2)
         said = self.said()[before:]
-        turns = [text for text in said if "_turn(" in text]
+        turns = [text for text in said if "_turn" in text]
         self.assertLessEqual(len(turns), 1.15 * EVENTS + 2 * late, said[-20:])
         self.assertLessEqual(len(said), 2.15 * EVENTS + 4 * late, said[-20:])
         relay.stop()

@@ -68,8 +68,8 @@ static int ask(struct pg_store *st, bool payloads, look_visit *visit, void *ctx,
     return now ? 0 : err_nomem(err);
 }
 
-/* ask_nothing takes rings for news. So many within a moment are counted together: producers that are
- * so busy should not have to ring. */
+/* ask_nothing takes rings for news. Those that come within a moment are counted together: producers
+ * that are so busy should not have to ring. */
 static void ask_nothing(struct pg_store *st, struct glance *ret)
 {
     int64_t now = clock_mono(st->opt.clock);

@@ -267,7 +267,7 @@ static int settle_alone(struct pg_store *st, const struct part *p, int64_t relea
     return pg_turn(&st->base, &s, &lost, NULL, NULL, NULL, NULL, err);
 }
 
-/* trim_claim ends a claim where memory did, and forgets one of which the predicate wanted nothing. */
+/* trim_claim ends a claim where memory did, and forgets one that the predicate left nothing of. */
 static int trim_claim(struct pg_store *st, struct part *p, struct error *err)
 {
     struct batch *b = &p->turn->batch;
