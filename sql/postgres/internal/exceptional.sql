@@ -12,7 +12,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     SELECT p.seq
     FROM @schema@.parked p
     WHERE (whose IS NULL OR p.consumer = whose)
-      AND CASE wanted WHEN 'unprocessed' THEN true
+      AND CASE wanted WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                              OR p.due_at <= @schema@._clock()
                       WHEN 'before-start' THEN true
                       WHEN 'in-flight' THEN p.claim IS NOT NULL
                       WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL

@@ -15,7 +15,8 @@ SELECT @event_columns@ FROM outbox_event WHERE seq > :low AND seq <= :high ORDER
 seq > :low AND seq <= :high AND seq IN (
     SELECT p.seq FROM outbox_parked p
      WHERE (:consumer IS NULL OR p.consumer = :consumer)
-       AND CASE :state WHEN 'unprocessed' THEN 1
+       AND CASE :state WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                               OR p.due_at <= :now
                        WHEN 'in-flight' THEN p.claim IS NOT NULL
                        WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
                        WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL

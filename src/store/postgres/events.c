@@ -381,8 +381,8 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
     const struct event_query *q = l->q;
     size_t n, size = page_size(l);
     int64_t last;
-    if (pg_send(l->v->st, PG_MAIN, err, sql, "iisttssi", r->from, r->to, q->type,
-                q->aggregate_type, q->aggregate_id, l->state, l->v->consumer, (int64_t)size) != 0)
+    if (pg_send(l->v->st, PG_MAIN, err, sql, "iisttssi", r->from, r->to, q->type, q->aggregate_type,
+                q->aggregate_id, l->state, l->v->consumer, (int64_t)size) != 0)
         return -1;
     if (show_answer(l, &n, &last, err) != 0)
         return -1;

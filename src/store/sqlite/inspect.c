@@ -6,6 +6,8 @@
 #include "store/sqlite/sqlite.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
+/* To ask for what is recorded about an event costs as much as to look at so many. */
+#define QUERY_COST 4
 
 /* A filter that a consumer had, and how far its lanes had come when it was replaced. */
 struct former {
@@ -36,6 +38,7 @@ struct viewer {
     size_t n;
     int64_t claims; /* of any consumer */
     int64_t now;
+    int64_t asked; /* queries about the event at hand */
 };
 
 /* ---- what is read once ---- */
@@ -161,6 +164,7 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
     enum { ATTEMPTS, DUE_AT, CLAIMED, WHY, DEAD, FAILING };
     struct delivery_info *d = &v->d[i];
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(v->st, &q, err,
                        SQL(exception_of, .consumer = d->consumer, .seq = seq, .now = v->now));
     *ret_found = r == 1;
@@ -192,6 +196,7 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     if (!v->c[i].receipts)
         return 0;
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(
         v->st, &q, err,
         SQL(receipt_of, .consumer = d->consumer, .seq = ev->seq, .event_id = ev->id));
@@ -211,6 +216,7 @@ static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, 
     if (v->c[i].ended == 0)
         return 0;
     sqlite3_stmt *q;
+    v->asked++;
     int r = sqlite_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
     if (r <= 0)
         return r;
@@ -232,6 +238,7 @@ static int read_claim(struct viewer *v, const char *consumer, int lane, int64_t 
     *ret = CLAIM_NONE;
     if (!v->claims)
         return 0;
+    v->asked++;
     if (sqlite_value(v->st, err, &found,
                      SQL(claim_over, .consumer = consumer, .lane = lane, .seq = seq, .now = v->now,
                          .live = CLAIM_LIVE, .expired = CLAIM_EXPIRED)) != 0)
@@ -352,7 +359,7 @@ struct listing {
     event_visit *visit;
     void *ctx;
     int64_t low, high;
-    int64_t budget; /* events that may still be looked at in vain; they need not be counted exactly */
+    int64_t budget; /* events that may still be looked at in vain */
     struct event_look looked;
     size_t left; /* events still to be shown */
     bool done;
@@ -521,17 +528,18 @@ static int look_at(struct viewer *v, struct listing *l, sqlite3_stmt *row, struc
                    struct error *err)
 {
     size_t left = l->left;
-    if (l->budget == 0) {
+    if (l->budget <= 0) {
         l->looked.partial = true;
         l->done = true;
         return 0;
     }
+    v->asked = 0;
     note_looked(l, sqlite3_column_int64(row, 0));
     if (list_row(v, l, row, a, err) != 0)
         return -1;
     bool in_vain = l->left == left && l->q->look != LOOK_ALL;
     if (in_vain)
-        l->budget--;
+        l->budget -= 1 + v->asked * QUERY_COST;
     return 0;
 }
 
