@@ -24,12 +24,12 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
         SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload,
             d.attempts, d.due_at, d.error,
                e.created_at
-        FROM @schema@.consumer c
+        FROM (SELECT o.*, @schema@._low(o.name, o.lanes) AS low FROM @schema@.consumer o) c
         CROSS JOIN LATERAL (
             -- what its lanes are not past
             (SELECT x.*
              FROM (SELECT i.seq FROM @schema@.event i
-                   WHERE i.seq > greatest(@schema@._low(c.name, c.lanes), $3)
+                   WHERE i.seq > c.low AND i.seq > $3
                      AND (c.type_like IS NULL OR i.type LIKE ANY (c.type_like))
                    ORDER BY i.seq OFFSET 0) y
              CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z

@@ -1,10 +1,10 @@
--- _exceptional returns the seqs of events that may be in a state for the consumer `whose` (NULL: for any)
--- because something is recorded about them: that they are parked, dead, ended, in a claim, or
--- late. Some may be in another state, and some of dead letters' events are gone: ask _states.
+-- _exceptional returns the seqs of events that may be in a state for the consumer `whose` (NULL:
+-- for any) because something is recorded about them: that they are parked, dead, ended, in a claim,
+-- or late. Some may be in another state, and the events of some dead letters are gone: ask _states.
 --
 -- For failed, expired, dropped and in-flight these are all there are. For pending and unprocessed
--- (pending, or failed and due again) they are all up to _low. For the others they are the exceptions
--- to what positions and filters say.
+-- (pending, or failed and due again) they are all up to _low. For the others they are the
+-- exceptions to what positions and filters say.
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
 RETURNS TABLE (seq bigint)
 LANGUAGE sql STABLE

@@ -67,7 +67,8 @@ BEGIN
                      AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)));
     END IF;
 
-    -- A key goes with its event, or if its event is surely gone. The oldest are of the first events.
+    -- A key goes with its event, or if its event is surely gone. The oldest belong to the first
+    -- events.
     SELECT count(*),
            count(*) FILTER (WHERE x.at < @schema@._key_cutoff(cutoff) OR (x.key, x.tenant) IN (
                SELECT e.idempotency_key, coalesce(e.tenant, '') FROM @schema@.event e

@@ -9,7 +9,10 @@
 #include "store/postgres/postgres.h"
 
 #define PAGE 500 /* events per query, so that a listing of millions fits in memory */
+#define PAGE_LEAST 10
 #define LIMIT_DEFAULT 100
+/* To look for a state takes longer the more consumers there are: so many take twice as long. */
+#define CHEAP_CONSUMERS 8
 /* To tell a state costs as much as to look at so many numbers. */
 #define STATE_COST 20
 
@@ -192,8 +195,8 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
     "AND ($4::text IS NULL OR e.aggregate_type = $4) " \
     "AND ($5::text IS NULL OR e.aggregate_id = $5) "
 
-/* What a look has to know of each consumer, a row for each. Lanes are in arrays, in their order; one
- * may be lost. changed: an event was perhaps judged by another filter. */
+/* What a look has to know of each consumer, a row for each. Lanes are in arrays, in their order;
+ * one may be lost. changed: an event was perhaps judged by another filter. */
 #define CONSUMERS \
     "WITH c AS MATERIALIZED (" \
         "SELECT x.*, l.*, " \
@@ -236,8 +239,9 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
                   "OR CASE $6 " \
                          "WHEN 'pending' THEN f.wanted AND NOT f.out " \
                          "WHEN 'unprocessed' THEN f.wanted AND NOT f.out " \
-                         "WHEN 'before-start' THEN f.wanted AND f.before " \
-                         "WHEN 'delivered' THEN (f.wanted OR c.changed) AND f.out AND NOT f.before " \
+                         "WHEN 'before-start' THEN (f.wanted OR c.changed) AND f.before " \
+                         "WHEN 'delivered' THEN (f.wanted OR c.changed) " \
+                                               "AND f.out AND NOT f.before " \
                          "WHEN 'skipped' THEN NOT f.wanted OR c.changed OR c.predicate <> '' " \
                      "END) " \
            "OR e.seq IN (SELECT x.seq FROM @schema@._exceptional($6, $7) x)) "
@@ -275,6 +279,7 @@ struct listing {
     int64_t low;       /* up to here only _exceptional has events in that state */
     struct event_look looked;
     int64_t budget; /* numbers that may still be looked at in vain */
+    int64_t step;   /* numbers to look at in one query */
     int64_t states; /* states that may still be told in vain */
 
     struct arena a; /* of a page */
@@ -368,11 +373,15 @@ static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, stru
     return show_page(l, page, *ret_n, err);
 }
 
-/* page_size gives as many as will be shown, if all of them will. */
+/* page_size gives as many as will be shown, if all of them will, and else no more than there are
+ * states left to tell. */
 static size_t page_size(const struct listing *l)
 {
-    bool all_shown = !l->state;
-    return all_shown && l->left < PAGE ? l->left : PAGE;
+    int64_t size = (int64_t)l->left;
+    bool states_told = l->state != NULL;
+    if (states_told)
+        size = l->states / (int64_t)l->v->n + PAGE_LEAST;
+    return size < PAGE ? (size_t)size : PAGE;
 }
 
 /* show_next shows the next page of a range, and takes what it has covered off the range. */
@@ -444,7 +453,7 @@ static int first_event(struct listing *l, struct range r, int64_t *ret, struct e
 /* next_step gives the next numbers of a range to look at, from its first event on. */
 static struct range next_step(const struct listing *l, struct range r, int64_t first)
 {
-    int64_t most = l->budget < STORE_LOOK ? l->budget : STORE_LOOK;
+    int64_t most = l->budget < l->step ? l->budget : l->step;
     struct range step = {.from = first - 1, .to = r.to};
     if (l->q->newest_first) {
         step = (struct range){.from = r.from, .to = first};
@@ -601,6 +610,10 @@ static int scope(struct listing *l, struct error *err)
         return 0;
     }
     l->state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
+    int64_t times = 1 + (int64_t)l->v->n / CHEAP_CONSUMERS;
+    l->step = STORE_LOOK / times + 1;
+    if (q->look != LOOK_ALL)
+        l->budget = (l->budget + times - 1) / times;
     return find_low(l, err);
 }
 
@@ -660,6 +673,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
                         .visit = visit,
                         .ctx = ctx,
                         .budget = budget,
+                        .step = STORE_LOOK,
                         .states = budget / STATE_COST + 1,
                         .left = q->limit ? q->limit : LIMIT_DEFAULT};
     arena_init(&l.a, 0);

@@ -173,7 +173,8 @@ static int count_going_keys(struct sqlite_store *st, const struct old *o, int64_
 }
 
 /* find_last finds the last event that is old enough: among the last `most` that everybody is done
- * with, or, if those are all too young by their own time, among the first, where trim_some looks. */
+ * with, or, if those are all too young by their own time, among the first, where trim_some
+ * looks. */
 static int find_last(struct sqlite_store *st, struct old *o, int64_t most, struct error *err)
 {
     int64_t first = 0;
