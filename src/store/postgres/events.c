@@ -11,7 +11,8 @@
 #define PAGE 500 /* events per query, so that a listing of millions fits in memory */
 #define PAGE_LEAST 10
 #define LIMIT_DEFAULT 100
-/* To look for a state takes longer the more consumers there are: so many take twice as long. */
+/* To look for a state takes twice as long as to look for a type, and longer the more consumers
+ * there are: three times with so many. */
 #define CHEAP_CONSUMERS 8
 /* To tell a state costs as much as to look at so many numbers. */
 #define STATE_COST 20
@@ -213,7 +214,8 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
         "WHERE $7::text IS NULL OR x.name = $7) "
 
 /* Of the events in a range, all, or those that may be in a state: what positions and filters say of
- * them costs little to find out, and _exceptional has the exceptions. */
+ * them costs little to find out, and _exceptional has the exceptions. The fences (OFFSET 0) keep
+ * expressions simple, so that the functions they are given to are inlined. */
 #define LOOK \
     CONSUMERS \
     "SELECT " PG_EVENT_SHOWN " " \
@@ -224,13 +226,14 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
                "SELECT 1 " \
                "FROM c, " \
                     "LATERAL (SELECT 1 + @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, " \
-                                                          "e.aggregate_id) AS nth) l, " \
+                                                          "e.aggregate_id) AS nth OFFSET 0) n, " \
+                    "LATERAL (SELECT c.seen[n.nth] AS seen, c.floor[n.nth] AS floor, " \
+                                    "c.target[n.nth] AS target, c.pos[n.nth] AS pos OFFSET 0) l, " \
                     "LATERAL (SELECT coalesce((c.tenant = '' OR c.tenant = e.tenant) " \
                                              "AND (c.type_like IS NULL " \
                                                   "OR e.type LIKE ANY (c.type_like)), false) " \
                                     "AS wanted, " \
-                                    "@schema@._handed_out(c.seen[l.nth], c.floor[l.nth], " \
-                                                         "c.target[l.nth], c.pos[l.nth], " \
+                                    "@schema@._handed_out(l.seen, l.floor, l.target, l.pos, " \
                                                          "e.xid, e.seq) AS out, " \
                                     "@schema@._before_start(c.start_seen, c.start_floor, " \
                                                            "c.start_also, e.xid, e.seq) " \
@@ -241,7 +244,7 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
                          "WHEN 'unprocessed' THEN f.wanted AND NOT f.out " \
                          "WHEN 'before-start' THEN (f.wanted OR c.changed) AND f.before " \
                          "WHEN 'delivered' THEN (f.wanted OR c.changed) " \
-                                               "AND f.out AND NOT f.before " \
+                                               "AND NOT f.before AND f.out " \
                          "WHEN 'skipped' THEN NOT f.wanted OR c.changed OR c.predicate <> '' " \
                      "END) " \
            "OR e.seq IN (SELECT x.seq FROM @schema@._exceptional($6, $7) x)) "
@@ -610,7 +613,7 @@ static int scope(struct listing *l, struct error *err)
         return 0;
     }
     l->state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
-    int64_t times = 1 + (int64_t)l->v->n / CHEAP_CONSUMERS;
+    int64_t times = 2 + (int64_t)l->v->n / CHEAP_CONSUMERS;
     l->step = STORE_LOOK / times + 1;
     if (q->look != LOOK_ALL)
         l->budget = (l->budget + times - 1) / times;
