@@ -1,6 +1,7 @@
 -- _lanes returns the current row of every lane of a consumer that has `lanes` of them, and before
--- them that of the parked events, lane -1. The current row is the one with the highest version: one
--- probe, backwards, of the index. It can be inlined, so that a query plans with it.
+-- these the row of lane -1, that of the parked events. The current row is the one with the highest
+-- version, which takes one probe of the index, backwards. The function can be inlined, so a query
+-- that calls it is planned as a whole.
 CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
@@ -14,8 +15,8 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@._lanes(text, int) IS 'how far each lane of a consumer has got';
 
--- _check_whole raises an error while a restore is under way. Keys come last in a restore: as long
--- as they are missing, so may rows be.
+-- _check_whole raises an error while a restore is under way. A restore makes keys last, so as long
+-- as they are missing, rows may be missing, too.
 CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -28,18 +29,18 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._check_whole() IS 'refuses an outbox that is being restored';
 
--- _lost_place raises the error for a consumer some of whose rows in lane are gone, so that nobody
--- can tell which events it has had. It always raises one.
+-- _lost_place always raises an error. It is called for a consumer that has lost rows of lane, so
+-- that nobody can tell which events it has had.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
-    -- In the middle of a restore the rows may be still to come.
+    -- In the middle of a restore the rows may still come.
     PERFORM @schema@._check_whole();
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
         USING ERRCODE = 'OB006',
-              HINT = format('restore them, or run `outbox consumers remove %s`: it is then made '
-                            'anew, and starts where you tell it to', c.name);
+              HINT = format('restore them, or run `outbox consumers remove %s` and start the '
+                            'consumer again where you want it', c.name);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS
