@@ -89,7 +89,7 @@ BEGIN
     kept_more := looked >= most AND kept > 0;
     kept := kept + (SELECT count(*)
                     FROM (SELECT e.xid, e.seq, e.created_at FROM @schema@.event e
-                          WHERE xid8ge(e.xid, sure) ORDER BY e.xid, e.seq LIMIT most / 10) x
+                          WHERE e.xid >= sure ORDER BY e.xid, e.seq LIMIT most / 10) x
                     WHERE x.seq <= f.floor AND x.created_at < cutoff
                       AND @schema@._needed(x.xid, x.seq));
     pin := '';
