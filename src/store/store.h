@@ -314,6 +314,13 @@ struct store_info {
     int64_t now_ms; /* the database's clock */
 };
 
+/* How far a listing has looked. Looking for events that match is bounded (event_query.look): if
+ * `partial`, there are more than those between from and to, which may match or not. */
+struct event_look {
+    int64_t from, to; /* seq of the first and the last number looked at; partial only */
+    bool partial;
+};
+
 /* Which events to list. Zero means no restriction. */
 struct event_query {
     const char *type; /* pattern */
@@ -322,10 +329,18 @@ struct event_query {
     int state;            /* enum delivery_state + 1 */
     bool unprocessed;     /* instead of a state: pending, or failed and due again */
     const char *id;       /* event id, or a seq in decimal */
-    int64_t after;        /* seq */
+    int64_t after;        /* a seq to go on behind, in the order of the listing */
     size_t limit;         /* 0: 100 */
     bool newest_first;
+
+    /* How many numbers to look at in vain, about. What is recorded about single events (failed,
+     * expired, dropped, in-flight) is found without looking. 0: STORE_LOOK; LOOK_ALL: no bound. */
+    int64_t look;
+    struct event_look *looked; /* filled in; NULL: nobody asks */
+    /* looking is called now and then with how many numbers were looked at, if it is not NULL. */
+    void (*looking)(void *ctx, int64_t numbers);
 };
+#define LOOK_ALL INT64_MAX
 
 /* The state of one event for one consumer. */
 struct delivery_info {
@@ -367,7 +382,9 @@ struct trim_request {
     int64_t older_than_ms;
     int64_t inbox_ms; /* the same for the inbox; 0: like the rest */
     bool dry_run;
-    size_t max_rows; /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS */
+    /* per call, so that nobody has to wait long; 0: STORE_TRIM_ROWS, or with dry_run, which looks
+     * at no more of each kind, STORE_EXACT_ROWS */
+    size_t max_rows;
 };
 struct trim_result {
     /* how many were deleted by this call, or with dry_run would be by repeated calls */
@@ -375,6 +392,8 @@ struct trim_result {
     int64_t keys; /* idempotency keys */
     int64_t inbox;
     int64_t receipts;
+    /* with dry_run: events is an estimate, and of the others there are at least so many */
+    bool events_about, keys_more, inbox_more, receipts_more;
     bool more;            /* call again */
     int64_t kept_for_pin; /* events old enough but still needed; counted when more is false */
     bool kept_more;       /* not all of those were counted: there may be more */
@@ -677,6 +696,7 @@ void store_close(struct store *st); /* NULL is fine */
 /* ---- what stores have in common ---- */
 
 #define STORE_EXACT_ROWS 100000 /* kept events are counted up to this */
+#define STORE_LOOK 200000       /* numbers that a listing looks at in vain: about a second */
 
 /* How an enum order is written in a table and by people; ends with NULL. */
 extern const char *const store_order_names[];

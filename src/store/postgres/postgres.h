@@ -440,7 +440,7 @@ int pg_consumer_report(struct store *st, const char *name, const char *text, str
 int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
 
-/* ---- inspect.c, trim.c ---- */
+/* ---- inspect.c, events.c, trim.c ---- */
 
 int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
