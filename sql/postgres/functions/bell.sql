@@ -83,15 +83,35 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._bell_squatted() IS 'whether a stranger holds the doorbell';
 
--- _ring rings the doorbell if somebody sleeps. If the lock is refused, it looks who holds it: where
--- that is somebody who has no business with the bell, nobody sleeps by it, and workers look by
--- themselves. Otherwise a stranger could make every commit queue up.
+-- _bell_is_a_workers says whether the first lock, which is taken, is held by one who sleeps by it.
+-- Where it is held by somebody who has no business with the bell, nobody sleeps by it, and workers
+-- look by themselves; otherwise a stranger could make every commit queue up. To look who holds a
+-- lock takes longer than the emit itself, so a session that found a worker there does not look
+-- again within the same second.
+CREATE OR REPLACE FUNCTION @schema@._bell_is_a_workers() RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    second text := floor(extract(epoch FROM clock_timestamp()))::text;
+BEGIN
+    IF current_setting('outbox.bell_found', true) = second THEN
+        RETURN true;
+    END IF;
+    IF @schema@._bell_squatted() THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('outbox.bell_found', second, false);
+    RETURN true;
+END
+$outbox$;
+COMMENT ON FUNCTION @schema@._bell_is_a_workers() IS 'whether a worker sleeps by the doorbell';
+
+-- _ring rings the doorbell if somebody sleeps.
 CREATE OR REPLACE FUNCTION @schema@._ring() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN -- Every name has its schema.
     -- Two conditions: a second term in the first one would be prepared for every event.
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(@schema@._bell_key()) THEN
-        IF @schema@.bell_works() AND NOT @schema@._bell_squatted() THEN
+        IF @schema@.bell_works() AND @schema@._bell_is_a_workers() THEN
             PERFORM pg_catalog.pg_notify(@schema@.bell_channel(), '');
         END IF;
     END IF;
