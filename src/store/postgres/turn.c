@@ -456,16 +456,14 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     b->ev = t->c.ev;
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
+    bool more_may_come = !b->parked && !t->req->once;
+    if (!read && more_may_come)
+        pg_ahead_start(t->st, t->req, b->lane, &w);
     if (b->n == 0)
         return forget(t, err);
 
     mark_waiting(b, pg_str(r, 0, A_held), pg_int(r, 0, A_now_ms));
-    if (pg_bell_found(t->st, b->n, pg_true(r, 0, A_quiet), &t->hint->quiet, err) != 0)
-        return -1;
-    bool more_may_come = !b->parked && !t->req->once;
-    if (!read && more_may_come)
-        pg_ahead_start(t->st, t->req, b->lane, &w);
-    return 0;
+    return pg_bell_found(t->st, b->n, pg_true(r, 0, A_quiet), &t->hint->quiet, err);
 }
 
 /* go_to_rest is what happens when nothing was found. *ret_again: look once more, now that producers
@@ -513,8 +511,11 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     take_hint(r, t->hint);
     if (claiming)
         pull_next(t->st, &t->hint->wait_ms);
-    if (pg_int(r, 0, A_n) > 0 && take_batch(t, r, err) != 0)
+    bool claimed = pg_int(r, 0, A_n) > 0;
+    if (claimed && take_batch(t, r, err) != 0)
         return -1;
+    if (t->have && !claimed && !pg_true(r, 0, A_skipped))
+        pg_ahead_forget(t->st); /* the lane does not stand where it was read on */
 
     bool found_nothing = claiming && t->b->n == 0;
     return found_nothing ? go_to_rest(t, ret_again, err) : 0;
