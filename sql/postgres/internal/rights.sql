@@ -107,7 +107,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,
              find_unprocessed, find_processing, find_failed, find_abandoned, find_published,
-             _backlog, _waiting, _floors, _needed, _surely_done, _lanes,
+             _backlog, _waiting, _floors, _needed, _surely_done, _lanes, _places, _members, _is_member,
              _key_cutoff, _passed_by, _passed_since, _common_snapshot, _all_but_running,
              _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _window_events,
              _home, _here, _at_home, _moved, _trouble, rebaseline,

@@ -80,10 +80,10 @@ static bool worth_a_stream(const struct pg_store *st, const struct claim_request
 
 /* span_of returns over how many numbers `rows` events may be spread. Rolled back transactions leave
  * gaps. Where the server leaves out events, it must not look for them for long. */
-static int64_t span_of(const struct claim_request *req, size_t rows)
+static int64_t span_of(const struct pg_ahead *h, const struct claim_request *req, size_t rows)
 {
     int64_t span = 4 * (int64_t)rows;
-    bool leaves_out = req->lanes > 1 || filter_has_types(req->filter);
+    bool leaves_out = !pg_all_lanes(h->members, req->lanes) || filter_has_types(req->filter);
     if (leaves_out && span > LOOK_NUMBERS)
         return LOOK_NUMBERS;
     return span;
@@ -96,13 +96,13 @@ static bool open_stream(struct pg_store *st, const struct claim_request *req)
     if (!worth_a_stream(st, req))
         return false;
     size_t rows = h->stream.claims * req->max_events;
-    int64_t span = span_of(req, rows);
+    int64_t span = span_of(h, req, rows);
     int64_t to = h->end;
     if (h->end - h->to > span)
         to = h->to + span;
 
     struct pg_window w = window_of(h, h->to, to);
-    if (pg_window_send(st, PG_READER, req, h->lane, &w, rows, NULL) != 0)
+    if (pg_window_send(st, PG_READER, req, h->members, &w, rows, NULL) != 0)
         return false;
     h->stream.open = true;
     h->stream.to = to;
@@ -174,18 +174,17 @@ void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
         open_stream(st, req);
 }
 
-void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
-                    const struct pg_window *w)
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const struct batch *b,
+                    int64_t members, const struct pg_window *w)
 {
     struct pg_ahead *h = &st->ahead;
-    if (req->lanes > 1)
-        return; /* the next claim is another lane's */
     pg_ahead_forget(st);
     if (!keep_text(&h->seen, w->seen) || !keep_text(&h->target, w->target))
         return;
     memcpy(h->consumer, req->consumer, strlen(req->consumer) + 1);
     h->filter = req->filter;
-    h->lane = lane;
+    h->lane = b->lane;
+    h->members = members;
     h->floor = w->floor;
     h->end = w->end;
     h->to = w->to;
@@ -196,8 +195,7 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int la
 /* is_for says whether what is read ahead is what the request may want. */
 static bool is_for(const struct pg_ahead *h, const struct claim_request *req)
 {
-    bool same_lane = h->lane == req->lane_hint % req->lanes;
-    return same_lane && h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
+    return h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
 }
 
 /* swap lets events change hands, and an empty arena comes back. */

@@ -86,6 +86,7 @@ struct pg_ahead {
     char consumer[STORE_NAME_MAX + 1];
     const struct filter *filter;
     int lane;
+    int64_t members; /* the lanes whose events they are, a bit for each */
 
     /* the window */
     char *seen, *target;
@@ -323,14 +324,16 @@ int pg_extend(struct store *st, const char *consumer, const char *owner, const s
 /* ---- read.c ---- */
 
 /* pg_read_window and pg_read_parked read the events of a claim into the arena, up to max_bytes. */
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *ret,
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
-/* pg_window_send asks for the events of a window, at most max of them. */
+/* pg_window_send asks for the events of a window, at most max of them. members are the lanes that
+ * are meant, bit n for lane n; pg_all_lanes says whether that is all of them. */
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
-                   int lane, const struct pg_window *w, size_t max, struct error *err);
+                   int64_t members, const struct pg_window *w, size_t max, struct error *err);
+bool pg_all_lanes(int64_t members, int lanes);
 /* pg_read_chunk adds rows of what was asked for to a chunk, until it is full. Returns 1 then, and
  * the rest can be read later; 0 at the end; -1 on failure. pg_note_size keeps a running average of
  * what an event takes. */
@@ -346,8 +349,8 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
  * claim may be. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request
  * may want. pg_ahead_keep takes it back, for the next claim, if this one was of parked events.
  * pg_ahead_forget drops all of it. */
-void pg_ahead_start(struct pg_store *st, const struct claim_request *req, int lane,
-                    const struct pg_window *w);
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const struct batch *b,
+                    int64_t members, const struct pg_window *w);
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
 bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
                    struct pg_chunk *ret, struct pg_window *ret_w);

@@ -21,7 +21,8 @@
 #define WANTED \
     " AND ((SELECT @schema@._type_like($7)) IS NULL OR e.type LIKE ANY ((SELECT " \
     "@schema@._type_like($7))::text[])) AND " \
-    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id) = $9::int"
+    "($9::bigint = @schema@._all_lanes($8::int) OR @schema@._is_member($9::bigint, 0, " \
+    "@schema@._lane_of($8::int, e.seq, e.aggregate_type, e.aggregate_id)))"
 #define ORDERED " ORDER BY e.seq LIMIT $6::bigint"
 #define BOTH(filter) \
     "SELECT " PG_EVENT_COLUMNS " FROM ((" FRESH filter ORDERED ") UNION ALL (" LATE filter ORDERED \
@@ -42,11 +43,17 @@ static bool had_running(const char *snapshot)
     return n > 0 && snapshot[n - 1] != ':';
 }
 
+bool pg_all_lanes(int64_t members, int lanes)
+{
+    int64_t all = lanes >= 64 ? -1 : (INT64_C(1) << lanes) - 1;
+    return members == all;
+}
+
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
-                   int lane, const struct pg_window *w, size_t max, struct error *err)
+                   int64_t members, const struct pg_window *w, size_t max, struct error *err)
 {
     bool late = had_running(w->seen);
-    bool all = req->lanes == 1 && !filter_has_types(req->filter);
+    bool all = pg_all_lanes(members, req->lanes) && !filter_has_types(req->filter);
     if (all) {
         const char *sql = late ? both_sql : fresh_sql;
         return pg_send(st, link, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
@@ -55,7 +62,7 @@ int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_re
     const char *sql = late ? both_wanted_sql : fresh_wanted_sql;
     const char *events = req->events ? req->events : "";
     return pg_send(st, link, err, sql, "sisiiisii", w->seen, w->floor, w->target, w->from, w->to,
-                   (int64_t)max, events, (int64_t)req->lanes, (int64_t)lane);
+                   (int64_t)max, events, (int64_t)req->lanes, members);
 }
 
 static struct str value_of(const PGresult *r, int column)
@@ -184,11 +191,11 @@ static int read_claim(struct pg_store *st, const struct claim_request *req, stru
     return more;
 }
 
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int lane,
+int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
                    const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *c,
                    struct error *err)
 {
-    if (pg_window_send(st, PG_MAIN, req, lane, w, max, err) != 0)
+    if (pg_window_send(st, PG_MAIN, req, members, w, max, err) != 0)
         return -1;
     return read_claim(st, req, a, c, err);
 }
