@@ -69,8 +69,8 @@ BEGIN
                     SELECT y.ls, y.dirty INTO ls, dirty
                     FROM @schema@._join_lanes(i - 2, taken, owner, now, ls, dirty) y;
                 END IF;
-                IF c.lanes > 1 AND @schema@._members(ls[i].members, i - 2)
-                                   <> @schema@._all_lanes(c.lanes) THEN
+                IF at_work AND @schema@._members(ls[i].members, i - 2)
+                               <> @schema@._all_lanes(c.lanes) THEN
                     meets := @schema@._meets(i - 2, taken, owner, now, ls);
                 END IF;
                 IF a.lane = i - 2 AND a.members <> @schema@._members(ls[i].members, i - 2) THEN
