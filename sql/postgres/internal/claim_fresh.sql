@@ -13,9 +13,10 @@
 -- astray says that event numbers began again below what the lane knows, or that events came from
 -- elsewhere: then nothing was done (see _trouble).
 --
--- l leads a group of lanes (see group.sql), and the claim covers them all. Groups should meet: upto,
--- if it is not NULL, is where another one stands in the same window, and the claim ends there; other
--- is one that stands further ahead in another window, whose target this one takes when it opens one.
+-- l leads a group of lanes (see group.sql), and the claim covers them all. Groups should meet:
+-- upto, if it is not NULL, is where another one stands in the same window, and the claim ends
+-- there; other is one that stands further ahead in another window, whose target this one takes when
+-- it opens one.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,
@@ -212,4 +213,5 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._claim_fresh(@schema@.consumer, @schema@.lane, text, int, interval,
-    timestamptz, bigint, int, text, bigint, bigint, bigint, @schema@.lane) IS 'leases the next events of a lane';
+    timestamptz, bigint, int, text, bigint, bigint, bigint, @schema@.lane) IS
+    'leases the next events of a lane';

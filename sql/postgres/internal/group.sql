@@ -1,11 +1,12 @@
 -- Lanes that stand at the same place, and are worked on by the same worker, are a group: one claim
--- covers them all, so that many lanes cost what one does. One of them leads: its row says where they
--- stand, and which they are (lane.members). The rows of the others name it (lane.leader), and what
--- else they say of their place has no meaning. A claim says which lanes it covers (claim.members).
+-- covers them all, so that many lanes cost what one does. One of them leads: its row says where
+-- they stand, and which they are (lane.members). The rows of the others name it (lane.leader), and
+-- what else they say of their place has no meaning. A claim says which lanes it covers
+-- (claim.members).
 --
--- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has no
--- leader. (3) Only _join_lanes and _split_lanes make and unmake groups; whoever writes a row that
--- _lanes gave makes it stand alone, and has to write all lanes of the consumer.
+-- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
+-- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; whoever writes a row
+-- that _lanes gave makes it stand alone, and has to write all lanes of the consumer.
 
 -- _members returns the lanes of a row of lane or claim.
 CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
@@ -36,8 +37,19 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
 COMMENT ON FUNCTION @schema@._same_place(@schema@.lane, @schema@.lane) IS
     'whether two lanes stand at the same place';
 
--- _join_lanes puts every leader that stands where lane `lead` does into its group, except those with
--- a lane in `busy`, and those that are kept for somebody else. ls and dirty are as in _long_turn.
+-- _is_kept says whether a leader is kept for another worker than `owner`. A clock that was ahead
+-- must not make it so for long.
+CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
+                AND (l).kept_until <= now + interval '6 seconds', false);
+COMMENT ON FUNCTION @schema@._is_kept(@schema@.lane, text, timestamptz) IS
+    'whether a lane is kept for another worker';
+
+-- _join_lanes puts every leader that stands where lane `lead` does into its group, except those
+-- with a lane in `busy`, and those that are kept for somebody else. ls and dirty are as in
+-- _long_turn.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[])
@@ -51,7 +63,7 @@ BEGIN
         o := ls[i];
         CONTINUE WHEN o.lane = lead OR o.leader IS NOT NULL
                    OR @schema@._members(o.members, o.lane) & busy <> 0
-                   OR (o.kept_until > now AND o.kept_for <> owner)
+                   OR @schema@._is_kept(o, owner, now)
                    OR NOT @schema@._same_place(l, o);
         joined := joined | @schema@._members(o.members, o.lane);
     END LOOP;
@@ -100,8 +112,8 @@ BEGIN
         l := ls[i];
         CONTINUE WHEN l.leader IS NOT NULL;
         promised := promised OR coalesce(l.kept_for = owner AND l.kept_until > now, false);
-        CONTINUE WHEN l.members IS NULL OR l.members & busy = 0 OR l.kept_until > now
-                   OR l.target IS NULL;
+        CONTINUE WHEN l.members IS NULL OR l.members & busy = 0 OR l.target IS NULL
+                   OR @schema@._is_kept(l, owner, now);
         size := length(replace(l.members::bit(64)::text, '0', ''));
         IF size > largest AND @schema@._window_next(l.seen, l.floor, l.target, l.pos, l.window_end,
                                                     c.tenant) IS NOT NULL THEN
@@ -152,8 +164,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._split_lanes(@schema@.consumer, bigint, text, timestamptz,
     @schema@.lane[], boolean[]) IS 'gives lanes of a busy worker to an idle one';
 
--- _behind_first returns the leaders among the lanes ls, those first that are furthest behind, so that
--- groups that stand at different places meet. Of those at the same place, `hint` comes first.
+-- _behind_first returns the leaders among the lanes ls, those first that are furthest behind, so
+-- that groups that stand at different places meet. Of those at the same place, `hint` comes first.
 CREATE OR REPLACE FUNCTION @schema@._behind_first(ls @schema@.lane[], hint int) RETURNS int[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT array_agg(x.lane ORDER BY pg_snapshot_xmax(x.seen), x.target IS NOT NULL, x.pos,
@@ -180,7 +192,7 @@ BEGIN
     WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.pos > l.pos
       AND x.seen::text = l.seen::text AND x.target::text = l.target::text
       AND @schema@._members(x.members, x.lane) & busy = 0
-      AND (x.kept_until > now AND x.kept_for <> owner) IS NOT TRUE;
+      AND NOT @schema@._is_kept(x, owner, now);
     SELECT x.* INTO other
     FROM unnest(ls) x
     WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.window_end IS NOT NULL

@@ -1,7 +1,7 @@
 -- _places returns the current row of every lane of a consumer that has `lanes` of them, and before
--- them that of the parked events, lane -1, as they are: where a lane in a group stands is in the row
--- of its leader (see group.sql). The current row is the one with the highest version: one probe,
--- backwards, of the index. It can be inlined, so that a query plans with it.
+-- them that of the parked events, lane -1, as they are: where a lane in a group stands is in the
+-- row of its leader (see group.sql). The current row is the one with the highest version: one
+-- probe, backwards, of the index. It can be inlined, so that a query plans with it.
 CREATE OR REPLACE FUNCTION @schema@._places(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.
@@ -15,8 +15,8 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@._places(text, int) IS 'the rows of a consumer''s lanes';
 
--- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per lane,
--- as _places does, with the place of its leader where it has one.
+-- _lanes returns how far every lane of a consumer has got, as if each stood alone: one row per
+-- lane, as _places does, with the place of its leader where it has one.
 CREATE OR REPLACE FUNCTION @schema@._lanes(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name has its schema.

@@ -78,7 +78,8 @@ BEGIN
 
         -- The claim is still the worker's, and every other claim is alive and known to it.
         UPDATE @schema@.claim k
-        SET epoch = @schema@._next_epoch(), lane = l.lane, members = l.members, seen = l.seen, floor = l.floor, target = l.target,
+        SET epoch = @schema@._next_epoch(), lane = l.lane, members = l.members,
+            seen = l.seen, floor = l.floor, target = l.target,
             next_floor = l.next_floor, window_end = l.window_end,
             from_seq = a.from_seq, to_seq = a.to_seq,
             locked_until = now + q.lease_ms * interval '1 millisecond',

@@ -60,7 +60,7 @@ BEGIN
                     due := least(due, until);
                     CONTINUE;
                 END IF;
-                IF ls[i].kept_until > now AND ls[i].kept_for <> owner THEN
+                IF @schema@._is_kept(ls[i], owner, now) THEN
                     due := least(due, ls[i].kept_until);
                     CONTINUE;
                 END IF;
@@ -105,8 +105,8 @@ BEGIN
                         r.window_end := meets.upto;
                     END IF;
                     r.members := @schema@._members(ls[i].members, i - 2);
-                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked AND r.n < q.max_events
-                               AND r.to_seq >= r.window_end;
+                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
+                               AND r.n < q.max_events AND r.to_seq >= r.window_end;
                     EXIT;
                 END IF;
             END LOOP;
