@@ -29,8 +29,9 @@ int64_t bench_now(void)
 void bench_options(struct bench_options *o, int argc, char **argv)
 {
     *o = (struct bench_options){
-        .mode = "", .n = 1000, .payload = 300, .keys = 10000, .producers = 1};
-    for (int c; (c = getopt(argc, argv, "d:m:n:t:s:k:r:j:")) != -1;) {
+        .mode = "", .n = 1000, .payload = 300, .keys = 10000, .producers = 1, .types = 1};
+    o->lines = -1;
+    for (int c; (c = getopt(argc, argv, "d:m:n:t:s:k:r:j:a:e:y:l:")) != -1;) {
         switch (c) {
         case 'd': o->db = optarg; break;
         case 'm': o->mode = optarg; break;
@@ -40,6 +41,10 @@ void bench_options(struct bench_options *o, int argc, char **argv)
         case 'k': o->keys = strtoull(optarg, NULL, 10); break;
         case 'r': o->rare = strtoull(optarg, NULL, 10); break;
         case 'j': o->producers = strtoull(optarg, NULL, 10); break;
+        case 'a': o->rate = strtod(optarg, NULL); break;
+        case 'e': o->seconds = strtoull(optarg, NULL, 10); break;
+        case 'y': o->types = strtoull(optarg, NULL, 10); break;
+        case 'l': o->lines = atoi(optarg); break;
         default: exit(64);
         }
     }
@@ -47,8 +52,14 @@ void bench_options(struct bench_options *o, int argc, char **argv)
     bool sensible = o->keys > 0 && o->n > 0 && o->producers > 0;
     if (!complete || !sensible)
         bench_die("usage: %s -d DB [-m MODE] [-n N] [-t PER_TX] [-s PAYLOAD] [-k KEYS] [-r RARE] "
-                  "[-j PRODUCERS]",
+                  "[-j PRODUCERS] [-a RATE] [-e SECONDS] [-y TYPES] [-l LINES]",
                   argv[0]);
+}
+
+void bench_sleep_until(int64_t at)
+{
+    struct timespec ts = {at / 1000000000, at % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
 }
 
 void bench_payload(const struct bench_options *o, size_t i, char *p)
@@ -142,4 +153,11 @@ void bench_report(struct bench_timing *t, size_t events)
            (double)bench_quantile(t->ns, t->n, 0.99) / 1e3,
            (double)bench_quantile(t->ns, t->n, 1) / 1e3);
     free(t->ns);
+}
+
+void bench_print(const char *name, int64_t *ns, size_t n)
+{
+    printf("\"%s\":{\"n\":%zu,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name, n,
+           (double)bench_quantile(ns, n, 0.5) / 1e3, (double)bench_quantile(ns, n, 0.99) / 1e3,
+           (double)bench_quantile(ns, n, 1) / 1e3);
 }

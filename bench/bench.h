@@ -17,6 +17,10 @@ struct bench_options {
     size_t keys;
     size_t rare; /* one in so many events has the type order.rare; 0: none */
     size_t producers;
+    double rate;    /* events a second, of all producers together */
+    size_t seconds; /* to emit for */
+    size_t types;   /* event i has the type wake.(i % types); 0: one that nobody wants */
+    int lines;      /* descriptor from which delivered lines can be read; -1: none */
 };
 
 /* How long transactions took. */
@@ -32,9 +36,12 @@ _Noreturn void bench_die(const char *fmt, ...) __attribute__((format(printf, 1, 
 /* bench_now returns monotonic nanoseconds, of the same clock in every process. */
 int64_t bench_now(void);
 
-/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS`, and
- * ends the program if it cannot. */
+/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS
+ * -a RATE -e SECONDS -y TYPES -l LINES`, and ends the program if it cannot. */
 void bench_options(struct bench_options *o, int argc, char **argv);
+
+/* bench_sleep_until sleeps to that time of bench_now. */
+void bench_sleep_until(int64_t at);
 
 /* bench_payload writes the JSON text of event i at p: o->payload bytes, but 64 at least, and a
  * NUL. */
@@ -64,5 +71,8 @@ void bench_report(struct bench_timing *t, size_t events);
 
 /* bench_quantile returns the quantile q (0 to 1) of n times, which it sorts. */
 int64_t bench_quantile(int64_t *ns, size_t n, double q);
+
+/* bench_print prints a member of an object: the quantiles of n times, which it sorts. */
+void bench_print(const char *name, int64_t *ns, size_t n);
 
 #endif

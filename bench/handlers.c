@@ -155,8 +155,7 @@ static void emit_all(const char *url, struct times *t, size_t n)
         m.payload = payload;
         snprintf(payload, sizeof payload, "%zu", i);
         due += APART;
-        struct timespec at = {due / 1000000000, due % 1000000000};
-        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+        bench_sleep_until(due);
         check(outbox_emit(ob, &m, NULL, &err), &err);
         t[i].returned = bench_now();
     }
@@ -218,13 +217,6 @@ static void *watch_rows(void *arg)
     return NULL;
 }
 
-static void print(const char *name, int64_t *ns, size_t n)
-{
-    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name,
-           (double)bench_quantile(ns, n, 0.5) / 1e3, (double)bench_quantile(ns, n, 0.99) / 1e3,
-           (double)bench_quantile(ns, n, 1) / 1e3);
-}
-
 static void latency(const char *url, size_t n)
 {
     struct times *t = mmap(NULL, n * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
@@ -257,11 +249,11 @@ static void latency(const char *url, size_t n)
     printf("{\"events\":%zu,", n);
     for (size_t i = 0; i < n; i++)
         ns[i] = t[i].done - t[i].returned;
-    print("done", ns, n);
+    bench_print("done", ns, n);
     for (size_t i = 0; i < n; i++)
         ns[i] = t[i].seen - t[i].returned;
     printf(",");
-    print("seen", ns, n);
+    bench_print("seen", ns, n);
     printf("}\n");
     free(ns);
     sqlite3_finalize(w.t.q);

@@ -12,6 +12,10 @@ PAYLOAD = 300
 KEYS = 10_000
 
 
+class Undoable(Exception):
+    """What cannot be done today; the step is reported as such, and the run goes on."""
+
+
 class Bench:
     """Where things are, how large they are to be, and what has been found."""
 
@@ -22,12 +26,22 @@ class Bench:
         self.quick = args.quick
         self.rounds = args.rounds or (3 if args.quick else 5)
         self.backlog = 100_000 if args.quick else 1_000_000
+        self.kept = args.kept
         self.rows = []    # of the section at work
+        self.points = []  # for plots, of all sections
+        self.named = set(args.section)
         self.serial = 0
 
     def row(self, what, value, unit, against="", ratio=None, target="", met=None):
         self.rows.append({"what": what, "value": value, "unit": unit, "against": against, "ratio": ratio,
                           "target": target, "met": met})
+
+    def cannot(self, what, why):
+        self.row(what, None, "", str(why).strip().replace("\n", " ")[:160])
+
+    def point(self, plot, series, x, y):
+        """One point of a plot; see plot.py."""
+        self.points.append({"plot": plot, "series": series, "x": x, "y": y})
 
     def path(self, name):
         return self.dir / name
@@ -79,15 +93,32 @@ def remove(*paths):
 class Relay:
     """A relay in the background: `with Relay(...) as pid`."""
 
-    def __init__(self, b, url, *args):
-        self.process = subprocess.Popen(outbox_argv(b, url, "relay", *args))
+    def __init__(self, b, url, *args, **popen):
+        self.log = b.path("relay.log")
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(outbox_argv(b, url, "relay", *args), stderr=log, **popen)
 
     def __enter__(self):
         return self.process.pid
 
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        if self.process.wait(timeout=60) != 0: sys.exit("the relay failed")
+    def __exit__(self, kind, *_):
+        end(self.process)
+        if self.process.returncode != 0 and kind is None: sys.exit(f"the relay failed: {self.last_words()}")
+
+    def last_words(self):
+        """What it has complained about last, in short."""
+        lines = [line for line in self.log.read_text().splitlines() if "running as root" not in line]
+        return lines[-1].rpartition(" failed: ")[2][-120:] if lines else ""
+
+
+def end(process, limit=60):
+    """Asks a process to end, and ends it if it does not."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_until(holds, what, limit=120):
@@ -124,7 +155,7 @@ def median(rows, key):
 
 def ratio(rows, against, key):
     """The median of the ratios within each round: what disturbs a round disturbs both."""
-    return statistics.median(row[key] / other[key] for row, other in zip(rows, against))
+    return statistics.median(row[key] / max(other[key], 1e-9) for row, other in zip(rows, against))
 
 
 # ---- what to say ----
@@ -180,13 +211,19 @@ def handler_rows(b, url, rest, least=None):
     b.row("  p99", seen["p99_us"] / 1e3, "ms")
 
 
+def plural(n, what):
+    """plural says how many of something there are: 1 lane, 4 lanes."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def shown(value, unit):
+    if value is None: return "cannot be done"
     if unit.endswith("/s") or unit in ("calls", "queries"): return f"{value:,.0f}"
     return f"{value:.4f}" if unit == "%" else f"{value:.3f}" if unit == "ms" else f"{value:.1f}"
 
 
 def line_of(r):
-    beside = "" if r["ratio"] is None else f"{r['against']} {r['ratio']:.2f}"
+    beside = r["against"] if r["ratio"] is None else f"{r['against']} {r['ratio']:.2f}"
     verdict = "" if r["met"] is None else ("met" if r["met"] else "MISSED")
     figure = f"{shown(r['value'], r['unit']):>12} {r['unit']:<13}"
     return f"  {r['what']:<42}{figure} {beside:<20} {r['target']:<9}{verdict}".rstrip()

@@ -14,7 +14,8 @@ from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, handler_rows,
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
 import servers  # noqa: E402
 
-SETTINGS = {"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "4GB"}
+SETTINGS = {"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "4GB", "log_line_prefix": "%m [%p] %a|",
+            "max_connections": 400}  # so that what takes more than the usual 100 can be seen
 TICKS = os.sysconf("SC_CLK_TCK")
 
 # What bare loops work on: tables of the same columns and indexes as outbox.event.
@@ -38,15 +39,15 @@ ALTER TABLE bench_queue ADD PRIMARY KEY (seq);
 CREATE INDEX ON bench_queue (seq) WHERE status = 'pending';
 VACUUM ANALYZE bench_queue;
 """
-# As the program emit makes them, ten to a transaction.
+# As the program emit makes them.
 FILL = """
 SET synchronous_commit = off;
-DO $$ BEGIN FOR t IN 0 .. {events} / 10 - 1 LOOP
+DO $$ BEGIN FOR t IN 0 .. {events} / {per_tx} - 1 LOOP
     INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)
     SELECT CASE n % 100 WHEN 0 THEN 'order.rare' ELSE 'order.changed' END, 'order', n % {keys},
            (rpad('{{"n":' || n || ',"group":' || n % 100 || ',"text":"', {payload} - 2,
                  'the quick brown fox jumps over the lazy dog and ') || '"}}')::json
-    FROM generate_series(10 * t, 10 * t + 9) AS n;
+    FROM generate_series({per_tx}::bigint * t, {per_tx}::bigint * t + {per_tx} - 1) AS n;
     COMMIT;
 END LOOP; END $$;
 """
@@ -80,30 +81,31 @@ def fresh_db(b, name):
     return name
 
 
-def fill(b, db, events, payload=PAYLOAD):
+def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=10):
     """More events, at rest: nothing is left to be cleaned up or written for whoever reads them."""
-    psql(b, db, FILL.format(events=events, payload=payload, keys=KEYS))
+    psql(b, db, FILL.format(events=events, payload=payload, keys=keys, per_tx=per_tx))
     psql(b, db, "VACUUM ANALYZE outbox.event; CHECKPOINT;")
 
 
-def backlog(b, events, payload=PAYLOAD):
+def backlog(b, events, payload=PAYLOAD, keys=KEYS):
     """A database with that many events, made once and kept."""
-    name = f"backlog_{events}_{payload}"
+    name = f"backlog_{events}_{payload}_{keys}"
     if psql(b, "postgres", f"SELECT 1 FROM pg_database WHERE datname = '{name}'"): return name
-    fill(b, fresh_db(b, name), events, payload)
+    fill(b, fresh_db(b, name), events, payload, keys)
     return name
 
 
 def server_cpu(b):
-    """Processor time of the server, all of its processes, those that ended included."""
-    def ticks(pid, *fields):
+    """Processor time of the server in seconds, all of its processes, those that ended included."""
+    def alive(pid):
         try:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return run_ns(pid)
         except OSError:  # it has ended, and is the postmaster's now
             return 0
-        return sum(int(stat[field]) for field in fields)
     pid = server(b).popen.pid
-    return (sum(ticks(child, 11, 12) for child in servers.children(pid)) + ticks(pid, 11, 12, 13, 14)) / TICKS
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ended = sum(int(stat[field]) for field in (13, 14)) / TICKS
+    return sum(alive(process) for process in [pid, *servers.children(pid)]) / 1e9 + ended
 
 
 def delivered(b, db, consumer):

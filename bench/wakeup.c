@@ -35,8 +35,7 @@ static void emit_all(const char *url, struct times *t, size_t n, const int64_t a
         m.type = "wake.up";
         m.payload = payload;
         due += 1000 * (apart_us[0] + random() % (apart_us[1] - apart_us[0] + 1));
-        struct timespec at = {due / 1000000000, due % 1000000000};
-        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+        bench_sleep_until(due);
         t[i].started = bench_now();
         snprintf(payload, sizeof payload, "{\"started\":%lld,\"wake\":%zu}",
                  (long long)t[i].started, i);
@@ -109,13 +108,6 @@ static void watch_all(struct watch *w, struct times *t, size_t n)
     }
 }
 
-static void print(const char *name, int64_t *ns, size_t n)
-{
-    printf("\"%s\":{\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}", name,
-           (double)bench_quantile(ns, n, 0.5) / 1e3, (double)bench_quantile(ns, n, 0.99) / 1e3,
-           (double)bench_quantile(ns, n, 1) / 1e3);
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 4 && argc != 6)
@@ -147,11 +139,11 @@ int main(int argc, char **argv)
     printf("{\"events\":%zu,", n);
     for (size_t i = 0; i < n; i++)
         ns[i] = t[i].seen - t[i].returned;
-    print("returned", ns, n);
+    bench_print("returned", ns, n);
     for (size_t i = 0; i < n; i++)
         ns[i] = t[i].seen - t[i].started;
     printf(",");
-    print("started", ns, n);
+    bench_print("started", ns, n);
     printf("}\n");
     free(ns);
     return 0;

@@ -276,12 +276,13 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** CAPI: Consumers
 **
 ** outbox_consumer_new names a consumer: an independent reader with its own position, retries and
-** dead letters. The handle owns it. Names are 1 to 63 of [A-Za-z0-9_.-].
+** dead letters. The handle owns it. A name has 1 to 63 characters of [A-Za-z0-9_.-].
 **
 ** outbox_consumer_set gives it an option, by the same names and values as the command line and the
 ** config file have (`outbox help relay` lists them): preset, sink, events, where, order, lanes,
-** from, retry, lease, timeout, poll, concurrency, batch, receipts, webhook-*. What is set wins over
-** a preset, whichever came first. And two that only handlers have: workers and fate, see below.
+** from, retry, lease, timeout, poll, concurrency, batch, receipts, webhook-*. An option that is set
+** overrides a preset, whichever came first. Two more are for handlers only: workers and fate, see
+** below.
 **
 ** A consumer has handlers or a sink, not both.
 **
@@ -294,8 +295,8 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** Names are unique within the consumer and count together with its name: handler "stock" of
 ** consumer "orders" is "orders.stock" in the inbox.
 **
-** Several handlers of one consumer do not touch each other: each is a consumer of its own (`outbox
-** status` shows "orders.stock"), with its position, retries and dead letters.
+** Several handlers of one consumer are independent of each other: each is a consumer of its own
+** (`outbox status` shows "orders.stock"), with its position, retries and dead letters.
 ** outbox_consumer_set(c, "fate", "shared") makes them one: an event is delivered when all have
 ** succeeded; until then it is tried again, and those that had are not called. One that keeps
 ** failing holds it for all until that clears, however long; "retry" with attempts= in it
@@ -310,7 +311,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** transaction of its own.
 **
 ** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record: at
-** least once, and as fast as it gets. Plain handlers that match the same event run in the order
+** least once, and as fast as possible. Plain handlers that match the same event run in the order
 ** they were added, and one that does not return OUTBOX_DONE ends the attempt. A consumer has plain
 ** handlers or ones with names. It asks for the union of their patterns, unless `events` was set;
 ** handlers with names and a fate of their own take their patterns only, and no `events`.
@@ -393,13 +394,13 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 **
 ** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing,
 ** takes effect for `key`, which is anything that tells one effect from another: *ret_first becomes
-** 1 the first time, and 0 if it was recorded before. With another payload than then it fails with
-** OUTBOX_CONFLICT, which in PostgreSQL fails the transaction, too. size is the payload's; 0 means
-** strlen, and NULL none. Handlers added with a name need this only for effects of their own
-** choosing, not for the event.
+** 1 the first time, and 0 if it was recorded before. If the payload differs from that of the first
+** time, it fails with OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is that
+** of the payload; 0 means strlen. payload may be NULL. Handlers added with a name need this only
+** for effects of their own choosing, not for the event.
 **
 ** outbox_handle_once_sqlite and outbox_handle_once_pg do so in a transaction that is open on the
-** caller's own connection, for what arrives by other ways than a handler, such as a message queue.
+** caller's own connection, for what does not arrive through a handler, such as messages of a queue.
 **
 ** Records are kept for the time of outbox_set's "inbox-retention".
 */
@@ -419,8 +420,8 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 ** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
 ** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
 ** often to look for work even if nothing signals any; "retention" (168h), how long an event is kept
-** after the last consumer has got it, checked every minute while outbox_run is running ("0s": for
-** ever); "inbox-retention" (720h), how long the inbox remembers.
+** after the last consumer has got it, checked every minute while outbox_run is running ("0s":
+** forever); "inbox-retention" (720h), how long the inbox remembers.
 **
 ** outbox_run delivers until outbox_stop: a thread per consumer (per handler with a fate of its own,
 ** and per worker), each with connections of its own; the calling thread waits. A consumer that
@@ -432,7 +433,7 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
 ** deadline; what did not end by then is delivered again later. Only the call of a handler is waited
-** for however long it takes. Any thread may call outbox_stop, and so may a signal handler. A stop
+** for, however long it takes. Any thread may call outbox_stop, and so may a signal handler. A stop
 ** before outbox_run ends that run at once.
 **
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
@@ -519,8 +520,9 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as
 ** outbox_run does when it starts, and runs nothing: events are claimed for consumers that are
 ** registered, by whatever process. Such a consumer needs neither a sink nor handlers; outbox_run
-** and outbox_step leave it alone then. With handlers of its own fate it is one consumer each,
-** "orders.stock". Fails with OUTBOX_CONFLICT where these settings were replaced by others before.
+** and outbox_step leave it alone then. With handlers that have fates of their own, each handler is
+** a consumer, "orders.stock". It fails with OUTBOX_CONFLICT if these settings have been replaced by
+** others.
 **
 ** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or,
 ** if that is NULL, of all consumers that are not paused and that this connection may work on;
@@ -532,12 +534,12 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** consumer of that name. Without a target a consumer that cannot be claimed for is an error only if
 ** there is nothing else to hand out.
 **
-** outbox_batch_next gives the events one after the other, NULL behind the last. An event lives
-** until outbox_batch_free, and what outbox_event_* say of it as well. Where an order is kept it
-** leaves out what must wait: events of a key (order = key), or all of the consumer (order =
-** global), behind one that was given another verdict than OUTBOX_DONE or OUTBOX_REJECT. Whoever
-** delivers several at once may take them all first; keeping order is his business then. An event
-** whose worker vanished before comes in a batch of its own.
+** outbox_batch_next returns the events one by one, and NULL after the last. An event, and whatever
+** outbox_event_* return for it, lives until outbox_batch_free. Where an order is kept, events that
+** must wait are left out: those of a key (order = key), or of the whole consumer (order = global),
+** after one that got a verdict other than OUTBOX_DONE or OUTBOX_REJECT. A caller that delivers
+** several at once may take them all first, and then has to keep the order itself. An event whose
+** last worker vanished comes in a batch of its own.
 **
 ** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled,
 ** and the last verdict counts.
@@ -557,8 +559,8 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** transaction: what the delivery changed through outbox_sqlite or outbox_pg commits with it, or not
 ** at all. OUTBOX_LOST: the lease was over and somebody else has the events; nothing of them was
 ** recorded (in a transaction: roll it back), those of other consumers were. After any other failure
-** it may be called again: what was recorded is not recorded twice, though it may read as lost where
-** the answer of the first try got lost.
+** it may be called again: what was recorded is not recorded twice, though it may be reported as
+** lost if the answer to the first try was lost.
 **
 ** outbox_batch_extend makes the lease last for lease_ms from now; call it in time if a delivery
 ** takes long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
@@ -614,7 +616,7 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg),
 ** which begins with a record that `group` has handled the event's id. Returning 0 commits both;
 ** then the entry is acknowledged. Anything else rolls back, and the event is tried again, after a
-** while and before those behind it. An event that was handled before is acknowledged without a
+** while and before the events after it. An event that was handled before is acknowledged without a
 ** call. So what the handler writes through that connection takes effect exactly once, whatever is
 ** killed. The handler may also emit, with outbox_emit.
 **
@@ -630,7 +632,7 @@ typedef struct outbox_stream {
     /* the consumer group, and the name under which events are remembered as handled */
     const char *group;
     const char *name; /* of this member, the same after a restart; NULL: the host's name */
-    /* where a new group starts: NULL the beginning, "$" the end, or behind this id */
+    /* where a new group starts: NULL the beginning, "$" the end, or after this id */
     const char *from;
     int64_t claim_ms; /* 0: 60000 */
     int flags;        /* OUTBOX_UNTIL_THROUGH */

@@ -25,8 +25,8 @@ $outbox$;
 
 -- ---- what a turn takes and gives, see internal/turn.sql ----
 
--- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that were
--- not given back. For outcomes and release_from see settle, for marks internal/put_marks.sql.
+-- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that
+-- were not given back. For outcomes and release_from see settle, for marks internal/put_marks.sql.
 CREATE TYPE @schema@._settlement AS (
     epoch        bigint,
     tried        bigint,
@@ -63,16 +63,16 @@ CREATE TYPE @schema@._ahead AS (
 );
 
 CREATE TYPE @schema@._answer AS (
-    lost        boolean,   -- the claim to be settled is not the worker's any more
+    lost        boolean,   -- the claim to be settled is no longer the worker's
     paused      boolean,
     changed     boolean,   -- the consumer has other settings now: nothing was claimed
-    busy        boolean,   -- somebody else has a lane
+    busy        boolean,   -- another worker has a lane
     through     boolean,   -- there is nothing left to do
     skipped     boolean,   -- it got further without finding anything: ask again at once
     careful_due boolean,   -- a careful event is due that careful_mode left alone
     crashed     bigint,    -- events taken over from workers that vanished
     buried      bigint,    -- those of them that became dead letters
-    wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is known to come
+    wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is due
     now_ms      bigint,    -- the database's clock
     epoch       bigint,    -- the claim, if n > 0:
     lane        int,       -- -1: parked events

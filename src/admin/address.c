@@ -9,7 +9,7 @@
 static int refuse(const char *text, struct error *err)
 {
     return err_set(err, ERR_CONFIG,
-                   "\"%s\" is not an address to listen at; use 127.0.0.1:8025, [::1]:8025, "
+                   "\"%s\" is not an address to listen on; use 127.0.0.1:8025, [::1]:8025, "
                    "localhost:8025 or unix:PATH",
                    text);
 }

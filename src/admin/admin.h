@@ -15,7 +15,7 @@
 #define ADMIN_ADDRESS 128
 #define ADMIN_SOCKET_MODE 0660
 
-/* An address to listen at: 127.0.0.1:8025, [::1]:8025, localhost:8025,
+/* An address to listen on: 127.0.0.1:8025, [::1]:8025, localhost:8025,
  * unix:/run/outbox/admin.sock. */
 struct admin_address {
     union {
@@ -27,7 +27,8 @@ struct admin_address {
     socklen_t size;
 };
 
-/* admin_address_parse reads an address; ERR_CONFIG if it is none. Port 0 is any free one. */
+/* admin_address_parse reads an address; ERR_CONFIG if it is not one. Port 0 stands for any free
+ * port. */
 int admin_address_parse(const char *text, struct admin_address *ret, struct error *err);
 /* admin_loopback reports whether only this machine can reach an address. */
 bool admin_loopback(const struct admin_address *a);

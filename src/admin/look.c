@@ -79,7 +79,7 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
     return all;
 }
 
-/* read_gauge asks the store about a consumer. Where that fails the store counts as down, unless it
+/* read_gauge asks the store about a consumer. If that fails, the store counts as down, unless it
  * just does not know the consumer. */
 static void read_gauge(struct look *l, struct store *st, struct metrics_consumer *c)
 {
@@ -94,6 +94,7 @@ static void read_gauge(struct look *l, struct store *st, struct metrics_consumer
         l->m.store_up = false;
 }
 
+/* look_at adds one consumer. The relay is ready if all of them are. */
 static void look_at(struct look *l, const struct admin_config *cfg, struct store *st,
                     struct metrics_consumer *c)
 {
@@ -103,8 +104,8 @@ static void look_at(struct look *l, const struct admin_config *cfg, struct store
     l->m.ready = l->m.ready && c->health.ready;
 }
 
-/* keep_mark keeps a high-water mark. It ends the walk, by not returning 0, when there is no room
- * for more. */
+/* keep_mark keeps a high-water mark. It ends the walk, by returning 1, if there is no room for
+ * more. */
 static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct look *l = ctx;

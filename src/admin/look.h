@@ -5,6 +5,8 @@
 #include "admin/admin.h"
 #include "admin/metrics.h"
 
+/* A page's worth of state. (1) m.consumer is consumer, which is owned; names in m live in the
+ * arena. */
 struct look {
     struct metrics m;
     struct metrics_consumer *consumer;

@@ -8,6 +8,7 @@
 
 /* ---- the format ---- */
 
+/* A label of a series. */
 struct label {
     const char *name, *value;
 };
@@ -297,7 +298,7 @@ static void dead(struct buf *b, const char *name, const struct metrics *m)
     EACH(m, c) if (c->has_gauge) add_int(b, name, LABELS(c), c->gauge.dead);
 }
 
-/* down is for how long this relay, or another, has reported the sink down. */
+/* down shows how long this relay, or another, has been reporting the sink down. */
 static void down(struct buf *b, const char *name, const struct metrics *m)
 {
     EACH(m, c)

@@ -120,7 +120,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *repl
         {"X-Frame-Options", "DENY"},
         {"Referrer-Policy", "no-referrer"},
         {"Cross-Origin-Resource-Policy", "same-origin"},
-        {"Connection", "close"}, /* the place is free for the next client */
+        {"Connection", "close"}, /* makes room for the next client */
     };
     struct MHD_Response *r = MHD_create_response_from_buffer(reply->text.n, reply->text.p,
                                                              MHD_RESPMEM_MUST_COPY);
@@ -138,8 +138,8 @@ static enum MHD_Result answer(struct MHD_Connection *c, const struct reply *repl
     return queued;
 }
 
-/* refusal_of passes a request through the gate. *ret_knows is set to why its sender may not see
- * everything. */
+/* refusal_of passes a request through the gate. *ret_knows says why its sender may not see
+ * everything, if that is so. */
 static struct gate_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
                                       const struct gate_request *r, struct gate_refusal *ret_knows)
 {
@@ -265,7 +265,7 @@ static struct admin *new_admin(const struct admin_config *cfg, const struct admi
     return s;
 }
 
-/* serve listens at an address and starts the HTTP server. On success the server owns the socket. */
+/* serve listens on an address and starts the HTTP server. On success the server owns the socket. */
 static int serve(struct admin *s, const struct admin_address *address, char ret_url[ADMIN_ADDRESS],
                  struct error *err)
 {

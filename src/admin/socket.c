@@ -1,5 +1,5 @@
-/* socket.c: makes the listening socket, and for a unix socket sees to it that nobody else can take
- * its place. */
+/* socket.c: makes the listening socket. For a unix socket it makes sure that nobody else can put
+ * theirs in its place. */
 #include "admin/socket.h"
 
 #include <arpa/inet.h>
@@ -72,7 +72,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
     return r;
 }
 
-/* is_alive reports whether somebody listens at a socket; when in doubt, yes. */
+/* is_alive reports whether somebody is listening on a socket; when in doubt, yes. */
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -101,7 +101,7 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "the socket there belongs to another user; remove it, or name another");
     if (is_alive(un))
-        return err_set(err, ERR_UNAVAILABLE, "another process listens there");
+        return err_set(err, ERR_UNAVAILABLE, "another process is listening there");
 
     if (unlink(un->sun_path) == 0 || errno == ENOENT)
         return 0;
@@ -128,7 +128,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
-/* listen_path listens at a unix socket. The folder stays locked until it does. */
+/* listen_path listens on a unix socket. The folder stays locked until it does. */
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
                        struct error *err)
 {
@@ -144,7 +144,7 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
     return r;
 }
 
-/* listen_address listens at a TCP port, even if connections of a former relay linger there. */
+/* listen_address listens on a TCP port, even if connections of an earlier relay linger there. */
 static int listen_address(int fd, const struct socket_wish *w, struct error *err)
 {
     int one = 1;
@@ -164,7 +164,7 @@ int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int
     int family = w->address->at.any.sa_family, r;
     int fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not make a socket");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create a socket");
     if (family == AF_UNIX)
         r = listen_path(fd, w, &file, err);
     else

@@ -1,4 +1,4 @@
-/* socket.h: the socket that the HTTP server of a relay listens at. */
+/* socket.h: the socket that the HTTP server of a relay listens on. */
 #ifndef ADMIN_SOCKET_H
 #define ADMIN_SOCKET_H
 
@@ -19,8 +19,8 @@ struct socket_wish {
 };
 
 /* socket_listen returns a listening socket in *ret. In the file system it replaces a socket that
- * nobody listens at any more, but neither one in use nor any other file. *ret_file is for
- * socket_remove at the end. */
+ * nobody is listening on, but neither one in use nor any other file. *ret_file is for socket_remove
+ * at the end. */
 int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
                   struct error *err);
 /* socket_remove removes the socket from the file system, if it is still ours. */

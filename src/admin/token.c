@@ -1,7 +1,6 @@
 /* token.c: reads and compares tokens. They are wiped from memory after use. */
 #include "admin/token.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "base/char.h"
 #include "base/small_file.h"
+#include "base/text.h"
 
 #define FILE_MAX 16384
 
@@ -19,6 +19,7 @@ struct token {
     unsigned char text[TOKEN_MAX];
 };
 
+/* All valid tokens. (1) The unused ones are all NULs, and are compared like the others. */
 struct tokens {
     struct token token[TOKENS_MAX];
     size_t n;
@@ -201,11 +202,7 @@ bool token_matches(const struct tokens *t, struct str given)
 
 int token_variable(const char *name, struct error *err)
 {
-    size_t n = 0;
-    while (isalnum((unsigned char)name[n]) || name[n] == '_')
-        n++;
-    bool good = n > 0 && !name[n] && !isdigit((unsigned char)name[0]);
-    if (good)
+    if (text_is_variable(str_of(name)))
         return 0;
     return err_set(err, ERR_CONFIG,
                    "this must be the name of an environment variable, not a token");

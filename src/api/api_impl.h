@@ -1,6 +1,7 @@
 /* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
- * consumers.c (describes consumers and handlers), claim.c (claims batches), stream.c (reads Redis
- * streams), manage.c (what a relay needs besides), tx.c (what a handler sees) and test.c. */
+ * consumers.c (describes consumers and handlers), claim.c and batch.c (claim and settle batches),
+ * stream.c (reads Redis streams), manage.c (what a relay needs besides), tx.c (what a handler sees)
+ * and test.c (what applications test with). */
 #ifndef API_API_IMPL_H
 #define API_API_IMPL_H
 
@@ -13,7 +14,8 @@ struct api_handler {
     void *ctx;
 };
 
-/* (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
+/* A consumer as the application describes it.
+ * (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
  *     fate they share one consumer; otherwise each has a consumer of its own, a part.
  * (2) api_consumer_expand makes the parts and runners, and they stay until `changed`. */
 struct outbox_consumer {
@@ -22,7 +24,7 @@ struct outbox_consumer {
     struct consumer c;
     bool events_set; /* the option `events` was given */
     bool named, shared;
-    bool changed;    /* since the last api_consumer_expand */
+    bool changed;    /* since the last call of api_consumer_expand */
     bool registered; /* by outbox_consumer_register; without sink and handlers it is not run */
     int workers;
     struct handler *handlers; /* names and patterns are owned */
@@ -34,8 +36,9 @@ struct outbox_consumer {
     size_t n_runners;
 };
 
-/* (1) The handle's own connection `st` is used under `lock`, which outbox_begin keeps until commit
- *     or rollback.
+/* The handle.
+ * (1) Its own connection `st` is used under `lock`, which outbox_begin keeps until commit or
+ *     rollback.
  * (2) Consumers and their runners are changed under crew.lock. */
 struct outbox {
     struct store *st;
@@ -70,7 +73,12 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
 /* api_receipt fills *ret, unless ret is NULL. */
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
-/* api_consumer_free frees a consumer that is in no list any more. */
+/* api_lock_own locks the handle's connection for a transaction of our own; the caller unlocks it.
+ * It fails with ERR_MISUSE if the application has a transaction open there, since that could still
+ * undo what we do. `what` begins the message: "claiming". */
+int api_lock_own(outbox *ob, const char *what, struct error *err);
+
+/* api_consumer_free frees a consumer that is no longer in any list. */
 void api_consumer_free(outbox_consumer *c);
 /* api_consumer_expand makes the parts and runners of a consumer, unless nothing was changed since
  * they were made. */
@@ -80,8 +88,8 @@ int api_consumer_expand(outbox_consumer *c, struct error *err);
 int api_consumer_describe(outbox_consumer *c, struct error *err);
 /* api_runs_any says whether any consumer is to be run, even if its settings are wrong. */
 bool api_runs_any(const outbox *ob);
-/* api_crew lists the runners of all consumers, ready to be run. The caller frees the list. NULL: it
- * failed, or there is none. */
+/* api_crew lists the runners of all consumers, ready to run. The caller frees the list. NULL: it
+ * failed, or there are none. */
 struct runner **api_crew(outbox *ob, size_t *ret_n, struct error *err);
 
 #endif

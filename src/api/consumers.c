@@ -14,6 +14,7 @@
 
 /* ---- runners ---- */
 
+/* runner_new makes a runner that can be woken before it is opened. */
 static struct runner *runner_new(outbox *ob, struct error *err)
 {
     struct runner *r = calloc(1, sizeof *r);
@@ -25,7 +26,7 @@ static struct runner *runner_new(outbox *ob, struct error *err)
     r->wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (r->wake_fd >= 0)
         return r;
-    err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+    err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
     free(r);
     return NULL;
 }
@@ -46,7 +47,7 @@ static void free_parts(outbox_consumer *c)
     c->n_parts = 0;
 }
 
-/* shrink frees runners and parts, so that they can be made anew. */
+/* shrink frees runners and parts, so that they can be made again. */
 static void shrink(outbox_consumer *c)
 {
     pthread_mutex_lock(&c->ob->crew.lock);
@@ -134,7 +135,7 @@ static int check(const outbox_consumer *c, struct error *err)
     bool too_few_lanes = c->workers > c->c.lanes && c->c.order != ORDER_NONE;
     if (has_sink && has_handlers)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has a sink and handlers: it can have only one of them",
+                       "consumer \"%s\" has both a sink and handlers; it can have only one of them",
                        c->c.name);
     if (!has_sink && !has_handlers)
         return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
@@ -144,10 +145,11 @@ static int check(const outbox_consumer *c, struct error *err)
                        "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
                        c->c.name);
     if (too_few_lanes)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\": %d workers need as many lanes, since a lane is one "
-                       "worker's at a time, or order none",
-                       c->c.name, c->workers);
+        return err_set(
+            err, ERR_CONFIG,
+            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker "
+            "at a time, or order none",
+            c->c.name, c->workers);
     if (has_own_fates(c) && c->events_set)
         return err_set(
             err, ERR_CONFIG,
@@ -182,6 +184,8 @@ static int join(outbox_consumer *c, struct error *err)
     return add_runners(c, &c->c, c->handlers, c->n_handlers, err);
 }
 
+/* api_consumer_expand starts over if anything was changed. A failure leaves neither parts nor
+ * runners, and `changed` set, so that the next call tries again. */
 int api_consumer_expand(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
@@ -204,6 +208,8 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
+/* collide says whether two runners work for different consumers of one name. Several workers share
+ * one consumer. */
 static bool collide(const struct consumer *a, const struct consumer *b)
 {
     return a != b && strcmp(a->name, b->name) == 0;
@@ -223,6 +229,7 @@ static int names_differ(struct runner *const *list, size_t n, struct error *err)
     return 0;
 }
 
+/* is_bare says whether a consumer has nothing to deliver with. */
 static bool is_bare(const outbox_consumer *c)
 {
     return !c->c.sink && c->n_handlers == 0;
@@ -290,6 +297,7 @@ fail:
 
 /* ---- counting ---- */
 
+/* outbox_consumer_stats adds up all workers and handlers of the consumer. */
 OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outbox_error *err)
 {
     outbox_stats sum = OUTBOX_STATS_INIT;
@@ -341,7 +349,7 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
         return -1;
     for (; *end; end = &(*end)->next) {
         if (strcmp((*end)->c.name, name) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" is there already", name);
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" already exists", name);
     }
 
     outbox_consumer *c = calloc(1, sizeof *c);
@@ -363,6 +371,8 @@ OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer
 
 static const char *const fates[] = {"own", "shared", NULL};
 
+/* outbox_consumer_set looks for an option of handlers first; all others are options of the
+ * consumer. */
 OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const char *value,
                                    outbox_error *err)
 {
@@ -385,6 +395,8 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
     return 0;
 }
 
+/* call_handler calls the application. A verdict that does not exist counts as a retry: nothing is
+ * lost. */
 static enum sink_status call_handler(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN,
@@ -432,18 +444,19 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
     bool single = *pattern && !strchr(pattern, ',');
     if (!single)
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not a pattern of event types: one name or order.* or *", pattern);
+                       "\"%s\" is not a pattern of event types; write one name, order.* or *",
+                       pattern);
     if (c->named)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has handlers with names: give this one a name, too",
+                       "consumer \"%s\" has handlers with names; give this one a name, too",
                        c->c.name);
     return add(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
 #define FULL_NAME (2 * STORE_NAME_MAX + 2)
 
-/* full_name makes the name that a handler has in the store, "consumer.handler", and refuses one
- * that is not valid or taken. */
+/* full_name makes the name that a handler has in the store, "consumer.handler". It refuses a name
+ * that is invalid or taken. */
 static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
                      struct error *err)
 {
@@ -454,7 +467,7 @@ static int full_name(const outbox_consumer *c, const char *name, char full[FULL_
         return err_prefix(err, "handler \"%s\"", name);
     for (size_t i = 0; i < c->n_handlers; i++) {
         if (strcmp(c->handlers[i].name, full) == 0)
-            return err_set(err, ERR_CONFIG, "consumer \"%s\" has a handler \"%s\" already",
+            return err_set(err, ERR_CONFIG, "consumer \"%s\" already has a handler \"%s\"",
                            c->c.name, name);
     }
     return 0;
@@ -479,7 +492,7 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
     char full[FULL_NAME];
     if (c->n_handlers && !c->named)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has handlers without names: give all of them one",
+                       "consumer \"%s\" has handlers without names; name all of them, or none",
                        c->c.name);
     if (full_name(c, name, full, err) != 0)
         return -1;
@@ -492,4 +505,32 @@ OUTBOX_API int outbox_add_handler(outbox_consumer *c, const char *name, const ch
     c->named = true;
     return add(c, copy, strdup(pattern), (struct api_handler){handler, ctx},
                (flags & OUTBOX_EXTERNAL) != 0, err);
+}
+
+/* ---- registering ---- */
+
+/* register_as makes the store keep events for a consumer from now on, whether or not it is run
+ * here. */
+static int register_as(outbox *ob, const struct consumer *c, struct error *err)
+{
+    char retry[RETRY_TEXT];
+    struct consumer_spec spec = consumer_spec_of(c, retry);
+    return ob->st->ops->consumer_put(ob->st, &spec, NULL, err);
+}
+
+OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *public_err)
+{
+    struct error *err = err_of(public_err);
+    outbox *ob = c->ob;
+    if (api_consumer_describe(c, err) != 0)
+        return -1;
+    if (api_lock_own(ob, "registering a consumer", err) != 0)
+        return -1;
+    int r = 0;
+    if (c->n_parts == 0)
+        r = register_as(ob, &c->c, err);
+    for (size_t i = 0; r == 0 && i < c->n_parts; i++)
+        r = register_as(ob, &c->parts[i], err);
+    pthread_mutex_unlock(&ob->lock);
+    return r;
 }

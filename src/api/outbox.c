@@ -43,7 +43,9 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
  * fewer members, and the others keep their defaults. */
 static size_t smaller(size_t a, size_t b)
 {
-    return a < b ? a : b;
+    if (a < b)
+        return a;
+    return b;
 }
 
 static void take_options(const outbox_options *given, outbox_options *o)
@@ -53,12 +55,14 @@ static void take_options(const outbox_options *given, outbox_options *o)
         memcpy(o, given, smaller(given->size, sizeof *o));
 }
 
+/* init_locks makes `lock` recursive, because a thread emits between outbox_begin and outbox_commit,
+ * and lets the crew wait by the monotonic clock, which nobody sets. */
 static void init_locks(outbox *ob)
 {
     pthread_mutexattr_t recursive;
     pthread_condattr_t monotonic;
     pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE); /* emit within begin..commit */
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&ob->lock, &recursive);
     pthread_mutexattr_destroy(&recursive);
     pthread_condattr_init(&monotonic);
@@ -81,7 +85,7 @@ static int init_crew(outbox *ob, struct error *err)
     atomic_flag_clear(&w->careful);
     w->stop_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (w->stop_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not make an eventfd");
+        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
     return 0;
 }
 
@@ -97,6 +101,8 @@ static void init_log(outbox *ob, const outbox_options *o)
         ob->log.write_about = pass_about;
 }
 
+/* moved_mono and moved_wall are the clocks of an outbox for tests: outbox_test_advance moves
+ * them. */
 static int64_t moved_mono(void *ctx)
 {
     return clock_mono(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset);
@@ -134,6 +140,7 @@ static int open_store(outbox *ob, const char *url, const outbox_options *o, stru
     return ob->st->ops->init(ob->st, &created, err);
 }
 
+/* api_open may fail half-way, so outbox_close copes with a handle that is not complete. */
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err)
 {
@@ -218,8 +225,8 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL): in a
- * transaction of outbox_begin. */
+/* emit emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says whether
+ * a transaction of outbox_begin was open. */
 static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                 bool *ret_in_tx, struct error *err)
 {
@@ -245,8 +252,8 @@ static int emit(outbox *ob, void *foreign, const outbox_message *m, outbox_recei
     return 0;
 }
 
-/* steps_at_once says whether a commit is to be followed by outbox_step: in eager mode, unless
- * outbox_run is running or a handler is calling, whose own step will get to the event. */
+/* steps_at_once says whether outbox_step follows a commit: in eager mode, unless outbox_run is
+ * running, or a handler is calling, whose own step will get to the event. */
 static bool steps_at_once(const outbox *ob)
 {
     if (!ob->eager || ob->running)
@@ -254,8 +261,8 @@ static bool steps_at_once(const outbox *ob)
     return api_runs_any(ob) && !crew_mine(&ob->crew);
 }
 
-/* committed follows a commit: it wakes the consumers of this handle where the store has no bell to
- * do so, and in eager mode delivers at once. */
+/* committed is called after a commit. It wakes the consumers of this handle if the store has no
+ * doorbell to do so, and in eager mode delivers at once. */
 static int committed(outbox *ob, struct error *err)
 {
     bool has_bell = (ob->st->caps & STORE_DOORBELL) != 0;
@@ -312,6 +319,17 @@ OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err)
     return -1;
 }
 
+int api_lock_own(outbox *ob, const char *what, struct error *err)
+{
+    pthread_mutex_lock(&ob->lock);
+    if (!ob->in_tx)
+        return 0;
+    pthread_mutex_unlock(&ob->lock);
+    return err_set(err, ERR_MISUSE,
+                   "%s inside an open transaction would not be durable; call outbox_commit first",
+                   what);
+}
+
 /* end_tx releases the lock that outbox_begin took, besides the caller's own. Returns false if there
  * was no outbox_begin. */
 static bool end_tx(outbox *ob)
@@ -323,6 +341,8 @@ static bool end_tx(outbox *ob)
     return was;
 }
 
+/* outbox_commit ends the transaction even if the commit fails: a store rolls back then, and the
+ * lock must not stay. */
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 {
     int r;
@@ -377,6 +397,8 @@ static void work_end(outbox *ob)
     pthread_mutex_unlock(&ob->turns);
 }
 
+/* outbox_run refuses to be called from a handler: it would wait for `turns`, which the run that
+ * called the handler holds. */
 OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
 {
     size_t n;
@@ -393,14 +415,15 @@ OUTBOX_API int outbox_run(outbox *ob, int flags, outbox_error *err)
     return r;
 }
 
+/* outbox_stop does only what a signal handler may: it sets a flag and writes to an eventfd. */
 OUTBOX_API void outbox_stop(outbox *ob)
 {
     uint64_t one = 1;
     int saved = errno; /* this may be a signal handler */
     atomic_store(&ob->crew.stop, true);
-    /* A write fails only where the counter is full, and then the descriptor is readable anyway. */
-    if (write(ob->crew.stop_fd, &one, sizeof one) < 0)
-        errno = saved;
+    /* A write fails only if the counter is full, and then the descriptor is readable anyway. */
+    ssize_t written = write(ob->crew.stop_fd, &one, sizeof one);
+    (void)written;
     errno = saved;
 }
 
@@ -421,12 +444,13 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     return r;
 }
 
+/* furthest keeps the first mark and ends the walk: marks come with the furthest first. */
 static int furthest(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     (void)consumer;
     (void)at;
     snprintf(ctx, OUTBOX_HWM_SIZE, "%lld-%lld", (long long)m->hi, (long long)m->lo);
-    return 1; /* the first mark is the furthest */
+    return 1;
 }
 
 OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SIZE],
@@ -434,7 +458,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 {
     char id[OUTBOX_HWM_SIZE] = "";
     if (!stream)
-        return err_set(err_of(err), ERR_MISUSE, "which stream?");
+        return err_set(err_of(err), ERR_MISUSE, "no stream was named");
     pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->marks(ob->st, stream, furthest, id, err_of(err));
     pthread_mutex_unlock(&ob->lock);

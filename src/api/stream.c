@@ -4,6 +4,7 @@
 #include "api/api_impl.h"
 #include "engine/stream_reader.h"
 
+/* What the reader passes to handle. */
 struct reading {
     outbox *ob;
     struct store *st;
@@ -40,13 +41,15 @@ static int handle(void *ctx, const struct event *ev, struct error *err)
     return rc;
 }
 
+/* outbox_consume can be stopped with outbox_stop, like outbox_run. It resets the stop at its end,
+ * so that it can be called again. */
 OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *err)
 {
     struct reading r = {ob, ob->st, s};
     uint64_t count;
     struct error *e = (struct error *)err;
     if (!s->url || !s->group || !s->handler)
-        return err_set(e, ERR_MISUSE, "url, group and handler are needed");
+        return err_set(e, ERR_MISUSE, "outbox_consume needs a url, a group and a handler");
     struct error own;
     struct stream_reader_config cfg = {
         .url = s->url,
@@ -62,7 +65,7 @@ OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *
     };
     int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
     atomic_store(&ob->crew.stop, false);
-    if (read(ob->crew.stop_fd, &count, sizeof count) < 0)
-        return rc; /* nobody stopped it */
+    ssize_t got = read(ob->crew.stop_fd, &count, sizeof count);
+    (void)got; /* it only fails if nobody called outbox_stop */
     return rc;
 }

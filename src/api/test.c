@@ -3,8 +3,8 @@
 
 #include "api/api_impl.h"
 
-/* Rounds without a delivery before outbox_test_deliver gives up: an event that each worker leaves
- * to another one comes again for ever. */
+/* Rounds without a delivery before outbox_test_deliver gives up: an event that every worker leaves
+ * to another comes back forever. */
 #define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
@@ -20,6 +20,8 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 
 /* ---- deliver everything ---- */
 
+/* earliest_due returns 0 if nothing is due later. A paused consumer does not count: no waiting
+ * would deliver its events. */
 static int64_t earliest_due(const struct consumer_info *list, size_t n)
 {
     int64_t earliest = 0;
@@ -48,6 +50,8 @@ static int next_due(outbox *ob, int64_t *ret, struct error *err)
     return r;
 }
 
+/* outbox_test_deliver steps, moves the clock to the next retry or delay, and steps again, until
+ * nothing is left to wait for. An event that fails does not end it: its retries come, too. */
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *public_err)
 {
     size_t total = 0;
@@ -68,7 +72,7 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
         if (n > 0)
             idle = 0;
 
-        /* The failure of an event is worth more to the caller than why the next was not found. */
+        /* The failure of an event tells the caller more than why the next one was not found. */
         int64_t due;
         struct error *err = result == 0 ? err_of(public_err) : NULL;
         if (next_due(ob, &due, err) != 0)
@@ -84,6 +88,8 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
 
 /* ---- what was emitted ---- */
 
+/* A walk over all events, in pages of 1,000. (1) visit == NULL: it asked to stop. (2) last is the
+ * seq of the event visited last, seen the number visited in this page. */
 struct visiting {
     int (*visit)(void *ctx, const outbox_event *ev);
     void *ctx;
@@ -95,7 +101,8 @@ static int pass_on(void *ctx, const struct event *ev, const struct delivery_info
 {
     struct visiting *v = ctx;
     struct delivery d = {.ev = ev, .attempt = 0};
-    (void)info, (void)n;
+    (void)info;
+    (void)n;
     v->last = ev->seq;
     v->seen++;
     int stop = v->visit(v->ctx, (const outbox_event *)&d);
@@ -120,6 +127,7 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
     return 0;
 }
 
+/* What outbox_test_count looks for, and how many it has found. */
 struct counting {
     const char *type, *aggregate_id, *part; /* NULL: any */
     int n;

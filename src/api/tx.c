@@ -6,6 +6,7 @@
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
 
+/* event_of returns the event. Its strings end with a NUL, and an absent one is NULL. */
 static const struct event *event_of(const outbox_event *ev)
 {
     return ((const struct delivery *)ev)->ev;
@@ -92,6 +93,7 @@ OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char 
 
 /* ---- the transaction ---- */
 
+/* store_of returns the store whose transaction the handler works in; NULL: it has none. */
 static struct store *store_of(outbox_tx *tx)
 {
     return ((struct handler_call *)tx)->tx;
@@ -113,11 +115,12 @@ OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
     return pg_handle(st);
 }
 
+/* has_none is the error of a handler that works outside of a transaction. */
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,
-                   "this handler has no transaction: give it a name (outbox_add_handler), and not "
-                   "OUTBOX_EXTERNAL");
+                   "this handler has no transaction; give it a name (outbox_add_handler), "
+                   "without OUTBOX_EXTERNAL");
 }
 
 OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
@@ -145,7 +148,7 @@ static bool is_text(const char *s)
     return s && *s;
 }
 
-/* content_of takes a payload of that size; 0: up to its end; NULL: there is none. */
+/* content_of returns a payload of `size` bytes; 0: up to its NUL. Without a payload it is empty. */
 static struct str content_of(const char *payload, size_t size)
 {
     if (!payload)
@@ -161,8 +164,7 @@ static int handle_once(struct store *st, void *foreign, const char *handler, con
     bool first;
     bool named = is_text(handler) && is_text(key);
     if (!named)
-        return err_set(err, ERR_INVALID,
-                       "outbox_handle_once needs the name of a handler, and a key");
+        return err_set(err, ERR_INVALID, "outbox_handle_once needs a handler's name and a key");
     struct str content = content_of(payload, size);
     if (st->ops->handle_once(st, foreign, str_of(handler), str_of(key), content, &first, err) != 0)
         return -1;
@@ -184,7 +186,8 @@ OUTBOX_API int outbox_handle_once_sqlite(outbox *ob, struct sqlite3 *db, const c
                                          int *ret_first, outbox_error *err)
 {
     if (!db || !outbox_sqlite(ob))
-        return err_set(err_of(err), ERR_MISUSE, "this takes a connection, and an outbox in SQLite");
+        return err_set(err_of(err), ERR_MISUSE,
+                       "outbox_handle_once_sqlite needs a connection, and an outbox in SQLite");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
 }
 
@@ -194,6 +197,6 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
 {
     if (!db || !outbox_pg(ob))
         return err_set(err_of(err), ERR_MISUSE,
-                       "this takes a connection, and an outbox in PostgreSQL");
+                       "outbox_handle_once_pg needs a connection, and an outbox in PostgreSQL");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));
 }

@@ -7,7 +7,8 @@
 
 #define ARENA_FIRST ((size_t)64 * 1024)
 
-/* (1) used <= size. (2) The arena fills its head; the blocks behind it are left as they are. */
+/* (1) used <= size. (2) The arena fills the block at its head; the blocks after it are left as they
+ * are. */
 struct arena_block {
     struct arena_block *next;
     size_t size, used;
@@ -49,20 +50,32 @@ void arena_reset(struct arena *a)
     free_except(a, largest);
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    if (a > b)
+        return a;
+    return b;
+}
+
+/* doubled returns twice a size, or the size itself if that would overflow. */
+static size_t doubled(size_t size)
+{
+    if (size > SIZE_MAX / 2)
+        return size;
+    return 2 * size;
+}
+
 /* block_size returns how large the next block should be to hold n bytes. Sizes double, so that
  * after a few rounds the one that arena_reset keeps holds a whole batch; more than the limit in one
  * block could never be used. */
 static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
-    bool larger = a->head && a->head->size >= size;
-    if (larger && __builtin_mul_overflow(a->head->size, 2, &size))
-        size = n;
+    if (a->head)
+        size = larger(size, doubled(a->head->size));
     if (a->limit && size > a->limit)
         size = a->limit;
-    if (size < n)
-        size = n;
-    return size;
+    return larger(size, n);
 }
 
 /* add_block puts an empty block of at least n bytes in front; NULL when out of memory. */
@@ -80,7 +93,7 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     return b;
 }
 
-/* has_room says whether n bytes fit into what is left of the block, behind the padding. */
+/* has_room says whether n bytes fit into what is left of the block after the padding. */
 static bool has_room(const struct arena_block *b, size_t pad, size_t n)
 {
     size_t left = b->size - b->used;

@@ -39,12 +39,14 @@ static struct str without_padding(struct str text)
 /* value_of returns the value of a digit, -1 for any other character. */
 static int value_of(char c)
 {
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
+    const char *at = memchr(digits, c, sizeof digits - 1);
+    if (!at)
+        return -1;
+    return (int)(at - digits);
 }
 
-/* decode appends the bytes; false if a character is no digit, or bits are left over that are not
- * 0. */
+/* decode appends the bytes; false if a character is not a digit, or bits other than 0 are left
+ * over. */
 static bool decode(struct buf *b, struct str text)
 {
     unsigned v = 0;
@@ -69,7 +71,7 @@ bool base64_decode(struct buf *b, struct str text)
     size_t start = b->n;
     text = without_padding(text);
     if (text.n % 4 == 1)
-        return false; /* six bits make no byte */
+        return false; /* six bits are not a whole byte */
     if (decode(b, text))
         return true;
     buf_truncate(b, start);

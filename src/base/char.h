@@ -1,8 +1,52 @@
-/* char.h: control characters, and visible ones. */
+/* char.h: kinds of ASCII characters, whatever the locale says, and C1 control characters. */
 #ifndef BASE_CHAR_H
 #define BASE_CHAR_H
 
 #include <stdbool.h>
+
+static inline bool char_is_between(char c, char least, char most)
+{
+    return c >= least && c <= most;
+}
+
+static inline bool char_is_digit(char c)
+{
+    return char_is_between(c, '0', '9');
+}
+
+static inline bool char_is_lower(char c)
+{
+    return char_is_between(c, 'a', 'z');
+}
+
+static inline bool char_is_letter(char c)
+{
+    return char_is_lower(c) || char_is_between(c, 'A', 'Z');
+}
+
+/* char_is_space says whether c is white space: a blank, or one of \t \n \v \f \r. */
+static inline bool char_is_space(char c)
+{
+    return c == ' ' || char_is_between(c, '\t', '\r');
+}
+
+/* char_is_name says whether c may be in the name of an environment variable. */
+static inline bool char_is_name(char c)
+{
+    return char_is_letter(c) || char_is_digit(c) || c == '_';
+}
+
+/* char_hex returns the value of a hexadecimal digit, -1 for any other character. */
+static inline int char_hex(char c)
+{
+    if (char_is_digit(c))
+        return c - '0';
+    if (char_is_between(c, 'a', 'f'))
+        return c - 'a' + 10;
+    if (char_is_between(c, 'A', 'F'))
+        return c - 'A' + 10;
+    return -1;
+}
 
 /* char_is_control says whether c is one of C0, or DEL. */
 static inline bool char_is_control(char c)

@@ -35,6 +35,7 @@ const struct clock clock_system = {
 #define DAYS_TO_1970 \
     719468 /* from 0000-03-01: the leap day is the last of a year that begins then */
 
+/* A day of the Gregorian calendar. */
 struct date {
     int64_t year;
     int month, day;

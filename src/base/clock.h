@@ -8,6 +8,8 @@
 #define MS_NS INT64_C(1000000)
 #define CLOCK_NEVER INT64_MAX
 
+/* Where time comes from. Two clocks, because one must never go back and the other is what people
+ * read. */
 struct clock {
     int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */

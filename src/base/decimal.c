@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/char.h"
+
 #define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has digits to make up for more */
 #define INT64_DIGITS 19
 
@@ -17,15 +19,15 @@ struct decimal {
 static int64_t exponent_of(const char *p, const char *end)
 {
     bool negative = *p == '-';
-    bool has_sign = negative || *p == '+';
-    if (has_sign)
+    if (!char_is_digit(*p))
         p++;
 
     int64_t v = 0;
-    for (; p < end; p++)
-        if (v < EXPONENT_ENOUGH)
-            v = v * 10 + (*p - '0');
-    return negative ? -v : v;
+    for (; p < end && v < EXPONENT_ENOUGH; p++)
+        v = v * 10 + (*p - '0');
+    if (negative)
+        return -v;
+    return v;
 }
 
 static bool is_zero_or_dot(char c)
@@ -107,11 +109,11 @@ bool decimal_int(struct str number, int64_t *ret)
             digit = 0; /* zeros at the end are not among the digits */
         if (d.negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, digit, &n))
+        if (!decimal_push(&n, digit))
             return false;
     }
     if (next_digit(&d) >= 0)
-        return false; /* digits behind the dot */
+        return false; /* digits after the dot */
     *ret = n;
     return true;
 }

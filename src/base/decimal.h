@@ -1,5 +1,5 @@
 /* decimal.h: numbers as JSON writes them, compared and converted by value, however long they are.
- * All of these take the text of one number that json_parse accepted. */
+ * decimal_equal and decimal_int take the text of one number that json_parse accepted. */
 #ifndef BASE_DECIMAL_H
 #define BASE_DECIMAL_H
 
@@ -7,6 +7,15 @@
 #include <stdint.h>
 
 #include "base/str.h"
+
+/* decimal_push appends a digit to *v, a negative one to a negative number: *v = *v * 10 + digit. It
+ * returns false, with *v undefined, if that does not fit. */
+static inline bool decimal_push(int64_t *v, int digit)
+{
+    if (__builtin_mul_overflow(*v, 10, v))
+        return false;
+    return !__builtin_add_overflow(*v, digit, v);
+}
 
 /* decimal_equal says whether two numbers have the same value: 1.50 equals 15e-1. */
 bool decimal_equal(struct str a, struct str b);

@@ -7,7 +7,8 @@
 #include "base/char.h"
 #include "base/utf8.h"
 
-/* clean makes one line of valid UTF-8 of any text, so that it can be logged and quoted as JSON. */
+/* clean turns any text into one line of valid UTF-8, so that it can be logged and quoted as
+ * JSON. */
 static void clean(char *text)
 {
     const char *end = text + strlen(text);

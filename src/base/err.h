@@ -14,9 +14,9 @@ enum err_code {
     ERR_CONFIG = 4,       /* a setting is bad: unknown name, value out of range */
     ERR_NOTFOUND = 5,     /* no such consumer, event, dead letter */
     ERR_CONFLICT = 6,     /* exists already and differs */
-    ERR_NOTOURS = 7,      /* the database holds no outbox, or is no database */
+    ERR_NOTOURS = 7,      /* the database holds no outbox, or it is not a database */
     ERR_NEWER = 8,        /* a newer version made the outbox in there */
-    ERR_READONLY = 9,     /* no right to write */
+    ERR_READONLY = 9,     /* writing is not permitted */
     ERR_FULL = 10,        /* no space left */
     ERR_BUSY = 11,        /* locked by someone else for longer than we wait; try again */
     ERR_UNAVAILABLE = 12, /* the store or the sink cannot be reached */
@@ -25,7 +25,7 @@ enum err_code {
     ERR_UNDELIVERED = 15, /* committed, but not delivered: eager mode */
 };
 
-/* What to do about it. Only the engine acts on it, and a relay that is starting. */
+/* What to do about it. Only the engine, and a relay that is starting, act on this. */
 enum fate {
     FATE_NONE = 0,   /* not about a delivery */
     FATE_RETRY = 1,  /* this event, later */
@@ -34,7 +34,7 @@ enum fate {
     FATE_FATAL = 4,  /* configuration: stop */
 };
 
-/* Layout is ABI: identical to struct outbox_error. */
+/* The layout is part of the ABI: it is that of struct outbox_error. */
 struct error {
     int code;   /* enum err_code */
     int fate;   /* enum fate */

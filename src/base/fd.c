@@ -9,6 +9,7 @@
 static const int raised[] = {SIGPIPE, SIGXFSZ};
 #define RAISED (sizeof raised / sizeof raised[0])
 
+/* A write without signals. */
 struct quiet {
     sigset_t mask, pending; /* as they were before */
 };

@@ -9,8 +9,8 @@
 
 #define HASH_INIT UINT64_C(0xcbf29ce484222325)
 
-/* hash_add adds the bytes and a mark behind them, so that ("ab", "c") and ("a", "bc") differ, and
- * an absent text from an empty one. */
+/* hash_add adds the bytes and a mark after them, so that ("ab", "c") and ("a", "bc") differ, and an
+ * absent text from an empty one. */
 static inline uint64_t hash_add(uint64_t h, struct str s)
 {
     for (size_t i = 0; i < s.n; i++)

@@ -1,11 +1,12 @@
 #include "base/ini.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/char.h"
+#include "base/small_file.h"
 
 #define INI_MAX_BYTES ((size_t)1024 * 1024)
 
@@ -14,6 +15,7 @@ struct seen {
     const char *section, *name;
 };
 
+/* A text that is being read. */
 struct parser {
     struct ini_reading *r;
     const char *section; /* NULL: its heading is wrong, and its settings are skipped */
@@ -21,18 +23,13 @@ struct parser {
     size_t n_seen, cap_seen;
 };
 
-static bool is_space(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* trim cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its
  * new beginning. */
 static char *trim(char *p, char *end)
 {
-    while (p < end && is_space(*p))
+    while (p < end && char_is_space(*p))
         p++;
-    while (end > p && is_space(end[-1]))
+    while (end > p && char_is_space(end[-1]))
         end--;
     *end = '\0';
     return p;
@@ -43,10 +40,10 @@ static void fold_space(char *s)
 {
     char *to = s;
     for (; *s; s++) {
-        bool space = is_space(*s);
-        if (space && is_space(s[1]))
-            continue;
-        *to++ = space ? ' ' : *s;
+        if (!char_is_space(*s))
+            *to++ = *s;
+        else if (!char_is_space(s[1]))
+            *to++ = ' '; /* the last of a run */
     }
     *to = '\0';
 }
@@ -75,7 +72,7 @@ static bool is_seen(const struct parser *p, const char *name)
     return false;
 }
 
-/* remember refuses a name that its section has already, even if the section was opened twice. */
+/* remember refuses a name that its section already has, even if the section was opened twice. */
 static int remember(struct parser *p, const char *name, struct error *err)
 {
     if (is_seen(p, name))
@@ -141,7 +138,7 @@ static int take_line(struct parser *p, char *line, char *end, struct error *err)
     return setting(p, line, n, err);
 }
 
-/* gathered reports a problem to whoever collects them, and says whether reading goes on. */
+/* gathered passes a problem on if problems are collected, and says whether reading continues. */
 static bool gathered(const struct parser *p, const struct error *why)
 {
     if (!p->r->problem || why->code == ERR_NOMEM)
@@ -199,43 +196,13 @@ int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, v
     return err_prefix(err, "%s:%zu", where, r.line);
 }
 
-/* read_fd reads until the end, or until size bytes are there; -1 with errno. */
-static ssize_t read_fd(int fd, char *buf, size_t size)
-{
-    size_t n = 0;
-    while (n < size) {
-        ssize_t got = read(fd, buf + n, size - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        n += (size_t)got;
-    }
-    return (ssize_t)n;
-}
-
-/* read_all reads a file as read_fd does. */
-static ssize_t read_all(const char *path, char *buf, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    ssize_t n = read_fd(fd, buf, size);
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return n;
-}
-
 int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)
 {
     char *text = malloc(INI_MAX_BYTES + 1);
     if (!text)
         return err_nomem(err);
     int r;
-    ssize_t n = read_all(path, text, INI_MAX_BYTES + 1);
+    ssize_t n = small_file_read(path, text, INI_MAX_BYTES + 1);
     if (n < 0) {
         r = err_errno(err, ERR_CONFIG, errno, "cannot read %s", path);
     } else if ((size_t)n > INI_MAX_BYTES) {

@@ -21,9 +21,10 @@ typedef int ini_visit(void *ctx, const char *section, const char *name, const ch
 int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx,
               struct error *err);
 
-/* An ini_problem is told of a line that is wrong. */
+/* An ini_problem is called for every line that is wrong. */
 typedef void ini_problem(void *ctx, const struct error *err);
 
+/* A text to read, and whom to tell. line is filled in as it is read. */
 struct ini_reading {
     ini_visit *visit;
     ini_problem *problem; /* NULL: the first problem ends the reading */
@@ -31,9 +32,9 @@ struct ini_reading {
     size_t line; /* the number of the line that is being read */
 };
 
-/* ini_read is ini_parse that can go on after a wrong line. If r->problem is set it hears of each,
- * settings below a wrong heading are skipped, and only a lack of memory ends the reading early.
- * Errors do not name file and line. */
+/* ini_read is ini_parse that can continue after a wrong line. If r->problem is set, it is called
+ * for each one, settings below a wrong heading are skipped, and only running out of memory ends the
+ * reading early. Errors do not name file and line. */
 int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *err);
 
 /* ini_load reads and parses a file. ERR_CONFIG if it cannot be read, is over 1 MiB, or has NUL

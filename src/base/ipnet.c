@@ -12,6 +12,7 @@ struct bytes {
     size_t n;
 };
 
+/* A range of addresses, and what it is for. IPv4 addresses use the first four bytes. */
 struct range {
     unsigned char addr[16];
     int bits;
@@ -154,8 +155,8 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
     return true;
 }
 
-/* has_bits_behind says whether a bit is set behind the prefix of a network. */
-static bool has_bits_behind(const struct ipnet *n, size_t bytes)
+/* has_bits_after says whether a bit is set after the prefix of a network. */
+static bool has_bits_after(const struct ipnet *n, size_t bytes)
 {
     for (size_t i = (size_t)n->bits; i < bytes * 8; i++)
         if (n->addr[i / 8] & (0x80 >> (i % 8)))
@@ -180,8 +181,7 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
     size_t n = strcspn(text, "/");
     if (!address_before(text, n, &sa))
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is no network; write one as 10.0.0.0/8, fd00::/8 or 192.0.2.7",
-                       text);
+                       "\"%s\" is not a network; write 10.0.0.0/8, fd00::/8 or 192.0.2.7", text);
 
     struct bytes a = bytes_of((struct sockaddr *)&sa);
     struct ipnet net = {.family = sa.ss_family, .bits = (int)a.n * 8};
@@ -193,11 +193,10 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
         net.bits = (int)bits;
     }
 
-    if (has_bits_behind(&net, a.n))
-        return err_set(
-            err, ERR_CONFIG,
-            "\"%s\" has bits set behind its first %d; zero them, or take a longer prefix", text,
-            net.bits);
+    if (has_bits_after(&net, a.n))
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" has bits set after its first %d; clear them, or use a longer prefix",
+                       text, net.bits);
     *ret = net;
     return 0;
 }

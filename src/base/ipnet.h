@@ -1,4 +1,4 @@
-/* ipnet.h: networks, and which addresses are not of the public internet. */
+/* ipnet.h: networks, and which addresses are not on the public internet. */
 #ifndef BASE_IPNET_H
 #define BASE_IPNET_H
 
@@ -15,22 +15,21 @@ struct ipnet {
     unsigned char addr[16];
 };
 
-/* ipnet_parse reads 10.0.0.0/8, fd00::/8, or an address alone. An address with bits set behind its
- * prefix is refused: it is a typing mistake, and what was meant is not ours to guess.
- * ERR_CONFIG. */
+/* ipnet_parse reads 10.0.0.0/8, fd00::/8, or an address alone. An address with bits set after its
+ * prefix is refused with ERR_CONFIG: it is a typo, and we do not guess what was meant. */
 int ipnet_parse(const char *text, struct ipnet *ret, struct error *err);
 
 /* ipnet_holds says whether an address is in the network. A mapped IPv4 address (::ffff:10.0.0.1)
  * counts as the IPv4 address that it is. */
 bool ipnet_holds(const struct ipnet *net, const struct sockaddr *sa);
 
-/* ipnet_special says what kind of address one that is not public is: "loopback", "private", ...;
- * NULL if it is public. An address that carries an IPv4 address (mapped, NAT64, 6to4) is of the
- * kind of that one. Unknown kinds are not public. */
+/* ipnet_special names the kind of an address that is not public: "loopback", "private", ...; NULL
+ * if it is public. An address that carries an IPv4 address (mapped, NAT64, 6to4) is judged by that
+ * one. Unknown kinds are not public. */
 const char *ipnet_special(const struct sockaddr *sa);
 #define IPNET_LOOPBACK "loopback"
 
-/* ipnet_of_text makes a socket address of an address in numbers; false if it is none. */
+/* ipnet_of_text turns a numeric address into a socket address; false if it is not one. */
 bool ipnet_of_text(const char *text, struct sockaddr_storage *ret);
 
 #endif

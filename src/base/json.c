@@ -1,433 +1,29 @@
-#include "base/json.h"
-
+/* json.c: finds and compares values in a text that json_parse accepted. It relies on the text being
+ * valid: nothing here reports an error. */
 #include <string.h>
 
 #include "base/char.h"
 #include "base/decimal.h"
+#include "base/json_impl.h"
 #include "base/utf8.h"
-#include "base/word.h"
 
-/* ---- bytes ---- */
+/* ---- members and elements ---- */
 
-/* marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash. Strings are
- * most of a payload, so their plain bytes are skipped eight at a time. Bytes of 0x80 and more come
- * out arbitrary, and so may bytes behind a marked one: only the lowest mark can be trusted. */
-static inline uint64_t marks(uint64_t w)
-{
-    uint64_t control = w - WORD_ONES * 0x20;
-    uint64_t quote = (w ^ WORD_ONES * '"') - WORD_ONES;
-    uint64_t backslash = (w ^ WORD_ONES * '\\') - WORD_ONES;
-    return control | quote | backslash;
-}
-
-static inline bool is_plain(unsigned char c)
-{
-    return c >= 0x20 && c != '"' && c != '\\';
-}
-
-/* skip_plain returns the first byte that is a quote, a backslash or a control character. */
-static inline const char *skip_plain(const char *p, const char *end)
-{
-    for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
-        uint64_t w = word_load(p);
-        uint64_t found = marks(w) & ~w & WORD_HIGH;
-        if (found)
-            return p + word_first(found);
-    }
-    while (p < end && is_plain((unsigned char)*p))
-        p++;
-    return p;
-}
-
-/* skip_ascii is skip_plain that stops at bytes of 0x80 and more as well. */
-static inline const char *skip_ascii(const char *p, const char *end)
-{
-    for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
-        uint64_t w = word_load(p);
-        uint64_t found = (marks(w) | w) & WORD_HIGH;
-        if (found)
-            return p + word_first(found);
-    }
-    while (p < end && is_plain((unsigned char)*p) && (unsigned char)*p < 0x80)
-        p++;
-    return p;
-}
-
-static inline bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-static inline const char *skip_space(const char *p, const char *end)
-{
-    while (p < end && is_space(*p))
-        p++;
-    return p;
-}
-
-static inline bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static inline const char *skip_digits(const char *p, const char *end)
-{
-    while (p < end && is_digit(*p))
-        p++;
-    return p;
-}
-
-/* hex_value returns the value of a hexadecimal digit, -1 for any other character. */
-static int hex_value(char c)
-{
-    if (is_digit(c))
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-/* ---- checking ---- */
-
-/* A text that is being checked. (1) why is NULL until the check fails; p is then the place. */
-struct scan {
-    const char *p, *end;
-    const char *why;
-};
-
-/* peek returns the byte at p; NUL, which is valid nowhere outside of a string, at the end. */
-static inline char peek(const struct scan *s)
-{
-    return s->p < s->end ? *s->p : '\0';
-}
-
-static int fail(struct scan *s, const char *p, const char *why)
-{
-    s->p = p;
-    s->why = why;
-    return -1;
-}
-
-/* unexpected_char has the reason for each character: reasons are constants, because json_parse owns
- * no memory to write one in. */
-#define U(c) "unexpected '" c "'"
-static const char *const unexpected_char[0x7F - 0x20] = {
-    U(" "), U("!"), U("\""), U("#"), U("$"), U("%"),  U("&"), U("'"), U("("), U(")"), U("*"),
-    U("+"), U(","), U("-"),  U("."), U("/"), U("0"),  U("1"), U("2"), U("3"), U("4"), U("5"),
-    U("6"), U("7"), U("8"),  U("9"), U(":"), U(";"),  U("<"), U("="), U(">"), U("?"), U("@"),
-    U("A"), U("B"), U("C"),  U("D"), U("E"), U("F"),  U("G"), U("H"), U("I"), U("J"), U("K"),
-    U("L"), U("M"), U("N"),  U("O"), U("P"), U("Q"),  U("R"), U("S"), U("T"), U("U"), U("V"),
-    U("W"), U("X"), U("Y"),  U("Z"), U("["), U("\\"), U("]"), U("^"), U("_"), U("`"), U("a"),
-    U("b"), U("c"), U("d"),  U("e"), U("f"), U("g"),  U("h"), U("i"), U("j"), U("k"), U("l"),
-    U("m"), U("n"), U("o"),  U("p"), U("q"), U("r"),  U("s"), U("t"), U("u"), U("v"), U("w"),
-    U("x"), U("y"), U("z"),  U("{"), U("|"), U("}"),  U("~"),
-};
-#undef U
-
-static int unexpected(struct scan *s, const char *p)
-{
-    if (p == s->end)
-        return fail(s, p, "unexpected end");
-    if (char_is_control(*p))
-        return fail(s, p, "unexpected control character");
-
-    unsigned char c = (unsigned char)*p;
-    if (c < 0x7F)
-        return fail(s, p, unexpected_char[c - 0x20]);
-    if (utf8_length(p, s->end) > 0)
-        return fail(s, p, "unexpected character");
-    return fail(s, p, "invalid UTF-8");
-}
-
-static bool is_short_escape(char c)
-{
-    return c && strchr("\"\\/bfnrt", c);
-}
-
-/* escape_len returns the length of the escape at p, which is a backslash; 0 if it is not
- * well-formed. */
-static size_t escape_len(const char *p, const char *end)
-{
-    if (end - p < 2)
-        return 0;
-    if (is_short_escape(p[1]))
-        return 2;
-    if (p[1] != 'u' || end - p < 6)
-        return 0;
-    for (int i = 2; i < 6; i++)
-        if (hex_value(p[i]) < 0)
-            return 0;
-    return 6;
-}
-
-/* scan_string starts at the opening quote and leaves p behind the closing one. */
-static int scan_string(struct scan *s)
-{
-    const char *p = skip_ascii(s->p + 1, s->end);
-    while (p < s->end && *p != '"') {
-        size_t n;
-        if (*p == '\\') {
-            n = escape_len(p, s->end);
-            if (n == 0)
-                return fail(s, p, "invalid escape");
-        } else {
-            if ((unsigned char)*p < 0x20)
-                return fail(s, p, "control character in a string");
-            n = utf8_length(p, s->end);
-            if (n == 0)
-                return fail(s, p, "invalid UTF-8");
-        }
-        p = skip_ascii(p + n, s->end);
-    }
-
-    if (p == s->end)
-        return fail(s, p, "unfinished string");
-    s->p = p + 1;
-    return 0;
-}
-
-/* scan_digits steps over digits, of which there must be one at least. */
-static int scan_digits(struct scan *s)
-{
-    const char *stop = skip_digits(s->p, s->end);
-    if (stop == s->p)
-        return unexpected(s, stop);
-    s->p = stop;
-    return 0;
-}
-
-static int scan_number(struct scan *s)
-{
-    if (peek(s) == '-')
-        s->p++;
-    const char *first = s->p;
-    if (scan_digits(s) != 0)
-        return -1;
-    if (*first == '0' && s->p > first + 1)
-        return fail(s, first, "leading zero");
-
-    if (peek(s) == '.') {
-        s->p++;
-        if (scan_digits(s) != 0)
-            return -1;
-    }
-
-    if (peek(s) == 'e' || peek(s) == 'E') {
-        s->p++;
-        if (peek(s) == '+' || peek(s) == '-')
-            s->p++;
-        if (scan_digits(s) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static int scan_word(struct scan *s, const char *word)
-{
-    const char *p = s->p;
-    for (; *word; word++, p++)
-        if (p == s->end || *p != *word)
-            return unexpected(s, p);
-    s->p = p;
-    return 0;
-}
-
-static int scan_scalar(struct scan *s)
-{
-    switch (*s->p) {
-    case '"': return scan_string(s);
-    case 't': return scan_word(s, "true");
-    case 'f': return scan_word(s, "false");
-    case 'n': return scan_word(s, "null");
-    default: break;
-    }
-    bool number = *s->p == '-' || is_digit(*s->p);
-    if (number)
-        return scan_number(s);
-    return unexpected(s, s->p);
-}
-
-/* The open brackets: one bit each, so that depth costs no stack. A set bit is a brace. */
-struct nest {
-    unsigned depth;
-    uint64_t braces[JSON_MAX_DEPTH / 64];
-};
-
-static inline void nest_push(struct nest *n, bool brace)
-{
-    uint64_t bit = UINT64_C(1) << n->depth % 64;
-    uint64_t *word = &n->braces[n->depth / 64];
-    *word &= ~bit;
-    if (brace)
-        *word |= bit;
-    n->depth++;
-}
-
-/* nest_brace says whether the innermost open bracket is a brace. */
-static inline bool nest_brace(const struct nest *n)
-{
-    unsigned last = n->depth - 1;
-    return n->braces[last / 64] >> last % 64 & 1;
-}
-
-static inline char closing(bool brace)
-{
-    return brace ? '}' : ']';
-}
-
-/* scan_name reads `"name" :` and leaves p at the value. */
-static int scan_name(struct scan *s)
-{
-    s->p = skip_space(s->p, s->end);
-    if (peek(s) != '"')
-        return unexpected(s, s->p);
-    if (scan_string(s) != 0)
-        return -1;
-
-    s->p = skip_space(s->p, s->end);
-    if (peek(s) != ':')
-        return unexpected(s, s->p);
-    s->p++;
-    return 0;
-}
-
-/* scan_member moves p to a value, over its name in an object. Returns 1, or -1. */
-static int scan_member(struct scan *s, bool brace)
-{
-    if (brace && scan_name(s) != 0)
-        return -1;
-    return 1;
-}
-
-/* scan_open enters the bracket at p. Returns 1 with p at its first value, or 0 with p behind it if
- * it is empty. */
-static int scan_open(struct scan *s, struct nest *n)
-{
-    bool brace = *s->p == '{';
-    if (n->depth == JSON_MAX_DEPTH)
-        return fail(s, s->p, "nested too deeply");
-
-    s->p = skip_space(s->p + 1, s->end);
-    if (peek(s) == closing(brace)) {
-        s->p++;
-        return 0;
-    }
-    nest_push(n, brace);
-    return scan_member(s, brace);
-}
-
-/* scan_close starts behind a value. Returns 1 with p at the next one, or 0 when the outermost
- * bracket has closed. */
-static int scan_close(struct scan *s, struct nest *n)
-{
-    while (n->depth > 0) {
-        bool brace = nest_brace(n);
-        s->p = skip_space(s->p, s->end);
-        if (peek(s) == ',') {
-            s->p++;
-            return scan_member(s, brace);
-        }
-        if (peek(s) != closing(brace))
-            return unexpected(s, s->p);
-        s->p++;
-        n->depth--;
-    }
-    return 0;
-}
-
-/* scan_value goes from value to value; `more` says whether another one is due. */
-static int scan_value(struct scan *s)
-{
-    struct nest n = {.depth = 0};
-    int more = 1;
-    while (more > 0) {
-        s->p = skip_space(s->p, s->end);
-        if (s->p == s->end)
-            return unexpected(s, s->p);
-
-        bool opens = *s->p == '{' || *s->p == '[';
-        if (opens)
-            more = scan_open(s, &n);
-        else
-            more = scan_scalar(s);
-        if (more == 0)
-            more = scan_close(s, &n);
-    }
-    return more;
-}
-
-static enum json_type type_of(char first)
-{
-    switch (first) {
-    case '{': return JSON_OBJECT;
-    case '[': return JSON_ARRAY;
-    case '"': return JSON_STRING;
-    case 't': return JSON_TRUE;
-    case 'f': return JSON_FALSE;
-    case 'n': return JSON_NULL;
-    default: return JSON_NUMBER;
-    }
-}
-
-static struct json value_of(const char *p, const char *end)
-{
-    return (struct json){type_of(*p), {p, (size_t)(end - p)}};
-}
-
-/* scan_text checks that one value, and nothing else, is in the text. */
-static int scan_text(struct scan *s, struct json *ret)
-{
-    const char *start = skip_space(s->p, s->end);
-    if (scan_value(s) != 0)
-        return -1;
-
-    const char *stop = s->p;
-    s->p = skip_space(stop, s->end);
-    if (s->p < s->end)
-        return unexpected(s, s->p);
-    *ret = value_of(start, stop);
-    return 0;
-}
-
-int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
-{
-    if (!text.p)
-        text = STR("");
-    struct scan s = {.p = text.p, .end = text.p + text.n};
-    struct json value;
-    if (scan_text(&s, &value) != 0) {
-        if (why)
-            *why = s.why;
-        if (at)
-            *at = (size_t)(s.p - text.p);
-        return -1;
-    }
-
-    if (ret)
-        *ret = value;
-    return 0;
-}
-
-/* ---- finding one's way in a text that json_parse accepted ---- */
-
-/* string_end returns the byte behind the string at p. */
+/* string_end returns the byte after the string at p. */
 static const char *string_end(const char *p, const char *end)
 {
-    p = skip_plain(p + 1, end);
+    p = json_skip_plain(p + 1, end);
     while (p < end && *p != '"') {
         bool pair = end - p >= 2; /* a backslash and what it escapes */
-        p = skip_plain(p + 1 + pair, end);
+        p = json_skip_plain(p + 1 + pair, end);
     }
     return p < end ? p + 1 : end;
 }
 
 static bool is_scalar_char(char c)
 {
-    bool letter = c >= 'a' && c <= 'z';
     bool mark = c == '-' || c == '+' || c == '.' || c == 'E';
-    return letter || mark || is_digit(c);
+    return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
 static const char *scalar_end(const char *p, const char *end)
@@ -437,8 +33,8 @@ static const char *scalar_end(const char *p, const char *end)
     return p;
 }
 
-/* value_end returns the byte behind the value at p. Brackets need not be matched by kind: they are
- * known to pair. */
+/* value_end returns the byte after the value at p. Counting brackets is enough: they are known to
+ * match. */
 static const char *value_end(const char *p, const char *end)
 {
     if (p < end && is_scalar_char(*p))
@@ -466,12 +62,13 @@ static const char *value_end(const char *p, const char *end)
     return p;
 }
 
-/* behind_name returns the value that follows the name which ends at p; end if there is none. */
-static const char *behind_name(const char *p, const char *end)
+/* value_after returns where the value begins that follows the name ending at p; end if there is
+ * none. */
+static const char *value_after(const char *p, const char *end)
 {
-    p = skip_space(p, end);
+    p = json_skip_space(p, end);
     if (p < end)
-        p = skip_space(p + 1, end); /* over the colon */
+        p = json_skip_space(p + 1, end); /* over the colon */
     return p;
 }
 
@@ -484,15 +81,15 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     const char *p = c.raw.p + 1;
     if (*it > 0)
         p = c.raw.p + *it;
-    p = skip_space(p, end);
+    p = json_skip_space(p, end);
     if (p < end && *p == ',')
-        p = skip_space(p + 1, end);
+        p = json_skip_space(p + 1, end);
 
     struct str name = {NULL, 0};
     if (p < end && c.type == JSON_OBJECT) {
         const char *stop = string_end(p, end);
         name = (struct str){p, (size_t)(stop - p)};
-        p = behind_name(stop, end);
+        p = value_after(stop, end);
     }
     if (p >= end)
         return false;
@@ -502,7 +99,7 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
     if (ret_name)
         *ret_name = name;
     if (ret)
-        *ret = value_of(p, stop);
+        *ret = json_value_of(p, stop);
     return true;
 }
 
@@ -512,7 +109,7 @@ static uint32_t hex4(const char *p)
 {
     uint32_t v = 0;
     for (int i = 0; i < 4; i++)
-        v = v << 4 | (uint32_t)hex_value(p[i]);
+        v = v << 4 | (uint32_t)char_hex(p[i]);
     return v;
 }
 
@@ -675,69 +272,4 @@ bool json_equal(struct json a, struct json b)
     if (a.type == JSON_NUMBER)
         return decimal_equal(a.raw, b.raw);
     return str_eq(a.raw, b.raw);
-}
-
-/* ---- writing ---- */
-
-static void add_escape(struct buf *b, unsigned char c)
-{
-    static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
-    const char *at = c ? strchr(from, c) : NULL;
-    if (at) {
-        buf_add(b, (char[]){'\\', to[at - from]}, 2);
-    } else {
-        buf_add(b, (char[]){'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]}, 6);
-    }
-}
-
-/* quote_escaped is json_quote for a string whose first byte to escape is at `stop`. */
-static void quote_escaped(struct buf *b, const char *p, const char *stop, const char *end)
-{
-    buf_addc(b, '"');
-    while (stop < end) {
-        buf_add(b, p, (size_t)(stop - p));
-        add_escape(b, (unsigned char)*stop);
-        p = stop + 1;
-        stop = skip_plain(p, end);
-    }
-    buf_add(b, p, (size_t)(end - p));
-    buf_addc(b, '"');
-}
-
-void json_quote(struct buf *b, struct str s)
-{
-    if (!s.p)
-        s = STR("");
-    const char *end = s.p + s.n, *stop = skip_plain(s.p, end);
-    if (stop != end) {
-        quote_escaped(b, s.p, stop, end);
-        return;
-    }
-    char *to = buf_reserve(b, s.n + 2);
-    if (!to)
-        return;
-    to[0] = '"';
-    memcpy(to + 1, s.p, s.n);
-    to[s.n + 1] = '"';
-    b->n += s.n + 2;
-}
-
-static void replace_all(char *p, size_t n, char from, char to)
-{
-    char *end = p + n;
-    while ((p = memchr(p, from, (size_t)(end - p))))
-        *p++ = to;
-}
-
-void json_flat(struct buf *b, struct str text)
-{
-    if (!text.n)
-        return;
-    char *to = buf_reserve(b, text.n);
-    if (!to)
-        return;
-    memcpy(to, text.p, text.n);
-    replace_all(to, text.n, '\n', ' ');
-    replace_all(to, text.n, '\r', ' ');
-    b->n += text.n;
 }

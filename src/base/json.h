@@ -38,7 +38,7 @@ struct json {
 int json_parse(struct str text, struct json *ret, const char **why, size_t *at);
 
 /* json_get finds member `name` of an object that json_parse accepted. Names are compared after
- * unescaping; the last of several wins. False if o is no object or has no such member. */
+ * unescaping; the last of several wins. False if o is not an object or has no such member. */
 bool json_get(struct json o, struct str name, struct json *ret);
 
 /* json_each walks the members of an object or the elements of an array that json_parse accepted.

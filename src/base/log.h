@@ -1,4 +1,4 @@
-/* log.h: where the engine says what it decided. The library itself never prints; its host brings a
+/* log.h: how the engine says what it decided. The library itself never prints; its host brings a
  * function that does. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -14,6 +14,7 @@ struct log_about {
     int attempt;
 };
 
+/* Where lines go. (1) A log without write drops them. */
 struct log {
     /* write takes one line, without its line feed, in the thread that logs. consumer may be
      * NULL. */

@@ -11,7 +11,7 @@
 #include "base/text.h"
 
 /* watched_pid returns the process that systemd watches: this one, unless WATCHDOG_PID names
- * another; 0 if that is no number. */
+ * another; 0 if that is not a number. */
 static int64_t watched_pid(void)
 {
     const char *text = getenv("WATCHDOG_PID");
@@ -36,7 +36,7 @@ static int64_t watchdog_ns(void)
 }
 
 /* open_socket opens a socket to send to path: a file, or a name in the abstract namespace, which is
- * written with @ and starts with a NUL. Without success fd stays -1. */
+ * written with @ and starts with a NUL. On failure fd stays -1. */
 static void open_socket(struct notify *n, const char *path)
 {
     size_t length = strlen(path);
@@ -84,7 +84,7 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
-               n->to_size) < 0)
-        return; /* the manager has gone away: there is nobody to tell */
+    ssize_t sent = sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
+                          n->to_size);
+    (void)sent; /* if the manager has gone away, there is nobody to tell */
 }

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 
-#define NAMES_MAX 127 /* how many names of a table a typing mistake is compared with */
+#define NAMES_MAX 127 /* how many names of a table a typo is compared with */
 
 /* ---- setters ---- */
 

@@ -23,6 +23,7 @@ struct option_def;
 typedef int option_setter(void *field, const char *value, const struct option_def *o,
                           struct error *err);
 
+/* One option. */
 struct option_def {
     /* "drain-deadline": --drain-deadline, OUTBOX_DRAIN_DEADLINE, drain-deadline = */
     const char *name;

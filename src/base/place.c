@@ -272,11 +272,11 @@ bool place_caution(const struct place *p, char *out, size_t size)
     bool everybody = is_open_to_all(&p->folder) && !sticky;
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (everybody)
-        snprintf(
-            out, size,
-            "everybody on this machine can take files away in its folder; chmod o-w that, or +t");
+        snprintf(out, size,
+                 "everybody on this machine can delete files in its folder; chmod the folder "
+                 "o-w, or +t");
     else if (another)
-        snprintf(out, size, "its folder belongs to uid %u, who can take files away there",
+        snprintf(out, size, "its folder belongs to uid %u, who can delete files there",
                  (unsigned)p->folder.st_uid);
     return everybody || another;
 }

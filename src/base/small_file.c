@@ -9,6 +9,8 @@ ssize_t small_file_read_fd(int fd, char *to, size_t size)
     size_t n = 0;
     while (n < size) {
         ssize_t k = read(fd, to + n, size - n);
+        if (k < 0 && errno == EINTR)
+            continue;
         if (k < 0)
             return -1;
         if (k == 0)

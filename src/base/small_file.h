@@ -1,4 +1,4 @@
-/* small_file.h: reading a file with secrets or headers whole, into memory that the caller can
+/* small_file.h: reads a whole file (settings, secrets, headers) into memory that the caller can
  * wipe. */
 #ifndef BASE_SMALL_FILE_H
 #define BASE_SMALL_FILE_H

@@ -6,11 +6,13 @@
 #include <strings.h>
 
 #include "base/char.h"
+#include "base/decimal.h"
 #include "base/utf8.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
-#define NAME_MAX_LEN 64 /* nobody means a longer name by a typing mistake */
+#define NAME_MAX_LEN 64                             /* no name is longer, not even with a typo */
 
+/* A unit, and how much of the smallest one it is. */
 struct unit {
     const char *name;
     int64_t factor;
@@ -28,22 +30,16 @@ static const struct unit sizes[] = {
     {"KB", 1 << 10},  {"kB", 1 << 10},  {NULL, 0},
 };
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 /* read_digits reads a number at *p and steps over it. False if there is none; one that is too large
  * becomes INT64_MAX. */
 static bool read_digits(const char **p, int64_t *ret)
 {
-    if (!is_digit(**p))
+    if (!char_is_digit(**p))
         return false;
 
     int64_t v = 0;
-    for (; is_digit(**p); ++*p) {
-        int digit = **p - '0';
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v))
+    for (; char_is_digit(**p); ++*p) {
+        if (!decimal_push(&v, **p - '0'))
             v = INT64_MAX;
     }
     *ret = v;
@@ -75,7 +71,7 @@ static int add_span(const char *s, const char **p, int64_t *sum, struct error *e
     size_t n = strcspn(*p, "0123456789");
     if (n == 0)
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" has no unit: write ms, s, m, h or d behind the number", s);
+                       "\"%s\" has no unit: write ms, s, m, h or d after the number", s);
     const struct unit *u = find_unit(durations, *p, n);
     if (!u)
         return not_duration(s, err);
@@ -160,14 +156,30 @@ void text_size_show(int64_t bytes, char out[32])
     snprintf(out, 32, "%" PRId64, bytes);
 }
 
-/* is_whole says whether s is digits, with a minus before them or none. */
+/* is_whole says whether s is nothing but digits, perhaps after a minus. */
 static bool is_whole(const char *s)
 {
     if (*s == '-')
         s++;
-    if (!is_digit(*s))
+    if (!char_is_digit(*s))
         return false;
     return s[strspn(s, "0123456789")] == '\0';
+}
+
+/* read_whole reads a number that is_whole; false if it does not fit. */
+static bool read_whole(const char *s, int64_t *ret)
+{
+    bool negative = *s == '-';
+    int64_t v = 0;
+    for (const char *p = s + negative; *p; p++) {
+        int digit = *p - '0';
+        if (negative)
+            digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
+        if (!decimal_push(&v, digit))
+            return false;
+    }
+    *ret = v;
+    return true;
 }
 
 int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
@@ -175,16 +187,9 @@ int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error
     if (!is_whole(s))
         return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
 
-    bool negative = *s == '-', over = false;
-    int64_t v = 0;
-    for (const char *p = s + negative; *p; p++) {
-        int digit = *p - '0';
-        if (negative)
-            digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        over = over || __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, digit, &v);
-    }
-
-    if (over || v < min || v > max)
+    int64_t v;
+    bool fits = read_whole(s, &v);
+    if (!fits || v < min || v > max)
         return err_set(err, ERR_CONFIG, "%s is out of range: it goes from %" PRId64 " to %" PRId64,
                        s, min, max);
     *ret = v;
@@ -285,23 +290,27 @@ static size_t char_length(const char *p, size_t n)
     return utf8_length(p, p + n);
 }
 
-static bool is_between(unsigned char c, unsigned char least, unsigned char most)
-{
-    return c >= least && c <= most;
-}
-
-/* is_harmful says whether a character deceives its reader: C1 control characters are escape
- * sequences to a terminal, and text whose direction was turned reads as something else. */
+/* is_harmful says whether a character can deceive a reader: a terminal takes C1 control characters
+ * for escape sequences, and text whose direction was changed reads as something else. */
 static bool is_harmful(const char *p, size_t length)
 {
-    const unsigned char *c = (const unsigned char *)p;
+    static const struct {
+        char least[4], most[4];
+    } turning[] = {
+        {"\u2028", "\u202e"}, /* separators, embeddings, overrides */
+        {"\u2066", "\u2069"}, /* isolates */
+    };
     if (length == 2)
         return char_is_c1(p);
-    if (length != 3 || c[0] != 0xe2)
+    if (length != 3)
         return false;
-    bool separator = c[1] == 0x80 && is_between(c[2], 0xa8, 0xae); /* U+2028 to U+202E */
-    bool isolate = c[1] == 0x81 && is_between(c[2], 0xa6, 0xa9);   /* U+2066 to U+2069 */
-    return separator || isolate;
+
+    for (size_t i = 0; i < sizeof turning / sizeof *turning; i++) {
+        bool past = memcmp(p, turning[i].least, 3) >= 0;
+        if (past && memcmp(p, turning[i].most, 3) <= 0)
+            return true;
+    }
+    return false;
 }
 
 static bool is_blank(char c)
@@ -309,8 +318,8 @@ static bool is_blank(char c)
     return c == ' ' || char_is_control(c);
 }
 
-/* clean_char returns what the character of that length, 0 if it is none, becomes in a cleaned
- * text. */
+/* clean_char returns what a character of this length becomes in a cleaned text; length 0: a byte
+ * that is not UTF-8. */
 static struct str clean_char(const char *p, size_t length)
 {
     if (length == 1 && is_blank(*p))
@@ -318,6 +327,14 @@ static struct str clean_char(const char *p, size_t length)
     if (length == 0 || is_harmful(p, length))
         return STR("?");
     return (struct str){p, length};
+}
+
+/* step_over returns by how many bytes to go on: one at a time over what is not UTF-8. */
+static size_t step_over(size_t length)
+{
+    if (length == 0)
+        return 1;
+    return length;
 }
 
 size_t text_clean(char *out, size_t size, const char *from, size_t n)
@@ -334,7 +351,7 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
             memmove(out + to, c.p, c.n);
             to += c.n;
         }
-        at += length ? length : 1;
+        at += step_over(length);
     }
 
     while (to > 0 && out[to - 1] == ' ')
@@ -348,7 +365,7 @@ size_t text_char(const char *p, size_t n, bool *ret_fit)
 {
     size_t length = char_length(p, n);
     *ret_fit = length > 0 && !char_is_control(*p) && !is_harmful(p, length);
-    return length ? length : 1;
+    return step_over(length);
 }
 
 bool text_plain(struct str s)
@@ -357,6 +374,16 @@ bool text_plain(struct str s)
         return false;
     for (size_t i = 0; i < s.n; i++)
         if (char_is_control(s.p[i]) || char_is_c1(s.p + i))
+            return false;
+    return true;
+}
+
+bool text_is_variable(struct str s)
+{
+    if (s.n == 0 || char_is_digit(s.p[0]))
+        return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (!char_is_name(s.p[i]))
             return false;
     return true;
 }

@@ -1,5 +1,5 @@
-/* text.h: reads what people write (durations, sizes, counts, mistyped names), and makes what
- * strangers have said fit to show. */
+/* text.h: reads what people write (durations, sizes, counts, mistyped names), and makes text from
+ * strangers fit to show. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
@@ -17,8 +17,8 @@ int text_duration(const char *s, int64_t *ret_ms, struct error *err);
 /* text_duration_show writes the shortest exact form ("30s", "1h30m", "250ms", "0s"). */
 void text_duration_show(int64_t ms, char out[32]);
 
-/* text_size reads 512, 64KiB, 1MiB, 1GiB into bytes; K, KB and kB mean the same as KiB, and so with
- * M and G. */
+/* text_size reads 512, 64KiB, 1MiB, 1GiB into bytes; K, KB and kB mean the same as KiB, and
+ * likewise for M and G. */
 int text_size(const char *s, int64_t *ret, struct error *err);
 
 /* text_size_show writes the shortest exact form ("1MiB", "1500"). */
@@ -41,30 +41,34 @@ struct text_hint {
     const char *otherwise;      /* where no name is near */
 };
 
-/* text_hint writes what to say behind a complaint about s, which is not among names: "; did you
- * mean NAME?" with the nearest, or else "; " and how.otherwise. Returns out. */
+/* text_hint writes how to end a complaint about s, which is not among names: "; did you mean NAME?"
+ * with the nearest, or else "; " and how.otherwise. Returns out. */
 const char *text_hint(const char *s, const char *const *names, struct text_hint how,
                       char out[TEXT_HINT]);
 
-/* text_clean makes one line that is fit for a log, a terminal and a database of what a stranger has
- * said: n bytes at `from`, which may be `out` itself. The line is valid UTF-8, has no blanks at its
- * ends, and is cut after a whole character to fit `size`, which includes the NUL. White space and
- * C0 control characters become blanks; bytes that are not UTF-8, C1 control characters, and
- * characters that turn the direction of text become '?'. Returns its length. */
+/* text_clean turns text from a stranger, n bytes at `from`, into one line that is fit for a log, a
+ * terminal and a database. `from` may be `out` itself. The line is valid UTF-8, has no blanks at
+ * its ends, and is cut after a whole character to fit `size`, which includes the NUL. White space
+ * and C0 control characters become blanks; bytes that are not UTF-8, C1 control characters, and
+ * characters that change the direction of text become '?'. Returns its length. */
 size_t text_clean(char *out, size_t size, const char *from, size_t n);
 
 /* text_char returns how many bytes the first character of the n > 0 bytes at p has, at least 1, and
- * in *ret_fit whether a terminal may be shown it as it is: not bytes that are not UTF-8, control
- * characters (C0, DEL, C1), or characters that turn the direction of text. */
+ * in *ret_fit whether it may be shown on a terminal as it is. Unfit are bytes that are not UTF-8,
+ * control characters (C0, DEL, C1), and characters that change the direction of text. */
 size_t text_char(const char *p, size_t n, bool *ret_fit);
+
+/* text_is_variable says whether s can be the name of an environment variable: letters, digits and
+ * underscores, of which the first is not a digit. */
+bool text_is_variable(struct str s);
 
 /* text_plain says whether s is valid UTF-8 without control characters: C0, DEL, C1. */
 bool text_plain(struct str s);
 
 #define TEXT_KEPT_MAX 4096
 
-/* text_kept writes what a store keeps of an error, text_clean of it, and returns out; NULL for
- * NULL. */
+/* text_kept writes an error as a store keeps it, passed through text_clean, and returns out; NULL
+ * for NULL. */
 const char *text_kept(const char *said, char out[TEXT_KEPT_MAX]);
 
 #endif

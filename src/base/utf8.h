@@ -12,8 +12,8 @@ struct utf8_range {
     unsigned char least, most;
 };
 
-/* utf8_size returns how many bytes a character that begins with this byte has; 0 if none of two
- * bytes or more does. */
+/* utf8_size returns how many bytes a character that begins with this byte has; 0 if no character of
+ * two bytes or more begins with it. */
 static inline size_t utf8_size(unsigned char first)
 {
     if (first < 0xC2 || first > 0xF4)
@@ -62,7 +62,7 @@ static inline size_t utf8_length(const char *p, const char *end)
  * be NULL. */
 bool utf8_valid(struct str s, size_t *at);
 
-/* utf8_put writes the code point, which is no surrogate, and returns how many bytes it has. */
+/* utf8_put writes the code point, which is not a surrogate, and returns how many bytes it has. */
 size_t utf8_put(uint32_t c, char out[4]);
 
 #endif

@@ -19,8 +19,8 @@ struct uuid7 {
 #define UUID7_COUNT_BITS 24
 
 /* uuid7_next writes 36 lower-case characters and a NUL. The low 24 bits of `count` follow the time
- * and order the ids of one millisecond: pass a number that grows with every event, one that
- * everybody who makes ids in this place shares. The last 50 bits are random. */
+ * and order the ids of one millisecond: pass a number that grows with every event, and that is
+ * shared by all who make ids for the same store. The last 50 bits are random. */
 void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
                 char out[UUID_TEXT + 1]);
 

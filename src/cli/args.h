@@ -14,6 +14,7 @@
 #define COLUMNS_MAX 8
 #define GRANTED_MAX 64
 
+/* For `adopt`. */
 struct adopt_args {
     const char *shape, *existing, *mark, *consumer; /* NULL if not given */
     const char *columns[COLUMNS_MAX];               /* each FIELD=COLUMN */
@@ -27,24 +28,28 @@ struct check_args {
     bool overflow; /* not an option: there was no memory to keep a problem */
 };
 
+/* For `consume`. Strings are NULL if not given. */
 struct consume_args {
     const char *group, *exec, *exec_env, *name, *start, *snapshot;
     int64_t claim_ms;
     bool drain;
 };
 
+/* For `consumers set`, `consumers revert` and `consumers remove`. */
 struct consumers_args {
     const char *events, *where, *order, *lanes; /* NULL: unchanged */
     int64_t generation;                         /* 0 if not given */
     bool force;
 };
 
+/* For `dead`. Strings are NULL if not given. */
 struct dead_args {
     const char *consumer, *type;
     int64_t limit; /* 0: all */
     bool all;
 };
 
+/* For `doctor`. */
 struct doctor_args {
     int64_t patience_ms;
 };
@@ -54,6 +59,7 @@ struct key_arg {
     struct str aggregate_type, aggregate_id;
 };
 
+/* For `emit`. */
 struct emit_args {
     struct key_arg key;
     const char *payload, *idempotency_key, *tenant; /* NULL if not given */
@@ -63,6 +69,7 @@ struct emit_args {
     bool has_version, ndjson, atomic;
 };
 
+/* For `events`. Strings are NULL if not given. */
 struct events_args {
     struct key_arg key;
     const char *type, *consumer;
@@ -78,16 +85,19 @@ struct gen_args {
     const char *service, *out_dir;
 };
 
+/* For `grant` and `revoke`. */
 struct grant_args {
     const char *consumers[GRANTED_MAX];
     size_t n_consumers;
     const char *tenant;
 };
 
+/* For `help`. */
 struct help_args {
     bool man, options;
 };
 
+/* For `hwm`. */
 struct hwm_args {
     const char *consumer;
 };
@@ -98,15 +108,18 @@ struct init_args {
     int64_t lock_ms;
 };
 
+/* For `relay`. */
 struct relay_args {
     bool drain;
 };
 
+/* For `status`. */
 struct status_args {
     bool watch;
     int64_t interval_ms;
 };
 
+/* For `trim`. */
 struct trim_args {
     bool older_than; /* whether it was given */
     int64_t older_than_ms;
@@ -118,6 +131,7 @@ struct number_arg {
     int64_t value;
 };
 
+/* For all subcommands of `webhook`. Strings are NULL if not given. */
 struct webhook_args {
     const char *secret_file, *secret_env, *id, *signature, *address;
     int64_t timestamp, count; /* 0 if not given */

@@ -29,14 +29,18 @@ enum {
 };
 
 /* Error codes of the command line, in addition to enum err_code. */
-#define CLI_USAGE 100 /* the arguments are wrong */
-#define CLI_FOUND 101 /* the command worked; what it found wrong has been printed */
-#define CLI_WRONG 102 /* the settings are wrong; that has been printed */
+#define CLI_USAGE 100    /* the arguments are wrong */
+#define CLI_FOUND 101    /* the command worked; what it found wrong has been printed */
+#define CLI_WRONG 102    /* the settings are wrong; that has been printed */
+#define CLI_DECLINED 103 /* the user answered no; nothing was done, and that has been printed */
 
 struct cli;
 
 /* ---- commands ---- */
 
+/* A command, or one subcommand of it, as the table of its file describes it. (1) All rows of a
+ * table have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
+ * ARGS_MAX. */
 struct command {
     const char *name;
     const char *sub;  /* subcommand; NULL if there is none */
@@ -46,7 +50,7 @@ struct command {
     const struct option_def *options;
     int min, max;   /* number of arguments */
     bool consumers; /* accepts --consumer and the options of consumers */
-    bool gathers;   /* reports every problem with the settings instead of failing at the first */
+    bool gathers;   /* reports every problem with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
     int (*run)(struct cli *cli, struct error *err);
 };
@@ -99,6 +103,7 @@ struct settings {
     bool core_dumps;
 };
 
+/* When to print colours; by the option color. */
 enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
 
 extern const struct option_def config_options[]; /* set fields of struct settings */
@@ -200,6 +205,7 @@ const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
 
 /* ---- the arguments ---- */
 
+/* One call of the program: its arguments, and the settings in effect. */
 struct cli {
     struct args args;
     struct config config;
@@ -227,9 +233,9 @@ int options_invalid(const char *name, struct error *err);
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */
 
-/* confirm asks on the terminal before the command does what cannot be undone; fmt says what, as in
- * "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_FOUND for no. Without
- * a terminal it is a usage error that says what would be done. */
+/* confirm asks on the terminal before the command does something that cannot be undone; fmt says
+ * what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with CLI_DECLINED
+ * for no. Without a terminal it is a usage error that says what would be done. */
 int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -255,6 +261,7 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 
 /* ---- output ---- */
 
+/* A column of a table. */
 struct output_column {
     const char *name;
     bool right; /* align */

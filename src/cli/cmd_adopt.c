@@ -57,6 +57,7 @@ static const struct option_def options[] = {
 
 /* ---- the answer ---- */
 
+/* What became of the table. */
 enum answer {
     ADOPTED,
     REMAPPED, /* it was adopted, and has other columns now */
@@ -83,7 +84,7 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
     return ADOPTED;
 }
 
-/* add_adopted says how many rows that nobody had processed became events. */
+/* add_adopted says how many unprocessed rows became events. */
 static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 {
     char n[OUTPUT_COUNT];

@@ -90,7 +90,7 @@ static void print_problem(const struct problem *p)
     buf_release(&b);
 }
 
-/* list_json adds an array of the warnings, or of the problems that are none. */
+/* list_json adds an array of the warnings, or of the other problems. */
 static void list_json(struct buf *b, const char *name, const struct config *c, bool warnings)
 {
     const char *start = "\n{";
@@ -127,7 +127,7 @@ static int print_check_json(const struct cli *cli, size_t consumers, struct erro
     return r;
 }
 
-/* print_check_text writes problems to stderr; only a config without errors is worth a line on
+/* print_check_text writes the problems to stderr. Only a config without errors gets a line on
  * stdout. */
 static void print_check_text(const struct cli *cli, size_t consumers)
 {
@@ -369,10 +369,9 @@ static int sample(struct cli *cli, struct error *err)
          "# overrides this file.\n"
          "\n[outbox]");
     sample_table(config_options);
-    puts(
-        "\n# One section for each consumer to run. Its settings may also stand in [outbox], where\n"
-        "# they apply to all consumers.\n"
-        "#[consumer example]");
+    puts("\n# One section for each consumer to run. Its settings may also be in [outbox], where\n"
+         "# they apply to all consumers.\n"
+         "#[consumer example]");
     sample_table(consumer_options);
     return 0;
 }

@@ -79,6 +79,8 @@ static void paint(struct libscols_table *tb, const struct consumer_info *c)
         output_paint(tb, DEAD, "red");
 }
 
+/* print_table prints one line per consumer. A hint goes to stderr, so that scripts see an empty
+ * table. */
 static int print_table(const struct cli *cli, const struct consumer_info *c, size_t n,
                        struct error *err)
 {
@@ -131,16 +133,18 @@ static int print_json(const struct consumer_info *c, size_t n, bool as_list, int
 
 /* ---- show ---- */
 
-/* floor_text says up to where events are done, and what keeps that from moving on. */
+/* floor_text says up to where everything is completed. Beyond that a parked event or a claim may
+ * hold events back; otherwise the consumer has simply not got any further. */
 static const char *floor_text(const struct consumer_info *c, char out[64])
 {
-    static const char *const pins[][2] = {{"parked", "a parked event"}, {"claim", "a claim"}};
-    const char *pin = "its position";
+    static const char *const pins[][2] = {{"parked", "; parked events hold back the rest"},
+                                          {"claim", "; a claim holds back the rest"}};
+    const char *pin = "";
     for (size_t i = 0; c->floor_pin && i < sizeof(pins) / sizeof(*pins); i++) {
         if (strcmp(pins[i][0], c->floor_pin) == 0)
             pin = pins[i][1];
     }
-    snprintf(out, 64, "%lld, held back by %s", (long long)c->floor, pin);
+    snprintf(out, 64, "%lld%s", (long long)c->floor, pin);
     return out;
 }
 
@@ -171,7 +175,7 @@ static int add_pairs(struct libscols_table *tb, const struct consumer_info *c, s
         {"sink down since", output_time(c->down ? c->report_at : 0, down)},
         {"last error", c->last_error},
         {"last error at", output_time(c->last_error_at, failed)},
-        {"done up to", floor_text(c, floor)},
+        {"completed up to", floor_text(c, floor)},
     };
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
         if (output_pair(tb, pairs[i][0], pairs[i][1], err) != 0)

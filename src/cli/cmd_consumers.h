@@ -5,8 +5,8 @@
 #include "base/arena.h"
 #include "cli/cli.h"
 
-/* cmd_consumers_history, cmd_consumers_set and cmd_consumers_revert run the subcommands of their
- * name, as struct command has it. */
+/* cmd_consumers_history, cmd_consumers_set and cmd_consumers_revert are what struct command runs
+ * for the subcommands of the same names. */
 int cmd_consumers_history(struct cli *cli, struct error *err);
 int cmd_consumers_set(struct cli *cli, struct error *err);
 int cmd_consumers_revert(struct cli *cli, struct error *err);

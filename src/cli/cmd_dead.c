@@ -274,7 +274,7 @@ static void tally_add(struct tally *t, const char *consumer, int64_t n)
 static int count_letter(void *ctx, const struct dead_letter *d)
 {
     struct tally *t = ctx;
-    /* One that was sent back is no dead letter until it fails for good again. */
+    /* A letter that was sent back is not a dead letter again until its event fails for good. */
     if (!d->retrying)
         tally_add(t, d->consumer, 1);
     return t->failed;
@@ -306,7 +306,7 @@ static int act_on(struct store *st, const struct action *action, const struct de
     return r;
 }
 
-/* act goes through the consumers one by one, to tell how many letters each of them had. */
+/* act goes through the consumers one by one, to report how many letters each of them had. */
 static int act(struct store *st, const struct args *a, const struct action *action,
                struct tally *ret, struct error *err)
 {

@@ -46,6 +46,7 @@ static int64_t clock_offset(const struct visit *v, int64_t before, int64_t after
     return 0;
 }
 
+/* clocks compares the two clocks. A difference of up to CLOCK_MS is not worth a warning. */
 static void clocks(struct visit *v, int64_t before, int64_t after)
 {
     const char *where = "ahead of";
@@ -165,7 +166,7 @@ static bool overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
     int64_t keep = v->cli->settings.retention_ms, limit = keep + 2 * HOUR_MS;
-    if (keep == 0) /* for ever */
+    if (keep == 0) /* forever */
         return false;
     if (age_ms <= limit)
         return false;
@@ -320,6 +321,7 @@ static int look(struct visit *v, struct error *err)
     return 0;
 }
 
+/* run opens the store whatever its version: a wrong version is a finding, not a failure. */
 static int run(struct cli *cli, struct error *err)
 {
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};

@@ -154,13 +154,14 @@ static int report_one(const struct args *a, const char *id, bool duplicate, stru
     buf_release(&b);
 
     if (duplicate)
-        output_error("idempotency key known: no new event");
+        output_error("this idempotency key is already in use; no new event was stored");
     if (r != 0)
         return err_prefix(err, "the event is stored, with the id %s", id);
     return 0;
 }
 
-/* emit_checked checks the event before the store is opened: a bad one costs no connection. */
+/* emit_checked checks the event before it opens the store, so that a bad one costs no
+ * connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -178,6 +179,8 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     return report_one(&cli->args, id, duplicate, err);
 }
 
+/* emit_one reads, checks and stores one event. A delay counts from this machine's clock: the event
+ * is checked before the store, whose clock would be better, is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
@@ -219,7 +222,7 @@ struct bulk {
     struct lines lines;
     struct arena arena; /* of one line */
     struct output_progress progress;
-    bool open; /* a transaction is */
+    bool open; /* a transaction is open */
     int64_t events, duplicates, stored_line;
     int64_t batch_lines, batch_events, batch_duplicates;
 };
@@ -330,6 +333,8 @@ static void bulk_failed(struct bulk *k, struct error *err)
     err->code = code;
 }
 
+/* bulk_report prints the counts. If it cannot, the error has them: the lines are stored all the
+ * same. */
 static int bulk_report(const struct bulk *k, struct error *err)
 {
     char counts[COUNTS];

@@ -276,6 +276,7 @@ static int list_table(const struct cli *cli, struct store *st, const struct even
     return 0;
 }
 
+/* list asks for one event more than the limit, to be able to say that there are more. */
 static int list(struct cli *cli, struct error *err)
 {
     const struct events_args *a = &cli->args.events;

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-/* cmd_events_retry runs `events retry ID...`, as struct command has it. */
+/* cmd_events_retry is what struct command runs for `events retry ID...`. */
 int cmd_events_retry(struct cli *cli, struct error *err);
 
 /* cmd_events_unknown fills in ERR_NOTFOUND for an id that names no event, and returns -1. */

@@ -90,8 +90,8 @@ static int retry_waiting(struct again *g, const struct waiting *w, struct error 
     return 0;
 }
 
-/* retry_event retries an event for every consumer that waits with it or has buried it, and notes
- * in g what was done. */
+/* retry_event retries an event for every consumer for which it waits for a retry or is a dead
+ * letter, and notes in g what was done. */
 static int retry_event(struct again *g, const char *id, struct error *err)
 {
     struct dead_query dead = {.id = id, .consumer = g->consumer};
@@ -134,7 +134,7 @@ static void add_text(struct buf *b, const char *id, const struct again *g)
 
 static void add_json(struct buf *b, const char *id, const struct again *g)
 {
-    bool first = b->n == 1; /* behind the bracket */
+    bool first = b->n == 1; /* right after the bracket */
     buf_adds(b, first ? "\n{" : ",\n{");
     output_string(b, "event", id);
     output_number(b, "waited", g->waited);

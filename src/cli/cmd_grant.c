@@ -1,4 +1,5 @@
-/* cmd_grant.c: outbox grant and revoke, which give database roles their part and take it away. */
+/* cmd_grant.c: outbox grant and revoke, which give database roles their rights and take them
+ * away. */
 #include <string.h>
 
 #include "base/json.h"
@@ -31,8 +32,8 @@ static int add_consumer(void *field, const char *value, const struct option_def 
 static const struct option_def grant_options[] = {
     OPTION_CONSUMER,
     {"tenant", "NAME", NULL,
-     "confine the role to this tenant, in all its parts, whatever its sessions set", option_name,
-     ARG(grant.tenant)},
+     "confine the role to this tenant in everything it may do, whatever its sessions set",
+     option_name, ARG(grant.tenant)},
     OPTION_DRY_RUN,
     OPTION_JSON,
     OPTION_END,
@@ -158,8 +159,8 @@ static int change_in(struct store *st, const struct grant_request *req, bool *re
     if (st->ops->grant)
         return st->ops->grant(st, req, ret_changed, err);
     return err_set(err, ERR_CONFIG,
-                   "a %s: store has no roles: whoever may write the file and its folder may do "
-                   "everything; set their permissions",
+                   "a %s: store has no roles: anyone who can write the file and its folder can "
+                   "do everything; set their permissions",
                    st->ops->scheme);
 }
 

@@ -12,7 +12,9 @@
 
 static const char *const exit_codes[][2] = {
     {"0", "success"},
-    {"1", "doctor and migrate validate: there is a problem; webhook verify: not genuine"},
+    {"1",
+     "doctor and migrate validate: there is a problem; webhook verify: not genuine; any command "
+     "that asks first: the answer was no"},
     {"64", "usage: the arguments are wrong"},
     {"65", "bad data: an event is refused or does not exist, or the database is not an outbox"},
     {"69", "unavailable: the store cannot be reached or written, or the disk is full"},
@@ -145,10 +147,11 @@ static void print_consumers(void)
     print_settings(false);
 }
 
-/* print_command prints all forms of a command, or with `sub` only that one. */
+/* print_command prints all forms of a command, or with `sub` only that one. Settings are shown if
+ * one of these forms loads any. */
 static void print_command(const struct command *rows, const char *sub)
 {
-    bool consumers = false;
+    bool consumers = false, settings = false;
     puts("Usage:");
     for (const struct command *c = rows; c->name; c++) {
         if (sub && strcmp(c->sub, sub) != 0)
@@ -156,12 +159,15 @@ static void print_command(const struct command *rows, const char *sub)
         print_row(c, sub != NULL);
         if (c->consumers)
             consumers = true;
+        if (!c->bare)
+            settings = true;
     }
     if (consumers)
         print_consumers();
     puts("\nFor every command:");
     print_table(options_global);
-    print_settings(true);
+    if (settings)
+        print_settings(true);
 }
 
 /* print_overview lists all commands, and the options that each of them takes. */

@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 
+/* report names the store without its password. */
 static int report(const struct cli *cli, bool created, struct error *err)
 {
     struct buf b, url;

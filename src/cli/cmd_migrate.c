@@ -190,12 +190,12 @@ static int validate(struct cli *cli, struct error *err)
 
 /* ---- gen ---- */
 
-/* Long enough for a service's name: "_outbox_dlq" behind it still fits into an identifier of
- * PostgreSQL. */
+/* The longest name of a service, with its NUL: with "_outbox_dlq" after it, the name must still fit
+ * into an identifier of PostgreSQL. */
 #define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
 
-/* suggest_service writes what a name could be instead: each run of characters that cannot be in one
- * becomes a dash, and none stands at either end. */
+/* suggest_service writes a name that would be valid: each run of invalid characters becomes a dash,
+ * except at either end. */
 static void suggest_service(const char *value, char out[SERVICE_SIZE])
 {
     size_t n = 0;
@@ -224,10 +224,10 @@ static int set_service(void *field, const char *value, const struct option_def *
     char other[SERVICE_SIZE], hint[SERVICE_SIZE + 20] = "";
     suggest_service(value, other);
     if (*other)
-        snprintf(hint, sizeof(hint), "; take \"%s\"", other);
+        snprintf(hint, sizeof(hint), "; use \"%s\"", other);
     return err_set(err, ERR_CONFIG,
-                   "\"%.100s\": a service's name has up to %d of A-Z a-z 0-9 _ . -%s", value,
-                   STORE_NAME_MAX, hint);
+                   "\"%.100s\": a service's name has up to %d characters of A-Z a-z 0-9 _ . -%s",
+                   value, STORE_NAME_MAX, hint);
 }
 
 static const struct option_def gen_options[] = {

@@ -123,7 +123,7 @@ static int api_error(struct error *err, const outbox_error *e)
 }
 
 /* set_relay_options passes on the settings of [outbox] that the library takes by name. A bad value
- * in a flag is an error of usage. */
+ * in a flag is a usage error. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
     static const char *const names[] = {"drain-deadline", "sweep", "retention", "inbox-retention"};
@@ -180,16 +180,17 @@ static void say_cautions(struct relay *r)
     config_cautions(&r->cli->config, log_caution, r);
     if (geteuid() == 0)
         relay_log(r, LOG_WARN_, NULL,
-                  "running as root, which a relay does not need: whatever goes wrong, in a command "
-                  "of exec: for example, goes wrong as root; run it as a user of its own");
+                  "running as root, which a relay does not need; a mistake, for example in an "
+                  "exec: command, would be made as root; run it as a user of its own");
 }
 
 /* warn_open warns about a port that other machines may reach without a token. */
 static void warn_open(struct relay *r, const char *listen)
 {
     relay_log(r, LOG_WARN_, NULL,
-              "--listen %s: other machines may reach it, and no token is set: only /livez and "
-              "/readyz are served; set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+              "--listen %s: other machines may reach it, and no token is set: only /livez "
+              "and /readyz are served; set listen-token-file, or listen on 127.0.0.1 or "
+              "unix:PATH",
               listen);
 }
 
@@ -209,7 +210,7 @@ static int serve(struct relay *r, struct error *err)
     bool asks_token = door.tokens;
     if (admin_start(&r->admin_cfg, &door, &r->admin, url, err) != 0)
         return err_prefix(err, "--listen %s", s->listen);
-    relay_log(r, LOG_INFO_, NULL, "listening at %s", url);
+    relay_log(r, LOG_INFO_, NULL, "listening on %s", url);
     if (!asks_token && !admin_loopback(&door.address))
         warn_open(r, s->listen);
     return 0;
@@ -374,7 +375,7 @@ static int run(struct cli *cli, struct error *err)
     if (r.wake_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
 
-    /* Who asks for debug lines wants to see all of them. */
+    /* Whoever asks for debug lines wants to see all of them. */
     int64_t hold_ms = cli->settings.log_hold_ms;
     if (cli->settings.log_level == LOG_DEBUG_)
         hold_ms = 0;

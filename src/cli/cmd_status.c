@@ -1,4 +1,4 @@
-/* cmd_status.c: outbox status, which shows the store and its consumers, once or again and again. */
+/* cmd_status.c: outbox status, which shows the store and its consumers, once or repeatedly. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -177,6 +177,7 @@ static int add_row(const struct look *l, struct libscols_table *tb, const struct
     return r;
 }
 
+/* consumers_table prints a row for each consumer. Only --watch has two looks to make rates of. */
 static int consumers_table(const struct look *l, struct error *err)
 {
 #define COMMON \
@@ -278,7 +279,7 @@ static int print_json(const struct look *l, struct error *err)
     return r;
 }
 
-/* ---- once, or again and again ---- */
+/* ---- once, or repeatedly ---- */
 
 /* clear_screen starts a --watch on a terminal at the top again. */
 static void clear_screen(const struct args *a)
@@ -288,6 +289,8 @@ static void clear_screen(const struct args *a)
         fputs("\033[H\033[2J", stdout);
 }
 
+/* show looks and prints once. The counters are remembered only after they were printed, so that a
+ * rate is always about the time between two tables. */
 static int show(struct look *l, struct error *err)
 {
     if (look(l, err) != 0)

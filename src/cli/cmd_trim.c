@@ -1,4 +1,4 @@
-/* cmd_trim.c: outbox trim, which deletes old events that no consumer needs any more. */
+/* cmd_trim.c: outbox trim, which deletes old events that no consumer needs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -134,6 +134,8 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
                    output_count(would.events, "event", n), age);
 }
 
+/* run trims by --older-than or, without it, by retention. With retention off, nobody has said what
+ * is old, so the option is required. */
 static int run(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = &cli->args.trim;
@@ -144,7 +146,7 @@ static int run(struct cli *cli, struct error *err)
         req.older_than_ms = cli->settings.retention_ms;
     if (!a->older_than && req.older_than_ms == 0)
         return options_usage(
-            err, "retention is 0s, so events are kept for ever; --older-than deletes them anyway");
+            err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
 
     struct trim_result sum;
     struct store *st;

@@ -33,6 +33,7 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     return options_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
+/* commands_sub collects the names while it searches, for the message if none of them fits. */
 int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
                  struct error *err)
 {

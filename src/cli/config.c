@@ -1,120 +1,11 @@
 /* config.c: the settings. Flags, environment and config file each give values; this file collects
  * them and decides which are in effect. */
-#include <ctype.h>
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "admin/admin.h"
-#include "admin/gate.h"
-#include "admin/token.h"
-#include "api/defaults.h"
-#include "base/ini.h"
-#include "base/text.h"
-#include "cli/cli.h"
 #include "cli/config.h"
-
-#define FILE_MAX ((size_t)1024 * 1024)
-#define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* what the stores' tables allow */
-
-/* ---- the options of [outbox] ---- */
-
-static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    if (store_url_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct admin_address a;
-    if (admin_address_parse(value, &a, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
-                                struct error *err)
-{
-    if (token_variable(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
-                            struct error *err)
-{
-    if (gate_hosts_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-/* set_listen_mode accepts modes that let the owner connect and have no execute bits. */
-static int set_listen_mode(void *field, const char *value, const struct option_def *o,
-                           struct error *err)
-{
-    char *end;
-    long mode = strtol(value, &end, 8);
-    bool octal = isdigit((unsigned char)*value) && !*end;
-    bool fit = (mode & ~0666L) == 0 && (mode & 0600) == 0600;
-    (void)o;
-
-    if (!octal || !fit)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not a mode for a socket; use 0600, 0660 or 0666",
-                       value);
-    *(int64_t *)field = mode;
-    return 0;
-}
-
-/* by enum log_level */
-static const char *const level_names[] = {"debug", "info", "warning", "error", NULL};
-/* by enum log_format */
-static const char *const format_names[] = {"text", "json", NULL};
-/* by enum color */
-static const char *const color_names[] = {"auto", "always", "never", NULL};
-
-#define AT(field) .at = offsetof(struct settings, field)
-
-const struct option_def config_options[] = {
-    {"store", "URL", NULL, "database that holds the outbox: postgres://USER@HOST/DB or sqlite:PATH",
-     set_store, AT(store)},
-    {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
-     AT(busy_ms), .min = 1},
-    {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size,
-     AT(payload_max), .min = 1, .max = PAYLOAD_LIMIT},
-    {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice,
-     AT(log_level), .names = level_names},
-    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line",
-     option_choice, AT(log_format), .names = format_names},
-    {"log-hold", "DURATION", "60s",
-     "log at most ten similar lines in this time, then only count them; 0s logs all of them",
-     option_span, AT(log_hold_ms)},
-    {"color", "auto|always|never", "auto",
-     "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice, AT(color),
-     .names = color_names},
-    DEFAULTS_ROWS(AT),
-    {"listen", "ADDRESS:PORT|unix:PATH", NULL,
-     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
-    {"listen-token-file", "FILE", NULL,
-     "file with the bearer token to require; without one, other machines can only read /livez and "
-     "/readyz",
-     option_name, AT(listen_token_file)},
-    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
-     AT(listen_token_env)},
-    {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any",
-     set_listen_hosts, AT(listen_hosts)},
-    {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode,
-     AT(listen_mode)},
-    {"stuck-after", "DURATION", "60s",
-     "report not ready if a consumer has work but makes no progress for this long", option_span,
-     AT(stuck_ms), .min = 1},
-    {"core-dumps", NULL, "no", "allow core dumps and debuggers even if the process holds a secret",
-     option_bool, AT(core_dumps)},
-    {NULL},
-};
 
 /* ---- values given ---- */
 
@@ -200,6 +91,8 @@ static bool copy(const char *s, const char **ret)
     return *ret != NULL;
 }
 
+/* config_add checks the value first, so that whatever is in the list can be applied without
+ * failing. */
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0)
@@ -296,6 +189,8 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
+/* config_flag makes a bad value a usage error; in the environment or the file it is a bad
+ * setting. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
@@ -315,197 +210,6 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
     return 0;
 }
 
-/* ---- environment ---- */
-
-void config_upper(char *name)
-{
-    for (; *name; name++) {
-        if (*name == '-' || *name == '.')
-            *name = '_';
-        else
-            *name = (char)toupper((unsigned char)*name);
-    }
-}
-
-const char *config_getenv(const char *variable)
-{
-    const char *value = getenv(variable);
-    if (!value || !*value)
-        return NULL;
-    return value;
-}
-
-const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
-{
-    snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
-    config_upper(out);
-    return out;
-}
-
-/* environment adds the variables of the options in a table. */
-static int environment(struct config *c, const struct option_def *table, struct error *err)
-{
-    char variable[CONFIG_VARIABLE];
-    for (const struct option_def *o = table; o->name; o++) {
-        const char *value = config_getenv(config_variable(o->name, variable));
-        if (!value)
-            continue;
-
-        struct given g = {o, ORIGIN_ENV, NULL, value, variable};
-        if (config_add(c, &g, err) == 0)
-            continue;
-        if (config_wrong(c, variable, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* ---- file ---- */
-
-/* One pass over a config file. */
-struct reading {
-    struct config *config;
-    const char *path;
-    struct ini_reading ini;
-    struct error nomem; /* set if there was no memory to keep a problem */
-};
-
-#define WHERE 512
-#define SECTION_CONSUMER "consumer "
-
-static const char *where_now(const struct reading *r, char out[WHERE])
-{
-    snprintf(out, WHERE, "%s:%zu", r->path, r->ini.line);
-    return out;
-}
-
-/* consumer_of returns the name in [consumer NAME], or NULL for any other section. */
-static const char *consumer_of(const char *section)
-{
-    size_t n = strlen(SECTION_CONSUMER);
-    if (strncmp(section, SECTION_CONSUMER, n) != 0)
-        return NULL;
-    return section + n;
-}
-
-/* open_section checks the name of a section. [consumer NAME] adds a consumer. */
-static int open_section(struct reading *r, const char *section, struct error *err)
-{
-    char where[WHERE];
-    const char *consumer = consumer_of(section);
-    if (consumer)
-        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
-    if (strcmp(section, "outbox") == 0)
-        return 0;
-    return err_set(err, ERR_CONFIG,
-                   "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
-}
-
-#define NAMES_MAX 64
-
-static size_t add_names(const struct option_def *table, const char **names, size_t n)
-{
-    for (const struct option_def *o = table; o->name && n < NAMES_MAX - 1; o++)
-        names[n++] = o->name;
-    return n;
-}
-
-/* unknown_name fails with the nearest name of the options that the section may hold. */
-static int unknown_name(const char *name, bool in_consumer, struct error *err)
-{
-    const char *names[NAMES_MAX];
-    size_t n = add_names(consumer_options, names, 0);
-    if (!in_consumer)
-        n = add_names(config_options, names, n);
-    names[n] = NULL;
-
-    /* If the name is close to an option of a consumer, that one was probably meant. */
-    bool misplaced = in_consumer && option_find(config_options, name);
-    bool typo = text_nearest(name, names) != NULL;
-    if (misplaced && !typo) {
-        return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not an option of a consumer; move it to the [outbox] section",
-                       name);
-    }
-
-    char hint[TEXT_HINT];
-    text_hint(name, names,
-              (struct text_hint){.otherwise = "outbox config sample lists the options"}, hint);
-    return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
-}
-
-/* visit takes a section (name == NULL) or an option of the file. */
-static int visit(void *ctx, const char *section, const char *name, const char *value,
-                 struct error *err)
-{
-    struct reading *r = ctx;
-    if (!name)
-        return open_section(r, section, err);
-    if (!*section)
-        return err_set(err, ERR_CONFIG, "\"%s\" is in no section; put [outbox] before it", name);
-
-    const char *consumer = consumer_of(section);
-    const struct option_def *def = option_find(consumer_options, name);
-    if (!def && !consumer)
-        def = option_find(config_options, name);
-    if (!def)
-        return unknown_name(name, consumer != NULL, err);
-
-    char where[WHERE];
-    struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
-    if (config_add(r->config, &g, err) != 0)
-        return err_prefix(err, "%s", name);
-    return 0;
-}
-
-static void gather_problem(void *ctx, const struct error *err)
-{
-    struct reading *r = ctx;
-    struct error why = *err;
-    char where[WHERE];
-    if (config_wrong(r->config, where_now(r, where), &why) != 0)
-        r->nomem = why;
-}
-
-/* parse reads the text of the config file, of which a problem may concern any line. */
-static int parse(struct config *c, const char *path, const struct buf *text, struct error *err)
-{
-    if (text->n > FILE_MAX)
-        return err_set(err, ERR_CONFIG, "%s: larger than 1 MiB", path);
-    c->path = strdup(path);
-    if (!c->path)
-        return err_nomem(err);
-    if (text->n == 0)
-        return 0;
-
-    struct reading r = {.config = c, .path = path, .ini = {.visit = visit}};
-    r.ini.ctx = &r;
-    if (c->gather)
-        r.ini.problem = gather_problem;
-
-    if (ini_read(&r.ini, text->p, text->n, err) != 0)
-        return err_prefix(err, "%s:%zu", path, r.ini.line);
-    if (r.nomem.code) {
-        *err = r.nomem;
-        return -1;
-    }
-    return 0;
-}
-
-int config_file(struct config *c, const char *path, struct error *err)
-{
-    struct buf text;
-    int r;
-    buf_init(&text, FILE_MAX + 1);
-    int e = lines_slurp(path, FILE_MAX + 1, &text);
-    if (e == 0)
-        r = parse(c, path, &text, err);
-    else
-        r = err_errno(err, ERR_CONFIG, e, "%s: could not read the config file", path);
-    buf_release(&text);
-    return r;
-}
-
 /* load_file adds the values of the file. Where problems are gathered, an unreadable file is one. */
 static int load_file(struct config *c, const char *path, struct error *err)
 {
@@ -519,9 +223,9 @@ static int load_file(struct config *c, const char *path, struct error *err)
 
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
-    if (environment(c, config_options, err) != 0)
+    if (config_environment(c, config_options, err) != 0)
         return -1;
-    if (environment(c, consumer_options, err) != 0)
+    if (config_environment(c, consumer_options, err) != 0)
         return -1;
     if (path && load_file(c, path, err) != 0)
         return -1;
@@ -530,6 +234,7 @@ int config_load(struct config *c, const char *path, bool consumers, struct error
     return config_environment_consumers(c, err);
 }
 
+/* config_again is for a reload. It reads the same file as before, by its path. */
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
     /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */

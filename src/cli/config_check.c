@@ -35,7 +35,7 @@ static const char *where_of(const struct checking *k, const char *consumer, cons
     const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
     if (g)
         return g->where;
-    return config_where(k->c, consumer);
+    return config_where_named(k->c, consumer);
 }
 
 static const char *value_of(const struct checking *k, const char *consumer, const char *option)
@@ -49,7 +49,7 @@ static bool names_file(const struct option_def *o)
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* is_culprit reports whether an error speaks of an option: by its name, or by the file it names. */
+/* is_culprit reports whether an error mentions an option: by its name, or by the file it names. */
 static bool is_culprit(const struct given *g, const char *text)
 {
     bool by_name = strchr(g->def->name, '-') && strstr(text, g->def->name);
@@ -57,7 +57,7 @@ static bool is_culprit(const struct given *g, const char *text)
     return by_name || by_file;
 }
 
-/* culprit returns the option that an error speaks of, or NULL: then it is about the sink. */
+/* culprit returns the option that an error mentions, or NULL: then it is about the sink. */
 static const struct given *culprit(const struct checking *k, const char *consumer, const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
@@ -324,7 +324,7 @@ static void check_consumer(const struct checking *k, const char *name)
              "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to its "
              "section, or set OUTBOX_CONSUMER_<NAME>_SINK",
              name, name);
-    tell(k, config_where(k->c, name), text, false);
+    tell(k, config_where_named(k->c, name), text, false);
 }
 
 /* ---- the HTTP server ---- */
@@ -384,8 +384,8 @@ static void check_listen(const struct checking *k)
     if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
     tell(k, listen->where,
-         "other machines may reach it, and there is no token to ask them for: only /livez and "
-         "/readyz are served; set listen-token-file, or listen at 127.0.0.1 or unix:PATH",
+         "other machines may reach it, and no token is set: only /livez and /readyz "
+         "are served; set listen-token-file, or listen on 127.0.0.1 or unix:PATH",
          true);
 }
 

@@ -1,6 +1,7 @@
-/* config_env.c: consumers given by the environment alone: OUTBOX_CONSUMERS=search,mail and, for
- * each, OUTBOX_CONSUMER_SEARCH_SINK. The name of a consumer is in upper case there, with _ for -
- * and dots; a variable that could be about two consumers is refused. */
+/* config_env.c: reads the settings in the environment. OUTBOX_<OPTION> sets an option,
+ * OUTBOX_CONSUMERS=search,mail names consumers, and OUTBOX_CONSUMER_SEARCH_SINK sets an option of
+ * one of them. Its name is in upper case there, with _ in place of dashes and dots. A variable that
+ * could belong to either of two consumers is refused. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +14,55 @@
 #define PREFIX "OUTBOX_CONSUMER_"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
 #define VARIABLE (STORE_NAME_MAX + 96)
-#define CANDIDATES 2048 /* names to compare a misspelt variable with */
+#define CANDIDATES 2048 /* variables to compare a misspelt one with */
 
 extern char **environ;
 
-/* ---- names ---- */
+/* ---- options ---- */
+
+void config_upper(char *name)
+{
+    for (; *name; name++) {
+        if (*name == '-' || *name == '.')
+            *name = '_';
+        else
+            *name = (char)toupper((unsigned char)*name);
+    }
+}
+
+const char *config_getenv(const char *variable)
+{
+    const char *value = getenv(variable);
+    if (!value || !*value)
+        return NULL;
+    return value;
+}
+
+const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
+{
+    snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
+    config_upper(out);
+    return out;
+}
+
+int config_environment(struct config *c, const struct option_def *table, struct error *err)
+{
+    char variable[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o->name; o++) {
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (!value)
+            continue;
+
+        struct given g = {o, ORIGIN_ENV, NULL, value, variable};
+        if (config_add(c, &g, err) == 0)
+            continue;
+        if (config_wrong(c, variable, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- names of consumers ---- */
 
 static struct str trimmed(struct str s)
 {
@@ -30,7 +75,7 @@ static struct str trimmed(struct str s)
     return s;
 }
 
-/* add_listed adds one name of OUTBOX_CONSUMERS, without the blanks around it. */
+/* add_listed adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
 static int add_listed(struct config *c, struct str word, struct error *err)
 {
     char name[STORE_NAME_MAX + 2];
@@ -38,7 +83,7 @@ static int add_listed(struct config *c, struct str word, struct error *err)
     if (s.n == 0)
         return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
 
-    /* Cut to one byte more than a name may have, a name that is too long is still refused. */
+    /* The buffer has room for one byte too many, so a name that is too long stays too long. */
     snprintf(name, sizeof(name), "%.*s", (int)s.n, s.p);
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
@@ -61,7 +106,16 @@ static int take_list(struct config *c, struct error *err)
     }
 }
 
-/* name_at returns the i-th name of all origins, or NULL after the last. A name may occur twice. */
+/* count_names returns how many names all origins have together. */
+static size_t count_names(const struct config *c)
+{
+    size_t n = 0;
+    for (int from = 0; from < ORIGINS; from++)
+        n += c->names[from].n;
+    return n;
+}
+
+/* name_at returns the i-th of those names, of which some may be equal. */
 static const char *name_at(const struct config *c, size_t i)
 {
     for (int from = 0; from < ORIGINS; from++) {
@@ -72,7 +126,7 @@ static const char *name_at(const struct config *c, size_t i)
     return NULL;
 }
 
-const char *config_where(const struct config *c, const char *consumer)
+const char *config_where_named(const struct config *c, const char *consumer)
 {
     for (int from = ORIGINS; from-- > 0;) {
         const struct consumer_names *names = &c->names[from];
@@ -83,7 +137,7 @@ const char *config_where(const struct config *c, const char *consumer)
     return NULL;
 }
 
-/* ---- variables ---- */
+/* ---- options of consumers ---- */
 
 static const char *variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
 {
@@ -92,13 +146,14 @@ static const char *variable_of(const char *consumer, const struct option_def *o,
     return out;
 }
 
-/* What a variable sets. (1) other is a second consumer it could be about, or NULL. */
+/* What a variable sets. (1) consumer == NULL: it fits no consumer. (2) other is a second consumer
+ * that it fits, or NULL. */
 struct about {
     const char *consumer, *other;
     const struct option_def *def;
 };
 
-/* match tries the variable as each option of one consumer. */
+/* match notes the option of this consumer that the variable sets, if there is one. */
 static void match(const char *variable, const char *consumer, struct about *ret)
 {
     char made[VARIABLE];
@@ -114,16 +169,17 @@ static void match(const char *variable, const char *consumer, struct about *ret)
     }
 }
 
+/* look_up finds what a variable sets. Where the consumer's name ends cannot be told from the
+ * variable alone, so it is compared with the variables that the known consumers would have. */
 static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
-    const char *name;
     *ret = (struct about){0};
-    for (size_t i = 0; (name = name_at(c, i)); i++)
-        match(variable, name, ret);
+    for (size_t i = 0; i < count_names(c); i++)
+        match(variable, name_at(c, i), ret);
 }
 
-/* The variables that the known consumers have. (1) name[i] is a variable without its prefix. (2)
- * name[n] == NULL. */
+/* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
+ * and points into made[i]. (2) name[n] == NULL. */
 struct candidates {
     const char **name;
     char (*made)[VARIABLE];
@@ -134,6 +190,17 @@ static void candidates_release(struct candidates *k)
 {
     free(k->name);
     free(k->made);
+}
+
+/* candidates_add adds the variables of every option of one consumer, as far as there is room. */
+static void candidates_add(struct candidates *k, const char *consumer)
+{
+    for (const struct option_def *o = consumer_options; o->name; o++) {
+        if (k->n == CANDIDATES)
+            return;
+        k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
+        k->n++;
+    }
 }
 
 /* candidates_init lists the variables of every option of every consumer. The caller releases
@@ -147,17 +214,12 @@ static int candidates_init(struct candidates *k, const struct config *c, struct 
         return err_nomem(err);
     }
 
-    const char *name;
-    for (size_t i = 0; (name = name_at(c, i)); i++) {
-        for (const struct option_def *o = consumer_options; o->name && k->n < CANDIDATES; o++) {
-            k->name[k->n] = variable_of(name, o, k->made[k->n]) + PREFIX_LEN;
-            k->n++;
-        }
-    }
+    for (size_t i = 0; i < count_names(c); i++)
+        candidates_add(k, name_at(c, i));
     return 0;
 }
 
-/* unknown fails with the variable that was probably meant. */
+/* unknown fails, and suggests the variable that was probably meant. */
 static int unknown(const struct config *c, const char *variable, struct error *err)
 {
     struct candidates k;
@@ -167,7 +229,7 @@ static int unknown(const struct config *c, const char *variable, struct error *e
 
     if (k.n == 0) {
         err_set(err, ERR_CONFIG,
-                "there is no consumer this could be about; name it in OUTBOX_CONSUMERS");
+                "this belongs to no known consumer; name the consumer in OUTBOX_CONSUMERS");
     } else {
         snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
                  k.name[0]);
@@ -191,8 +253,7 @@ static bool of_kubernetes(const char *variable)
     return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
 }
 
-/* take_variable adds the value of a variable. Its name is matched against those the known consumers
- * would have, because where the name of the consumer ends cannot be seen. */
+/* take_variable adds the value of a consumer's variable. */
 static int take_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {
@@ -203,17 +264,18 @@ static int take_variable(struct config *c, const char *variable, const char *val
     if (!a.consumer)
         return unknown(c, variable, err);
     if (a.other)
-        return err_set(err, ERR_CONFIG,
-                       "this may be about consumer \"%s\" or \"%s\"; use a config file instead, or "
-                       "rename one of them",
-                       a.consumer, a.other);
+        return err_set(
+            err, ERR_CONFIG,
+            "this could belong to consumer \"%s\" or \"%s\"; rename one of them, or use a "
+            "config file",
+            a.consumer, a.other);
 
     struct given g = {a.def, ORIGIN_ENV, a.consumer, value, variable};
     return config_add(c, &g, err);
 }
 
-/* split copies the name out of NAME=VALUE and returns the value, or NULL if the entry is not a
- * non-empty variable of a consumer. */
+/* split copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry is
+ * not a variable of a consumer, or is empty. */
 static const char *split(const char *entry, char *name, size_t size)
 {
     const char *equals = strchr(entry, '=');
@@ -229,7 +291,8 @@ static const char *split(const char *entry, char *name, size_t size)
     return equals + 1;
 }
 
-/* take_variables walks the environment: a misspelt variable is only found this way. */
+/* take_variables goes through the whole environment, because asking for each variable by name would
+ * not find a misspelt one. */
 static int take_variables(struct config *c, struct error *err)
 {
     for (char **e = environ; e && *e; e++) {

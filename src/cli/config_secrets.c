@@ -62,7 +62,7 @@ static bool is_web(const char *start, const char *at)
 /* How much of a web address to hide. Besides its query, the path of a webhook may be a token. */
 enum hidden { HIDE_PASSWORDS, HIDE_PATHS };
 
-/* A value that is being masked. (1) alone: the whole value is one URL. (2) web: we are behind the
+/* A value that is being masked. (1) alone: the whole value is one URL. (2) web: we are past the
  * scheme of such a URL, which is http or https. */
 struct masking {
     const char *start;
@@ -157,6 +157,7 @@ void config_hide(char *value)
 
 /* ---- who can see them ---- */
 
+/* Whom to tell about secrets that others can see. */
 struct telling {
     const struct config *c;
     config_visit *visit;

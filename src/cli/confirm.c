@@ -29,7 +29,7 @@ static void ask(const char *what)
     struct buf clean;
     buf_init(&clean, 4096);
     output_clean(&clean, what); /* it may quote names that come from strangers */
-    fprintf(stderr, "This will %s. Go on? [y/N] ", buf_cstr(&clean));
+    fprintf(stderr, "This will %s. Continue? [y/N] ", buf_cstr(&clean));
     fflush(stderr);
     buf_release(&clean);
 }
@@ -53,6 +53,6 @@ int confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     if (says_yes())
         return 0;
     fputs("outbox: nothing was done\n", stderr);
-    err->code = CLI_FOUND;
+    err->code = CLI_DECLINED;
     return -1;
 }

@@ -179,7 +179,7 @@ static void add_query(struct shown_url *u, const char *query)
 {
     char glue = '?';
     while (*query) {
-        const char *parameter = query + 1; /* behind ? or & */
+        const char *parameter = query + 1; /* after ? or & */
         size_t n = strcspn(parameter, "&");
         bool password = memmem(parameter, strcspn(parameter, "=&"), "password", 8);
         if (password) {

@@ -75,6 +75,8 @@ static int too_long(struct lines *l, struct error *err)
                    l->max);
 }
 
+/* lines_next searches only bytes that it has not searched before: a long line that comes in small
+ * pieces is still read in linear time. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {
     size_t seen = 0; /* unread bytes known to hold no line feed */

@@ -168,8 +168,8 @@ static void tell(struct logger *l, struct logger_shape *s, int64_t now)
     char text[sizeof s->text + 64];
     if (s->held) {
         int64_t seconds = (now - s->since + 500 * MS_NS) / (1000 * MS_NS);
-        snprintf(text, sizeof text, "%s ... repeated %lld times in %lld s", s->text,
-                 (long long)s->held, (long long)seconds);
+        snprintf(text, sizeof text, "%s ... repeated %lld time%s in %lld s", s->text,
+                 (long long)s->held, s->held == 1 ? "" : "s", (long long)seconds);
         logger_line(l->format, s->level, s->consumer[0] ? s->consumer : NULL, text, s->held);
     }
     s->since = 0;

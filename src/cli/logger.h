@@ -13,6 +13,7 @@
 #define LOGGER_SHAPES 64
 #define LOGGER_BURST 10 /* lines of one shape that are logged before the rest is only counted */
 
+/* By the option log-format. */
 enum log_format { LOG_TEXT, LOG_JSON };
 
 /* Lines that differ only in words with digits (ids, times, counts) have the same shape. (1) since
@@ -26,7 +27,7 @@ struct logger_shape {
     char text[512];
 };
 
-/* (1) lock protects everything below it. */
+/* The logger of a process. (1) lock protects everything below it. */
 struct logger {
     enum log_format format;
     int64_t hold_ns; /* length of a span; 0: log every line */

@@ -13,13 +13,21 @@
 static const struct {
     int code, exit;
 } exits[] = {
-    {CLI_FOUND, EXIT_FOUND_},          {CLI_USAGE, EXIT_USAGE_},
-    {CLI_WRONG, EXIT_CONFIG_},         {ERR_CONFIG, EXIT_CONFIG_},
-    {ERR_INVALID, EXIT_DATA_},         {ERR_CONFLICT, EXIT_DATA_},
-    {ERR_NOTFOUND, EXIT_DATA_},        {ERR_NOTOURS, EXIT_DATA_},
-    {ERR_NEWER, EXIT_DATA_},           {ERR_UNAVAILABLE, EXIT_UNAVAILABLE_},
-    {ERR_READONLY, EXIT_UNAVAILABLE_}, {ERR_FULL, EXIT_UNAVAILABLE_},
-    {ERR_NOMEM, EXIT_UNAVAILABLE_},    {ERR_BUSY, EXIT_AGAIN_},
+    {CLI_FOUND, EXIT_FOUND_},
+    {CLI_DECLINED, EXIT_FOUND_},
+    {CLI_USAGE, EXIT_USAGE_},
+    {CLI_WRONG, EXIT_CONFIG_},
+    {ERR_CONFIG, EXIT_CONFIG_},
+    {ERR_INVALID, EXIT_DATA_},
+    {ERR_CONFLICT, EXIT_DATA_},
+    {ERR_NOTFOUND, EXIT_DATA_},
+    {ERR_NOTOURS, EXIT_DATA_},
+    {ERR_NEWER, EXIT_DATA_},
+    {ERR_UNAVAILABLE, EXIT_UNAVAILABLE_},
+    {ERR_READONLY, EXIT_UNAVAILABLE_},
+    {ERR_FULL, EXIT_UNAVAILABLE_},
+    {ERR_NOMEM, EXIT_UNAVAILABLE_},
+    {ERR_BUSY, EXIT_AGAIN_},
     {ERR_LOST, EXIT_AGAIN_},
 };
 
@@ -39,7 +47,7 @@ static const char *advice_for(const struct cli *cli, const struct error *err)
     if (err->code == ERR_FULL)
         return "; make room, then try again";
     if (err->code == ERR_READONLY && is_file)
-        return "; the file and its folder must be writable for you";
+        return "; you need write permission for the file and its folder";
     return "";
 }
 
@@ -116,13 +124,18 @@ static void hear_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* complain prints the error, unless the command has printed what there is to say. */
+/* is_printed says whether the command has already printed what there is to say. */
+static bool is_printed(int code)
+{
+    return code == CLI_FOUND || code == CLI_WRONG || code == CLI_DECLINED;
+}
+
+/* complain prints the error, unless the command has done so. */
 static void complain(const struct cli *cli, const struct error *err)
 {
     char text[sizeof(err->text) + 64];
-    if (err->code == CLI_FOUND || err->code == CLI_WRONG)
+    if (is_printed(err->code))
         return;
-
     snprintf(text, sizeof(text), "%s%s", err->text, advice_for(cli, err));
     bool json = cli->cmd == cmd_relay && cli->settings.log_format == LOG_JSON;
     if (json)

@@ -249,6 +249,7 @@ static int take_value(struct parser *p, const struct found *f, const char **valu
     return 0;
 }
 
+/* long_option reads --name, --name VALUE and --name=VALUE. */
 static int long_option(struct parser *p, const char *arg, struct error *err)
 {
     char name[64];
@@ -334,6 +335,8 @@ static int positional(struct parser *p, const char *arg, struct error *err)
     return 0;
 }
 
+/* one takes one argument, and the value that follows it if it is an option that has one. A lone -
+ * is an argument: it stands for stdin. */
 static int one(struct parser *p, const char *arg, struct error *err)
 {
     bool option = !p->ended && arg[0] == '-' && arg[1];
@@ -370,6 +373,8 @@ static int check_complete(const struct cli *cli, struct error *err)
     return options_usage(err, "%s needs %s; outbox help %s says more", name, cmd->args, cmd->name);
 }
 
+/* options_parse reports a bad variable only after the arguments, which may ask for help or override
+ * it. */
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};

@@ -367,6 +367,8 @@ int output_end(struct error *err)
 
 /* ---- consumers ---- */
 
+/* output_consumer_state names the first that applies. The order is what an operator asks first:
+ * does it run, can it deliver, what is it doing, what is left. */
 const char *output_consumer_state(const struct consumer_info *c)
 {
     if (c->paused)
@@ -447,20 +449,25 @@ void output_progress_start(struct output_progress *p, int64_t total)
     *p = (struct output_progress){.on = isatty(STDERR_FILENO), .total = total};
 }
 
+/* output_progress_step redraws at most twenty times a second: drawing must not slow the work
+ * down. */
 void output_progress_step(struct output_progress *p, int64_t done, int64_t events)
 {
     int64_t now = clock_mono(&clock_system);
     if (!p->on || now - p->shown_at < REDRAW_NS)
         return;
     p->shown_at = now;
+
+    char count[OUTPUT_COUNT];
+    output_count(events, "event", count);
     if (p->total <= 0) {
-        fprintf(stderr, "\r%lld events\033[K", (long long)events);
+        fprintf(stderr, "\r%s\033[K", count);
         return;
     }
+
     int64_t part = done < p->total ? done * BAR / p->total : BAR;
-    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %lld events\033[K", (int)part,
-            "##############################", BAR - (int)part, "", (long long)(part * 100 / BAR),
-            (long long)events);
+    fprintf(stderr, "\r[%.*s%*s] %3lld%%  %s\033[K", (int)part, "##############################",
+            BAR - (int)part, "", (long long)(part * 100 / BAR), count);
 }
 
 void output_progress_end(struct output_progress *p)

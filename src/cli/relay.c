@@ -1,4 +1,4 @@
-/* relay.c: what a running relay does beside delivering: it keeps the settings of its consumers,
+/* relay.c: what a running relay does besides delivering: it keeps the settings of its consumers,
  * reloads the config, and watches over the process. */
 #include "cli/relay.h"
 
@@ -526,6 +526,8 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* relay_watch sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed
+ * twice as often as it asks for. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;

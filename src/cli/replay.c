@@ -9,7 +9,7 @@
 #define SETS (REPLAY_MAX / WAYS)
 #define DIGEST 16 /* bytes of a digest that are kept */
 
-/* (1) until == 0: the place is free. */
+/* A message that was accepted. (1) until == 0: the place is free. */
 struct note {
     unsigned char digest[DIGEST];
     int64_t until; /* seconds since 1970; after that, the timestamp alone has it refused */

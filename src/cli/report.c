@@ -90,7 +90,7 @@ static void summary_json(struct report *r, bool ok)
 
 static void summary_line(struct report *r, bool ok)
 {
-    buf_adds(&r->b, ok ? "all is well: " : "not in order: ");
+    buf_adds(&r->b, ok ? "all is well: " : "needs attention: ");
     count(r, FINDING_PROBLEM, "problem");
     buf_adds(&r->b, ", ");
     count(r, FINDING_WARNING, "warning");
@@ -99,6 +99,7 @@ static void summary_line(struct report *r, bool ok)
     buf_addc(&r->b, '\n');
 }
 
+/* report_end counts a warning as a failure, so that a script notices; a note is only a remark. */
 int report_end(struct report *r, struct error *err)
 {
     bool ok = r->count[FINDING_PROBLEM] + r->count[FINDING_WARNING] == 0;
@@ -112,7 +113,7 @@ int report_end(struct report *r, struct error *err)
         return 0;
 
     /* The findings are printed: main prints nothing for CLI_FOUND. */
-    err_set(err, ERR_NONE, "not in order");
+    err_set(err, ERR_NONE, "needs attention");
     if (err)
         err->code = CLI_FOUND;
     return -1;

@@ -12,13 +12,13 @@ struct writer {
     bool binary;
 };
 
-/* Names that a header of an event may not have, because we give these attributes ourselves. */
+/* Names that a header of an event may not have, because we set these attributes ourselves. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* add_percent appends s with every byte encoded that a header may not have as it is. */
+/* add_percent appends s. Bytes that a header cannot hold as they are become %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -91,23 +91,23 @@ static void add_version(struct writer *w, const struct event *ev)
 
 /* ---- which headers go along ---- */
 
-static bool is_digit(char c)
+/* fits says whether c may stand where a form has `place`: x means a hexadecimal digit in lower
+ * case, any other character means itself. */
+static bool fits(char c, char place)
 {
-    return c >= '0' && c <= '9';
+    if (place == 'x')
+        return char_is_digit(c) || char_is_between(c, 'a', 'f');
+    return c == place;
 }
 
-/* has_form says whether v looks like the form, where x stands for a hexadecimal digit in lower case
- * and any other character for itself. */
+/* has_form says whether v fits a form, character by character. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
         return false;
-    for (size_t i = 0; i < v.n; i++) {
-        bool hex = is_digit(v.p[i]) || (v.p[i] >= 'a' && v.p[i] <= 'f');
-        bool fits = form[i] == 'x' ? hex : v.p[i] == form[i];
-        if (!fits)
+    for (size_t i = 0; i < v.n; i++)
+        if (!fits(v.p[i], form[i]))
             return false;
-    }
     return true;
 }
 
@@ -116,6 +116,7 @@ static bool is_traceparent(struct str v)
     return has_form(v, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
 }
 
+/* is_tracestate only checks the length, and that the value can be put into a header line. */
 static bool is_tracestate(struct str v)
 {
     if (v.n == 0 || v.n > TRACESTATE_MAX)
@@ -126,7 +127,7 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* is_ours says whether we give an attribute of that name ourselves. */
+/* is_ours says whether we set the attribute of that name ourselves. */
 static bool is_ours(struct str name)
 {
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
@@ -142,14 +143,14 @@ static bool is_name(struct str name)
     if (name.n == 0 || is_ours(name))
         return false;
     for (size_t i = 0; i < name.n; i++) {
-        bool letter = name.p[i] >= 'a' && name.p[i] <= 'z';
-        if (!letter && !is_digit(name.p[i]))
+        bool allowed = char_is_lower(name.p[i]) || char_is_digit(name.p[i]);
+        if (!allowed)
             return false;
     }
     return true;
 }
 
-/* put_header adds a header, or replaces the one of that name: the last counts. */
+/* put_header adds a header, or replaces the one of that name: the last one wins. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -176,8 +177,8 @@ static int take_header(struct cloudevents_headers *all, struct str raw, struct j
     struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
     json_unescape(raw, &b);
     struct str name = {text, b.n};
-    bool fits = !b.failed && is_name(name);
-    if (!fits)
+    bool named = !b.failed && is_name(name);
+    if (!named)
         return 0;
     return put_header(all, name, value, err);
 }
@@ -198,7 +199,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* is_fit says whether a value has the form that W3C gives it; one that has not stays here. */
+/* is_fit says whether a value has the form that W3C defines. One that does not is left out. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)

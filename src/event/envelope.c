@@ -30,8 +30,8 @@ static bool may_have_telemetry(struct str payload)
     return memmem(payload.p, payload.n, "_telemetry", 10) || memmem(payload.p, payload.n, "\\u", 2);
 }
 
-/* has_telemetry says whether the payload has a member of that name. Looking costs a parse, so it is
- * done only where the text gives cause. */
+/* has_telemetry says whether the payload has a member of that name. To find out it has to be
+ * parsed, which is done only if the name may be in the text. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
@@ -43,7 +43,7 @@ static bool has_telemetry(struct str payload)
 }
 
 /* object_end returns the closing brace of the payload, which only blanks can follow; NULL if it is
- * no object. */
+ * not an object. */
 static const char *object_end(struct str payload)
 {
     size_t first = 0;
@@ -153,7 +153,7 @@ static int read_strings(struct json o, struct buf *text, struct event *ret, stru
         if (!found)
             continue;
         if (v.type != JSON_STRING)
-            return err_set(err, ERR_INVALID, "its %s is no string", strings[i].name);
+            return err_set(err, ERR_INVALID, "its %s is not a string", strings[i].name);
         struct str s = unescape(v.raw, text);
         memcpy((char *)ret + strings[i].offset, &s, sizeof s);
     }
@@ -189,8 +189,8 @@ static int64_t time_of(struct json v)
     return (int64_t)timegm(&tm) * 1000 + ms;
 }
 
-/* read_payload copies the payload, and as headers what it has as telemetry. A "_telemetry" that is
- * no object is the producer's own. */
+/* read_payload copies the payload, and takes its "_telemetry" for the headers, unless that is not
+ * an object: then it is the producer's own. */
 static int read_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
 {
     struct json payload, telemetry;
@@ -204,6 +204,7 @@ static int read_payload(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
+/* envelope_read checks the event at the end: anyone may write to a stream. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;
@@ -211,9 +212,9 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     *ret = (struct event){0};
     buf_clear(text);
     if (json_parse(envelope, &o, &why, NULL) != 0)
-        return err_set(err, ERR_INVALID, "it is no JSON: %s", why);
+        return err_set(err, ERR_INVALID, "it is not JSON: %s", why);
     if (o.type != JSON_OBJECT)
-        return err_set(err, ERR_INVALID, "it is no JSON object");
+        return err_set(err, ERR_INVALID, "it is not a JSON object");
     if (!buf_reserve(text, 2 * envelope.n + 16))
         return err_nomem(err);
 

@@ -15,9 +15,9 @@
  * the contract has it: a change breaks readers. */
 void envelope_write(struct buf *b, const struct event *ev, struct str stream);
 
-/* envelope_read reads what envelope_write wrote. The strings of *ret are in `text`, each with a NUL
- * behind it, until that is used again; headers is the "_telemetry" of the payload. Anyone may write
- * to a stream, so *ret has passed event_check_stored. ERR_INVALID names what is wrong. */
+/* envelope_read reads what envelope_write wrote. The strings of *ret are in `text`, each followed
+ * by a NUL, until `text` is used again; headers is the "_telemetry" of the payload. Anyone may
+ * write to a stream, so *ret has passed event_check_stored. ERR_INVALID names what is wrong. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 
-#define NO_ESCAPE 0x10000ul /* more than four digits can say */
+#define NO_ESCAPE 0x10000ul /* more than four digits can express */
 
 /* is_wide_space says whether a code point is one of Unicode's spaces of three bytes. */
 static bool is_wide_space(unsigned c)
@@ -44,6 +44,7 @@ struct rule {
     bool no_slash;
 };
 
+/* check_characters looks for what would break a reader: a terminal, a log, the key type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -65,7 +66,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* check_text checks a text that is there; whether it may be absent is up to the caller. */
+/* check_text checks a text that is present; whether it may be absent is up to the caller. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -84,6 +85,8 @@ static int check_optional(const struct rule *rule, struct str s, struct error *e
     return check_text(rule, s, err);
 }
 
+/* check_aggregate wants both parts of the key, or neither. A slash in the type would make type/id
+ * ambiguous; in the id it does not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -185,6 +188,8 @@ static int check_header(struct str headers, struct str name, struct json value, 
     return check_header_text(value.raw, value_at, err);
 }
 
+/* check_headers counts entries, not names: a name that is repeated counts each time, since it takes
+ * room each time. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
@@ -294,7 +299,7 @@ static int check_stored_texts(const struct event *ev, struct error *err)
 int event_check_stored(const struct event *ev, struct error *err)
 {
     if (!uuid7_valid(ev->id))
-        return err_set(err, ERR_INVALID, "malformed: id is no UUID");
+        return err_set(err, ERR_INVALID, "malformed: id is not a UUID");
     if (check_stored_texts(ev, err) != 0)
         return err_prefix(err, "malformed");
     if (!ev->headers.p)

@@ -68,6 +68,7 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, "}\n");
 }
 
+/* A line that is being read, and where its values go. */
 struct reader {
     int64_t now_ms;
     struct arena *a;
@@ -75,6 +76,7 @@ struct reader {
     struct error *err;
 };
 
+/* A key of the line, and how its value is read. */
 struct key {
     const char *name;
     int (*read)(struct reader *, const struct key *, struct json);
@@ -97,7 +99,7 @@ static int wrong_type(struct reader *r, const struct key *k, const char *wanted,
                    type_name(v.type));
 }
 
-/* unescape copies the characters of a string into the arena, with a NUL behind them. */
+/* unescape copies the characters of a string into the arena, followed by a NUL. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);

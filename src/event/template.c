@@ -204,6 +204,7 @@ static int lacks_part(const struct part *p, struct error *err)
                    p->index);
 }
 
+/* template_write may leave a part of the name in b if it fails. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err)
 {
@@ -226,6 +227,6 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
         return err_set(err, ERR_INVALID, "the name of its stream would be empty");
     if (!text_plain((struct str){b->p + before, b->n - before}))
         return err_set(err, ERR_INVALID,
-                       "the name of its stream would have a control character, or be no UTF-8");
+                       "the name of its stream would have a control character, or not be UTF-8");
     return 0;
 }

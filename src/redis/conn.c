@@ -17,7 +17,7 @@
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
-/* A text that has this many bytes of the password in it repeats it, if only its beginning. */
+/* A text that contains this many bytes of the password's beginning counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
 #define SEND_BUFFER (4 << 20)  /* or what the system allows */
@@ -40,7 +40,8 @@ static void forget_addrs(struct redis_conn *c)
     c->addrs = c->next = NULL;
 }
 
-/* change_state is the only one to set the state. A connection only ever gets on, or is closed. */
+/* change_state is the only function that sets the state. A connection only moves forward, or is
+ * closed. */
 static void change_state(struct redis_conn *c, enum redis_state to)
 {
     assert(to == REDIS_CLOSED || to > c->state);
@@ -168,7 +169,7 @@ static int open_network(struct redis_conn *c, struct error *err)
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     int rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
     if (rc != 0) {
-        /* AI_ADDRCONFIG leaves out loopback addresses where there is no network at all. */
+        /* Without any network, AI_ADDRCONFIG leaves out even loopback addresses. Try without it. */
         hints.ai_flags = 0;
         rc = getaddrinfo(c->url->host, c->url->port, &hints, &c->addrs);
     }
@@ -188,8 +189,8 @@ static int open_local(struct redis_conn *c, struct error *err)
     return unreachable(c, errno, err);
 }
 
-/* make_array is that of hiredis with a ceiling, as room is made for all the elements that a reply
- * announces, before any of them has come. */
+/* make_array is the function of hiredis with a ceiling, because it allocates room for all the
+ * elements that a reply announces before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -296,8 +297,8 @@ static int flush(struct redis_conn *c, struct buf *b, size_t *sent, struct error
     return 0;
 }
 
-/* repeats_secret looks for the beginning of the password only: Redis cuts long arguments when it
- * repeats them. */
+/* repeats_secret only looks for the beginning of the password: Redis cuts off long arguments when
+ * it repeats them. */
 static bool repeats_secret(const struct redis_conn *c, struct str said)
 {
     struct str secret = str_of(c->secret);
@@ -319,7 +320,7 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* next_reply gives the next reply that has come in whole; NULL if there is none. */
+/* next_reply returns the next reply that has arrived completely; NULL if there is none. */
 static int next_reply(struct redis_conn *c, redisReply **ret, struct error *err)
 {
     void *r = NULL;
@@ -346,7 +347,7 @@ static int check_coming(const struct redis_conn *c, struct error *err)
 }
 
 /* take_greeting takes the reply to the next command of the greeting. The connection is ready only
- * once all are accepted, because a sink may hold what ends a ready connection against its event. */
+ * once all are accepted, because a sink may blame its event if a ready connection ends. */
 static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
 {
     int rc = redis_greeting_answered(c, r, err);
@@ -358,7 +359,7 @@ static int take_greeting(struct redis_conn *c, redisReply *r, struct error *err)
     return 0;
 }
 
-/* take_replies hands out the replies that have come in whole. */
+/* take_replies hands out the replies that have arrived completely. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
@@ -376,7 +377,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     }
 }
 
-/* read_replies reads what there is, up to READS_MAX times, lest a server that never pauses keeps
+/* read_replies reads what there is, up to READS_MAX times: a server that never pauses must not keep
  * us here. */
 static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
@@ -407,7 +408,7 @@ static int connect_failed(struct redis_conn *c, int error, struct error *err)
     return try_next(c, error, err);
 }
 
-/* drive_connecting sees whether the socket is connected by now. */
+/* drive_connecting checks whether the socket is connected. */
 static int drive_connecting(struct redis_conn *c, struct error *err)
 {
     struct pollfd fd = {.fd = c->fd, .events = POLLOUT};
@@ -441,7 +442,8 @@ static int drive_securing(struct redis_conn *c, struct error *err)
     return 0;
 }
 
-/* drive_ready reads even after a failed write: what the server said before it went away counts. */
+/* drive_ready reads even after a failed write: replies that the server sent before it went away
+ * still count. */
 static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     struct error cut;
@@ -508,7 +510,7 @@ static void keep_first(void *ctx, redisReply *r)
         *answer = r;
 }
 
-/* wait_for waits until the connection may be driven on; -1 past the deadline, or when `wake` is
+/* wait_for waits until the connection can be driven again; -1 past the deadline, or when `wake` is
  * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {

@@ -13,6 +13,7 @@
 #include "redis/tls.h"
 #include "redis/url.h"
 
+/* How far a connection has got. */
 enum redis_state {
     REDIS_CLOSED,
     REDIS_CONNECTING, /* the socket */
@@ -63,7 +64,7 @@ void redis_conn_close(struct redis_conn *c);
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens);
 /* redis_conn_format appends a command to any buffer, and leaves no copy of it elsewhere. */
 int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens);
-/* redis_conn_queued is how many bytes are still to be written. */
+/* redis_conn_queued returns how many bytes are still to be written. */
 static inline size_t redis_conn_queued(const struct redis_conn *c)
 {
     return c->out.n - c->sent;
@@ -79,21 +80,21 @@ typedef void redis_reply_fn(void *ctx, redisReply *r);
 
 /* redis_conn_drive writes and reads what it can without waiting, and hands every reply to `reply`.
  * It returns -1 when the connection is lost or the greeting was refused. Then err has FATE_DOWN, or
- * FATE_FATAL where no waiting helps, and the caller closes the connection. */
+ * FATE_FATAL if waiting cannot help, and the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
 /* redis_conn_idle_gone says, of a connection with nothing asked, whether the server has closed it
  * or said something that nobody asked for. */
 bool redis_conn_idle_gone(const struct redis_conn *c);
 
-/* redis_conn_poll is what to poll for before the next drive. */
+/* redis_conn_poll returns what to poll for before the next drive. */
 struct pollfd redis_conn_poll(const struct redis_conn *c);
 
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if
  * need be. It is for callers that have nothing else to do. The caller frees *ret with
  * freeReplyObject; an error reply is a reply, too. If wake >= 0 becomes readable it stops waiting,
- * with ERR_BUSY. After any failure the connection is closed, or the reply would be taken for that
- * to the next command. */
+ * with ERR_BUSY. After any failure the connection is closed, because a late reply would be taken
+ * for that to the next command. */
 int redis_conn_call(struct redis_conn *c, int argc, const char **argv, const size_t *lens,
                     int64_t timeout_ms, int wake, redisReply **ret, struct error *err);
 

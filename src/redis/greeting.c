@@ -69,7 +69,7 @@ static int refused(const struct redis_conn *c, enum redis_greeting what, const r
     char text[REDIS_TEXT];
     redis_conn_text(c, r, text);
 
-    /* No waiting helps against a database that the server does not have. */
+    /* Waiting does not help if the server does not have the database. */
     bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
     enum fate fate = no_such_db ? FATE_FATAL : FATE_DOWN;
     return err_fate(err, ERR_UNAVAILABLE, fate, 0, "%s refused %s: %s", c->url->label, names[what],

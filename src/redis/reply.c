@@ -41,7 +41,7 @@ static const struct fault {
     {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, "see ACL GETUSER"},
     {"NOPERM", REDIS_FAULT_LOGIN, true, "see ACL GETUSER"},
     {"WRONGTYPE", REDIS_FAULT_STREAM, false,
-     "the stream's name is that of something else: rename one of them"},
+     "something else has the stream's name: rename one of them"},
     {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
     {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
 
@@ -62,9 +62,9 @@ static const struct fault {
 };
 #define FAULTS (sizeof faults / sizeof faults[0])
 
-/* An error begins with a code in capitals. ERR stands for all that has no code of its own, and may
- * be about anything. Every other code is about a state of the server; so are those that servers
- * will only learn after this was written. */
+/* An error begins with a code in capitals. ERR is for everything that has no code of its own, and
+ * may be about anything. Every other code is about a state of the server, and so, presumably, are
+ * the codes of later versions. */
 static const struct fault unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
 static const struct fault unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 

@@ -8,7 +8,7 @@
 
 /* What an error reply is about. docs/redis.md has the same table for people. */
 enum redis_fault {
-    REDIS_FAULT_UNKNOWN, /* not known: how other events fare must tell */
+    REDIS_FAULT_UNKNOWN, /* not known: how other events fare will tell */
     /* this stream and all that goes there: WRONGTYPE, an ACL on keys, no id is left */
     REDIS_FAULT_STREAM,
     REDIS_FAULT_AWAY,  /* the server, for now: LOADING, OOM, READONLY, ... */

@@ -14,6 +14,8 @@
 
 #define REASON_SIZE 160
 
+/* TLS over one socket. (1) ctx and method are its own, since certificates are read for each
+ * connection. */
 struct tls {
     BIO_METHOD *method;
     SSL_CTX *ctx;
@@ -113,7 +115,7 @@ static int load_trusted(struct tls *t, const struct redis_url *u, struct error *
     return 0;
 }
 
-/* load_own loads our certificate and its key, if the server is to be shown one. */
+/* load_own loads our certificate and its key, if the URL names them. */
 static int load_own(struct tls *t, const struct redis_url *u, struct error *err)
 {
     if (!u->cert)
@@ -212,12 +214,12 @@ static int not_secure(const struct tls *t, struct error *err)
     if (verdict == X509_V_OK)
         return failed(err, "TLS");
     ERR_clear_error();
-    return err_set(err, ERR_UNAVAILABLE, "its certificate is not good: %s",
+    return err_set(err, ERR_UNAVAILABLE, "its certificate is not valid: %s",
                    X509_verify_cert_error_string(verdict));
 }
 
-/* judge says what it means that a call of OpenSSL returned rc, which is not success: 0 if it is
- * to be called again once t->events are there, else -1. */
+/* judge interprets rc, with which a call of OpenSSL failed: 0 if the call is to be repeated once
+ * t->events have come, else -1. */
 static int judge(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;

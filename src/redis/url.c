@@ -1,6 +1,5 @@
 #include "redis/url.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,21 +48,11 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* str_after is the rest of s after the character at p, which points into it. */
+/* str_after returns the rest of s after the character at p, which points into s. */
 static struct str str_after(struct str s, const char *p)
 {
     const char *from = p + 1;
     return (struct str){from, s.n - (size_t)(from - s.p)};
-}
-
-/* hex is the value of a hexadecimal digit; -1 if it is none. */
-static int hex(char c)
-{
-    static const char digits[] = "0123456789abcdef";
-    const char *at = memchr(digits, tolower((unsigned char)c), sizeof digits - 1);
-    if (!at)
-        return -1;
-    return (int)(at - digits);
 }
 
 /* decode_escape reads the two digits of the %XX that begins s; -1 if they are not there. */
@@ -72,8 +61,8 @@ static int decode_escape(struct str s)
     if (s.n < 3)
         return -1;
 
-    int high = hex(s.p[1]);
-    int low = hex(s.p[2]);
+    int high = char_hex(s.p[1]);
+    int low = char_hex(s.p[2]);
     if (high < 0 || low < 0)
         return -1;
     return high * 16 + low;
@@ -103,7 +92,8 @@ static int decode(struct str from, char *to, size_t size, struct error *err)
 }
 
 /* set_parameter passes one name=value to our own table if that knows the name, else to the
- * caller's. Without one ours answers, as option_set then suggests the nearest name. */
+ * caller's. Without a table of the caller it passes an unknown name to our own, because option_set
+ * then suggests the nearest name. */
 static int set_parameter(struct str s, const struct destination *to, struct error *err)
 {
     char name[64], value[PARAM_MAX];

@@ -35,8 +35,8 @@ void redis_url_release(struct redis_url *u);
 extern const struct option_def redis_url_options[];
 
 /* redis_url_password returns a copy of the password, which the caller wipes and frees. A password
- * file is read anew each time, so that it can be rotated. Returns NULL with err->code 0 if there is
- * no password, NULL with an error if it could not be read. */
+ * file is read again each time, so that the password can be rotated. Returns NULL with err->code 0
+ * if there is no password, NULL with an error if it could not be read. */
 char *redis_url_password(const struct redis_url *u, struct error *err);
 
 #endif

@@ -31,17 +31,14 @@ static enum err_code code_of(const char *state)
         {"40", ERR_BUSY},        /* serialization failure, deadlock */
         {"55P03", ERR_BUSY},     /* lock_timeout */
         {"57014", ERR_BUSY},     /* statement_timeout, or cancelled */
-        {"42501", ERR_READONLY}, /* no right to */
+        {"42501", ERR_READONLY}, /* no permission */
         {"25006", ERR_READONLY}, /* a replica, or default_transaction_read_only */
-        {"53100", ERR_FULL},
-        {"53200", ERR_NOMEM},
-        {"08", ERR_UNAVAILABLE},
-        {"53", ERR_UNAVAILABLE},
-        {"57", ERR_UNAVAILABLE},
-        {"22", ERR_INVALID}, /* a value that is none of its column's type */
-        {"23", ERR_INVALID}, /* a constraint */
-        {"42", ERR_INVALID}, /* no such table, no such column */
-        {"3F", ERR_INVALID}, /* no such schema */
+        {"53100", ERR_FULL},     {"53200", ERR_NOMEM},
+        {"08", ERR_UNAVAILABLE}, {"53", ERR_UNAVAILABLE},
+        {"57", ERR_UNAVAILABLE}, {"22", ERR_INVALID}, /* a value that is not of its column's type */
+        {"23", ERR_INVALID},                          /* a constraint */
+        {"42", ERR_INVALID},                          /* no such table, no such column */
+        {"3F", ERR_INVALID},                          /* no such schema */
     };
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strncmp(state, codes[i].prefix, strlen(codes[i].prefix)) == 0)
@@ -91,8 +88,8 @@ static int ready(void *conn, struct error *err)
                        "a claim of rows on a connection that is busy with another command");
     if (status != PQTRANS_IDLE)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not be one until its "
-                       "commit: commit first, or use another connection");
+                       "a claim of rows inside an open transaction would not count until that "
+                       "commits; commit first, or use another connection");
     return 0;
 }
 

@@ -25,6 +25,8 @@ rows_path rows_path_of(const struct rows_dialect *d)
     return rows_portable_claim;
 }
 
+/* rows_claim checks everything before it touches the database, and returns rows only if they are
+ * claimed: the dialect's path has committed. */
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err)
 {

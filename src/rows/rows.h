@@ -19,10 +19,11 @@
 #define ROWS_PARAMS_MAX 256
 #define ROWS_NAME_MAX 63 /* PostgreSQL cuts longer names, and would then hit another table */
 
+/* The kinds of value that a database can give or take. */
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };
 
 /* A value for a database or from one. (1) One from a database has its text set, unless kind is
- * ROWS_NULL, with a NUL behind it, in the arena of its outbox_rows. (2) One for a database has set
+ * ROWS_NULL, followed by a NUL, in the arena of its outbox_rows. (2) One for a database has set
  * what its kind names. */
 struct rows_value {
     enum rows_kind kind;
@@ -99,7 +100,7 @@ int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_r
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err);
 
-/* rows_check refuses a request that cannot be meant: ERR_MISUSE. */
+/* rows_check refuses a request that makes no sense: ERR_MISUSE. */
 int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);
 
 void rows_sql_init(struct rows_sql *sql, const struct rows_dialect *d);

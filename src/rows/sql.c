@@ -24,10 +24,11 @@ static int check_name(const char *what, const char *name, struct error *err)
 static int check_value(const char *column, const outbox_value *v, struct error *err)
 {
     if (v->kind < OUTBOX_VALUE_NULL || v->kind > OUTBOX_VALUE_PLUS)
-        return err_set(err, ERR_MISUSE, "column \"%s\": %d is no kind of value", column, v->kind);
+        return err_set(err, ERR_MISUSE, "column \"%s\": %d is not a kind of value", column,
+                       v->kind);
     if (v->kind == OUTBOX_VALUE_TEXT && !v->text)
         return err_set(err, ERR_MISUSE,
-                       "column \"%s\": a text without a text; for NULL there is OUTBOX_VALUE_NULL",
+                       "column \"%s\": a text value without a text; use OUTBOX_VALUE_NULL for NULL",
                        column);
     return 0;
 }
@@ -61,7 +62,8 @@ static int check_criterion(const outbox_criterion *k, struct error *err)
     if (check_name("column", k->column, err) != 0)
         return -1;
     if (k->op < 0 || k->op >= N_OPERATORS)
-        return err_set(err, ERR_MISUSE, "criterion on \"%s\": %d is no operator", k->column, k->op);
+        return err_set(err, ERR_MISUSE, "criterion on \"%s\": %d is not an operator", k->column,
+                       k->op);
     if (k->op < OUTBOX_IN)
         return check_compared(k->column, &k->value, err);
     if (k->op == OUTBOX_IN)

@@ -21,8 +21,8 @@ static int ready(void *conn, struct error *err)
         return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (!sqlite3_get_autocommit(conn))
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not be one until its "
-                       "commit: commit first, or use another connection");
+                       "a claim of rows inside an open transaction would not count until that "
+                       "commits; commit first, or use another connection");
     return 0;
 }
 
@@ -151,7 +151,7 @@ static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_row
 }
 
 /* update_keys updates row by row to keep the order, since that of RETURNING is not defined. The key
- * is the last parameter, bound anew for each row. */
+ * is the last parameter, bound again for each row. */
 static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
                        struct outbox_rows *ret, struct error *err)
 {
@@ -190,6 +190,8 @@ static int run_text(sqlite3 *db, const char *text, struct error *err)
     return 0;
 }
 
+/* rows_sqlite_claim returns the rows only after the commit. Before it, they would not be
+ * claimed. */
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
 {

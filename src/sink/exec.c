@@ -33,8 +33,8 @@ static int not_started(struct error *err, const char *what)
                     what, strerror(errno));
 }
 
-/* line_failed says why the line could not be written. A limit on the size of files holds for one
- * without a name, too; a line beyond it can never pass. */
+/* line_failed says why the line could not be written. The limit on the size of files also applies
+ * to a file without a name; a longer line can never be delivered. */
 static int line_failed(const struct exec *x, struct error *err)
 {
     struct rlimit limit;
@@ -151,7 +151,7 @@ static int spawn(struct exec *x, struct exec_start *s, pid_t *ret)
     return exec_start(s, ret);
 }
 
-/* launch starts the shell and watches it. A shell that cannot be watched is ended again. */
+/* launch starts the shell and watches it. A shell that cannot be watched is killed. */
 static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     errno = spawn(x, s, &r->pid);
@@ -268,8 +268,8 @@ static void close_stderr(struct exec *x, struct run *r)
     r->errfd = -1;
 }
 
-/* read_stderr reads what is there, and no more than a full pipe, lest a command that never stops
- * writing keeps us here. */
+/* read_stderr reads what is there, but no more than a full pipe holds: a command that never stops
+ * writing must not keep us here. */
 static void read_stderr(struct exec *x, struct run *r)
 {
     char chunk[4096];
@@ -286,7 +286,7 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* free_run lets go of the process, which has been reaped, and of the slot. */
+/* free_run closes the descriptors of a process that has been reaped, and frees its slot. */
 static void free_run(struct exec *x, struct run *r)
 {
     close_stderr(x, r);
@@ -304,7 +304,8 @@ static void finish(struct exec *x, struct run *r)
     char text[EXEC_TEXT];
     siginfo_t si = {0};
     struct delivery *d = r->d;
-    /* What is left of a group that was told to end must be gone before the event is tried again. */
+    /* Whatever is left of a group that was told to end must be gone before the event is tried
+     * again. */
     if (r->told != TOLD_NOTHING)
         kill(-r->pid, SIGKILL);
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
@@ -315,9 +316,9 @@ static void finish(struct exec *x, struct run *r)
     sink_done(&x->base, d, &res);
 }
 
-/* check finishes a run that is over. A group that got SIGTERM is over once nobody holds its stderr
- * any more: until SIGKILL its processes may tidy up, even if the shell went first. Otherwise only
- * the end of the shell counts; what it left in the background is none of our business. */
+/* check finishes a run that is over. A group that got SIGTERM is over once nobody holds its stderr:
+ * until SIGKILL its processes may tidy up, even if the shell has already exited. Otherwise only the
+ * end of the shell counts; what it left in the background is none of our business. */
 static void check(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
@@ -449,7 +450,7 @@ static void exec_close(struct sink *sk)
     free(x);
 }
 
-/* loses_statuses says whether this process ignores its children: then the kernel reaps them, and
+/* loses_statuses says whether this process ignores its children. The kernel then reaps them, and
  * how they ended is lost. */
 static bool loses_statuses(void)
 {

@@ -51,9 +51,9 @@ static struct str first_word(const char *command)
 }
 
 /* is_missing says whether the shell said, with exit status 126 or 127, that the command is not
- * there or may not be run. Programs may leave with these as well, on one event, and so may a part
- * of the command that only some events get to. So the shell must complain, and about the word that
- * the command begins with for every event. */
+ * there or may not be run. A program may exit with these as well, for one event, and so may a part
+ * of the command that only some events reach. So the shell itself must complain, and about the
+ * first word of the command, which is the same for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",
@@ -88,8 +88,8 @@ static enum sink_status status_of(const struct exec *x, int code, const char *wo
 }
 
 /* judge says what the end of a command means, and writes why, without its last words. A command
- * that was told to end has not delivered, even with exit status 0: many programs leave with that on
- * SIGTERM, their work undone. Delivering again is safe, believing them is not. */
+ * that was told to end has not delivered, even with exit status 0: many programs exit with that on
+ * SIGTERM, their work undone. Delivering again is safe; believing them is not. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                                 const char *words, char why[EXEC_WHY])
 {

@@ -1,6 +1,5 @@
 #include "sink/exec_env.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/text.h"
 
 /* Linux allows one string of an environment this many pages, its NUL included. */
 #define STRING_PAGES 32
@@ -81,31 +81,19 @@ static bool listed(const char *names, struct str name)
     return false;
 }
 
-static bool is_name(struct str s)
-{
-    if (s.n == 0 || isdigit((unsigned char)s.p[0]))
-        return false;
-    for (size_t i = 0; i < s.n; i++) {
-        bool allowed = isalnum((unsigned char)s.p[i]) || s.p[i] == '_';
-        if (!allowed)
-            return false;
-    }
-    return true;
-}
-
 int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* What is not a name may be a value put in its place, and a secret: it is not repeated. */
-        if (!is_name(one))
-            return err_set(
-                err, ERR_CONFIG,
-                "this wants names of environment variables, with commas: AWS_REGION, SHOP_URL");
-        if (among(said_by_us, one))
+        /* What is not a name may be a value put in its place, perhaps a secret, so it is not
+         * repeated. */
+        if (!text_is_variable(one))
             return err_set(err, ERR_CONFIG,
-                           "%.*s is said about each event, and cannot be passed on", (int)one.n,
-                           one.p);
+                           "this must be names of environment variables, separated by commas: "
+                           "AWS_REGION, SHOP_URL");
+        if (among(said_by_us, one))
+            return err_set(err, ERR_CONFIG, "%.*s is set for each event, and cannot be passed on",
+                           (int)one.n, one.p);
     }
     return 0;
 }
@@ -190,7 +178,7 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
                         "%s has a NUL, which no environment can hold", name);
     if (value.n > e->string_max - rest)
         return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG,
-                        "%s takes %zu bytes; an environment holds %zu of one", name, value.n + rest,
+                        "%s takes %zu bytes; one variable may take %zu", name, value.n + rest,
                         e->string_max);
     if (e->n_facts == EXEC_ENV_FACTS_MAX)
         return err_fate(err, ERR_INVALID, FATE_REJECT, E2BIG, "%s is one variable too many", name);

@@ -1,4 +1,4 @@
-/* exec_start.h: starting a shell with a clean slate: default signals, no descriptors of ours. */
+/* exec_start.h: starts a shell with a clean slate: default signals, and none of our descriptors. */
 #ifndef SINK_EXEC_START_H
 #define SINK_EXEC_START_H
 
@@ -11,7 +11,7 @@ struct exec_start {
     const char *command;
     char **env;
     int in, err;
-    bool group; /* it shall lead a process group of its own */
+    bool group; /* it leads a process group of its own */
 };
 
 /* exec_start starts it, and returns 0 or an errno. */

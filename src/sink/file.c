@@ -16,8 +16,8 @@
 #include "sink/line_queue.h"
 
 #define TRIES_MAX 8
-#define MODE 0640 /* of a file that we make, unless file-mode says otherwise */
-/* A relay that appends holds the lock for less; who holds it for longer means to keep it. */
+#define MODE 0640 /* of a file that we create, unless file-mode says otherwise */
+/* A relay that appends holds the lock for less. Whoever holds it longer means to keep it. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
 #define LOCK_PAUSE_MAX_NS (20 * MS_NS)
@@ -77,8 +77,8 @@ static int sync_directory(const struct place *at)
     return rc;
 }
 
-/* open_at opens the file, or makes it with the permissions of file-mode; without that, with MODE
- * less the umask. */
+/* open_at opens the file, or creates it with the permissions of file-mode or, if that is not set,
+ * with MODE less the umask. */
 static int open_at(struct file *f, const struct place *at, struct error *err)
 {
     /* O_NONBLOCK means nothing to a file; it keeps us from hanging on a FIFO that has taken its
@@ -96,7 +96,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
     if (fstat(f->fd, &st) != 0)
         return failed(f, "look at", err);
     if (!usable(&st))
-        return err_set(err, ERR_UNAVAILABLE, "%s is not a file any more", f->path);
+        return err_set(err, ERR_UNAVAILABLE, "%s is no longer a file", f->path);
     f->regular = S_ISREG(st.st_mode);
     if (f->regular && sync_directory(at) != 0)
         return failed(f, "sync the directory of", err);
@@ -115,7 +115,7 @@ static int open_fd(struct file *f, struct error *err)
 
 /* Locking it */
 
-/* How getting at the file went. */
+/* Whether the file was opened and locked: it was, somebody else has the lock, or it failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
 
 /* lock_fd never waits: whoever has the lock may keep it for hours, and we must notice when we are
@@ -164,7 +164,7 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
             return entry;
         drop_fd(f);
     }
-    err_set(err, ERR_UNAVAILABLE, "%s is being replaced again and again", f->path);
+    err_set(err, ERR_UNAVAILABLE, "%s keeps being replaced", f->path);
     return ENTRY_FAILED;
 }
 
@@ -225,7 +225,7 @@ static int is_torn(int fd, off_t start, bool *ret)
     return 0;
 }
 
-/* mend makes the file end with a line feed, so that our first line does not grow onto another. A
+/* mend makes the file end with a line feed, so that our first line is not appended to another. A
  * torn line is cut off: whoever wrote it died before calling it delivered, so it comes again. */
 static int mend(const struct file *f, off_t *size)
 {
@@ -375,7 +375,7 @@ static void file_close(struct sink *sk)
     free(f);
 }
 
-/* check_kind refuses what is there already, if it is nothing to write lines to. */
+/* check_kind refuses a path where something exists that is not a file to write lines to. */
 static int check_kind(const char *path, const struct stat *st, struct error *err)
 {
     if (S_ISLNK(st->st_mode))
@@ -388,7 +388,7 @@ static int check_kind(const char *path, const struct stat *st, struct error *err
     return 0;
 }
 
-/* check_path refuses what no waiting can heal. */
+/* check_path refuses a path that will not work however long we wait. */
 static int check_path(const char *path, struct error *err)
 {
     struct stat st;
@@ -463,7 +463,7 @@ static void folder_of(const char *path, char out[PATH_MAX])
         snprintf(out, PATH_MAX, "%.*s", (int)(slash - path), path);
 }
 
-/* file_probe neither writes nor makes anything. */
+/* file_probe neither writes to the file nor creates it. */
 static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     const char *path = ((struct file *)sk)->path;

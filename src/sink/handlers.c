@@ -7,9 +7,10 @@
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
-/* A delay that no database can add to a time must not fail a settlement. */
+/* Not every database can add a longer delay to a time: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
+/* The sink. (1) h[0..n) are the handlers, in the order they are called. */
 struct handlers {
     struct sink base;
     struct handler_guard guard;
@@ -20,8 +21,8 @@ struct handlers {
     struct handler h[];
 };
 
-/* sane turns a status that no handler may return into a retry, lest it loses the event or stops the
- * consumer. */
+/* sane turns a status that no handler may return into a retry, so that it neither loses the event
+ * nor stops the consumer. */
 static enum sink_status sane(enum sink_status s)
 {
     switch (s) {
@@ -94,7 +95,7 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
     return worst;
 }
 
-/* delay_of is the delay that a handler asked for, within bounds. */
+/* delay_of returns the delay that a handler asked for, within bounds. */
 static int64_t delay_of(const struct handler_call *call)
 {
     if (call->delay_ms < 0)

@@ -15,6 +15,7 @@ struct handler_call {
  * SINK_DOWN or SINK_NOT_MINE. */
 typedef enum sink_status handler_fn(struct handler_call *call, const struct delivery *d, void *ctx);
 
+/* A function, and which events it gets. */
 struct handler {
     const char *name;    /* borrowed; NULL without a guard */
     const char *pattern; /* of event types, or several with commas; borrowed */
@@ -28,7 +29,7 @@ enum handler_entry {
     HANDLER_RUN,
     HANDLER_SKIP,   /* it has taken effect for this event before */
     HANDLER_FAIL,   /* it has failed, as call->text says, and is not called now */
-    HANDLER_REFUSE, /* it may not be called for this event any more; call->text says why */
+    HANDLER_REFUSE, /* it must no longer be called for this event; call->text says why */
     HANDLER_WAIT,   /* not now; call->text says why */
 };
 

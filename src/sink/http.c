@@ -137,8 +137,8 @@ static void leave(struct http *h, struct request *r, const struct sink_result *r
 
 /* ---- submit ---- */
 
-/* rate_turn says when the next request may go: they are spaced evenly, but for a burst of a tenth
- * of a second's worth. */
+/* rate_turn returns when the next request may be sent. Requests are spaced evenly, except for
+ * bursts of a tenth of a second's worth. */
 static int64_t rate_turn(const struct http *h, int64_t now)
 {
     if (!h->o->rate)
@@ -171,8 +171,8 @@ static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
     return 1;
 }
 
-/* answer_held repeats what the endpoint asked for. That stands even if others that were in flight
- * have closed the engine's circuit again. */
+/* answer_held repeats what the endpoint asked for. It holds even if other requests that were in
+ * flight have closed the engine's circuit again. */
 static size_t answer_held(struct http *h, struct delivery *const *d, size_t n, int64_t now)
 {
     char text[HTTP_TEXT];
@@ -184,8 +184,8 @@ static size_t answer_held(struct http *h, struct delivery *const *d, size_t n, i
     return answer_one(h, d, n, &res);
 }
 
-/* take starts a request, or lets it wait for its turn if it is the only one: an idle sink must take
- * it. False: it came too early. */
+/* take starts a request. If it comes too early for the rate limit, it waits for its turn if it is
+ * the only one, since an idle sink must take it; otherwise take returns false. */
 static bool take(struct http *h, struct delivery *d, int64_t now)
 {
     int64_t turn = rate_turn(h, now);
@@ -374,7 +374,7 @@ static int make_slots(struct http *h, struct error *err)
     h->slots = calloc(h->n_slots, sizeof *h->slots);
     if (!h->slots)
         return err_nomem(err);
-    for (size_t i = h->n_slots; i > 0; i--) { /* the first shall be taken first */
+    for (size_t i = h->n_slots; i > 0; i--) { /* so that the first is taken first */
         struct request *r = &h->slots[i - 1];
         r->h = h;
         r->next = h->free;

@@ -5,22 +5,22 @@
 #include "base/text.h"
 #include "sink/http_impl.h"
 
-#define PATH_PART 12 /* bytes from which on a part of the path may be a token */
+#define PATH_PART 12 /* from this many bytes on, a part of the path may be a token */
 #define QUERY_PART 4 /* the same for a part of the query */
 /* No endpoint may silence us for longer with one header. */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
 /* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is
  * about the request itself, and is a retry unless webhook-client-errors says otherwise. All other
- * 4xx are about the endpoint, or about us: whatever that option says, they make no event a dead
- * letter at once. docs/webhooks.md has the same table for people. */
+ * 4xx are about the endpoint, or about us: whatever that option says, they never make an event a
+ * dead letter at once. docs/webhooks.md has the same table for people. */
 static const struct {
     long from, to;
     enum sink_status status;
     const char *more;
 } meanings[] = {
     {200, 299, SINK_DELIVERED, ""},
-    {300, 399, SINK_RETRY, "; redirects are not followed, so name the place it leads to"},
+    {300, 399, SINK_RETRY, "; redirects are not followed, so use the URL it leads to"},
     {400, 400, SINK_REJECT, ""},
     {401, 401, SINK_RETRY,
      "; it wants credentials: see webhook-header-file and webhook-secret-file"},
@@ -38,6 +38,7 @@ static const struct {
     {0, 999, SINK_RETRY, ""},
 };
 
+/* was_sent says whether any of the request went out, so that the other side may have seen it. */
 static bool was_sent(const struct request *r)
 {
     curl_off_t us = 0;
@@ -45,13 +46,17 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
+/* retry_after returns the Retry-After of the answer in ms, at most RETRY_AFTER_MAX_MS; 0: it has
+ * none. */
 static int64_t retry_after(const struct request *r)
 {
     curl_off_t s = 0;
     curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* given in seconds or as a date */
     if (s <= 0)
         return 0;
-    return s >= RETRY_AFTER_MAX_MS / 1000 ? RETRY_AFTER_MAX_MS : (int64_t)s * 1000;
+    if (s >= RETRY_AFTER_MAX_MS / 1000)
+        return RETRY_AFTER_MAX_MS;
+    return (int64_t)s * 1000;
 }
 
 /* repeats_header says whether a text has the value of a header from webhook-header-file in it. */
@@ -66,8 +71,8 @@ static bool repeats_header(const struct http *h, const char *text)
     return false;
 }
 
-/* repeats_url says whether a text repeats what stands behind the host in the URL: the path, a long
- * part of it, or a value of the query. Many endpoints have their tokens there. */
+/* repeats_url says whether a text repeats what follows the host in the URL: the path, a long part
+ * of it, or a value of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
@@ -77,7 +82,10 @@ static bool repeats_url(const struct http *h, const char *text)
         return true;
     for (const char *p = path; *p;) {
         size_t skip = strspn(p, "/?#&="), part = strcspn(p + skip, "/?#&=");
-        bool telling = part >= (p < query ? PATH_PART : QUERY_PART);
+        size_t enough = QUERY_PART;
+        if (p < query)
+            enough = PATH_PART;
+        bool telling = part >= enough;
         if (telling && memmem(text, strlen(text), p + skip, part))
             return true;
         p += skip + part;
@@ -86,7 +94,8 @@ static bool repeats_url(const struct http *h, const char *text)
 }
 
 /* excerpt makes one clean line of the beginning of an answer; empty if it must not be shown. It
- * searches more than it shows, or the first half of a secret might slip through. */
+ * searches more than it shows, because the first half of a secret might be at the end of what is
+ * shown. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -97,6 +106,7 @@ static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
+/* judge_status says what an answer with this status means. */
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
 {
     size_t i = 0;
@@ -117,23 +127,18 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* judge_failure says what it means that there is no answer. If the request was never sent, nothing
- * speaks against the event. If it was, it may have killed the other side, so it counts as an
- * attempt: or one event could hold up all others forever. */
-static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
+/* explain_failure writes why there is no answer. curl's own words come last: ours say what to
+ * do. */
+static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
-    struct sink_result res = {
-        .status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .native = (int)rc, .text = text};
-    const char *said = r->why[0] ? r->why : curl_easy_strerror(rc);
+    const char *said = curl_easy_strerror(rc);
+    if (r->why[0])
+        said = r->why;
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
-    bool many_headers = r->got_headers > HTTP_HEADERS_MAX;
-    if (rc == CURLE_OUT_OF_MEMORY)
-        res.status = SINK_DOWN;
-#if LIBCURL_VERSION_NUM >= 0x080600
-    if (rc == CURLE_TOO_LARGE)
-        res.status = SINK_REJECT;
-#endif
+
+    /* curl also says that it is out of memory if a header line is too long for it. */
+    bool long_header = rc == CURLE_OUT_OF_MEMORY && was_sent(r);
     if (r->refused)
         snprintf(text, HTTP_TEXT,
                  "%s: will not connect to %s, a %s address; webhook-allow can permit it",
@@ -142,15 +147,29 @@ static struct sink_result judge_failure(const struct request *r, CURLcode rc, ch
         snprintf(text, HTTP_TEXT,
                  "%s: no socket: %s; this process may have too many files open for its concurrency",
                  r->h->where, strerror(r->no_socket));
-    else if (many_headers)
+    else if (r->got_headers > HTTP_HEADERS_MAX)
         snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
-    /* curl says so of a header line that is too long for it as well. */
-    else if (rc == CURLE_OUT_OF_MEMORY && was_sent(r))
+    else if (long_header)
         snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
                  r->h->where);
     else
         snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
+}
+
+/* judge_failure says what it means that there is no answer. If the request was never sent, the
+ * event is not to blame. If it was, the event may have brought the other side down, so it counts as
+ * an attempt; otherwise one event could hold up all others forever. */
+static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
+{
+    struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};
+    if (!was_sent(r) || rc == CURLE_OUT_OF_MEMORY)
+        res.status = SINK_DOWN;
+#if LIBCURL_VERSION_NUM >= 0x080600
+    if (rc == CURLE_TOO_LARGE)
+        res.status = SINK_REJECT;
+#endif
+    explain_failure(r, rc, text);
     return res;
 }
 
@@ -160,9 +179,13 @@ struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HT
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
     /* An answer that goes on beyond what we read is an answer. */
     bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
-    if ((rc == CURLE_OK || cut) && code >= 200 && code == r->said)
+    bool complete = rc == CURLE_OK || cut;
+    bool understood = code >= 200 && code == r->said;
+    if (complete && understood)
         return judge_status(r, code, text);
-    return judge_failure(r, rc == CURLE_OK || cut ? CURLE_WEIRD_SERVER_REPLY : rc, text);
+    if (complete)
+        rc = CURLE_WEIRD_SERVER_REPLY;
+    return judge_failure(r, rc, text);
 }
 
 struct sink_result http_late(const struct request *r, char text[HTTP_TEXT])

@@ -15,6 +15,7 @@
 
 /* ---- headers to send along ---- */
 
+/* A line of webhook-header-file, split at its colon. */
 struct header {
     struct str name, value;
 };

@@ -1,6 +1,5 @@
 #include "sink/http_options.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,23 +61,15 @@ static bool begins_with_any(const char *s, const char *const *prefixes)
     return false;
 }
 
-static bool is_variable(const char *s)
-{
-    size_t n = 0;
-    while (isalnum((unsigned char)s[n]) || s[n] == '_')
-        n++;
-    return n > 0 && s[n] == '\0';
-}
-
 /* http_options_secret_env does not repeat the value: it may be the secret itself, given where the
  * name of its variable belongs. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
     static const char *const keys[] = {"whsec_", "whsk_", "whpk_", NULL};
-    if (!is_variable(value) || begins_with_any(value, keys))
+    if (!text_is_variable(str_of(value)) || begins_with_any(value, keys))
         return err_set(err, ERR_CONFIG,
-                       "this wants the name of an environment variable, not a secret");
+                       "this must be the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
 }
 
@@ -101,7 +92,7 @@ int http_options_source(void *field, const char *value, const struct option_def 
         bool allowed = char_is_visible(value[i]) && !strchr("\"<>\\^`{|}", value[i]);
         if (!allowed)
             return err_set(err, ERR_CONFIG,
-                           "character %zu may not stand in a URI; percent-encode it", i + 1);
+                           "character %zu is not allowed in a URI; percent-encode it", i + 1);
     }
     if (n == 0 || n > SOURCE_MAX)
         return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);

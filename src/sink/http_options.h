@@ -11,6 +11,7 @@
 #include "base/ipnet.h"
 #include "base/option.h"
 
+/* How an event is put into a request: attributes in headers, or everything in one JSON object. */
 enum http_mode { HTTP_BINARY, HTTP_STRUCTURED };
 enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
 

@@ -59,7 +59,7 @@ static bool link_lines(struct request *r)
     return true;
 }
 
-/* check_id allows only what can stand in a header line as it is. */
+/* check_id allows only characters that need no encoding in a header line. */
 static int check_id(struct str id, struct error *err)
 {
     static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
@@ -67,19 +67,19 @@ static int check_id(struct str id, struct error *err)
     for (size_t i = 0; sound && i < id.n; i++)
         sound = memchr(plain, id.p[i], sizeof plain - 1);
     if (!sound)
-        return err_set(err, ERR_INVALID, "its id cannot stand in a header line");
+        return err_set(err, ERR_INVALID, "its id cannot be put into a header line");
     return 0;
 }
 
-/* check_text limits what goes into a header line to what an event may have. In JSON it has to be
- * text instead. */
+/* check_text limits what goes into a header line to what an event may have. What goes into JSON
+ * must be UTF-8 instead. */
 static int check_text(const struct http *h, const char *name, struct str s, size_t max,
                       struct error *err)
 {
     if (h->o->mode == HTTP_BINARY) {
         if (s.n > max)
             return err_set(err, ERR_INVALID,
-                           "its %s has %zu bytes; in a header line it may have %zu", name, s.n,
+                           "its %s has %zu bytes; a header line may have %zu of it", name, s.n,
                            max);
         return 0;
     }

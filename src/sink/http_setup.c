@@ -13,7 +13,7 @@
 #include "sink/http_impl.h"
 
 #define CONNECT_MS 10000
-/* An idle connection is used again until then; later a firewall in between may have forgotten
+/* How long an idle connection is reused; after that, a firewall in between may have forgotten
  * it. */
 #define KEEP_S 60L
 #define SOURCE "/outbox"
@@ -94,7 +94,7 @@ static void bare_host(const char *host, char *out, size_t size)
 }
 
 /* check_host refuses an address that could never be connected to, and notes whether the host is
- * this machine. What a name leads to is seen at each connection. */
+ * this machine. What a name resolves to is checked at each connection. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char bare[256];
@@ -134,12 +134,12 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
     char *host;
     CURLUcode rc = curl_url_set(u, CURLUPART_URL, h->base.cfg.url, CURLU_DISALLOW_USER);
     if (rc == CURLUE_USER_NOT_ALLOWED)
-        return err_set(
-            err, ERR_CONFIG,
-            "a webhook's URL holds no user or password: anyone who can see our arguments could "
-            "read them; put an Authorization header into webhook-header-file");
+        return err_set(err, ERR_CONFIG,
+                       "a webhook's URL must not contain a user or password, which anyone who can "
+                       "see our arguments could read; put an Authorization header into "
+                       "webhook-header-file");
     if (rc != CURLUE_OK)
-        return err_set(err, ERR_CONFIG, "this is no URL: %s", curl_url_strerror(rc));
+        return err_set(err, ERR_CONFIG, "this is not a URL: %s", curl_url_strerror(rc));
     if (curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
         return err_set(err, ERR_CONFIG, "the URL names no host");
 
@@ -161,7 +161,7 @@ static int check_url(struct http *h, struct error *err)
 
 /* ---- the whole sink ---- */
 
-/* proxy_from_environment looks for a proxy where curl would, but knows no exceptions (no_proxy). */
+/* proxy_from_environment looks for a proxy where curl would, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
 {
     static const char *const for_http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
@@ -275,8 +275,8 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* status_of reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, where more than one
- * blank may stand between; 0 if it is none. */
+/* status_of reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of
+ * blanks in between; 0 if the line has none. */
 static long status_of(const char *p, size_t n)
 {
     static const char digits[] = "0123456789";
@@ -303,9 +303,9 @@ static long status_of(const char *p, size_t n)
     return strtol(at, NULL, 10);
 }
 
-/* see_line reads status lines itself, because curl takes whatever it cannot make out in a line that
- * begins with HTTP/ for 200. It gets the lines after a body, too. As curl keeps all lines, there
- * must be an end to them. */
+/* see_line reads status lines itself, because curl takes a status that it cannot read for 200. It
+ * also gets the lines after a body. curl keeps all of them in memory, so their total size is
+ * limited. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;

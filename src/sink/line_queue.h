@@ -21,7 +21,7 @@ struct line_queue {
     size_t count, cap;
 };
 
-/* line_queue_init returns -1 without memory; line_queue_release is fine then, too. */
+/* line_queue_init returns -1 if there is no memory; line_queue_release may be called even then. */
 int line_queue_init(struct line_queue *q, struct sink *sk);
 void line_queue_release(struct line_queue *q);
 
@@ -30,7 +30,7 @@ void line_queue_release(struct line_queue *q);
 size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t n);
 
 /* line_queue_leave_out_too_long takes out the lines that are longer than any file of this process
- * may be (ulimit -f): they would stop everything behind them forever. */
+ * may be (ulimit -f): they would stop everything after them forever. */
 void line_queue_leave_out_too_long(struct line_queue *q);
 
 /* line_queue_answer calls done for line[from..to), with the text of err, which may be NULL. A line

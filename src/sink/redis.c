@@ -34,8 +34,8 @@ struct request *redis_push(struct redis_sink *r, enum request_kind kind)
 
 /* Sending */
 
-/* add_wait asks how many replicas have what was added; without memory the next drive tries again.
- * Until it is answered, no event before it is delivered. */
+/* add_wait asks how many replicas have what was added. No event before it counts as delivered until
+ * it is answered. If there is no memory, the next drive tries again. */
 static void add_wait(struct redis_sink *r)
 {
     char replicas[24], ms[24];
@@ -60,7 +60,7 @@ static void refuse(struct redis_sink *r, struct delivery *d, const struct error 
     sink_done(&r->base, d, &res);
 }
 
-/* stream_of gives the stream that an event goes to; NULL with ERR_INVALID if the event has no name
+/* stream_of returns the stream that an event goes to; NULL with ERR_INVALID if no name can be made
  * for it. */
 static struct stream *stream_of(struct redis_sink *r, const struct event *ev, struct error *err)
 {
@@ -73,7 +73,7 @@ static struct stream *stream_of(struct redis_sink *r, const struct event *ev, st
     return st;
 }
 
-/* drop_stale closes a connection that should be made anew, once nothing is in flight. */
+/* drop_stale closes a connection that has to be replaced, once nothing is in flight. */
 static void drop_stale(struct redis_sink *r)
 {
     if (!r->stale || redis_inflight(r) > 0)
@@ -82,8 +82,8 @@ static void drop_stale(struct redis_sink *r)
     r->stale = false;
 }
 
-/* connect_if_need_be connects, also in place of an idle connection that the server has closed:
- * that is no failure of anything. */
+/* connect_if_need_be connects if there is no connection, or if the server has closed an idle one,
+ * which does not count as a failure. */
 static int connect_if_need_be(struct redis_sink *r, struct error *err)
 {
     bool idle = r->conn.state != REDIS_CLOSED && redis_inflight(r) == 0;
@@ -95,8 +95,8 @@ static int connect_if_need_be(struct redis_sink *r, struct error *err)
     return redis_conn_open(&r->conn, err);
 }
 
-/* is_large says whether an event has to travel alone: if it is more than the server takes, no other
- * shall lose its connection because of it. */
+/* is_large says whether an event has to travel alone: if it is more than the server accepts, it
+ * must not cost other events their connection. */
 static bool is_large(const struct event *ev)
 {
     return event_bytes(ev) >= ALONE_BYTES;
@@ -113,8 +113,8 @@ static bool goes_to(struct redis_sink *r, const struct event *ev, const struct s
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }
 
-/* run_length is how many of the deliveries, which begin a chain, to send as one script: those that
- * go to the same stream, within bounds. An event by itself needs no script. */
+/* run_length returns how many of the deliveries, which begin a chain, to send as one script: those
+ * that go to the same stream, within bounds. A single event needs no script. */
 static size_t run_length(struct redis_sink *r, struct delivery *const *d, size_t n,
                          const struct stream *st)
 {
@@ -157,7 +157,7 @@ static void note_sent(struct redis_sink *r, struct delivery *const *d, size_t n,
 }
 
 /* queue_events queues the first delivery, with as many of its chain as go into one script. *ret is
- * how many that are. */
+ * their number. */
 static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t n, size_t *ret,
                         struct error *err)
 {
@@ -212,7 +212,7 @@ static size_t redis_submit(struct sink *sk, struct delivery *const *d, size_t n)
     return n;
 }
 
-/* oldest_due is when the oldest request in flight has waited for too long. */
+/* oldest_due returns when the oldest request in flight will have waited for too long. */
 static int64_t oldest_due(const struct redis_sink *r)
 {
     int64_t limit = r->base.cfg.timeout_ms;
@@ -266,7 +266,8 @@ static int64_t redis_deadline(struct sink *sk)
     return lease < due ? lease : due;
 }
 
-/* redis_cancel looks once more for replies: what is known to be delivered need not come again. */
+/* redis_cancel looks for replies once more: an event that is known to be delivered need not come
+ * again. */
 static void redis_cancel(struct sink *sk)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
@@ -325,8 +326,8 @@ static void redis_close(struct sink *sk)
     free(r);
 }
 
-/* check_files looks for the files that each connection will read: one that is missing at the start
- * is a mistake. */
+/* check_files checks that the files which each connection will read are there: one that is missing
+ * at the start is a mistake. */
 static int check_files(const struct redis_url *u, struct error *err)
 {
     const char *const files[] = {u->password_file, u->ca, u->cert, u->key};

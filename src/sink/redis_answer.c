@@ -5,9 +5,9 @@
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 
-/* connections an event may cost before it is held against it */
+/* how many connections an event may cost before it is blamed */
 #define CUTS_MAX 3
-#define LATER_MIN_MS 1000 /* how long an event waits whose stream takes nothing */
+#define LATER_MIN_MS 1000 /* how long an event waits whose stream accepts nothing */
 #define LATER_MAX_MS 60000
 #define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
@@ -20,8 +20,9 @@ static const enum sink_status statuses[] = {
     [REDIS_FAULT_SCRIPT] = SINK_RETRY,
 };
 
-/* status_of looks up what an error means. What is wrong with a stream is wrong for every event, if
- * they all go there; if not, the events of that stream wait while others go on. */
+/* status_of looks up what an error means. If all events go to one stream, what is wrong with that
+ * stream is wrong for all of them. If not, the events of that stream wait while the others are
+ * delivered. */
 static enum sink_status status_of(const struct redis_sink *r, enum redis_fault fault)
 {
     if (fault == REDIS_FAULT_STREAM && r->fixed)
@@ -40,8 +41,8 @@ static void answer(struct redis_sink *r, struct request *q, const struct sink_re
     sink_done(&r->base, d, res);
 }
 
-/* answer_added notes the high-water mark. An id beyond all clocks, which somebody has set by hand,
- * is a receipt but not a mark that a store could keep. */
+/* answer_added notes the high-water mark. An id that no clock can give, because somebody set it by
+ * hand, is a receipt, but not a mark that a store could keep. */
 static void answer_added(struct redis_sink *r, struct request *q, const char *id)
 {
     int64_t hi, lo;
@@ -51,8 +52,8 @@ static void answer_added(struct redis_sink *r, struct request *q, const char *id
     answer(r, q, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
 }
 
-/* wait_for_stream is how long an event of a stream that takes nothing should wait: as long as the
- * stream has been like that, within bounds. */
+/* wait_for_stream returns how long an event should wait whose stream accepts nothing: as long as
+ * that has been so, within bounds. */
 static int64_t wait_for_stream(struct redis_sink *r, struct stream *st)
 {
     int64_t now = redis_now(r);
@@ -126,8 +127,8 @@ static void xadd_replied(struct redis_sink *r, struct request *q, const redisRep
 
 /* Scripts */
 
-/* do_without_scripts notes that the server refuses scripts. The caution stays, as the reason to
- * look at. */
+/* do_without_scripts notes that the server refuses scripts, and why. Scripts are tried again after
+ * a while; the caution stays even if they work then. */
 static void do_without_scripts(struct redis_sink *r, const char *said)
 {
     r->scripts_from = redis_now(r) + NO_SCRIPTS_NS;
@@ -137,9 +138,9 @@ static void do_without_scripts(struct redis_sink *r, const char *said)
              r->url.label, said);
 }
 
-/* run_stopped gives back the events at ring[from..to), which a script did not append. Nothing is
- * held against them: what is wrong, and with which of them, is said by the plain XADD that comes
- * next. An odd reply may mean that they were appended; then they come twice. */
+/* run_stopped gives back the events at ring[from..to), which a script did not append. They are not
+ * blamed: the plain XADD that comes next will tell what is wrong, and with which of them. An odd
+ * reply may mean that they were appended after all; then they arrive twice. */
 static void run_stopped(struct redis_sink *r, size_t from, size_t to, const redisReply *why)
 {
     char said[REDIS_TEXT] = "no id", text[2 * REDIS_TEXT];
@@ -223,7 +224,8 @@ static void forget_first(struct redis_sink *r)
 
 static void take_reply(struct redis_sink *r, const redisReply *reply)
 {
-    /* Without a question it is an error that announces the end, or the peer is no Redis. */
+    /* A reply that nobody asked for is an error that announces the end, or the peer is not
+     * Redis. */
     bool unasked = r->heard == r->next;
     if (unasked) {
         r->stale = true;
@@ -248,8 +250,8 @@ void redis_answer_reply(void *sink, redisReply *reply)
 
 /* Failures */
 
-/* first_unanswered is the first event in flight that the server has not replied to; NULL if it has
- * replied to all. */
+/* first_unanswered returns the first event in flight that the server has not replied to; NULL if it
+ * has replied to all. */
 static const struct event *first_unanswered(const struct redis_sink *r)
 {
     for (size_t i = r->heard; i < r->next; i++) {
@@ -297,7 +299,7 @@ static void fail_all(struct redis_sink *r, enum sink_status status, const char *
         else if (q->d)
             answer(r, q, &(struct sink_result){.status = status, .text = why});
     }
-    /* Nothing was held against the event, so the count goes on. */
+    /* The event was not blamed, so the count continues. */
     if (status == SINK_DOWN)
         r->suspect = suspect;
 }

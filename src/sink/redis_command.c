@@ -6,7 +6,7 @@
 #include "sink/redis_impl.h"
 
 /* A run is appended by a script, which stops at the first entry that Redis refuses: no later event
- * of the key may overtake it. It returns the ids, and the error behind them if there was one. EVAL
+ * of the key may overtake it. It returns the ids, followed by the error if there was one. EVAL
  * sends the text each time. That costs Redis about a microsecond for the hash, and spares us
  * EVALSHA's NOSCRIPT after a restart or a failover. */
 #define APPEND(before, limit) \
@@ -31,8 +31,8 @@ static void add_bulk(struct buf *b, struct str s)
     ADD(b, "\r\n");
 }
 
-/* What MAXLEN or MINID is given, always with ~, which lets Redis keep a little more and is much
- * faster. */
+/* The argument of MAXLEN or MINID. It always goes with ~, which lets Redis keep a little more and
+ * is much faster. */
 struct limit {
     struct str how;
     char value[24];

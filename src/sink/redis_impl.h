@@ -26,12 +26,13 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct redis_
                         struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
+/* What a reply will be about: an event, replicas, or the lease. */
 enum request_kind { REQUEST_XADD, REQUEST_WAIT, REQUEST_EXTEND, REQUEST_TAKE };
 
 /* A request whose reply is awaited. (1) d == NULL: it is not for an event, or the event has been
  * answered for. (2) With replicas, an XADD that succeeded is `added`, and stays until the WAIT
- * behind it is answered. (3) The events of one script stand side by side. They have one reply, and
- * the first of them has their number in `run`, the others have 0 there. */
+ * after it is answered. (3) The events of one script are adjacent and share one reply. The first of
+ * them has their number in `run`, the others have 0. */
 struct request {
     enum request_kind kind;
     bool added;
@@ -46,7 +47,7 @@ struct request {
 enum lease_asking {
     LEASE_NOTHING,
     LEASE_EXTEND, /* an extension */
-    LEASE_TAKE,   /* an extension, and behind it a SET if the key is free */
+    LEASE_TAKE,   /* an extension, followed by a SET if the key is free */
 };
 
 /* (1) The lease is held until `until`, which is counted from before it was asked for. (2) `next` is
@@ -82,7 +83,7 @@ struct redis_sink {
     size_t first, heard, next;
     size_t events;
     bool unwaited; /* an XADD was queued since the last WAIT */
-    bool stale;    /* connect anew once nothing is in flight */
+    bool stale;    /* reconnect once nothing is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
     struct buf stream_name, envelope;
     int64_t scripts_from; /* monotonic: no scripts before then, because the server refuses them */
@@ -138,7 +139,7 @@ void redis_lease_drive(struct redis_sink *r);
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);
 /* redis_lease_held says whether the lease is ours now. It counts a lease that has run out. */
 bool redis_lease_held(struct redis_sink *r);
-/* redis_lease_deadline is when redis_lease_drive wants to be called. */
+/* redis_lease_deadline returns when redis_lease_drive wants to be called. */
 int64_t redis_lease_deadline(const struct redis_sink *r);
 /* redis_lease_release gives the lease back, if we hold it and the server is there. */
 void redis_lease_release(struct redis_sink *r);

@@ -1,16 +1,17 @@
-/* redis_lease.c: a key in Redis that says whose turn it is. It saves work where several relays
- * stand by. Safety does not rest on it: every settlement is fenced by an epoch in the database. */
+/* redis_lease.c: a lease on a key in Redis, by which relays take turns. It only saves work: safety
+ * does not depend on it, because every settlement is fenced by an epoch in the database. The lease
+ * is taken with SET NX, and extended and released by scripts that compare the token. */
 #include <stdio.h>
 #include <sys/random.h>
 
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 
-#define AGAIN_NS (500 * MS_NS) /* between attempts to get it */
+#define AGAIN_NS (500 * MS_NS) /* between attempts to get the lease */
 #define RELEASE_MS 1000
 
-/* Extending and releasing compare the token first: a holder that overslept must not touch the lease
- * of another. */
+/* The scripts compare the token first: a relay whose lease has run out must not touch the lease of
+ * another. */
 #define EXTEND \
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) " \
     "else return 0 end"
@@ -26,7 +27,7 @@ int redis_lease_init(struct redis_sink *r, struct error *err)
     if (!r->set.lease)
         return 0;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return err_set(err, ERR_UNAVAILABLE, "the kernel gives no randomness");
+        return err_set(err, ERR_UNAVAILABLE, "the kernel provides no randomness");
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(token + 2 * i, 3, "%02x", bytes[i]);
     return 0;
@@ -44,7 +45,7 @@ bool redis_lease_held(struct redis_sink *r)
     return held;
 }
 
-/* queue_extend sends the script by its hash, or its text if the server does not know it. */
+/* queue_extend sends the hash of the script, or its text if the server does not know the hash. */
 static void queue_extend(struct redis_sink *r)
 {
     const char *how = "EVALSHA", *script = EXTEND_SHA;
@@ -78,8 +79,9 @@ static bool is_due(const struct redis_sink *r, int64_t now)
     return has_room && now >= r->lease.next;
 }
 
-/* ask queues an extension even if we do not hold the lease: the key may be ours without our
- * knowing, because the reply to an earlier request may have got lost. */
+/* ask queues an extension even if we do not hold the lease as far as we know: the key may be ours,
+ * because the reply to an earlier request may have been lost. Then a SET follows, in case the key
+ * is free. */
 static void ask(struct redis_sink *r, int64_t now)
 {
     r->lease.asked = now;
@@ -104,7 +106,7 @@ void redis_lease_drive(struct redis_sink *r)
     ask(r, now);
 }
 
-/* answered ends the asking; `next` is when to ask again. */
+/* answered notes that no reply is awaited, and when to ask again. */
 static void answered(struct redis_sink *r, int64_t next)
 {
     r->lease.asking = LEASE_NOTHING;
@@ -123,7 +125,7 @@ static void granted(struct redis_sink *r)
     answered(r, r->lease.asked + ttl / 2);
 }
 
-/* denied ends the lease: another holds the key, or somebody has deleted it. */
+/* denied ends the lease: another relay holds the key, or somebody has deleted it. */
 static void denied(struct redis_sink *r)
 {
     if (redis_lease_held(r))
@@ -132,8 +134,7 @@ static void denied(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* unanswered changes nothing but the time to ask again: what we hold stays ours until it runs
- * out. */
+/* unanswered only sets the time to ask again: a lease that we hold stays ours until it runs out. */
 static void unanswered(struct redis_sink *r)
 {
     bool holding = r->lease.asking != LEASE_NOTHING && redis_lease_held(r);
@@ -142,8 +143,8 @@ static void unanswered(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* script_missing makes the next extension send the text of the script. If a SET went along with
- * this one, the reply to that decides; if not, we ask again at once. */
+/* script_missing makes the next extension send the text of the script. If a SET was sent with this
+ * one, its reply decides; if not, we ask again at once. */
 static void script_missing(struct redis_sink *r)
 {
     r->lease.no_script = true;
@@ -151,8 +152,8 @@ static void script_missing(struct redis_sink *r)
         answered(r, 0);
 }
 
-/* extend_answered leaves it to the SET behind it, if there is one, to say that the lease is not
- * ours. */
+/* extend_answered takes the answer to an extension. If that was refused and a SET was sent with it,
+ * the reply to the SET decides. */
 static void extend_answered(struct redis_sink *r, bool extended)
 {
     r->lease.no_script = false;
@@ -184,7 +185,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
         return;
     }
     if (r->lease.asking == LEASE_NOTHING)
-        return; /* it is the SET behind an extension that was granted */
+        return; /* the SET that was sent with an extension, which was granted */
 
     if (kind == REQUEST_TAKE)
         take_answered(r, reply->type == REDIS_REPLY_STATUS);

@@ -11,7 +11,7 @@
 static int set_lease(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (!*value)
-        return err_set(err, ERR_CONFIG, "the name of a key, such as lock:outbox:shop");
+        return err_set(err, ERR_CONFIG, "this must be the name of a key, such as lock:outbox:shop");
     return option_copy(field, value, o, err);
 }
 
@@ -28,7 +28,7 @@ static const struct option_def options[] = {
     {"replicas-wait", "DURATION", "1s", "how long to wait for them", option_span,
      .at = offsetof(struct redis_settings, replicas_wait_ms), .min = 1, .max = TIME_MAX_MS},
     {"lease", "KEY", NULL,
-     "deliver only while this key of Redis is ours; saves work, safety does not rest on it",
+     "deliver only while this key in Redis is ours; saves work, but safety does not depend on it",
      set_lease, .at = offsetof(struct redis_settings, lease)},
     {"lease-ttl", "DURATION", "30s", "how long that key lives unless renewed, at half of it",
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS,
@@ -51,7 +51,7 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct redis_
             ": ?stream=tenant.{type[1]}");
     if (s->maxlen && s->maxage_ms)
         return err_set(err, ERR_CONFIG,
-                       "redis sink: maxlen or maxage, not both: XADD takes one of them");
+                       "redis sink: use maxlen or maxage, not both; XADD takes only one of them");
     return 0;
 }
 

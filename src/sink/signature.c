@@ -14,7 +14,7 @@
 
 /* ---- signing ---- */
 
-/* stamp_of writes what stands between the id and the body. */
+/* stamp_of writes what is between the id and the body: the timestamp and two dots. */
 static struct str stamp_of(const struct signature_message *m, char out[STAMP])
 {
     int n = snprintf(out, STAMP, ".%lld.", (long long)m->timestamp);
@@ -41,7 +41,7 @@ static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned
     return good && n == MAC_SIZE;
 }
 
-/* whole puts what is signed into one piece, at the first call: ed25519 goes over it twice, so it
+/* whole puts the signed text into one piece, at the first call: ed25519 goes over it twice, so it
  * cannot take it in parts. p == NULL: out of memory. */
 static struct str whole(struct buf *b, const struct signature_message *m)
 {
@@ -131,7 +131,7 @@ static bool decode(struct given *g, struct str text, size_t size)
     return base64_decode(&decoded, text) && !decoded.failed && decoded.n == size;
 }
 
-/* read_given reads one signature; false if no key of ours can have made it. */
+/* read_given reads one signature; false if none of our keys can have made it. */
 static bool read_given(struct str one, struct given *ret)
 {
     const char *comma = memchr(one.p, ',', one.n);
@@ -168,7 +168,7 @@ static bool next_word(struct str *header, struct str *ret)
     return true;
 }
 
-/* The signatures of a header that a key of ours can have made. */
+/* The signatures in a header that one of our keys can have made. */
 struct given_list {
     struct given given[SIGNATURES_MAX];
     size_t n;
@@ -248,7 +248,7 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
     /* What is signed, x.1700000000.1700000001.5, could be the body 1700000001.5 with the id x, or
      * the body 5 with the id x.1700000000. */
     if (memchr(m->id.p, '.', m->id.n))
-        return "webhook-id has a dot in it";
+        return "webhook-id contains a dot";
     if (!header.n)
         return "no webhook-signature";
     if (now_s)
@@ -258,7 +258,7 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
 
     read_header(header, &given);
     if (!made_by_any(keys, m, &given))
-        return "no signature of it was made with a secret of ours";
+        return "no signature in it was made with one of our secrets";
     return NULL;
 }
 

@@ -19,6 +19,7 @@
 
 struct signature_keys;
 
+/* What keys are loaded for. A public key cannot sign. */
 enum signature_use { SIGNATURE_SIGN, SIGNATURE_VERIFY };
 
 /* Where keys come from; either may be NULL. Signing takes secrets and private keys; verifying takes

@@ -7,6 +7,7 @@
 
 #include "sink/signature.h"
 
+/* A secret shared by both sides, or one half of a pair. */
 enum key_kind { KEY_SECRET, KEY_PRIVATE, KEY_PUBLIC };
 
 /* (1) A secret has mac, the other kinds have pair; nothing else of a key stays in memory. */
@@ -16,6 +17,7 @@ struct key {
     EVP_PKEY *pair;
 };
 
+/* The keys, in the order they were given. */
 struct signature_keys {
     enum signature_use use;
     struct key key[SIGNATURE_KEYS_MAX];

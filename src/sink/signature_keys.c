@@ -269,7 +269,7 @@ static int randomness(unsigned char *p, size_t n, struct error *err)
 {
     if (getrandom(p, n, 0) == (ssize_t)n)
         return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "the kernel gives no randomness");
+    return err_errno(err, ERR_UNAVAILABLE, errno, "the kernel provides no randomness");
 }
 
 static void write_key(struct buf *b, enum key_kind kind, const unsigned char *p, size_t n)
@@ -290,7 +290,7 @@ int signature_new_secret(struct buf *b, struct error *err)
     return 0;
 }
 
-/* add_public_half puts the public key behind the private one at bytes. */
+/* add_public_half puts the public key after the private one at bytes. */
 static bool add_public_half(unsigned char bytes[2 * ED25519_KEY])
 {
     EVP_PKEY *pair = new_private(bytes, ED25519_KEY);

@@ -72,7 +72,7 @@ static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
     return 0;
 }
 
-/* write_rest ends a line that was left half-way. */
+/* write_rest writes the rest of a line that is half out. */
 static int write_rest(struct stdout_sink *s)
 {
     size_t off = 0;
@@ -119,10 +119,10 @@ static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
     return i;
 }
 
-/* stop_here ends everything: what went out whole is delivered, the rest is not. The other half of a
- * line that is half out is kept, and written before anything else. Its event comes again, so a
- * reader sees it twice, but never a torn line. Without memory to keep it in, the sink is at its
- * end. */
+/* stop_here ends everything in flight: lines that went out whole are delivered, the others are not.
+ * The other half of a line that is half out is kept, and written before anything else. Its event
+ * comes again, so a reader sees it twice, but never a torn line. If there is no memory to keep it
+ * in, the sink fails for good. */
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
@@ -142,7 +142,7 @@ static void write_failed(struct stdout_sink *s)
     struct error err;
     bool gone = errno == EPIPE || errno == EBADF || errno == ECONNRESET;
     if (gone) {
-        /* What stood in the pipe went with its reader, so nothing counts as delivered. */
+        /* What was in the pipe is lost with its reader, so nothing counts as delivered. */
         err_fate(&err, ERR_UNAVAILABLE, FATE_FATAL, errno, "standard output was closed");
         answer_all(s, SINK_FATAL, &err);
         return;
@@ -151,7 +151,7 @@ static void write_failed(struct stdout_sink *s)
     stop_here(s, SINK_DOWN, &err);
 }
 
-/* reader_due is when somebody must have read. */
+/* reader_due returns until when somebody must have read something. */
 static int64_t reader_due(const struct stdout_sink *s)
 {
     int64_t limit = s->base.cfg.timeout_ms;
@@ -160,7 +160,7 @@ static int64_t reader_due(const struct stdout_sink *s)
     return s->moved_at + limit * MS_NS;
 }
 
-/* check_reader gives up if nobody has read for as long as a delivery may take. */
+/* check_reader gives up if nobody has read anything for as long as a delivery may take. */
 static void check_reader(struct stdout_sink *s)
 {
     struct error err;

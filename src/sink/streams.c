@@ -5,7 +5,7 @@
 #include "base/hash.h"
 
 #define BUCKETS 4096
-#define FORGET 8192 /* streams; from then on those at rest are forgotten */
+#define FORGET 8192 /* from this many streams on, those at rest are forgotten */
 
 int streams_init(struct streams *s)
 {
@@ -48,7 +48,7 @@ void streams_release(struct streams *s)
     *s = (struct streams){0};
 }
 
-/* slot_of is where the stream of that name hangs, or would be hung. */
+/* slot_of returns where the stream of that name is linked, or would be. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     uint64_t hash = hash_end(hash_add(HASH_INIT, name));

@@ -6,18 +6,18 @@
 
 #include "event/hwm.h"
 
-/* (1) flying counts the events on their way to the stream; while there are any, it is kept. (2) hi
- * and lo are the mark, the last id that was given. (3) dirty: the mark has moved since it was last
- * recorded. */
+/* A stream. (1) flying counts the events on their way to it; while there are any, it is kept. (2)
+ * hi and lo are the mark, the last id that was given. (3) dirty: the mark has moved since it was
+ * last recorded. */
 struct stream {
     struct stream *next, *next_dirty;
     size_t flying;
     bool dirty;
     int64_t hi, lo;
-    int64_t refused_since; /* monotonic: the stream takes nothing since then; 0: it does */
+    int64_t refused_since; /* monotonic: since when the stream has accepted nothing; 0: it does */
     unsigned plain;        /* how many events still to append one by one, before the next script */
     size_t n;
-    char name[]; /* with a NUL behind it */
+    char name[]; /* followed by a NUL */
 };
 
 /* (1) The buckets hold `count` streams; n_dirty of them are in the list that begins with `dirty`.

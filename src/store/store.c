@@ -114,8 +114,8 @@ int64_t store_seq_of(const char *id)
 
 int store_no_consumer(const char *name, struct error *err)
 {
-    return err_set(err, ERR_NOTFOUND, "no consumer \"%s\"; `outbox consumers list` shows them",
-                   name);
+    return err_set(err, ERR_NOTFOUND,
+                   "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
 }
 
 /* add_difference appends a setting in force, if it differs from what was replaced. */

@@ -279,7 +279,7 @@ static void bad_descriptions_are_refused(void **state)
     struct script s = {.name = "h"};
     outbox_consumer *c = consumer(*state, "c"), *d = consumer(*state, "d"), *both;
     handler(c, &s);
-    refused(outbox_add_handler(c, "h", "x", play, &s, 0, &err), "has a handler \"h\" already");
+    refused(outbox_add_handler(c, "h", "x", play, &s, 0, &err), "already has a handler \"h\"");
     refused(outbox_add_handler(c, "a b", "x", play, &s, 0, &err), "a b");
     refused(outbox_add_handler(c, "i", "", play, &s, 0, &err), "no pattern");
     refused(outbox_add_handler(c, "i", "a,,b", play, &s, 0, &err), "expected a pattern");

@@ -6,8 +6,8 @@
 
 #include "store/store.h"
 
-/* pg_fresh makes an empty outbox in a schema of its own and opens it. With `clock`, the database
- * goes by the store suite's clock, which is in a file then. pg_clean drops the schema. */
+/* pg_fresh makes an empty outbox in a database of its own and opens it. With `clock`, the database
+ * goes by the store suite's clock, which is in a file then. pg_clean drops the database. */
 struct store *pg_fresh(const struct store_options *opt, bool clock);
 void pg_clean(void);
 /* pg_again does the same, but quicker: if there is an outbox already, it empties that. */

@@ -302,10 +302,10 @@ static void senseless_claims_are_refused_before_anything_is_sent(void **state)
     REFUSED(c.criteria = &null, "OUTBOX_IS_NULL");
     REFUSED(c.criteria = &plus, "OUTBOX_VALUE_PLUS");
     REFUSED(c.criteria = &none, "without values");
-    REFUSED(c.criteria = &bad_op, "no operator");
+    REFUSED(c.criteria = &bad_op, "not an operator");
     REFUSED(c.criteria = &too_many, "more than 256 values");
     REFUSED(c.fields = &key, "cannot change the key");
-    REFUSED(c.fields = &no_text, "a text without a text");
+    REFUSED(c.fields = &no_text, "a text value without a text");
     if (g->pg)
         REFUSED(c.key = NULL, "name of its key column");
 #undef REFUSED

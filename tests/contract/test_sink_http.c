@@ -49,10 +49,11 @@ static void addresses_inside_are_refused_at_once(void **state)
 static void bad_urls_are_refused_without_their_secrets(void **state)
 {
     struct fixture *f = *state;
-    refuses(&f->o, "https://user:s3cr3t@example.com/", "holds no user or password", "s3cr3t");
-    refuses(&f->o, "https://s3cr3t@example.com/", "holds no user or password", "s3cr3t");
-    refuses(&f->o, "https://", "this is no URL", NULL);
-    refuses(&f->o, "https://exa mple.com/s3cr3t", "this is no URL", "s3cr3t");
+    refuses(&f->o, "https://user:s3cr3t@example.com/", "must not contain a user or password",
+            "s3cr3t");
+    refuses(&f->o, "https://s3cr3t@example.com/", "must not contain a user or password", "s3cr3t");
+    refuses(&f->o, "https://", "this is not a URL", NULL);
+    refuses(&f->o, "https://exa mple.com/s3cr3t", "this is not a URL", "s3cr3t");
 }
 
 static void environment_names_no_proxy_unless_asked(void **state)

@@ -104,7 +104,7 @@ class ClaimBatch(Exact):
         for target in "c", None:
             self.reader.do("BEGIN")
             self.reader.emit("a/1")
-            with self.assertRaisesRegex(psycopg2.Error, "inside a transaction that has written(.|\n)*COMMIT first") as caught:
+            with self.assertRaisesRegex(psycopg2.Error, "this transaction has written(.|\n)*COMMIT first") as caught:
                 self.batch(target=target)
             self.assertEqual(caught.exception.pgcode, "OB002")
             self.reader.do("ROLLBACK")

@@ -100,7 +100,7 @@ class Claims(Exact):
         mine = [self.writer.emit("a/1") for _ in range(4)]
         epoch, _ = self.reader.claim("c")
         wrong = [{"seq": mine[2], "kind": "retry", "delay_ms": 60000}]
-        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} is given back"):
+        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} has an outcome, but release_from gives it back"):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 

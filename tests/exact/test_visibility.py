@@ -333,7 +333,7 @@ class Ways(Exact):
     def test_claim_inside_a_transaction_that_wrote_is_refused(self):
         self.reader.do("BEGIN")
         self.reader.emit("a/1")
-        with self.assertRaisesRegex(psycopg2.Error, "inside a transaction that has written"):
+        with self.assertRaisesRegex(psycopg2.Error, "this transaction has written"):
             self.reader.claim("c")
 
     def test_other_isolation_levels_are_refused_with_the_way_out(self):

@@ -2,7 +2,7 @@
  * that a client sends. If there is an answer, it is a whole one; only GET and HEAD of a page that
  * exists give 200, but never for a malformed request, for a name that is not ours, or from a page
  * of another origin; without the token there is only /livez and /readyz; and the server goes on.
- * The input is also read, or refused, as an address to listen at and as a Host. */
+ * The input is also read, or refused, as an address to listen on and as a Host. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <strings.h>

@@ -61,6 +61,11 @@ class Installed(unittest.TestCase):
         self.assertRegex(version, r"^\d+\.\d+\.\d+$")
         self.assertIn(version, said(self.find("outbox"), "version"))
 
+    def test_pkg_config_of_the_build_tree_finds_the_header(self):
+        env = clean_env({"PKG_CONFIG_PATH": str(BUILD / "meson-uninstalled")})
+        folders = [flag[2:] for flag in said("pkg-config", "--cflags-only-I", "outbox", env=env).split()]
+        self.assertTrue(any((pathlib.Path(folder) / "outbox.h").exists() for folder in folders), folders)
+
     def test_soname_carries_the_abi_number(self):
         dynamic = said("readelf", "-d", self.find("liboutbox.so.0"))
         self.assertEqual(re.findall(r"SONAME.*\[(.*)\]", dynamic), ["liboutbox.so.0"])

@@ -42,7 +42,7 @@ class AdminCase(Case):
 
     def serve(self, *args, listen="127.0.0.1:0", **kw):
         relay = self.relay("--listen", listen, *args, *self.sink(), **kw)
-        relay.where = re.search(r"listening at (\S+)", relay.output())[1]
+        relay.where = re.search(r"listening on (\S+)", relay.output())[1]
         return relay
 
     def connect(self, relay):
@@ -130,7 +130,7 @@ class Tokens(AdminCase):
         conf.write_text(f"[outbox]\nstore = {self.store}\nlisten = 127.0.0.1:0\nlisten-token-file = {self.token_file}\n"
                         f"[consumer mail]\nsink = file:{self.path('mail')}\n")
         with self.relay("-c", conf) as relay:
-            relay.where = re.search(r"listening at (\S+)", relay.output())[1]
+            relay.where = re.search(r"listening on (\S+)", relay.output())[1]
             statuses = lambda: [self.status(relay, "/metrics", f"Authorization: Bearer {token}") for token in (TOKEN, OTHER)]
             self.assertEqual(statuses(), [200, 401])
             for text, want, expect in ((f"{OTHER}\n{TOKEN}\n", [200, 200], "0 failed"), (f"{OTHER}\n", [401, 200], "0 failed"),
@@ -308,7 +308,7 @@ class UnixSocket(AdminCase):
 
     def test_one_that_is_in_use_is_left_alone(self):
         with self.serve(listen=self.at) as relay:
-            self.assertIn("another process listens there", self.refused(UNAVAILABLE))
+            self.assertIn("another process is listening there", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
     def test_of_many_that_start_at_once_one_gets_it(self):

@@ -136,7 +136,7 @@ class Adoption(Rows, PgCase):
     def test_old_rows_are_not_copied_again_while_it_is_adopted(self):
         self.old_rows(3)
         self.outbox("adopt", "outbox")
-        self.assertIn("delivered twice; leave existing out; or undo first",
+        self.assertIn("delivered twice; leave existing out, or undo the adoption first",
                       self.outbox("adopt", "outbox", "--existing", "copy", status=DATA).stderr)
         self.assertIn("delivered twice", self.outbox("adopt", "outbox", "--existing", "copy", "--dry-run", status=DATA).stderr)
         self.assertFalse(self.json("adopt", "outbox", "--existing", "skip")["changed"])
@@ -291,12 +291,12 @@ class Adoption(Rows, PgCase):
                 (["odd", "--shape", "debezium"], DATA, "no column type, which would be the type"),
                 (["odd", "--column", "processed_at=done", "--column", "type=sort"], DATA, "no column sort"),
                 (["odd", "--column", "processed_at=done", "--column", "type=kind", "--column", "aggregate_id=id"], DATA,
-                 "aggregate_type has to be said"),
-                (["odd", "--column", "kind=type"], CONFIG, "kind is nothing a column can be"),
+                 "is known to be the aggregate_type"),
+                (["odd", "--column", "kind=type"], CONFIG, "no field of an event is called kind"),
                 (["odd", "--column", "type"], USAGE, "is not FIELD=COLUMN"),
                 (["odd", "--shape", "debezum"], USAGE, "did you mean debezium?"),
-                (["seen"], CONFIG, "seen is no table that can be adopted"),
-                (["outbox.event"], CONFIG, "outbox.event is no table that can be adopted"),
+                (["seen"], CONFIG, "seen is not a table that can be adopted"),
+                (["outbox.event"], CONFIG, "outbox.event is not a table that can be adopted"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
                 (["odd", "--store", self.role("operator")], UNAVAILABLE, "permission denied")):
             with self.subTest(args=args):

@@ -495,6 +495,8 @@ class Progress(CliCase, Case):
         text, status = self.on_terminal("emit", "--ndjson", self.write("many.ndjson", self.lines(60_000)))
         self.assertEqual(status, 0)
         self.assertRegex(text, r"\[#+ +\] +\d+%")
+        text, status = self.on_terminal("emit", "--ndjson", self.write("one.ndjson", self.lines(1)))
+        self.assertRegex(text, r"100%  1 event\b")
         self.assertEqual(self.outbox("emit", "--ndjson", self.write("few.ndjson", self.lines(2000))).stderr, "")
 
 

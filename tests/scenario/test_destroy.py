@@ -53,7 +53,7 @@ class Destroying(Case):
         for answer in ("", "n", "no", "maybe", "yess"):
             status, said = self.asked(answer, "dead", "drop", "--all")
             self.assertEqual((status, self.letters()), (FOUND, 6))
-            self.assertIn("a 3, b 3. Go on? [y/N]", said)
+            self.assertIn("a 3, b 3. Continue? [y/N]", said)
             self.assertIn("nothing was done", said)
         status, said = self.asked("y", "dead", "drop", "--all", "--consumer", "a")
         self.assertEqual((status, self.letters()), (0, 3))

@@ -151,7 +151,7 @@ class Shared(Case):
         self.assertIn(f"belongs to uid {STRANGER}", self.outbox("status", "--store", f"sqlite:{link}", status=69).stderr)
 
     def test_a_folder_that_others_can_take_files_from_is_warned_about(self):
-        for prepare, says in ((lambda: self.tmp.chmod(0o777), "everybody on this machine can take files away"),
+        for prepare, says in ((lambda: self.tmp.chmod(0o777), "everybody on this machine can delete files"),
                               (lambda: (self.tmp.chmod(0o755), os.chown(self.tmp, STRANGER, -1)), f"belongs to uid {STRANGER}")):
             prepare()
             with self.relay("--consumer", "a", "--sink", f"file:{self.tmp / 'out'}") as relay:

@@ -108,7 +108,7 @@ class Commands(Hostile):
                 self.assertEqual(self.variables()["SHOP_URL"], SECRETS["SHOP_URL"])
 
     def test_exec_env_wants_names(self):
-        for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "about each event")):
+        for value, says in (("A=geheim", "names of environment variables"), ("OUTBOX_ID", "set for each event")):
             said = self.outbox("relay", "--consumer", "c", "--sink", "exec:true", "--exec-env", value, status=64).stderr
             self.assertIn(says, said)
             self.assertNotIn("geheim", said)
@@ -132,7 +132,7 @@ class Rows(Hostile):
         self.look()
         with self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}", "--listen", "127.0.0.1:0") as relay:
             wait_until(lambda: len(self.ndjson(self.path("out"))) == 18, what=relay.output)
-            port = re.search(r"listening at http://127\.0\.0\.1:(\d+)", relay.output())[1]
+            port = re.search(r"listening on http://127\.0\.0\.1:(\d+)", relay.output())[1]
             urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         self.look()
         self.force(type="t", created_at=-2 ** 63)

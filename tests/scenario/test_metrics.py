@@ -55,7 +55,7 @@ class Outside:
 
     def serve(self, *args, **kw):
         relay = self.relay("--listen", "127.0.0.1:0", *args, **kw)
-        relay.url = re.search(r"listening at (http://\S+)", relay.output())[1]
+        relay.url = re.search(r"listening on (http://\S+)", relay.output())[1]
         return relay
 
     def fetch(self, relay, path, method="GET"):
@@ -388,7 +388,7 @@ class Served(OutsideCase):
     def test_an_address_that_is_none_or_taken_is_refused(self):
         for address in ("8025", "example.com:8025", "127.0.0.1:", "127.0.0.1:99999", "[::1:80", ":80", ""):
             done = self.outbox("relay", "--listen", address, *self.file_sink(), status=USAGE)
-            self.assertIn("is not an address to listen at", done.stderr, address)
+            self.assertIn("is not an address to listen on", done.stderr, address)
         with self.serve(*self.file_sink()) as relay:
             taken = relay.url.removeprefix("http://")
             done = self.outbox("relay", "--listen", taken, *self.file_sink(), status=UNAVAILABLE)

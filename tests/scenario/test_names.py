@@ -107,7 +107,7 @@ class Names(PgCase):
         super().setUp()
         self.boss = self.store
         servers.drop_database(postgres_server(), self.dbname)
-        servers.execute(postgres_server() + "&dbname=postgres", f"CREATE DATABASE {self.dbname} TEMPLATE {template}")
+        servers.create_database(postgres_server(), self.dbname, template)
         self.owner = self.role()
         self.sql(f"GRANT CREATE ON DATABASE {self.dbname} TO {self.name(self.owner)}")
         self.sql("GRANT CREATE ON SCHEMA public TO PUBLIC")

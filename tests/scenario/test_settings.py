@@ -27,7 +27,7 @@ class Rolling:
 
     def host(self, name, **options):
         relay = self.relay("-c", self.configure(name, **options))
-        relay.url = re.search(r"listening at (http://\S+)", relay.output())[1]
+        relay.url = re.search(r"listening on (http://\S+)", relay.output())[1]
         return relay
 
     def reload(self, relay):
@@ -143,7 +143,7 @@ class Rolling:
         self.wait_standing(old)
         self.outbox("consumers", "remove", "c", "--yes")
         old.wait(expect=DATA)
-        self.assertIn("is not registered (any more)", old.output())
+        self.assertIn("is not registered", old.output())
         self.assertEqual(self.json("consumers", "list"), [])
 
     def test_history_tells_who_gave_a_consumer_which_settings(self):

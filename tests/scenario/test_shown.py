@@ -467,7 +467,7 @@ class Shown:
             lines += ["receipts = yes"] if pairs == ["--receipts"] else [f"{k[2:]} = {v}" for k, v in zip(pairs[::2], pairs[1::2])]
         self.path("all.conf").write_text("\n".join(lines) + "\n")
         with self.relay("-c", self.path("all.conf"), "--listen", "127.0.0.1:0") as relay:
-            port = re.search(r"listening at http://127.0.0.1:(\d+)", relay.output())[1]
+            port = re.search(r"listening on http://127.0.0.1:(\d+)", relay.output())[1]
             self.check_gauges(self.scrape(port), names)
             for name in names: self.pause(name, False)
             want = {}

@@ -263,7 +263,7 @@ class Tenants(PgCase):
         self.assertIn("row-level security", self.outbox("status", "--store", self.of("a", self.store), status=CONFIG).stderr)
         owner = self.connect("a", self.store)
         self.run_on(owner, "SELECT outbox.register('mail')")
-        self.assertIn("above row-level", self.refused(owner, "OB004", "SELECT outbox.claim('mail', 'w')"))
+        self.assertIn("row-level security does not apply", self.refused(owner, "OB004", "SELECT outbox.claim('mail', 'w')"))
 
 
 if __name__ == "__main__":

@@ -310,7 +310,7 @@ class Secrets(WebhookCase):
         for args, why in ((["--webhook-mode", "batch"], "\"batch\" is not binary or structured"),
                           (["--webhook-http", "3"], "\"3\" is not auto, 1.1 or 2"),
                           (["--webhook-client-errors", "ignore"], "\"ignore\" is not retry or reject"),
-                          (["--webhook-allow", "10.0.0.1/8"], "bits set behind its first 8"),
+                          (["--webhook-allow", "10.0.0.1/8"], "bits set after its first 8"),
                           (["--webhook-rate", "-1"], "-1"),
                           (["--webhook-source", "a b"], "character 2"),
                           (["--webhook-proxy", "proxy:3128"], "http://HOST:PORT")):
@@ -334,7 +334,7 @@ class Listening(WebhookCase):
         self.path("other").write_text(OTHER)
         self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s", "--webhook-secret-file",
                    self.path("other"))
-        wait_until(lambda: "-> 401, no signature of it was made with a secret of ours" in child.output(), what=child.output)
+        wait_until(lambda: "-> 401, no signature in it was made with one of our secrets" in child.output(), what=child.output)
         child.stop()
 
     def test_it_answers_as_told(self):

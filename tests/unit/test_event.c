@@ -250,7 +250,7 @@ static void time_that_nobody_can_wait_for_is_refused(void **state)
 static void stored_event_is_refused_if_no_sink_can_have_it(void **state)
 {
     (void)state;
-    STORED(id, STR("7"), "malformed: id is no UUID");
+    STORED(id, STR("7"), "malformed: id is not a UUID");
     STORED(type, STR("a\xff"), "malformed: type is not valid UTF-8 at byte 1");
     STORED(type, STR("a\nb"), "malformed: type has a control character at byte 1");
     STORED(aggregate_type, STR("\0"),

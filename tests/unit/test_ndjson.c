@@ -218,7 +218,7 @@ static void wrong_types_are_refused(void **state)
     refused(STR("{\"version\":9223372036854775808}"), "version must be a whole number of 64 bits");
     refused(STR("{\"delay\":5}"), "delay must be a duration such as \"5m\", not a number");
     refused(STR("{\"delay\":\"5\"}"),
-            "delay: \"5\" has no unit: write ms, s, m, h or d behind the number");
+            "delay: \"5\" has no unit: write ms, s, m, h or d after the number");
     refused(STR("{\"delay\":\"5m\\u0000\"}"), "delay has a NUL character");
 }
 

@@ -41,7 +41,7 @@ static void refuses_a_duration_without_unit_and_names_the_units(void **state)
     int64_t ms = 7;
     assert_int_equal(text_duration("30", &ms, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    assert_string_equal(err.text, "\"30\" has no unit: write ms, s, m, h or d behind the number");
+    assert_string_equal(err.text, "\"30\" has no unit: write ms, s, m, h or d after the number");
     assert_int_equal(text_duration("1h30", &ms, &err), -1);
     assert_int_equal(ms, 7);
 }
@@ -278,6 +278,16 @@ static void shows_time(int64_t ms, const char *want)
     assert_string_equal(out, want);
 }
 
+static void a_variable_has_letters_digits_and_underscores(void **state)
+{
+    (void)state;
+    assert_true(text_is_variable(STR("SHOP_URL")));
+    assert_true(text_is_variable(STR("_a9")));
+    static const char *const others[] = {"", "9A", "A-B", "A B", "A=B", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(text_is_variable(str_of(others[i])));
+}
+
 static void rfc3339_knows_the_calendar(void **state)
 {
     (void)state;
@@ -405,6 +415,7 @@ int main(void)
         cmocka_unit_test(nearest_guesses_nothing_far_off),
         cmocka_unit_test(cleaned_text_is_one_line_that_a_terminal_survives),
         cmocka_unit_test(cleaned_text_is_cut_behind_a_whole_character),
+        cmocka_unit_test(a_variable_has_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
         cmocka_unit_test(rfc3339_agrees_with_gmtime),

@@ -1,18 +1,18 @@
--- adopt turns the rows of an existing table into events. The table stays as it is. Its rows that
--- are not processed yet are copied, in their old order, and a trigger makes an event of every new
--- row, in the transaction that inserts it, whoever that is. Writers to the table wait meanwhile.
+-- adopt turns the rows of an existing table into events. The table stays as it is. The rows that
+-- are not processed yet are copied in their old order. From then on a trigger makes an event of
+-- every new row, in the transaction that inserts it. While adopt runs, writers to the table wait.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
---     existing  'copy' or 'skip'. The default is to copy, except for a table that was adopted
---               before: nobody can tell which of its rows became events then, so it must be said.
---     mark      a column that is set in a row once `consumer` has had it, see _mark_adopted; NULL:
---               none, or as it was
+--     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
+--               is no default, because nobody can tell which of its rows became events then.
+--     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
+--               NULL: none, or the one there is
 --
--- adopted says whether the table was not adopted yet, copied how many rows were copied, and changed
--- whether the table was adopted already and now has other columns or another mark. Those count from
--- its next row on.
+-- adopted says whether the table is newly adopted, and copied how many rows were copied. changed
+-- says that the table was adopted already, and that its next rows go by other columns or another
+-- mark.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -22,18 +22,20 @@ DECLARE
     tab regclass := @schema@._adopt_source(source);
     marked boolean := false;
 BEGIN
-    -- What is read after the lock must be newer than the lock.
+    -- What is read after the lock must be newer than the lock, which takes READ COMMITTED.
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'OB002';
     END IF;
+
+    -- _adopt_source has looked at the table, but before the lock.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
-    -- _adopt_source has checked this, but before the lock.
     IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c
         WHERE c.oid = tab) IS NOT FALSE THEN
-        RAISE EXCEPTION '% is no table that can be adopted', tab USING ERRCODE = 'OB004';
+        RAISE EXCEPTION '% is not a table that can be adopted', tab USING ERRCODE = 'OB004';
     END IF;
 
+    -- Everything is checked before anything is done.
     copied := 0;
     adopted := @schema@._adopted(tab) IS NULL;
     PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
@@ -51,7 +53,7 @@ BEGIN
         copied := @schema@._adopt_copy(tab, shape, columns);
     END IF;
     PERFORM @schema@._adopt_trigger(tab, shape, columns);
-    -- Remembered even after unadopt: see `existing`.
+    -- This is remembered even after unadopt: see `existing`.
     INSERT INTO @schema@.meta (name, value)
     VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
     ON CONFLICT DO NOTHING;
@@ -61,8 +63,8 @@ REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) F
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
     'makes events of the rows of an existing table';
 
--- _adopt_copy makes events of the rows there are, in their order, and returns how many. Under the
--- lock that adopt takes.
+-- _adopt_copy makes events of the rows that are in the table, in their order, and returns how many.
+-- The caller holds the lock that adopt takes.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -77,7 +79,8 @@ BEGIN
         EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr',
                        '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
-    ELSE -- ids are given here, so that it is known which row became which event
+    ELSE
+        -- Rows are to be marked. The ids are chosen here, which tells which row became which event.
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
             v.expressions := concat('@schema@._uuid7(), ', v.expressions);

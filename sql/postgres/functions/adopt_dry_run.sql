@@ -1,7 +1,10 @@
 -- adopt_dry_run says what adopt would do, without doing it or keeping anybody waiting. It takes the
--- parameters of adopt. what: 'adopt', 'change' (the table is adopted, with other columns or another
--- mark) or 'nothing'. mapping: which column, or text in single quotes, becomes which field of an
--- event. rows: how many would be copied, as of now.
+-- parameters of adopt, and returns
+--
+--     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
+--              mark
+--     mapping  which column, or text in single quotes, becomes which field of an event
+--     rows     how many rows would be copied now
 CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -11,9 +14,9 @@ DECLARE
     tab regclass := @schema@._adopt_source(source);
     old text;
 BEGIN
+    -- What would change? The first line of a trigger function of ours is its mapping, as a comment.
     SELECT jsonb_object_agg(x.field, x.col) INTO mapping
     FROM @schema@._adopt_columns(tab, shape, columns) x;
-    -- The first line of a trigger function of ours is its mapping, as a comment.
     SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
     FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     WHERE t.tgrelid = tab AND t.tgname = @schema@._adopted(tab);

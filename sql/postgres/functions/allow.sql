@@ -1,7 +1,9 @@
--- allow gives an existing role a part: producer, consumer or operator. A role may have several.
--- consumer: which one it may work on, a name or the beginning of one with a *; NULL: every one.
--- tenant: the role is held to it in all its parts, whatever its connections say. Doing it again
--- does no harm.
+-- allow gives an existing role a part: producer, consumer or operator. A role may have several
+-- parts. Giving one again does no harm.
+--
+--     consumer  which consumer the role may work on: a name, or the beginning of one and a *; NULL:
+--               every consumer
+--     tenant    the role is held to this tenant in all its parts, whatever its connections ask for
 CREATE OR REPLACE FUNCTION @schema@.allow(
     part text, role text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -11,12 +13,13 @@ BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
     -- A role has one tenant, or none.
     IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
-        RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character' USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character'
+            USING ERRCODE = 'OB004';
     END IF;
     IF other <> tenant THEN
-        RAISE EXCEPTION 'role "%" is held to tenant "%"', role, other
+        RAISE EXCEPTION 'role "%" is held to tenant "%", and a role has only one', role, other
             USING ERRCODE = 'OB001',
-                  HINT = 'take all its parts from it first, or make another role';
+                  HINT = 'take all its parts away first, or make another role';
     END IF;
 
     IF other IS NULL AND tenant IS NOT NULL THEN
@@ -35,7 +38,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
     'gives a role its part: producer, consumer or operator';
 
--- _check_grant refuses a part, a role or a consumer that there cannot be.
+-- _check_grant raises an error for a part, a role or a consumer that cannot exist.
 CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -48,13 +51,13 @@ BEGIN
             USING ERRCODE = 'OB003', HINT = 'make it with CREATE ROLE';
     END IF;
     IF consumer IS NOT NULL AND part <> 'consumer' THEN
-        RAISE EXCEPTION 'a % has to do with no consumer: only the part consumer is given for one',
+        RAISE EXCEPTION 'the part % is not given for single consumers; only the part consumer is',
             part USING ERRCODE = 'OB004';
     END IF;
-    -- As in register, with a * at the end for all names that begin so.
+    -- The rule for names is that of register. A * at the end stands for all names that begin so.
     IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
         RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
-            'or less with a * at its end', consumer USING ERRCODE = 'OB004';
+            'or fewer with a * at the end', consumer USING ERRCODE = 'OB004';
     END IF;
 END
 $outbox$;

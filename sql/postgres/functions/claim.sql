@@ -1,15 +1,15 @@
 -- claim leases up to max_events events of a consumer to a worker, and returns them in order.
--- Deliver them, then settle with their epoch; what is not settled in time goes to someone else.
--- Where an order is kept, a worker gets the next claim of a lane once it has settled the one
--- before.
+-- Deliver them, then settle the claim by its epoch. Events that are not settled within lease_ms go
+-- to another worker. Where order is kept, a lane hands out its next claim only after the one before
+-- is settled.
 --
--- It must not be called inside a transaction that has written anything: the claim must be durable
--- before the first event goes out, and it counts from the commit.
+-- Call it in a transaction that has written nothing. The lease begins with the commit, and the
+-- claim must be durable before the first event goes out.
 --
--- An event that is `held` (its key waits for a retry) or `delayed` (its time has not come) must not
--- be delivered, but settled as "behind" or "delay". inbox_key is what to give to handle_once: the
--- event's idempotency key if it has one, else its id. The payload predicate of a consumer is not
--- looked at here: the worker has to apply it.
+-- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
+-- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
+-- for handle_once: the event's idempotency key if it has one, else its id. claim does not look at
+-- the consumer's payload predicate; the worker applies it.
 CREATE OR REPLACE FUNCTION @schema@.claim(
     consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
     max_attempts int DEFAULT 5)
@@ -28,15 +28,15 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
 
--- _check_claim refuses a claim that would not be durable, or has bad arguments. called is the name
--- of the function that was called, for the messages.
+-- _check_claim raises an error for a claim that would not be durable, and for bad arguments. called
+-- is the name of the public function, for the messages.
 CREATE OR REPLACE FUNCTION @schema@._check_claim(
     called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'a claim inside a transaction that has written would not be durable: '
-            'refused'
+        RAISE EXCEPTION '% refused: this transaction has written, so the claim would not be '
+            'durable before the events go out', called
             USING ERRCODE = 'OB002',
                   HINT = format('COMMIT first, and call %s in a transaction of its own', called);
     END IF;
@@ -50,8 +50,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._check_claim(text, text, int, bigint, int) IS
     'refuses a claim that would not be durable';
 
--- _claim_some is what claim and claim_batch have in common. careful: the one event that is returned
--- was in the hands of a worker that vanished. For careful_mode see _claim_parked.
+-- _claim_some does the work of claim and claim_batch. If `careful` is true, the row is the only
+-- one: its event was in the hands of a worker that vanished. For careful_mode see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
     consumer text, worker text, max_events int, lease_ms bigint, max_attempts int, careful_mode int)
 RETURNS TABLE (
@@ -61,12 +61,13 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
-    -- It does not go on for as long as it takes: a statement_timeout would undo all of it, and the
-    -- next call would begin where this one did.
+    -- The search for events ends early. A statement_timeout would undo all progress, and the next
+    -- call would begin where this one did.
     until timestamptz := clock_timestamp()
         + least(interval '200 milliseconds',
                 nullif(current_setting('statement_timeout'), '0')::interval / 4);
 BEGIN
+    -- A turn that only skipped events has made progress, and is followed by another.
     FOR turn IN 1 .. 10000 LOOP
         SELECT * INTO t
         FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
@@ -85,14 +86,16 @@ BEGIN
            e.headers, e.tenant, e.created_at, e.attempts,
            coalesce(e.seq = ANY (t.held), false),
            coalesce(e.not_before > @schema@._clock(), false), e.careful,
-           -- Two tenants may use the same key, and the platform's inbox has to do with both.
+           -- Two tenants may use the same key, and the platform's inbox serves both: there an event
+           -- of a tenant goes by its id.
            CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text)
                 ELSE e.id::text END
     FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
     WHERE c.name = _claim_some.consumer
     ORDER BY e.seq;
-    -- Somebody took away the events that were parked. The caller never learns the epoch of a claim
-    -- without events, so it is settled here.
+
+    -- A claim without events: somebody deleted those that were parked. The caller never learns its
+    -- epoch, so it is settled here.
     IF NOT FOUND THEN
         PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;

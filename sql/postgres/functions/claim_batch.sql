@@ -1,11 +1,13 @@
--- claim_batch is claim, for a worker that works on several consumers. target: the consumer to claim
--- for; NULL: all that the caller may work on and that have something to do, max_events in all. Each
--- row says for which consumer it is. The events of a consumer have one epoch and are settled by it:
--- settle(consumer, worker, epoch). The rows of a consumer stand together, in order of seq.
+-- claim_batch is claim for a worker that works on several consumers. target is the consumer to
+-- claim for. NULL claims up to max_events events in all, for every consumer that the caller may
+-- work on and that has something to do.
 --
--- Without a target, consumers come in any order, so that none is starved by another that always has
--- more. One that somebody else is just working on is passed over, not waited for. An event that was
--- in the hands of a worker that vanished comes alone. A consumer that cannot be claimed for is an
+-- Each row names its consumer. The rows of a consumer stand together, in order of seq, and have one
+-- epoch; they are settled by settle(consumer, worker, epoch).
+--
+-- Without a target, consumers come in random order, so that a busy one does not starve the others.
+-- A consumer that another worker has locked is skipped, not waited for. An event that was in the
+-- hands of a worker that vanished comes alone. A consumer that cannot be claimed for raises an
 -- error only if there is nothing else to hand out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
@@ -19,10 +21,10 @@ DECLARE
     names text[];
     name text;
     r record;
-    n int := 0;
-    state text; -- the last error that was met, and its text
+    n int := 0;               -- how many events were claimed
+    state text;               -- the last error that was met, and its text
     text text;
-    alone boolean := false;
+    alone boolean := false;   -- the event must not be joined by others
 BEGIN
     PERFORM @schema@._check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
     IF target IS NOT NULL THEN
@@ -32,12 +34,13 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Consumers that have nothing to do are left out without locking them.
+    -- Consumers that have nothing to do are left out before anything is locked.
     names := ARRAY(SELECT w.name FROM @schema@._workable() w
                    WHERE NOT w.paused
                      AND (SELECT i.idle
                           FROM @schema@._idle(w, false, @schema@._clock()) i) IS NOT TRUE
                    ORDER BY random());
+
     PERFORM set_config('outbox.nowait', 'on', true); -- for _lock_consumer
     FOREACH name IN ARRAY names LOOP
         -- What was claimed for one consumer stays claimed if the next one fails: each has a
@@ -69,7 +72,7 @@ BEGIN
             END LOOP;
         EXCEPTION
             WHEN lock_not_available OR sqlstate 'OB003' THEN
-                NULL; -- somebody else is at it, or it was removed just now
+                NULL; -- another worker has it, or it was removed just now
             WHEN OTHERS THEN
                 state := SQLSTATE;
                 text := format('consumer "%s": %s', name, SQLERRM);
@@ -77,7 +80,8 @@ BEGIN
         EXIT WHEN alone OR n >= max_events;
     END LOOP;
     PERFORM set_config('outbox.nowait', '', true);
-    -- What was claimed must reach the caller, so an error counts only if there is nothing.
+
+    -- What was claimed must reach the caller, so an error counts only if nothing was.
     IF n = 0 AND state IS NOT NULL THEN
         RAISE EXCEPTION '%', text USING ERRCODE = state;
     END IF;
@@ -105,7 +109,7 @@ BEGIN
     IF given IS NULL THEN
         RAISE EXCEPTION 'permission denied: role "%" may not work on any consumer', current_user
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('as the owner of the outbox: outbox grant consumer %I',
+                  HINT = format('run as the outbox''s owner: outbox grant consumer %I',
                                 current_user);
     END IF;
     RETURN QUERY
@@ -113,4 +117,4 @@ BEGIN
     WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._workable() IS 'the consumers that whoever calls may work on';
+COMMENT ON FUNCTION @schema@._workable() IS 'the consumers that the caller may work on';

@@ -1,5 +1,6 @@
--- disallow takes a part from a role; what its other parts need stays. consumer: only that one is
--- taken, named as it was given; the last one takes the part along. Returns whether the role had it.
+-- disallow takes a part from a role. Rights that its other parts need stay. With `consumer`,
+-- spelled as it was granted, only that consumer is taken, and the part goes with the last one.
+-- Returns whether the role had what was taken.
 CREATE OR REPLACE FUNCTION @schema@.disallow(part text, role text, consumer text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -17,14 +18,14 @@ BEGIN
         WHERE w.role = disallow.role
           AND (disallow.consumer IS NULL OR w.consumer = disallow.consumer);
         had_consumer := FOUND;
-        -- It still may work on others, and keeps the part.
+        -- A role that may still work on others keeps the part.
         IF EXISTS (SELECT 1 FROM @schema@.worker w WHERE w.role = disallow.role) THEN
             RETURN had_consumer;
         END IF;
     END IF;
 
-    -- Everything that belongs to the part goes; what other parts have in common with it comes back.
-    -- The schema itself is looked at last.
+    -- All rights of the part are revoked, and those that other parts need are granted again. The
+    -- schema itself comes last.
     FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
@@ -36,9 +37,10 @@ BEGIN
         RETURN true;
     END IF;
 
-    -- That was its last part: it is held to no tenant any more.
+    -- That was its last part, so nothing holds the role to a tenant now.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
-    -- The schema may be the application's as well: it stays open while the role has anything in it.
+    -- The application may have tables in the schema as well. The schema stays open to the role
+    -- while it has rights on anything there.
     IF NOT EXISTS (SELECT 1
                    FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
                         pg_catalog.pg_roles g

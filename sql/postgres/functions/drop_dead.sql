@@ -1,4 +1,4 @@
--- drop_dead gives up a dead letter for good. One that was sent back is on its way, and stays.
+-- drop_dead gives up a dead letter for good. A letter that was sent back is on its way, and stays.
 -- Returns whether there was one to drop.
 CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$

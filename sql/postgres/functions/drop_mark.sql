@@ -1,5 +1,5 @@
--- drop_mark ends the marking of the rows of an adopted table; new rows become events as before.
--- Returns whether rows were being marked.
+-- drop_mark stops marking the rows of an adopted table. New rows become events as before. Returns
+-- whether rows were being marked.
 CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -8,7 +8,7 @@ BEGIN
     IF NOT @schema@._adopt_unmark(tab) THEN
         RETURN false;
     END IF;
-    -- The trigger records which row became which event, for the mark: it is made anew without that.
+    -- For the mark the trigger records which row became which event. It is made anew without that.
     PERFORM @schema@._adopt_anew(tab);
     RETURN true;
 END

@@ -1,12 +1,12 @@
--- emit writes an event in the current transaction and returns its id. With an idempotency key that
--- was used before, no second event is made, and the first one's id is returned; with other content
--- that is an error. It needs the right to insert events, and none to read them. tenant NULL: the
--- one that this connection works for.
+-- emit writes an event in the current transaction and returns its id. If its idempotency key was
+-- used before, no second event is made, and the id of the first is returned; the same key with
+-- other content is an error. The caller needs the right to insert events, but not to read them. If
+-- tenant is NULL, the event is for the tenant that the connection works for.
 --
--- Drivers send JSON as json, as jsonb, as text, or without a type (which then is text), and ids as
--- anything. So there is a function for each type of payload and headers, all with the same body.
--- Only those with headers as text let them be left out, so that no call fits two. anycompatible
--- takes any type, and text where none is given.
+-- Drivers send JSON as json, as jsonb, as text, or without a type (which the server takes for
+-- text), and ids as anything. So there is a function for each type of payload and headers, all with
+-- the same body. Headers may be left out only where they are text, so that no call fits two
+-- functions. anycompatible takes any type, and text where none is given.
 DO $outbox$
 DECLARE
     p text;

@@ -1,5 +1,6 @@
--- emit_once is emit with an idempotency key. It also says in duplicate whether the key was known;
--- then id is that of the first event. There are as many functions as of emit, for the same reason.
+-- emit_once is emit with an idempotency key that must be given. duplicate says whether the key was
+-- known; then id is that of the first event. As with emit there is a function for each type of
+-- payload and headers.
 DO $outbox$
 DECLARE
     p text;
@@ -29,7 +30,7 @@ BEGIN
             USING ERRCODE = 'check_violation';
     END IF;
 
-    -- Either way the trigger take_key decides whether the event is stored.
+    -- In both branches the trigger take_key decides whether the event is stored.
     IF held THEN
         IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass,
                                                'idempotency_key', 'INSERT') THEN
@@ -55,7 +56,8 @@ BEGIN
                 emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
                 whose, emit_once.idempotency_key);
     END IF;
-    -- A known key leaves the row out, so that nothing was inserted.
+
+    -- If the key was known, the trigger left the row out, and nothing was inserted.
     duplicate := NOT FOUND;
     IF duplicate THEN
         SELECT i.event_id INTO id FROM @schema@.idempotency i

@@ -1,5 +1,5 @@
 -- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
--- worker's: one that ran out is still its own until somebody else takes it over.
+-- worker's. A claim that has run out remains the worker's until another worker takes it over.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -10,7 +10,7 @@ BEGIN
         RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms);
     END IF;
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
-        RAISE EXCEPTION 'lease_ms is 1 to 86400000' USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
     END IF;
     -- Whoever is about to take the claim over must not miss this.
     PERFORM @schema@._lock_consumer(consumer);

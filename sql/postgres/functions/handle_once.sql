@@ -1,9 +1,8 @@
 -- handle_once is the inbox. It records in the current transaction that a handler takes effect for a
--- key (an event's id, or any other), and returns whether this is the first time. The same key with
--- another payload is an error. Each tenant has an inbox of its own.
+-- key, which is an event's id or any other text, and returns whether this is the first time. The
+-- same key with another payload is an error. Each tenant has an inbox of its own.
 --
--- Like emit, it takes the key as whatever it is, and the payload as text, json or jsonb: there is a
--- function for each.
+-- As with emit, the key may have any type, and there is a function for each type of payload.
 DO $outbox$
 DECLARE
     p text;
@@ -22,7 +21,7 @@ BEGIN
        OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
-    -- What is recorded is a hash of the payload, so known is that of the first time.
+    -- The inbox records a hash of the payload: known is that of the first time.
     known := @schema@._handle(handler, the_key, content);
     IF known IS NULL THEN
         RETURN true;

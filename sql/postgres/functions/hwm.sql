@@ -1,10 +1,11 @@
--- hwm returns the last id in a stream that was written and recorded, as Redis writes it:
--- 1748100000000-0; NULL: none. Read in one snapshot with your rows (REPEATABLE READ), it says that
--- those hold everything that the stream has up to it: read on from there.
+-- hwm returns the last id in a stream that was written and recorded, in the form that Redis gives
+-- it (1748100000000-0), or NULL if there is none. Read it in one snapshot with your rows
+-- (REPEATABLE READ): then the rows hold everything that the stream has up to this id, and you can
+-- read the stream on from there.
 --
--- Workers say themselves how far they wrote, and to which stream. So consumers of other tenants are
--- not asked, and whoever has workers that do not trust each other names the consumer that writes
--- the stream.
+-- Workers report by themselves how far they wrote, and to which stream. So consumers of other
+-- tenants do not count. If your workers do not trust each other, name the consumer that writes the
+-- stream.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo

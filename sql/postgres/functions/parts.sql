@@ -1,5 +1,5 @@
--- parts returns the parts that a role was given, each by the one right that tells it from the
--- others. That must be a right that nobody gives by hand, along with the tables or to read
+-- parts returns the parts that a role was given. Each part is recognised by one right that the
+-- others do not have. It must be a right that nobody grants by hand, with the tables or to read
 -- everything: init gives the whole part again to whoever has it (see _give), and a reader must not
 -- become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text

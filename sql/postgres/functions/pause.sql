@@ -1,5 +1,5 @@
--- pause stops a consumer, or resumes it; what it has in flight ends as usual. Returns whether there
--- is such a consumer.
+-- pause stops a consumer, or resumes it. Events in flight end as usual. Returns whether the
+-- consumer exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,8 +1,8 @@
--- redrive: sends dead letters of a consumer back as parked events, due at once, with no attempt
--- used; all of them, or the one with that event id. They stay dead letters (retrying) until
--- settled. Returns how many.
-CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text,
-    event_id uuid DEFAULT NULL) RETURNS bigint
+-- redrive sends dead letters of a consumer back: all of them, or the one with that event id. They
+-- become parked events, due at once, with no attempt used. Until they are settled they also stay
+-- dead letters (retrying). Returns how many were sent back.
+CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
+RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     seqs bigint[];
@@ -16,20 +16,24 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 
--- _redrive: redrive of the dead letters with these numbers; NULL: of all. It takes them as a set,
--- under one lock and with one ring of the bell, so that many cost little more than one.
+-- _redrive sends back the dead letters with these numbers; NULL: all. It takes them as a set, under
+-- one lock and with one ring of the bell, so that many cost little more than one.
 CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
     PERFORM @schema@._lock_consumer(consumer);
     IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _redrive.consumer) THEN
-        RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer USING ERRCODE = 'OB003';
+        RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer
+            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists those that are';
     END IF;
+
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
     SELECT d.consumer, d.seq, @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id), 0,
            @schema@._clock()

@@ -1,6 +1,6 @@
--- remove forgets a consumer with all that is its own. Unless forced, it does nothing while the
--- consumer has dead letters, events that wait, or live claims. These are counted in any case.
--- known: there is a consumer of that name.
+-- remove deletes a consumer with everything that belongs to it. Unless forced, it does nothing
+-- while the consumer has dead letters, parked events or live claims. It counts these in any case.
+-- known says whether there is a consumer of that name.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
@@ -12,6 +12,8 @@ BEGIN
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;
     END IF;
+
+    -- What would be lost?
     PERFORM @schema@._lock_consumer(consumer);
     known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
     SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
@@ -22,7 +24,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The trigger on dead letters notes them as dropped in `ended`, so that comes after.
+    -- The trigger on dead letters records them in `ended` as dropped, so `ended` comes after them.
     DELETE FROM @schema@.lane x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;
@@ -36,4 +38,4 @@ BEGIN
     DELETE FROM @schema@.consumer x WHERE x.name = remove.consumer;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.remove(text, boolean) IS 'forgets a consumer';
+COMMENT ON FUNCTION @schema@.remove(text, boolean) IS 'deletes a consumer';

@@ -1,9 +1,11 @@
--- retry_now: an event that failed and waits for its next attempt gets it at once; the attempts it
--- has used stay used. One that waits behind another of its key, or for its not_before, goes on
--- waiting. Returns whether it waited for an attempt.
+-- retry_now gives an event that failed, and waits for its next attempt, that attempt at once. The
+-- attempts it has used stay used. An event that waits behind another of its key, or for its
+-- not_before, goes on waiting. Returns whether the event waited for an attempt.
 CREATE OR REPLACE FUNCTION @schema@.retry_now(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
+    -- A caller that may not write to the tables goes through the operators' door, and comes back
+    -- here.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_retry(consumer, seq);
     END IF;
@@ -19,4 +21,4 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.retry_now(text, bigint)
-    IS 'an event that waits for its next attempt gets it at once';
+    IS 'gives an event its next attempt at once';

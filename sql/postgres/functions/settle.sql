@@ -1,18 +1,18 @@
--- settle records how a claim ended, and forgets it. Events that no outcome names were delivered.
--- Returns false, and does nothing, if the claim is no longer the worker's. It may share a
+-- settle records how a claim ended, and ends it. Events that no outcome names were delivered. If
+-- the claim is no longer the worker's, settle does nothing and returns false. It may share a
 -- transaction with the effects of the delivery.
 --
 -- outcomes is an array, in the order in which the events were handed out:
 --     [{"seq": 5, "kind": "retry", "attempts": 1, "delay_ms": 1000, "error": "..."}, ...]
--- attempts is how many were used up by now; if it is left out, this one is counted. kind is one of
---     retry      it failed, and is tried again
+-- attempts is the number used so far; if it is left out, this attempt is counted. kind is one of
+--     retry      it failed, and is to be tried again
 --     dead       it failed for good
---     behind     not tried: its key is held back
---     delay      not tried: its time has not come
---     skip       not wanted: the worker passed it over, and it is shown as skipped
---     delivered  with id and receipt, to keep a receipt
+--     behind     it was not tried: its key is held back
+--     delay      it was not tried: its time has not come
+--     skip       the worker did not want it; it is shown as skipped
+--     delivered  it was delivered; give id and receipt to keep a receipt
 --
--- release_from: events from this seq on were never tried, and are given back; 0: none.
+-- Events from release_from on were never tried, and are given back; 0: none.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes jsonb DEFAULT '[]',
     release_from bigint DEFAULT 0) RETURNS boolean
@@ -29,7 +29,8 @@ BEGIN
     FROM jsonb_to_recordset(outcomes) AS o (seq bigint)
     WHERE o.seq >= nullif(release_from, 0);
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'event % is given back, and has an outcome', wrong USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'event % has an outcome, but release_from gives it back', wrong
+            USING ERRCODE = 'OB004';
     END IF;
 
     -- A turn that settles and claims nothing.
@@ -48,8 +49,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS
     'records how a claim ended';
 
--- settle takes outcomes as json and as text, too: drivers send JSON as either, or without a type,
--- which then is text.
+-- settle also takes outcomes as json and as text, because drivers send JSON as either, or without a
+-- type, which the server takes for text.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes json, release_from bigint DEFAULT 0)
 RETURNS boolean

@@ -1,4 +1,4 @@
--- unadopt undoes adopt: new rows of a table no longer become events. The events there are stay.
+-- unadopt undoes adopt: new rows of a table no longer become events. Existing events stay.
 -- Returns whether the table was adopted.
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$

@@ -3,8 +3,8 @@
 -- whatever the connection says (outbox.tenant). A role that is bound to several acts for the one
 -- the connection names among them; NULL if it names none of them.
 --
--- The function runs with the rights of its caller. Everybody may ask about himself, through the
--- view held_here; only those who may read the table held can ask about others.
+-- The function runs with the rights of its caller. A role may ask about itself, through the view
+-- held_here. Only a role that may read the table held can ask about others.
 CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name has its schema.

@@ -2,14 +2,17 @@
 -- what its callers may not do themselves. The server decides who may call it at all (EXECUTE, see
 -- _rights); _admit decides for which consumer, and for which tenant.
 --
--- part is the part the caller has to have: 'consumer' to work on this one, 'operator' for all. A
--- caller without it gets an error. Returns whether the consumer is, or could become, one of the
--- caller's tenant: another tenant's consumer is treated as if it did not exist. Afterwards the
--- setting outbox.tenant is the tenant that the caller acts for, even if the caller did not set it.
+-- part is what the caller must have been granted: 'consumer' to work on this consumer, 'operator'
+-- to work on any. A caller without it gets an error.
 --
--- The owner and superusers need no door, and a session of theirs is refused here. It may be running
--- somebody else's function with that one's rights, for an index of his table, say; then _caller
--- still names the session, whose rights are not his to use.
+-- _admit returns whether the consumer belongs to the caller's tenant, or could: one that does not
+-- exist yet could. A consumer of another tenant is treated as if it did not exist. Afterwards the
+-- setting outbox.tenant names the tenant that the caller acts for, even if the caller did not set
+-- it.
+--
+-- The owner and superusers need no door, so their sessions are refused. Such a session may be
+-- running the function of a stranger, for example that of an index on the stranger's table. _caller
+-- names the session even then, and the stranger must not borrow its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -20,8 +23,8 @@ DECLARE
     whose text;
     may boolean;
 BEGIN
-    -- One statement for everything, with _acting_for written out: each turn of each worker comes
-    -- through here.
+    -- What may the caller do, for which tenants, and whose is the consumer? This is one statement,
+    -- with _acting_for written out, because each turn of each worker comes through here.
     SELECT NOT pg_has_role(who, r.relowner, 'USAGE')
            AND CASE part
                    WHEN 'consumer' THEN EXISTS (
@@ -42,18 +45,19 @@ BEGIN
             CASE part WHEN 'consumer' THEN format('on consumer "%s"', left(consumer, 100))
                       ELSE format('as %s', part) END
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('as the owner of the outbox: outbox grant %s %I%s', part, who,
+                  HINT = format('run as the outbox''s owner: outbox grant %s %I%s', part, who,
                                 CASE part WHEN 'consumer'
                                      THEN format(' --consumer %s', left(consumer, 100)) END);
     END IF;
 
-    -- A role that is bound to tenants acts for the one it names, or for its only one.
+    -- A role that is bound to several tenants acts for the one it names. A role that is bound to
+    -- one need not name it.
     acting := CASE WHEN tenants IS NULL OR said = ANY (tenants) THEN said
                    WHEN cardinality(tenants) = 1 THEN tenants[1] END;
     IF acting IS NULL OR said NOT IN ('', acting) THEN
         RAISE EXCEPTION 'permission denied: role "%" may not act for tenant "%"', who, said
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = 'say another tenant, or none, in the store''s URL';
+                  HINT = 'name another tenant in the store''s URL, or none';
     END IF;
     IF said <> acting THEN
         PERFORM set_config('outbox.tenant', acting, true);
@@ -63,4 +67,4 @@ BEGIN
     RETURN acting = '' OR coalesce(whose = acting, true);
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._admit(text, text) IS 'whether whoever calls may work on a consumer';
+COMMENT ON FUNCTION @schema@._admit(text, text) IS 'whether the caller may work on a consumer';

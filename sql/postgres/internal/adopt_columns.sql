@@ -1,12 +1,12 @@
--- _adopt_columns says which column of an old table is which field of an event: a row for each
--- field that the table has a column for, in a fixed order. The shape ('processed_at', 'debezium',
--- 'auto') gives the usual names; columns ({"type": "kind", "created_at": ""}) gives others, ''
--- for none. A table without processed_at counts as one of which no row is processed.
+-- _adopt_columns says which column of an old table is which field of an event. It returns a row for
+-- each field that the table has a column for, in a fixed order. The shape ('processed_at',
+-- 'debezium', 'auto') gives the usual names. columns ({"type": "kind", "created_at": ""}) gives
+-- others; '' means that there is none. In a table without processed_at no row is processed.
 --
--- A text in single quotes ({"aggregate_type": "'order'"}) is no column but a constant, the same
--- for every row: it is returned in literal, which is NULL for a column. typ and category are those
--- of the column's type. A column that is missing or cannot be that field is an error, but for
--- usual ones that are optional.
+-- A text in single quotes ({"aggregate_type": "'order'"}) is not a column but a constant, the same
+-- for every row. It is returned in literal, which is NULL for a column. typ and category are those
+-- of the column's type. It is an error if a column is missing or cannot be that field, except for
+-- usual columns that are optional.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -29,14 +29,14 @@ BEGIN
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
     IF f.names IS NOT NULL THEN
-        RAISE EXCEPTION '% is nothing a column can be', f.names
+        RAISE EXCEPTION 'no field of an event is called %', f.names
             USING ERRCODE = 'OB004',
-                  HINT = 'there are id, type, aggregate_type, aggregate_id, payload, created_at, '
-                         'processed_at and tenant';
+                  HINT = 'the fields are id, type, aggregate_type, aggregate_id, payload, '
+                         'created_at, processed_at and tenant';
     END IF;
 
-    -- Which shape is it, and which fields must it have?
-    -- processed_at decides first: a table that has both is read by it.
+    -- Which shape is it, and which fields must it have? A table that fits both shapes is taken for
+    -- one with processed_at.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'
@@ -46,7 +46,7 @@ BEGIN
         IF shape IS NULL THEN
             RAISE EXCEPTION 'table % has neither a column processed_at nor aggregatetype; '
                             'its columns are %', source, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = 'say which shape it has, and which column is what';
+                USING ERRCODE = 'OB003', HINT = 'name its shape, and which column is which field';
         END IF;
     END IF;
     needed := CASE shape WHEN 'processed_at' THEN '{type, payload, processed_at}'
@@ -72,9 +72,9 @@ BEGIN
                          'processed_at, tenant}'::text[]) k
     LOOP
         IF f.col IS NULL AND f.field = ANY (needed) THEN
-            RAISE EXCEPTION 'which column of table % is the % has to be said; its columns are %',
+            RAISE EXCEPTION 'no column of table % is known to be the %; its columns are %',
                 source, f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('say %s=COLUMN', f.field);
+                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', f.field);
         END IF;
 
         -- A constant, unless there really is a column whose name has the quotes.

@@ -1,6 +1,6 @@
--- _adopt_decided raises an error where nobody can tell which rows of a table have become events
--- before, unless `existing` ('copy', 'skip', NULL: not said) decides what happens to them. there
--- says whether the table is adopted now.
+-- _adopt_decided raises an error where nobody can tell which rows of a table became events before,
+-- unless `existing` ('copy' or 'skip'; NULL: not given) decides what happens to them. there says
+-- whether the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, there boolean, existing text)
 RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -12,7 +12,7 @@ BEGIN
     IF there AND existing = 'copy' THEN
         RAISE EXCEPTION 'table % is adopted: its rows became events when it was, and copied again '
                         'they would be delivered twice', tab
-            USING ERRCODE = 'OB001', HINT = 'leave existing out; or undo first';
+            USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
     -- It was adopted once, and is not now. Rows from that time have become events, later ones have
     -- not, and the table does not say which is which.
@@ -21,8 +21,8 @@ BEGIN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
                         'cannot be told', tab
             USING ERRCODE = 'OB001',
-                  HINT = 'say existing copy to make events of all that are not processed, '
-                         'or existing skip to begin with new ones';
+                  HINT = 'existing copy makes events of all that are not processed; '
+                         'existing skip begins with new ones';
     END IF;
 END
 $outbox$;

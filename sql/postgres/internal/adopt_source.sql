@@ -44,12 +44,12 @@ BEGIN
     END IF;
     IF cardinality(all_found) > 1 THEN
         RAISE EXCEPTION 'there are several tables %: %', source, array_to_string(all_found, ', ')
-            USING ERRCODE = 'OB004', HINT = 'say which, with its schema';
+            USING ERRCODE = 'OB004', HINT = 'name one with its schema';
     END IF;
     -- Views and foreign tables were found as well, so that the error can name them.
     IF found = '@schema@.event'::regclass
        OR (SELECT c.relkind NOT IN ('r', 'p') FROM pg_catalog.pg_class c WHERE c.oid = found) THEN
-        RAISE EXCEPTION '% is no table that can be adopted', found USING ERRCODE = 'OB004';
+        RAISE EXCEPTION '% is not a table that can be adopted', found USING ERRCODE = 'OB004';
     END IF;
     RETURN found;
 END

@@ -1,10 +1,10 @@
 -- _adopt_trigger makes the trigger of an adopted table, or brings it up to date, with a function of
 -- its own that knows the table's columns. Returns whether that changed anything.
 --
--- The function runs with the rights of the outbox's owner, because the old producer has none on the
--- outbox. So all it does with a row is have its columns written out (see _adopt_values), whatever
--- they have become since. Its first line says which column is which field, for _adopt_anew. Where
--- rows are to be marked, it also records which row became which event.
+-- The function runs with the rights of the outbox's owner, because the old producer has no rights
+-- on the outbox. So all it does with a row is to have its columns written out as text (see
+-- _adopt_values), whatever they have become since. Its first line says which column is which field,
+-- for _adopt_anew. Where rows are to be marked, it also records which row became which event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -21,6 +21,7 @@ DECLARE
     owner text := (SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
                    WHERE c.oid = '@schema@.event'::regclass);
 BEGIN
+    -- The name of the function: the one it has, or one that is free.
     SELECT p.proname, p.prosrc
     INTO old
     FROM pg_catalog.pg_trigger t
@@ -36,7 +37,7 @@ BEGIN
     END IF;
     f := format('%s.%I()', '@schema@', name);
 
-    -- Write the function's body.
+    -- Its body.
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 'NEW');
     insert_sql := format('INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t',
                          '@schema@.event', v.targets, v.expressions, v.texts);

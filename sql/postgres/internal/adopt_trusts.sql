@@ -1,10 +1,10 @@
 -- _adopt_trusts says why the outbox's owner must not mark rows of a table; NULL if it may.
 --
--- An UPDATE runs what others put on the table: triggers, constraints, indexes, and whatever
--- functions those call, all with the rights of the role that updates. They could leave a trigger
--- behind for the end of the transaction, or change the session. So rows are marked only if
--- everybody concerned may act as the outbox's owner anyhow: the table's owner, the owners of its
--- partitions, and the owners of the functions that its UPDATE triggers call.
+-- An UPDATE runs what others put on the table: triggers, constraints, indexes, and the functions
+-- that these call, all with the rights of the role that updates. They could leave a trigger behind
+-- for the end of the transaction, or change the session. So rows are marked only if everybody
+-- concerned may act as the outbox's owner anyhow: the owners of the table, of its partitions, and
+-- of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     -- o: who owns the outbox; t: the table and its partitions; x: whose code an UPDATE runs

@@ -1,13 +1,16 @@
--- _adopt_values says how a row r (NEW, or a table's alias) of an old table becomes an event, as
--- pieces of SQL, in two steps. texts writes the row's columns out as text, by the output functions
--- of their types. expressions makes the columns of event, which are in targets, of those texts (the
--- alias of the first step is t). unprocessed is the condition for rows that are to become events,
--- sort their order.
+-- _adopt_values says, as pieces of SQL, how a row of an old table becomes an event. r is NEW, or
+-- the table's alias.
+--
+--     texts        the first step: the row's columns as text, by their types' output functions
+--     expressions  the second step: the columns of an event, made from those texts (t.*)
+--     targets      the names of these columns
+--     unprocessed  the condition for rows that are to become events
+--     sort         the order of the rows
 --
 -- No cast of the row's own types is ever looked up: the table's owner could bring one along, even
 -- after the table was adopted, and have it run with the rights of whoever reads the row.
--- No expression may fail as long as the table is what it was: they run inside the old producer's
--- INSERT.
+-- No expression may fail as long as the table stays what it was, because they run inside the old
+-- producer's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
     OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)

@@ -10,7 +10,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._as_json(text) IS 'text as a payload';
 
--- _as_json takes bytes as text if they are UTF-8, and otherwise makes a string of their base64.
+-- _as_json of bytes takes them as text if they are UTF-8, and else makes a string of their base64.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN

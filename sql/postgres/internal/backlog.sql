@@ -1,7 +1,7 @@
--- _backlog estimates how many events of a consumer wait for somebody to claim them (see _waiting),
--- from at most max_rows of them. exact: all there are were looked at. Otherwise n is extrapolated:
--- the share found among the events scanned stands for the rest, up to the last seq given out.
--- oldest_at is when the oldest one found was emitted.
+-- _backlog estimates how many events of a consumer wait to be claimed (see _waiting), from at most
+-- max_rows of them. If exact is true, all events were looked at. Otherwise n is extrapolated: the
+-- share found among the events scanned stands for the rest, up to the last seq given out. oldest_at
+-- is when the oldest event found was emitted.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz)

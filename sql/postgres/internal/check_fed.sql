@@ -1,6 +1,6 @@
 -- _check_fed raises an error while an enabled subscription writes to the table event. Events that
--- logical replication brings in have transaction numbers of another cluster, and would be passed
--- over as if they had been seen. So nothing is handed out while more of them may come.
+-- logical replication brings in carry transaction numbers of another cluster. The lanes here would
+-- take them for seen and pass them over, so nothing is handed out while more of them may come.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -13,8 +13,8 @@ BEGIN
         RAISE EXCEPTION 'the outbox in schema % is a copy that subscription "%" still writes to',
             '@schema@', name
             USING ERRCODE = 'OB006',
-                  HINT = format('run workers where it comes from; at the cut-over stop those, '
-                                'then: ALTER SUBSCRIPTION %I DISABLE', name);
+                  HINT = format('run workers on the publisher; at the cut-over stop them, '
+                                'then run ALTER SUBSCRIPTION %I DISABLE here', name);
     END IF;
 END
 $outbox$;

@@ -12,16 +12,17 @@ BEGIN
             CASE c.tenant WHEN '' THEN 'the platform' ELSE format('tenant "%s"', c.tenant) END,
             CASE tenant WHEN '' THEN 'the platform' ELSE format('tenant "%s"', tenant) END
             USING ERRCODE = 'OB004',
-                  HINT = 'give the consumer another name, or say ?tenant=NAME in the store''s URL';
+                  HINT = 'give the consumer another name, or put ?tenant=NAME in the store''s URL';
     END IF;
 
     -- Behind a door current_user is the owner, whom row-level security does not apply to; there
     -- every read names the tenant itself, and _admit has checked the caller.
     IF tenant <> '' AND NOT row_security_active('@schema@.event')
        AND current_user = @schema@._caller() THEN
-        RAISE EXCEPTION 'role "%" is above row-level security: consumer "%" would get every '
-                        'tenant''s events', current_user, c.name
-            USING ERRCODE = 'OB004', HINT = 'connect as another role';
+        RAISE EXCEPTION 'row-level security does not apply to role "%": consumer "%" would get '
+                        'every tenant''s events', current_user, c.name
+            USING ERRCODE = 'OB004',
+                  HINT = 'connect as a role that neither owns the outbox nor has BYPASSRLS';
     END IF;
 END
 $outbox$;

@@ -1,11 +1,11 @@
 -- _claimed returns the events of a claim, each with what the worker has to know of earlier
--- attempts. A claim of a lane is a range of seq in a window: its events are read again as they were
--- claimed. Their attempts are 0, because whatever has failed is parked. A claim of lane -1 is the
--- parked events that carry its epoch.
+-- attempts. A claim of a lane is a range of seq in a window, and its events are read again as they
+-- were claimed. They have no attempts, because whatever has failed is parked. A claim of lane -1 is
+-- the parked events that carry its epoch.
 --
--- attempts does not count the one that is about to be made; for a careful event it is on record
--- already. failing_ms says for how long the event has been failing, and proven that it was proven
--- at fault.
+-- attempts does not count the attempt that is about to be made, though for a careful event it is on
+-- record already. failing_ms says for how long the event has been failing. proven says that the
+-- event itself was proven to be at fault.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
@@ -13,6 +13,7 @@ RETURNS TABLE (
     attempts int, careful boolean, failing_ms bigint, proven boolean, idempotency_key text)
 LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    -- The claim of a lane.
     SELECT e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
            e.headers, e.tenant, e.created_at, e.not_before, 0, false, 0, false, e.idempotency_key
     FROM @schema@.claim k, @schema@.consumer c,
@@ -24,6 +25,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
       AND @schema@._is_member(k.members, k.lane,
               @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id))
     UNION ALL
+    -- The claim of parked events.
     SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
            e.headers, e.tenant, e.created_at, e.not_before, p.attempts - p.careful::int, p.careful,
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,

@@ -1,9 +1,9 @@
--- _floors returns, for each consumer, the seq up to which it needs no events any more, and what
--- keeps it there (pin): its position, a claim, a parked event, or that its place is lost.
+-- _floors returns for each consumer the seq up to which it no longer needs events, and what keeps
+-- it there (pin): its position, a claim, a parked event, or a lost place.
 CREATE OR REPLACE FUNCTION @schema@._floors()
 RETURNS TABLE (consumer text, paused boolean, floor bigint, pin text)
 LANGUAGE sql STABLE AS $outbox$
-    -- The lowest of all candidates counts; of equal ones the pin with the lowest rank is named.
+    -- The lowest candidate counts. Of equal ones, the pin with the lowest rank is named.
     SELECT DISTINCT ON (f.consumer) f.consumer, f.paused, f.floor, f.pin
     FROM (SELECT c.name AS consumer, c.paused,
                  CASE WHEN l.target IS NULL THEN l.floor ELSE greatest(l.floor, l.pos) END AS floor,
@@ -21,7 +21,7 @@ LANGUAGE sql STABLE AS $outbox$
           FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
           UNION ALL
-          -- A dead letter sent back is parked, too, but has its event with it.
+          -- A dead letter that was sent back is parked as well, but has a copy of its event.
           SELECT c.name, c.paused, p.seq - 1, 'parked', 0
           FROM @schema@.consumer c,
                LATERAL (SELECT min(x.seq) AS seq

@@ -1,6 +1,7 @@
--- turn is the function that relays of version 1 (0.1.0) call; _turn has taken its place. Such a
--- relay may settle what it has, so that nothing it delivered is delivered again. When it asks for
--- more, it is refused with OB003, which ends it. The parameters are those of _turn, one by one.
+-- turn is the function that relays of version 1 (0.1.0) call. _turn has taken its place. Such a
+-- relay may settle what it has, so that nothing it delivered is delivered again. If it asks for
+-- more, it is refused with OB003, which makes it stop. The parameters are those of _turn, one by
+-- one.
 CREATE OR REPLACE FUNCTION @schema@.turn(
     consumer text, owner text,
     settle_epoch bigint, tried bigint, outcomes jsonb, release_from bigint,
@@ -19,7 +20,8 @@ BEGIN
     IF settle_epoch = 0 THEN
         PERFORM @schema@._refuse_version(1, 'OB003');
     END IF;
-    -- max_events 0, max_attempts 0, nothing read ahead: settle, and neither claim nor take over.
+    -- This turn settles, and does nothing else: max_events 0 claims nothing, max_attempts 0 takes
+    -- over nothing, and nothing was read ahead.
     SELECT t.lost, t.paused, t.changed, t.busy, t.through, t.skipped, t.careful_due, t.crashed,
            t.buried, t.wait_ms, t.now_ms, t.n, t.careful
     INTO lost, paused, changed, busy, through, skipped, careful_due, crashed,

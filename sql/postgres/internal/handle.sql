@@ -1,6 +1,6 @@
 -- _handle records that a handler takes effect for a key, with the hash of what came with it.
--- Returns NULL if the handler is the first to, otherwise the hash that was recorded then. A
--- transaction that is recording the same key just now is waited for.
+-- Returns NULL if this is the first time, and otherwise the hash that was recorded then. It waits
+-- for a transaction that is recording the same key.
 CREATE OR REPLACE FUNCTION @schema@._handle(handler text, key text, content bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -1,6 +1,7 @@
--- _handle_all is the inbox for many events at once: it records that each handler takes effect for
--- its key, in the current transaction. Returns whether all of them were the first to; if not,
--- nothing is recorded. It does without ON CONFLICT, which costs three times as much as the row.
+-- _handle_all is the inbox for many events at once. It records in the current transaction that each
+-- handler takes effect for its key. Returns whether this was the first time for all of them; if
+-- not, nothing is recorded. It does without ON CONFLICT, which costs three times as much as the
+-- row.
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

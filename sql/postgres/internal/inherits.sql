@@ -1,5 +1,5 @@
--- _inherits says whether role who has what was granted to another, role. One that no longer exists
--- passes on nothing.
+-- _inherits says whether the role `who` has what was granted to `role`. A role that no longer
+-- exists passes on nothing.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);

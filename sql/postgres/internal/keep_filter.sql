@@ -1,6 +1,6 @@
 -- _keep_filter records in former_filter how far consumer c has got with its filter, which is about
--- to be replaced: whatever was handed out up to there was judged by it. If no lane has moved since
--- the last filter was replaced, there is nothing to record. Under _lock_consumer.
+-- to be replaced. Whatever was handed out up to there was judged by that filter. If no lane has
+-- moved since the last filter was replaced, there is nothing to record. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -1,6 +1,6 @@
--- _key returns the number that order goes by: events of one number are delivered one after the
--- other; 0 means that an event has no place in any order. The hash must never change, because it is
--- stored in parked.key; hashtextextended does not, since hash partitions rest on it.
+-- _key returns the number that order goes by. Events with the same number are delivered one after
+-- the other; 0 means that order does not matter for the event. The hash must never change, because
+-- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -37,8 +37,8 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@._lanes(text, int) IS 'how far each lane of a consumer has got';
 
--- _check_whole raises an error while a restore is under way. Keys come last in a restore: as long
--- as they are missing, so may rows be.
+-- _check_whole raises an error while a restore is under way. A restore makes keys last, so as long
+-- as they are missing, rows may be missing, too.
 CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -51,18 +51,18 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@._check_whole() IS 'refuses an outbox that is being restored';
 
--- _lost_place raises the error for a consumer some of whose rows in lane are gone, so that nobody
--- can tell which events it has had. It always raises one.
+-- _lost_place always raises an error. It is called for a consumer that has lost rows of lane, so
+-- that nobody can tell which events it has had.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
-    -- In the middle of a restore the rows may be still to come.
+    -- In the middle of a restore the rows may still come.
     PERFORM @schema@._check_whole();
     RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
         USING ERRCODE = 'OB006',
-              HINT = format('restore them, or run `outbox consumers remove %s`: it is then made '
-                            'anew, and starts where you tell it to', c.name);
+              HINT = format('restore them, or run `outbox consumers remove %s` and start the '
+                            'consumer again where you want it', c.name);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._lost_place(@schema@.consumer) IS

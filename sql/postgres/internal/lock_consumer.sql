@@ -1,13 +1,13 @@
--- _lock_consumer lets one transaction at a time hand out or settle work of a consumer, until that
--- transaction ends. Returns for how long it had to wait: _clock stood still meanwhile, as it does
--- for a whole statement. A consumer that does not exist is not locked, and that is no error.
+-- _lock_consumer lets one transaction at a time hand out or settle work of a consumer. The lock
+-- lasts until the transaction ends. Returns for how long it had to wait, because _clock stands
+-- still during a statement. A consumer that does not exist is not locked, and that is no error.
 --
--- It locks the consumer's row, which takes the right to change it; an advisory lock could be taken
--- by anybody who can connect. The caller must read in another statement afterwards, whose snapshot
+-- It locks the consumer's row, which takes the right to change the row; anybody who can connect
+-- could take an advisory lock. Afterwards the caller must read in another statement, whose snapshot
 -- is newer than the lock. That takes READ COMMITTED.
 --
--- A row lock is a write and takes a transaction number. So those who only look do without it (see
--- _idle), and the head is read before it (see _claim_fresh).
+-- A row lock is a write, and takes a transaction number. So a turn that only looks does without it
+-- (see _idle), and the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -20,9 +20,9 @@ BEGIN
         RETURN '0';
     END IF;
 
-    -- Somebody else has it. claim_batch goes on to the next consumer then.
+    -- Another transaction has it. claim_batch does not wait, but goes on to the next consumer.
     IF current_setting('outbox.nowait', true) = 'on' THEN
-        RAISE EXCEPTION 'consumer "%" is locked by somebody else', consumer
+        RAISE EXCEPTION 'consumer "%" is locked by another transaction', consumer
             USING ERRCODE = 'lock_not_available';
     END IF;
     PERFORM @schema@._wait_for_consumer(consumer);
@@ -47,14 +47,15 @@ EXCEPTION WHEN lock_not_available THEN
                   FROM @schema@.consumer c, LATERAL @schema@._holder(c.xmax) h
                   WHERE c.name = _wait_for_consumer.consumer),
                  'a transaction that has just ended')
-        USING ERRCODE = 'lock_not_available', HINT = 'end that; it is tried again';
+        USING ERRCODE = 'lock_not_available',
+              HINT = 'end that transaction; workers try again by themselves';
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._wait_for_consumer(text) IS
     'waits for the lock of a consumer, and says who has it';
 
--- _holder returns whose transaction x is and since when, as far as this role may know; no row if
--- the transaction is over.
+-- _holder returns whose transaction x is and since when, as far as this role may know. It returns
+-- no row if the transaction is over.
 CREATE OR REPLACE FUNCTION @schema@._holder(x xid) RETURNS TABLE (who text, since timestamptz)
 LANGUAGE sql STABLE AS $outbox$
     SELECT @schema@._session(k.pid), a.xact_start
@@ -72,8 +73,8 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@._holder(xid) IS 'whose transaction that is';
 
--- _session describes a session for people to read. The time since when is left out if this role may
--- not know it: only the session's own role, and those who may see statistics, do.
+-- _session describes a session for people to read. The time is left out if this role may not know
+-- it: only the session's own role, and roles that may see statistics, do.
 CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT concat(format('pid %s, role "%s", application "%s"',

@@ -100,6 +100,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 
+    -- The conditions for the statements below, made from the columns as they are now.
     SELECT format('s.%I', m.col)
            || CASE WHEN @schema@._adopt_stamp(m.tab, m.col) = 'true' THEN ' IS NOT TRUE'
                    ELSE ' IS NULL' END
@@ -112,7 +113,7 @@ BEGIN
     IF same IS NULL OR (SELECT count(*) FROM unnest(m.keys) k
                         JOIN pg_catalog.pg_attribute a ON a.attrelid = m.tab AND a.attname = k)
                        <> cardinality(m.keys) THEN
-        RAISE EXCEPTION 'the columns that told its rows apart (%) are not there any more',
+        RAISE EXCEPTION 'the columns that told its rows apart (%) no longer exist',
             array_to_string(m.keys, ', ')
             USING ERRCODE = 'OB003', HINT = 'adopt it again with the mark';
     END IF;

@@ -1,10 +1,10 @@
 -- _name_running returns snapshot s with every transaction named in it that is running now, or NULL
 -- if they are too many to name.
 --
--- By itself a snapshot names only the running transactions below the last one that ended. One that
--- began later, and may have taken its seq long ago, looks as if it had not begun. Once it is named,
--- whatever is at or past xmax begins after this call. The caller's own transaction is among the
--- named, or at xmax, so what it emits after this is not lost.
+-- By itself a snapshot names only the running transactions below the last one that ended. A
+-- transaction that began later looks as if it had not begun, though it may have taken its seq long
+-- ago. Once all are named, whatever is at or past xmax begins after this call. The caller's own
+-- transaction is among those named, or at xmax, so what it emits after this is not lost.
 CREATE OR REPLACE FUNCTION @schema@._name_running(s pg_snapshot) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -18,8 +18,8 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    -- Everything from xmax up to the own number is named as running; some of it has ended since,
-    -- and is then late, which costs a look and loses nothing.
+    -- Everything from xmax up to our own number is named as running. Some of it may have ended
+    -- since. It is taken for late then, which costs a look and loses nothing.
     RETURN concat(least(xmin, own), ':', greatest(xmax, own), ':',
                   (SELECT string_agg(r.x::text, ',' ORDER BY r.x)
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p

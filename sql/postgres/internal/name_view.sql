@@ -1,7 +1,7 @@
--- _name_view makes a view under a name that people bring along from another outbox
--- (docs/coming-from.md). meaning is its comment, query its body. The schema may be the
--- application's own, so whatever has that name already and is not ours is left alone. A view of
--- ours is known by its comment.
+-- _name_view makes a view under a name that people know from another outbox (docs/coming-from.md).
+-- meaning is its comment, query its body. The schema may be the application's own, so an object
+-- that has the name already and is not ours is left alone. Our views are recognised by their
+-- comment.
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

@@ -1,6 +1,6 @@
 -- _needed says whether anybody may still need an event: a lane that has not handed it out, a claim
--- that may have to be handed out again, or a consumer that has it parked. A dead letter holds a
--- copy of its event, so one that was sent back does not need the event itself.
+-- that may be handed out again, or a consumer that has the event parked. A dead letter holds a copy
+-- of its event, so a letter that was sent back does not need the event itself.
 CREATE OR REPLACE FUNCTION @schema@._needed(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -1,15 +1,15 @@
 -- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
--- are random: a server that lost its last moments, or one that took over from it, may give the same
--- number of the sequence again, but not the same epoch.
+-- are random. A server that lost its last moments, or one that took over from it, may give out the
+-- same number of the sequence again, but not the same epoch.
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
 LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 COMMENT ON FUNCTION @schema@._next_epoch() IS 'the fence of the next claim';
 
--- _refence gives a claim an epoch past `last`, the highest that its consumer knows, in place of
--- `taken`, which is not, and returns it. It is called when the sequence is behind: only the tables
--- were brought here (logical replication), somebody set it back, or sessions cache its numbers. The
--- sequence goes on past `last` as well. Under _lock_consumer.
+-- _refence replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest
+-- that its consumer knows, and returns that. It is called when the sequence is behind, because only
+-- the tables were brought here (logical replication), somebody set the sequence back, or sessions
+-- cache its numbers. The sequence goes on past `last` as well. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,5 +1,6 @@
--- _note_drop remembers, for as long as the event is kept, that its dead letter was dropped: it was
--- never delivered. A trigger calls it for each dead letter that is deleted and was not sent back.
+-- _note_drop records that a dead letter was dropped, and so its event never delivered. The record
+-- lasts as long as the event. A trigger calls it for each dead letter that is deleted and was not
+-- sent back.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN

@@ -1,6 +1,6 @@
--- _note_passed takes a sample of how far every consumer has got, if the last one is as old as
--- `every`. A sample says that a consumer was done, at that time, with the events up to seq that
--- `seen` shows. trim goes by samples to keep events for some time after everybody has had them.
+-- _note_passed takes a sample of how far every consumer has got, unless the last sample is younger
+-- than `every`. A sample says that at that time a consumer was done with the events up to seq that
+-- `seen` shows. By these samples trim keeps events for some time after everybody has had them.
 --
 -- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
 -- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, the last
@@ -12,18 +12,20 @@ DECLARE
     f record;
     shown pg_snapshot;
 BEGIN
-    -- A sample from the future was taken by a clock that was wrong. It is true by now, and that is
-    -- all it says.
+    -- A sample from the future was taken while the clock was wrong. All it proves is that the
+    -- consumer has come that far by now.
     UPDATE @schema@.passed x SET at = now WHERE x.at > now;
 
     FOR f IN SELECT c.name, coalesce(x.floor, 0) AS floor
              FROM @schema@.consumer c LEFT JOIN @schema@._floors() x ON x.consumer = c.name LOOP
         DELETE FROM @schema@.passed x WHERE x.consumer = f.name AND x.seq > f.floor;
+        -- Too early for a new one?
         CONTINUE WHEN f.floor <= 0
                    OR EXISTS (SELECT 1 FROM @schema@.passed x
                               WHERE x.consumer = f.name AND x.at > now - every);
         shown := @schema@._passed_snapshot(f.name, f.floor);
-        -- The last sample says as much: the same seq, and nothing that was late has come since.
+        -- Would it say more than the last one? Not with the same seq, unless transactions that were
+        -- late then have ended since.
         CONTINUE WHEN EXISTS (
             SELECT 1 FROM @schema@.passed x
             WHERE x.consumer = f.name AND x.seq = f.floor
@@ -33,6 +35,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END LOOP;
 
+    -- Samples of removed consumers, and all up to the cutoff but the last.
     DELETE FROM @schema@.passed x
     WHERE NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = x.consumer)
        OR EXISTS (SELECT 1 FROM @schema@.passed y

@@ -1,7 +1,7 @@
 -- _note_take_over records what becomes of the events of claim k, whose worker vanished, if the
--- claim was made under a filter that has been replaced since. What the present filter wants is
--- delivered after all, and the rest never; the former filter, which tells this for other events,
--- would be wrong about both. Usually there is no such filter.
+-- claim was made under a filter that has been replaced since. Events that the present filter wants
+-- will be delivered, and the others never. The former filter, which answers this for all other
+-- events, would be wrong about these. Usually there is no such filter.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -29,4 +29,4 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._note_take_over(@schema@.consumer, @schema@.claim) IS
-    'notes what a filter of before no longer tells';
+    'notes what a former filter no longer tells';

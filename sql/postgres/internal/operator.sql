@@ -1,6 +1,7 @@
--- The doors of operators. Each runs with the rights of the tables' owner, asks _admit whether the
--- caller may, and then calls the public function that it is named after; that one comes here if its
--- caller has no right to write. A consumer of another tenant is as good as not there.
+-- These are the doors of operators. Each runs with the rights of the tables' owner, asks _admit
+-- whether the caller is allowed in, and then calls the public function that it is named after. That
+-- function comes here if its caller may not write. A consumer of another tenant is treated as if it
+-- did not exist.
 
 -- _operator_pause is pause, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean

@@ -1,8 +1,8 @@
 -- _put_lane makes l the current row of its lane, in place of the version it was made from. Under
 -- _lock_consumer.
 --
--- A new row, and not an UPDATE: the newest version is found at the end of the index, however many
--- dead rows a long transaction keeps alive.
+-- It inserts a row instead of updating one: the newest version is then found at the end of the
+-- index, however many dead rows a long transaction keeps from being cleaned up.
 CREATE OR REPLACE FUNCTION @schema@._put_lane(l @schema@.lane) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

@@ -1,6 +1,6 @@
--- _reached returns the seq up to which lane l has seen that all numbers were given out: no event up
--- to it can be new to the lane. NULL: the lane is no witness. Where a consumer starts (start_at) is
--- what somebody said, which may be further ahead than anything it has seen.
+-- _reached returns the seq up to which lane l has seen all numbers given out, so that no event up
+-- to it can be new to the lane. NULL: the lane cannot tell. Where a consumer starts (start_at) does
+-- not count: somebody chose it, and it may be ahead of anything the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
 LANGUAGE sql STABLE
 RETURN CASE WHEN (l).window_end IS NULL THEN NULL

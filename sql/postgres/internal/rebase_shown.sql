@@ -1,8 +1,9 @@
--- _rebase_shown is a part of rebaseline. It keeps true what is shown of a consumer (where it
--- started, and what its former filters covered), once its lanes have moved and before events get
--- their new transaction numbers: snapshots of the old cluster mean nothing here any more. What was
--- covered there is named by a floor, and what lies past the floor one by one. What will be handed
--- out again is covered no longer. snap is the snapshot to put in place of the old ones.
+-- _rebase_shown is a part of rebaseline. It keeps what is shown of a consumer true: where it
+-- started, and what its former filters covered. Snapshots of the old cluster mean nothing here. So
+-- what they covered is described by a floor and, past the floor, event by event. Events that will
+-- be handed out again are no longer covered. snap is the snapshot to put in place of the old ones.
+--
+-- It is called after the lanes have moved, and before events get their new transaction numbers.
 CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,12 +1,12 @@
--- _refuse_version tells a worker that was written for another version of the outbox why it gets
--- nothing more. knows is the version that the worker knows, state the SQLSTATE of the error.
+-- _refuse_version raises the error that tells a worker of another version why it gets nothing more.
+-- knows is the version that the worker was written for, state the SQLSTATE of the error.
 CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int, state text DEFAULT 'OB005')
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     there int := (SELECT m.value::int FROM @schema@.meta m WHERE m.name = 'schema_version');
 BEGIN
-    -- Which of the two is behind decides what there is to do.
+    -- What to do depends on which of the two is behind.
     IF there > knows THEN
         RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
             there, knows USING ERRCODE = state;

@@ -1,8 +1,10 @@
--- _replace_settings records that consumer c gets other settings than it has. Settings that were
--- replaced before are refused unless somebody wants them back on purpose (how = 'purpose'): a
--- worker started with an old file would otherwise put its old filter in place of a newer one, and
--- whatever only the newer one lets through would be passed over for good. by_whom is for people to
--- read. The last 100 generations are remembered. Under _lock_consumer.
+-- _replace_settings records that consumer c gets other settings than it has. by_whom is for people
+-- to read. The last 100 generations are remembered. Under _lock_consumer.
+--
+-- Settings that were replaced before are refused unless somebody wants them back on purpose
+-- (how = 'purpose'). Otherwise a worker that starts with an old configuration would put its old
+-- filter in place of a newer one, and events that only the newer one lets through would be skipped
+-- for good.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void

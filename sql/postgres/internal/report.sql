@@ -1,5 +1,5 @@
--- _report records what a consumer's worker has to say, for people to read. While a sink stays down,
--- report_at stays at the first report of it, so that it shows since when.
+-- _report records what a consumer's worker reports, for people to read. While a sink stays down,
+-- report_at stays at the first report, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -9,7 +9,7 @@ BEGIN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;
     END IF;
-    -- It may quote a sink, which may say anything, at any length.
+    -- A report may quote a sink, whose answer may be of any length.
     said := left(said, 4000);
     UPDATE @schema@.consumer c
     SET report = said,
@@ -19,4 +19,4 @@ BEGIN
     WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@._report(text, text) IS 'what a consumer''s worker has to say';
+COMMENT ON FUNCTION @schema@._report(text, text) IS 'records what a consumer''s worker reports';

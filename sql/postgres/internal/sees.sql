@@ -7,20 +7,20 @@ RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_')
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 COMMENT ON FUNCTION @schema@._name_like(text) IS 'what a name stands for in a grant, for LIKE';
 
--- _sees returns patterns, for LIKE, of the consumers that a role may look at, or NULL for all. An
--- operator may look at all, and so may a role that was given the tables by hand; a worker only at
--- its own. It runs with the rights of whoever asks: everybody learns this of themselves
--- (works_here), and nothing of others.
+-- _sees returns patterns for LIKE of the consumers that a role may look at, or NULL for all. An
+-- operator may look at all of them, and so may a role that was granted the tables by hand. A worker
+-- may look at its own. The function runs with the rights of its caller: a role can ask about itself
+-- (works_here), and about nobody else.
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name has its schema.
     names pg_catalog.text[];
 BEGIN
     IF who OPERATOR(pg_catalog.<>) current_user THEN
-        RAISE EXCEPTION 'permission denied: what others may look at is their own affair'
+        RAISE EXCEPTION 'permission denied: a role may ask only what it may look at itself'
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    -- No worker has this right.
+    -- Operators, and roles that were granted the tables, have this right. No worker has it.
     IF pg_catalog.has_table_privilege(who, '@schema@.idempotency'::pg_catalog.regclass,
                                       'SELECT') THEN
         RETURN NULL;

@@ -1,5 +1,5 @@
--- _shrink gives back the end of a claim that is more than its worker can hold: what is past `last`.
--- Returns whether it did; false: the claim is no longer the worker's, or `last` is not within it.
+-- _shrink gives back the end of a claim that is more than its worker can hold: the events past
+-- `last`. Returns false if the claim is no longer the worker's, or if `last` is not within it.
 CREATE OR REPLACE FUNCTION @schema@._shrink(
     consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -14,6 +14,7 @@ BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
     END IF;
+
     PERFORM @schema@._lock_consumer(consumer);
     now := @schema@._clock();
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
@@ -30,6 +31,7 @@ BEGIN
         WHERE p.consumer = c.name AND p.claim = k.epoch AND p.seq > last;
         RETURN true;
     END IF;
+
     -- A claim of a lane is a range. What is past its new end is released as in a settlement.
     SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, now);

@@ -1,7 +1,7 @@
--- _surely_done returns a transaction number: events of transactions before it have been seen by
--- every lane of every consumer, and are in no claim, so that below the floor nobody needs them.
--- That saves asking _needed for each one. Claims count because one of late events holds some that
--- are below its own floor.
+-- _surely_done returns a transaction number. Events of earlier transactions have been seen by every
+-- lane of every consumer, and are in no claim. So nobody needs those below the floor, and _needed
+-- does not have to be asked for each of them. Claims count because a claim of late events holds
+-- some that are below its own floor.
 CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8

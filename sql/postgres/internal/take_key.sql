@@ -1,6 +1,6 @@
 -- _take_key takes the idempotency key of an event, whichever way the event is inserted. If the key
--- is known for the same event, the row is left out: INSERT reports 0 rows, and RETURNING gives
--- none. If it is known with another type, aggregate or payload, that is an error. If another
+-- is known with the same content, the row is left out: INSERT reports 0 rows, and RETURNING gives
+-- none. If it is known with another type, aggregate or payload, an error is raised. If another
 -- transaction is about to use the same key, this one waits for it, and takes the key if the other
 -- is rolled back.
 --

@@ -22,7 +22,8 @@ DECLARE
     top bigint;
     head bigint;
 BEGIN
-    -- What is known is read before the head, which only grows meanwhile.
+    -- What do consumers know, and what was given out? What is known is read first, because the head
+    -- only grows meanwhile.
     SELECT c.name,
            greatest(max(l.window_end), max(coalesce(p.seq, 0)), max(coalesce(d.seq, 0)),
                     max(coalesce(r.seq, 0))) AS seq

@@ -1,5 +1,5 @@
--- _uuid7 returns a new event id, as event.id has it by default. It is for those who have to know
--- the id without the right to read events.
+-- _uuid7 returns a new event id, made as the default of event.id makes one. It is for callers that
+-- have to know the id and may not read events.
 --
 -- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
 -- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a

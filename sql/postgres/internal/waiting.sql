@@ -1,10 +1,10 @@
--- _waiting returns the first max_rows events past the point up to which the consumer has got
--- everything, in order of seq. waits says whether an event waits for somebody to claim it: its lane
--- is not past it, and the type patterns match. The payload predicate is not looked at.
+-- _waiting returns the first max_rows events past the point up to which the consumer has had
+-- everything, in order of seq. waits says whether an event waits to be claimed: its lane is not
+-- past it, and the type patterns match. The payload predicate is not evaluated.
 --
--- In addition (fresh = false) it returns those further back that wait: events of transactions that
--- committed late, and of claims that ran out. The work is bounded whatever the backlog, except for
--- what expired claims hold.
+-- In addition (fresh = false) it returns events further back that wait: those of transactions that
+-- committed late, and those of claims that ran out. The work is bounded whatever the backlog,
+-- except for what expired claims hold.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, fresh boolean, waits boolean)
 LANGUAGE sql STABLE

@@ -1,7 +1,7 @@
--- The doors of workers: what a worker does to a consumer of its own, with the rights of the tables'
--- owner. Each asks _admit whether the caller may, and then calls the function that it is named
--- after; that one comes here if its caller has no right to write. A consumer of another tenant is
--- as good as not there.
+-- These are the doors of workers. A worker that may not write to the tables works on its own
+-- consumers through them, with the rights of the tables' owner. Each door asks _admit whether the
+-- caller is allowed in, and then calls the function that it is named after. That function comes
+-- here if its caller may not write. A consumer of another tenant is treated as if it did not exist.
 
 -- _worker_register is register, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_register(
@@ -15,7 +15,7 @@ BEGIN
     IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
                                 ELSE 'consumer' END, consumer) THEN
         IF how <> 'start' THEN
-            RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer
+            RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
                 USING ERRCODE = 'OB003';
         END IF;
         RAISE EXCEPTION 'the name "%" is taken', consumer

@@ -1,6 +1,6 @@
--- The doors of the inbox; worker.sql describes what a door is. The name of a handler is granted as
--- that of a consumer is: whoever could record for another's handler could keep it from ever taking
--- effect.
+-- These are the doors of the inbox; worker.sql describes what a door is. A handler's name is
+-- granted as a consumer's name is: a role that could record for another's handler could keep it
+-- from ever taking effect.
 
 -- _worker_handle is _handle, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)

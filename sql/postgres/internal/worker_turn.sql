@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION @schema@._worker_turn(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     IF NOT @schema@._admit('consumer', consumer) THEN
-        RAISE EXCEPTION 'consumer "%" is not registered (any more)', consumer
+        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
             USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._turn(consumer, owner, knows, s, q, a);

@@ -1,4 +1,5 @@
--- A new function is everybody's to call. Of ours only those are that _open_to_all names.
+-- close grants everybody the functions that _open_to_all names, and revokes all others. The server
+-- lets everybody call a function that is new.
 DO $outbox$
 DECLARE
     f record;

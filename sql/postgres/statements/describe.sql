@@ -1,7 +1,13 @@
--- describe lists everything in schema $1: kind, name, definition. With that schema first in the
--- search_path, its name stays out of what the server writes. From the texts that we wrote (quoted:
--- $2, in a literal: $3), and from names made of it, it is taken out here. Whether a constraint was
--- checked against older rows makes no difference.
+-- describe lists everything in a schema: kind, name, definition. Its parameters are
+--
+--     $1  the name of the schema
+--     $2  the same as a quoted identifier
+--     $3  that identifier as it stands in a literal
+--
+-- Two outboxes must compare equal whatever their schemas are called. The schema comes first in the
+-- search_path, so the server leaves its name out. In texts that we wrote, and in names made from
+-- it, a @ takes its place here. Whether a constraint was checked against older rows makes no
+-- difference.
 SELECT d.kind, d.name, replace(replace(d.def, $3, '@'), $2, '@')
 FROM pg_catalog.pg_namespace n, LATERAL (
     SELECT 'table' AS kind,

@@ -1,7 +1,7 @@
--- Functions that an earlier version made and this one does not have are dropped, so that no call
--- has two to choose from. age() is above 0 for what no part of this transaction has written. An
--- outbox of version 1 has no list of its functions; there it is those with a name of ours. If
--- something of the application's depends on one, it stays, and validate reports it.
+-- drop_strays drops functions that an earlier version made and this one does not have, so that no
+-- call has two to choose from. age() is above 0 for rows that this transaction has not written. An
+-- outbox of version 1 has no list of its functions; there, functions with a name of ours count. If
+-- something of the application depends on a function, it stays, and validate reports it.
 DO $outbox$
 DECLARE
     former text[];
@@ -28,8 +28,8 @@ BEGIN
         END;
     END LOOP;
 
-    -- Functions that are new, or were dropped and made again, have no grants: every role is given
-    -- its part again, whole.
+    -- Functions that are new, or were dropped and made again, have no grants. So every role is
+    -- given its whole part again.
     PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;
     PERFORM @schema@._adopt_again();
 END

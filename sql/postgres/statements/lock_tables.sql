@@ -1,5 +1,5 @@
--- lock_tables locks the tables there are, so that what follows waits for nobody. The events come
--- last, because producers wait from the moment we ask for those.
+-- lock_tables locks all tables, so that what follows waits for nobody. The events come last,
+-- because producers wait from the moment we ask for that lock.
 DO $outbox$
 DECLARE
     t record;

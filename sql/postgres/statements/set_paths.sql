@@ -1,8 +1,10 @@
--- A function looks names up with the search_path of its caller. Whoever may create something there
--- could have it run in place of what the function means, with the caller's rights. So every
--- function gets a search_path of its own, except those bound to what they name when they were made
--- (RETURN, BEGIN ATOMIC), and those that write every name with its schema and say so: either can be
--- inlined, and costs nothing. pg_temp comes last, because it comes first if it is not named.
+-- set_paths gives our functions a search_path. Without one, a function looks names up with the
+-- search_path of its caller. Whoever may create objects there could have them run in place of those
+-- that the function means, with the caller's rights.
+--
+-- Two kinds of functions need no path, and can be inlined: those whose names were bound when they
+-- were made (RETURN, BEGIN ATOMIC), and those that write every name with its schema and say so.
+-- pg_temp is named last, because it comes first if it is not named.
 DO $outbox$
 DECLARE
     f record;

@@ -1,4 +1,4 @@
--- backlog.sql: what waits for a consumer and how it is doing, at a bounded price. PostgreSQL:
+-- backlog.sql: what waits for a consumer and how it is doing, at a bounded cost. PostgreSQL:
 -- backlog.sql, waiting.sql.
 
 -- lane_positions (consumer text): how far each lane has been handed out.

@@ -39,8 +39,8 @@ static const char settings_sql[] =
 /* clang-format on */
 
 /* watch_us has the server end a statement whose client is gone, even while it waits for a lock.
- * Otherwise each connection that we give up would leave one behind, until the server has no place
- * for the next. Some systems cannot do it, so a failure is ignored. */
+ * Otherwise each connection that we give up would leave a statement behind, until the server has no
+ * room for the next connection. Some systems cannot do this, so a failure is ignored. */
 static void watch_us(struct pg_store *st, PGconn *db)
 {
     struct error ignored;
@@ -99,11 +99,11 @@ static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
     return check_server(st, db, err);
 }
 
-/* dial connects: to the very server that `like` is connected to, unless it is NULL. */
+/* dial connects. Unless `like` is NULL, it connects to the very server that `like` leads to. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
-    /* The later one of two settings counts. What the URL says comes after ours, except for the
-     * encoding, which it may not choose. */
+    /* Of two settings the later one counts. So the URL comes after our defaults, and the encoding,
+     * which it may not choose, after the URL. */
     const char *keywords[10] = {"connect_timeout",           "keepalives_idle", "tcp_user_timeout",
                                 "fallback_application_name", "dbname",          "client_encoding"};
     const char *values[10] = {"10", "30", "60000", "outbox", st->conninfo, "UTF8"};
@@ -146,8 +146,8 @@ static void disconnect(struct pg_store *st)
     st->told = false;
 }
 
-/* look_around finds out who answers. If it is another process than the one that greeted us, a
- * pooler stands between. */
+/* look_around finds out who answers. If it is not the process that greeted us, there is a pooler in
+ * between. */
 static int look_around(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
@@ -205,8 +205,8 @@ void pg_reader_close(struct pg_store *st)
     st->silent = false;
 }
 
-/* same_server makes sure that what is read ahead comes from where the claims are made. A standby,
- * or a server that took over from another, may lack events, and they would be lost. */
+/* same_server makes sure that both connections lead to the same server. A standby, or a server that
+ * took over from another, may lack events. Read ahead from there, they would be lost. */
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] =
@@ -311,7 +311,7 @@ static int in_trouble(struct pg_store *st, bool *ret, struct error *err)
 }
 
 /* check_home puts an outbox right that was moved or renumbered, before anybody reads from it. Every
- * claim looks as well; this is for whoever comes first. */
+ * claim looks as well, but other commands may come first. */
 static int check_home(struct pg_store *st, struct error *err)
 {
     bool moved;
@@ -320,7 +320,7 @@ static int check_home(struct pg_store *st, struct error *err)
     if (!moved)
         return 0;
 
-    /* It goes through all events. Given up half-way, it would begin again each time. */
+    /* rebaseline goes through all events. If it were given up half-way, it would begin again. */
     bool was = st->patient;
     st->patient = true;
     int result = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
@@ -331,7 +331,7 @@ static int check_home(struct pg_store *st, struct error *err)
         err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
-/* check is pg_check for somebody who has not seen the outbox before. */
+/* check is pg_check for a handle that has not seen the outbox before. */
 static int check(struct pg_store *st, struct error *err)
 {
     int64_t version;

@@ -1,4 +1,4 @@
-/* consumers.c: registering consumers, and listing them with how they are. */
+/* consumers.c: registering consumers, and listing them with how they are doing. */
 #include <stdio.h>
 
 #include "base/text.h"
@@ -23,8 +23,8 @@ static void start_text(const struct consumer_spec *c, char out[24])
     }
 }
 
-/* put registers a consumer. Whoever has it locked is usually about to end; if not, the error says
- * who it is. */
+/* put registers a consumer. A transaction that has it locked is usually about to end; if not, the
+ * error names it. */
 static PGresult *put(struct pg_store *st, const struct consumer_spec *c, struct error *err)
 {
     static const char *const how[] = {
@@ -115,8 +115,8 @@ static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a,
                                   .retry = pg_copy(r, i, 5, a, ok)};
 }
 
-/* show_report has what a worker reported last stand as the last error, unless an event has failed
- * since. A sink that is down stands in any case. */
+/* show_report makes the last report of a worker the last error, unless an event has failed since.
+ * That a sink is down is shown in any case. */
 static void show_report(struct consumer_info *c)
 {
     if (!c->report)
@@ -168,8 +168,8 @@ static const char waiting_sql[] =
     "JOIN @schema@.event e ON e.seq = w.seq "
     "ORDER BY w.seq";
 
-/* A parked event was wanted by whoever parked it, unless a worker vanished: its payload is NULL
- * here, and counts without being asked about. */
+/* A parked event was wanted by the worker that parked it. It counts without a look at its payload,
+ * which is NULL here, unless a worker left it behind and vanished. */
 static const char claimed_sql[] =
     "SELECT e.seq, false, true, 0, "
            "CASE WHEN k.lane < 0 AND NOT e.careful THEN NULL ELSE e.payload END "

@@ -32,8 +32,8 @@ const char *pg_say_age(int64_t ms, char out[32])
 
 /* ---- rights ---- */
 
-/* What a part of the work needs (internal/rights.sql) and the role has not. A right may be for some
- * columns only. */
+/* The rights that a part needs (internal/rights.sql) and the role does not have. A right may be for
+ * some columns only. */
 /* clang-format off */
 static const char lacking_sql[] =
     "SELECT string_agg(m.p[1] || ' on ' || r.object, ', '), current_user "
@@ -294,8 +294,8 @@ static int claims(const struct look *l, struct error *err)
     return 0;
 }
 
-/* positions looks for consumers whose rows in table lane are gone, deleted by hand for instance:
- * they have no position. */
+/* positions looks for consumers that have lost rows of table lane, and with them their position;
+ * somebody may have deleted them by hand. */
 static int positions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, positions_sql, "");
@@ -319,8 +319,8 @@ static int positions(const struct look *l, struct error *err)
     return 0;
 }
 
-/* consumer_locks looks for transactions that have had a consumer locked for long. Those who work
- * for a consumer lock it only for a moment. */
+/* consumer_locks looks for transactions that have had a consumer locked for long. A worker locks
+ * its consumer only for a moment. */
 static int consumer_locks(const struct look *l, bool *fine, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, locks_sql, "");
@@ -439,8 +439,8 @@ static const char adopted_sql[] =
               "AND t.tgparentid = 0)";
 /* clang-format on */
 
-/* marked reports what keeps rows of adopted tables from being marked. That keeps no event from
- * being delivered, so only the doctor tells. */
+/* marked reports what keeps rows of adopted tables from being marked. Events are delivered all the
+ * same, so nobody else reports it. */
 static int marked(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, marked_sql, "");
@@ -487,8 +487,8 @@ static const struct check checks_outbox[] = {
     {"adopted", adopted}, {"marked", marked},      {NULL, NULL},
 };
 
-/* run makes all checks of a list. One that cannot look is a finding as well; only a server that is
- * gone ends it. */
+/* run makes all checks of a list. A check that fails is a finding as well; only a lost server ends
+ * the run. */
 static int run(const struct look *l, const struct check *c, struct error *err)
 {
     struct error why;

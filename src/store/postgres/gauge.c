@@ -1,4 +1,4 @@
-/* gauge.c: how a consumer is, at a price that does not grow with the backlog. */
+/* gauge.c: how a consumer is doing, at a cost that does not grow with the backlog. */
 #include "store/postgres/postgres.h"
 
 /* clang-format off */

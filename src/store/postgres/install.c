@@ -166,7 +166,7 @@ static int make_way(struct pg_store *st, const char *text, struct error *err)
     if (result == 0)
         return 0;
     return err_prefix(err, "a function or view of the outbox changed its columns, and something "
-                           "stands on it: drop that, and make it again afterwards");
+                           "depends on it: drop that, and create it again afterwards");
 }
 
 /* has_other_columns says whether the last error was that something cannot be replaced in place. */

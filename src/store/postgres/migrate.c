@@ -257,8 +257,8 @@ static const char no_limits_sql[] =
     "SET LOCAL idle_in_transaction_session_timeout = 0";
 /* clang-format on */
 
-/* look_and_bring_up lets one program at a time through, whichever comes first. The others find the
- * work done. */
+/* look_and_bring_up lets one program at a time through. Those that come later find the work
+ * done. */
 static int look_and_bring_up(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -309,7 +309,7 @@ static const char users_sql[] =
     "LIMIT 1";
 /* clang-format on */
 
-/* tell says who has the tables in use: the oldest transaction among them. */
+/* tell names the oldest transaction among those that use the tables. */
 static void tell(const struct migrating *m, int64_t left_ms)
 {
     struct pg_store *st = m->st;
@@ -353,8 +353,8 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* persist tries until it is done, or cannot be done, or has taken too long. Producers get on
- * between the attempts. */
+/* persist tries until the work is done, cannot be done, or has taken too long. Between the attempts
+ * producers make progress. */
 static int persist(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;

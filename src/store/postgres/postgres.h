@@ -1,26 +1,31 @@
 /* postgres.h: the inside of the PostgreSQL store, shared by its files. The protocol itself is in
  * sql/postgres; this is a thin, fast caller of it.
  *
- *   url.c        what a URL says
- *   connect.c    connecting and reconnecting, and whether the outbox there is one to work with
- *   open.c       handles, transactions, and the table of operations
- *   statement.c  sending statements, reading results, and what PostgreSQL's errors mean
- *   migrate.c    the tables, in numbered steps
- *   install.c    the functions and views (its header, as that of migrate.c, is migrate.h)
- *   validate.c   whether the outbox is what this program would make
- *   doctor.c     what can be wrong with the outbox, and doctor_server.c with the server
- *   emit.c       inserting events and inbox rows
- *   turn.c       settling and claiming
- *   read.c       reading the events of a claim
- *   ahead.c      reading those of the next ones, ahead of their claims
- *   event_row.c  events out of result rows
- *   bell.c       sleeping until somebody commits an event
- *   effects.c    transactions that the application's handlers work in
- *   consumers.c  registering and listing consumers
- *   gauge.c      how a consumer is, at a bounded price
- *   inspect.c    listing events and dead letters
- *   trim.c       deleting what is old
- *   admin.c      grants, and adopted tables
+ *   url.c          what a URL says
+ *   connect.c      connecting and reconnecting, and whether the outbox there is one to work with
+ *   open.c         handles, transactions, and the table of operations
+ *   statement.c    sending statements and reading their rows
+ *   command.c      commands without parameters
+ *   result.c       waiting for results, and the values in them
+ *   search_path.c  the search_path that our statements run with
+ *   expand.c       the marks in our SQL, and what they stand for
+ *   fail.c         what PostgreSQL's errors mean
+ *   migrate.c      the tables, in numbered steps
+ *   install.c      the functions and views (migrate.h is the header of both)
+ *   validate.c     whether the outbox is what this program would make
+ *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
+ *   emit.c         inserting events and inbox rows
+ *   turn.c         settling and claiming
+ *   read.c         reading the events of a claim
+ *   ahead.c        reading those of the next ones, ahead of their claims
+ *   event_row.c    events out of result rows
+ *   bell.c         sleeping until somebody commits an event
+ *   effects.c      transactions that the application's handlers work in
+ *   consumers.c    registering and listing consumers
+ *   gauge.c        how a consumer is doing, at a bounded cost
+ *   inspect.c      listing events and dead letters
+ *   trim.c         deleting what is old
+ *   admin.c        grants, and adopted tables
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
  * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
@@ -44,7 +49,7 @@
 #define PG_PATH "pg_catalog, pg_temp"
 
 /* PG_NAMED opens a statement that writes every name with its schema, so that it needs no
- * search_path (statement.c). A function whose body has the mark is given none (install.c). */
+ * search_path (search_path.c). A function whose body has the mark is given none (install.c). */
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
@@ -140,13 +145,13 @@ struct pg_store {
     char *answer;      /* answer_timeout as the URL has it; NULL: the default */
     int64_t answer_ms; /* 0: no limit */
 
-    /* The connections (connect.c, statement.c). */
+    /* The connections (connect.c, statement.c, result.c). */
     PGconn *db;                    /* PG_MAIN */
     PGconn *reader;                /* PG_READER */
     unsigned generation[PG_LINKS]; /* grows with each connection */
     bool pooled;   /* a pooler stands between: no state of a session can be relied on */
     bool worked;   /* there was an outbox once: if it is gone now, it may come back */
-    bool stale;    /* what is prepared on this connection is of no use any more: reconnect */
+    bool stale;    /* what is prepared on this connection is outdated: reconnect */
     bool patient;  /* the statement may take long: no limit on the answer */
     bool silent;   /* a connection was given up because nothing came for answer_ms */
     char state[6]; /* SQLSTATE of the last error */
@@ -228,22 +233,6 @@ void pg_rollback(struct store *st);
 
 /* ---- statement.c ---- */
 
-/* pg_fail turns what a result (r may be NULL) or the connection says into our error. Returns -1. */
-int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
-
-/* pg_result is PQgetResult with a limit: if nothing comes for answer_ms the connection is given up,
- * and the result says so. pg_last_result returns the last result of what was sent and clears the
- * others. The caller clears what it gets. */
-PGresult *pg_result(struct pg_store *st, PGconn *db);
-PGresult *pg_last_result(struct pg_store *st, PGconn *db);
-/* pg_clear_results discards what a handler, to whom the connection was lent, sent and did not read
- * to its end. */
-void pg_clear_results(PGconn *db);
-
-/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
- * out of memory. */
-char *pg_expand(const struct pg_store *st, const char *sql);
-
 /* pg_query runs a statement on the main connection and returns its rows, as text; NULL on failure.
  * `sql` must be a constant: it is cached by its address. fmt has a letter for each parameter, at
  * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, b int
@@ -261,6 +250,15 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 PGresult *pg_finish(struct pg_store *st, struct error *err);
 
+/* pg_send starts a statement whose rows come one at a time, in binary form. pg_next_row returns 1
+ * with a row, which the caller clears; 0 at the end; -1 on failure. pg_stop ends it early. */
+int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql,
+            const char *fmt, ...);
+int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
+void pg_stop(struct pg_store *st, enum pg_link link);
+
+/* ---- command.c ---- */
+
 /* pg_ask sends commands without parameters, which may be several, on any of our connections, and
  * returns the last result, whatever it is; NULL: nothing came. pg_command checks that it went well.
  * pg_simple is pg_command on the main connection, pg_script is pg_simple of a text that still has
@@ -270,12 +268,16 @@ int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *
 int pg_simple(struct pg_store *st, const char *text, struct error *err);
 int pg_script(struct pg_store *st, const char *sql, struct error *err);
 
-/* pg_send starts a statement whose rows come one at a time, in binary form. pg_next_row returns 1
- * with a row, which the caller clears; 0 at the end; -1 on failure. pg_stop ends it early. */
-int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql,
-            const char *fmt, ...);
-int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
-void pg_stop(struct pg_store *st, enum pg_link link);
+/* ---- result.c ---- */
+
+/* pg_result is PQgetResult with a limit: if nothing comes for answer_ms the connection is given up,
+ * and the result says so. pg_last_result returns the last result of what was sent and clears the
+ * others. The caller clears what it gets. */
+PGresult *pg_result(struct pg_store *st, PGconn *db);
+PGresult *pg_last_result(struct pg_store *st, PGconn *db);
+/* pg_clear_results discards what a handler, to whom the connection was lent, sent and did not read
+ * to its end. */
+void pg_clear_results(PGconn *db);
 
 /* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL,
  * and also if there is no room, and then clears *ok. */
@@ -283,6 +285,17 @@ int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
 const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok);
+
+/* ---- expand.c ---- */
+
+/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
+ * out of memory. */
+char *pg_expand(const struct pg_store *st, const char *sql);
+
+/* ---- fail.c ---- */
+
+/* pg_fail turns what a result (r may be NULL) or the connection says into our error. Returns -1. */
+int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
 
 /* ---- migrate.c ---- */
 

@@ -52,7 +52,7 @@ static const struct {
                  "put in place what `outbox migrate gen` has for it"},
 };
 
-/* harmless says whether something extra of this kind does no more than stand beside ours. */
+/* harmless says whether an extra object of this kind cannot interfere with ours. */
 static bool harmless(const char *kind)
 {
     static const char *const beside[] = {"table", "view", "sequence", "index", "function", NULL};
@@ -94,8 +94,8 @@ static void report_shadow(const PGresult *r, int row, finding_visit *visit, void
 
 /* ---- comparing ---- */
 
-/* has says whether a description has something of this kind whose name begins with n bytes of
- * `name`, and, if whole, ends there. */
+/* has says whether a description has an object of this kind whose name begins with the first n
+ * bytes of `name` and, if `whole`, ends there. */
 static bool has(const PGresult *r, const char *kind, const char *name, size_t n, bool whole)
 {
     for (int i = 0; i < PQntuples(r); i++) {
@@ -129,8 +129,8 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
     return !has(other, "table", name, table, true);
 }
 
-/* taken says whether a view of ours is missing because a table of the application's has its name.
- * Then we make none. */
+/* taken says whether a view of ours is missing because a table of the application has its name. In
+ * that case we make none. */
 static bool taken(const PGresult *ours, int row, const PGresult *there)
 {
     const char *name = name_of(ours, row);

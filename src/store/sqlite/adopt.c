@@ -34,8 +34,8 @@ static int look_back(struct source *s, struct former *ret, struct error *err)
     return 0;
 }
 
-/* check_existing refuses a request for the rows there are that would copy some twice, or leaves
- * open what to do with them. */
+/* check_existing refuses a request that would copy existing rows twice, or that leaves open what to
+ * do with them. */
 static int check_existing(const struct source *s, const struct former *was, struct error *err)
 {
     const char *existing = s->req->existing;
@@ -43,13 +43,14 @@ static int check_existing(const struct source *s, const struct former *was, stru
     if (was->there && copy)
         return err_set(err, ERR_CONFLICT,
                        "table %.100s is adopted: its rows became events when it was, and copied "
-                       "again they would be delivered twice; leave existing out, or undo first",
+                       "again they would be delivered twice; leave existing out, or undo "
+                       "the adoption first",
                        s->name);
     if (!was->there && was->once && !existing)
         return err_set(err, ERR_CONFLICT,
                        "table %.100s was adopted before, and which of its rows became events then "
-                       "cannot be told; say existing copy to make events of all that are not "
-                       "processed, or existing skip to begin with new ones",
+                       "cannot be told; existing copy makes events of all that are not processed, "
+                       "existing skip begins with new ones",
                        s->name);
     return 0;
 }
@@ -127,7 +128,7 @@ static int drop_mark(struct source *s, struct adopt_result *ret, struct error *e
     return make_trigger(s, err);
 }
 
-/* adopt_rows makes events of the rows there are, if `copies`, and the trigger for those to come. */
+/* adopt_rows makes the trigger for rows to come and, if `copies`, events of the existing ones. */
 static int adopt_rows(struct source *s, bool copies, struct adopt_result *ret, struct error *err)
 {
     bool marked = s->req->mark != NULL;

@@ -1,5 +1,5 @@
-/* adopt_rows.c: turning rows into events: the trigger for those to come, and a copy of those there
- * are. The statements name the application's table and columns, so they are put together here. */
+/* adopt_rows.c: turning rows into events: the trigger for rows to come, and a copy of the existing
+ * ones. The statements name the application's table and columns, so they are put together here. */
 #include <string.h>
 
 #include "sqlite_sql.h"
@@ -286,9 +286,12 @@ int sqlite_adopt_copy(const struct source *s, bool marked, int64_t *ret, struct 
     sqlite3_stmt *q = select_rows(s, err);
     if (!q)
         return -1;
-    int rc = SQLITE_DONE, r = 0;
-    while (r == 0 && (rc = sqlite3_step(q)) == SQLITE_ROW)
+    int rc, r = 0;
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         r = copy_one(s, q, marked, ret, err);
+        if (r != 0)
+            break;
+    }
     if (r == 0 && rc != SQLITE_DONE)
         r = sqlite_fail(s->st, s->st->db, rc, err);
     sqlite3_finalize(q);

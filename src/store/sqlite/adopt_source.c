@@ -60,7 +60,8 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* unquoted gives the name that SQL writes as "name"; for want of memory it stays as it is. */
+/* unquoted returns the name that SQL writes as "name". Without memory it returns the text as it
+ * is. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
@@ -99,7 +100,7 @@ static int find_table(struct source *s, struct error *err)
     if (!ok)
         return err_nomem(err);
     if (!plain || is_ours(s->name))
-        return err_set(err, ERR_CONFIG, "%.200s is no table that can be adopted", s->name);
+        return err_set(err, ERR_CONFIG, "%.200s is not a table that can be adopted", s->name);
     return 0;
 }
 
@@ -113,10 +114,12 @@ static int read_columns(struct source *s, struct error *err)
     int r = 0;
     bool ok = true;
     sqlite3_stmt *q = sqlite_rows(s->st, err, SQL(table_columns, .source = s->name));
-    while (ok && s->n < COLUMNS_MAX && (r = sqlite_step(s->st, q, err)) == 1) {
+    while ((r = sqlite_step(s->st, q, err)) == 1) {
         s->column[s->n] = sqlite_copy(q, 0, &s->a, &ok).p;
         s->type[s->n] = sqlite_copy(q, 1, &s->a, &ok).p;
         s->n++;
+        if (!ok || s->n == COLUMNS_MAX)
+            break;
     }
     sqlite3_reset(q);
     if (!ok)
@@ -153,7 +156,7 @@ bool sqlite_source_literal(const char *text)
     return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
 }
 
-/* given is what --column says about a field. NULL: nothing; "": that there is no such column. */
+/* given returns what --column says about a field; NULL: nothing, "": there is no such column. */
 static const char *given(const struct adopt_request *req, enum field f)
 {
     const char *field = sqlite_source_fields[f];
@@ -176,7 +179,7 @@ static bool is_field(const char *name, size_t n)
     return false;
 }
 
-/* check_given refuses a --column that is none, before anything else is said about the table. */
+/* check_given refuses a malformed --column, before anything else is said about the table. */
 static int check_given(const struct adopt_request *req, struct error *err)
 {
     for (size_t i = 0; i < req->n_columns; i++) {
@@ -186,8 +189,8 @@ static int check_given(const struct adopt_request *req, struct error *err)
         if (is_field(name, (size_t)(equals - name)))
             continue;
         return err_set(err, ERR_CONFIG,
-                       "%.*s is nothing a column can be: there are id, type, aggregate_type, "
-                       "aggregate_id, payload, created_at, processed_at and tenant",
+                       "no field of an event is called %.*s; the fields are id, type, "
+                       "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant",
                        (int)(equals - name), name);
     }
     return 0;
@@ -204,7 +207,7 @@ static int say_no_shape(const struct source *s, struct error *err)
     const char *columns = buf_cstr(&all);
     err_set(err, ERR_NOTFOUND,
             "table %.100s has neither a column processed_at nor aggregatetype; its columns are "
-            "%.250s; say which shape it has, and which column is what",
+            "%.250s; name its shape, and which column is which field",
             s->name, columns ? columns : "");
     buf_release(&all);
     return -1;
@@ -262,11 +265,13 @@ static int take_column(struct source *s, enum field f, const char *name, bool ne
 
 static int say_missing(enum field f, struct error *err)
 {
-    return err_set(err, ERR_NOTFOUND, "%s has to be said", sqlite_source_fields[f]);
+    const char *field = sqlite_source_fields[f];
+    return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
+                   field);
 }
 
-/* take_none leaves a field without a column, if the shape can do without. A table whose rows are
- * never marked as processed needs no flag. */
+/* take_none leaves a field without a column, if the shape allows that. A table whose rows are never
+ * marked as processed needs no flag. */
 static int take_none(const struct shape *shape, enum field f, struct error *err)
 {
     bool needed = shape->needed[f] && f != F_PROCESSED;

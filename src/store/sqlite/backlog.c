@@ -1,4 +1,4 @@
-/* backlog.c: what waits for a consumer and what is in flight, counted at a bounded price. */
+/* backlog.c: what waits for a consumer and what is in flight, counted at a bounded cost. */
 #include "sqlite_sql.h"
 #include "store/sqlite/sqlite.h"
 

@@ -7,7 +7,7 @@
 
 /* ---- reading ---- */
 
-/* wanted looks at the row in place: most of what is skipped is never copied. */
+/* wanted looks at the row in place, so that events that are skipped are never copied. */
 static bool wanted(sqlite3_stmt *q, const struct claim_request *req, int lane)
 {
     if (req->lanes > 1) {
@@ -154,7 +154,8 @@ static int say_lost(const struct claiming *k, int lane, struct error *err)
                     k->st->shown, name, lane, name);
 }
 
-/* claim_lane claims fresh events of one lane. Skipped events are passed even if none is wanted. */
+/* claim_lane claims fresh events of one lane. The position moves past skipped events even if none
+ * is wanted. */
 static int claim_lane(struct claiming *k, int lane, const struct chunk *ahead, struct error *err)
 {
     bool ours;

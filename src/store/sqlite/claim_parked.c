@@ -17,7 +17,10 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
 {
     size_t n = 0;
     int r = 0;
-    while (n < max && (r = sqlite_step(st, q, err)) == 1)
+    while (n < max) {
+        r = sqlite_step(st, q, err);
+        if (r != 1)
+            break;
         rows[n++] = (struct parked_row){
             .failing_since = sqlite3_column_int64(q, 0),
             .proven = sqlite3_column_int(q, 1) != 0,
@@ -26,6 +29,7 @@ static int read_parked(struct sqlite_store *st, sqlite3_stmt *q, struct parked_r
             .seq = sqlite3_column_int64(q, 4),
             .stop = sqlite3_column_int(q, 5) != 0,
         };
+    }
     sqlite3_reset(q);
     *ret_n = n;
     return r < 0 ? -1 : 0;

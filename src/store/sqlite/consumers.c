@@ -167,8 +167,8 @@ void sqlite_spec_forget(struct sqlite_store *st)
     st->spec = (struct consumer_spec){0};
 }
 
-/* spec_keep remembers what was registered: the next file at this path may know nothing of the
- * consumer. For want of memory it is forgotten, and then not registered again. */
+/* spec_keep remembers what was registered, because the next file at this path may not know the
+ * consumer. Without memory nothing is remembered, and the consumer is not registered again. */
 static void spec_keep(struct sqlite_store *st, const struct consumer_spec *c)
 {
     if (st->home.moving)
@@ -204,7 +204,7 @@ static int put(struct sqlite_store *st, const struct consumer_spec *c, bool *ret
     }
     if (c->how != PUT_START)
         return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                        "consumer \"%s\" is not registered (any more)", c->name);
+                        "consumer \"%s\" is not registered; it may have been removed", c->name);
     return create(st, c, err);
 }
 

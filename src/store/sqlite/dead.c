@@ -31,7 +31,7 @@ int sqlite_dead(struct store *base, const struct dead_query *query, dead_visit *
     arena_init(&a, 0);
     sqlite3_stmt *q = sqlite_rows(
         st, err, SQL(list_letters, .consumer = query->consumer, .id = query->id, .seq = seq));
-    while (left > 0 && !stop && (r = sqlite_step(st, q, err)) == 1) {
+    while ((r = sqlite_step(st, q, err)) == 1) {
         struct dead_letter d;
         if (!read_letter(q, &a, &d)) {
             r = err_nomem(err);
@@ -43,6 +43,8 @@ int sqlite_dead(struct store *base, const struct dead_query *query, dead_visit *
             left--;
         }
         arena_reset(&a);
+        if (stop || left == 0)
+            break;
     }
     sqlite3_reset(q);
     arena_release(&a);

@@ -36,7 +36,7 @@ int sqlite_durable(struct sqlite_store *st, struct error *err)
     if (rc != SQLITE_OK)
         return err_fate(
             err, ERR_UNAVAILABLE, FATE_RETRY, rc,
-            "%s: could not be synced to its disk, and what is not there for sure is not delivered",
+            "%s: could not be synced to disk; events are delivered only once they are safely there",
             st->shown);
     memcpy(st->log_life, life, sizeof life);
     st->synced = true;

@@ -45,7 +45,7 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     return first ? first : "main";
 }
 
-/* check_place refuses a file that nobody else can see any more. */
+/* check_place refuses a file that nobody else can see, because it was deleted or replaced. */
 static int check_place(const struct target *t, struct error *err)
 {
     int moved = 0;

@@ -1,4 +1,4 @@
-/* gauge.c: how a consumer is doing, at a price that does not grow with the backlog. */
+/* gauge.c: how a consumer is doing, at a cost that does not grow with the backlog. */
 #include <stdlib.h>
 
 #include "sqlite_sql.h"

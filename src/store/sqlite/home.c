@@ -1,6 +1,6 @@
 /* home.c: is the file at our path still the one we have open? When a backup is moved onto the path,
- * a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else can see
- * any more. */
+ * a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else can
+ * see. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -272,7 +272,7 @@ struct parking {
     const char *error; /* NULL: keep what is known of the last failure */
 };
 int sqlite_park(struct sqlite_store *st, const struct parking *p, struct error *err);
-/* sqlite_bury makes a dead letter of an event, which is not parked any more afterwards. */
+/* sqlite_bury makes a dead letter of an event. Afterwards the event is no longer parked. */
 int sqlite_bury(struct sqlite_store *st, const char *consumer, int64_t seq, int attempts,
                 const char *error, struct error *err);
 /* sqlite_promote makes the first parked event of a key due, if it waits behind one that is gone. */

@@ -152,7 +152,7 @@ static int next_expired(struct claiming *k, const char *known, struct expired *r
     return 1;
 }
 
-/* dissolve ends an expired claim: from here on its owner cannot settle it any more. */
+/* dissolve ends an expired claim: from here on its owner can no longer settle it. */
 static int dissolve(struct claiming *k, const struct expired *e, struct error *err)
 {
     int r;

@@ -78,7 +78,8 @@ static int not_registered(struct claiming *k, struct error *err)
     if (other && is_registered(k))
         return move_in(k->st, err);
     return err_fate(err, ERR_NOTFOUND, FATE_FATAL, 0,
-                    "consumer \"%s\" is not registered (any more)", k->req->consumer);
+                    "consumer \"%s\" is not registered; it may have been removed",
+                    k->req->consumer);
 }
 
 /* same_settings compares the row of consumer_state with the request. */
@@ -181,7 +182,7 @@ static int claim_fresh(struct claiming *k, struct error *err)
     return sqlite_fresh_claim(k, err);
 }
 
-/* claim_next claims parked or fresh events, whichever the request wants first and there are. */
+/* claim_next claims parked or fresh events. It tries first what the request wants first. */
 static int claim_next(struct claiming *k, struct error *err)
 {
     typedef int claim_kind(struct claiming *, struct error *);
@@ -213,8 +214,8 @@ static bool is_claiming(const struct claim_request *req)
     return req && req->max_events > 0;
 }
 
-/* prepare checks, with a request, what may have changed meanwhile, and takes over what expired.
- * *ret_fit: the request still fits the consumer and the schema, so it may be served. */
+/* prepare checks what may have changed since the last turn, and takes over what expired. *ret_fit:
+ * the request still fits the consumer and the schema, so it may be served. */
 static int prepare(struct turn *t, bool *ret_fit, struct error *err)
 {
     struct claiming *k = &t->k;
@@ -234,8 +235,8 @@ static int prepare(struct turn *t, bool *ret_fit, struct error *err)
     return sqlite_take_over(k, err);
 }
 
-/* steps are those of a turn, in an order that matters: what an expired claim held must be parked
- * before what waits behind it is. */
+/* steps takes the steps of a turn. Their order matters: what an expired claim held must be parked
+ * before what waits behind it. */
 static int steps(struct turn *t, struct error *err)
 {
     bool fit;

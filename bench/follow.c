@@ -1,0 +1,144 @@
+/* follow URL: the bare loop beside which a relay stands at low rates, with none of our code. It
+ * waits until something is new, reads what is behind its position, writes the payloads to standard
+ * output, a line each, and commits its position.
+ *   postgres:...  waits for the NOTIFY of bench_notify, and reads that
+ *   sqlite:FILE   waits until the log of the file grows, and reads bench_event
+ * It would lose what commits late, and has no leases, no retries and no second reader in mind. */
+#include <inttypes.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "pg.h"
+
+/* ---- PostgreSQL ---- */
+
+/* read_new writes out what is new and commits *position behind it. */
+static bool read_new(PGconn *db, int64_t *position)
+{
+    char text[24];
+    const char *params[] = {text};
+    snprintf(text, sizeof text, "%" PRId64, *position);
+    pg_send(db, "read", params, 1);
+    PGresult *r = pg_take(db);
+    int n = PQntuples(r);
+    for (int i = 0; i < n; i++)
+        printf("%s\n", PQgetvalue(r, i, 1));
+    fflush(stdout);
+    if (n > 0) {
+        *position = pg_int8(r, n - 1, 0);
+        snprintf(text, sizeof text, "%" PRId64, *position);
+        pg_run(db, "position", params, 1);
+    }
+    PQclear(r);
+    return n > 0;
+}
+
+static void wait_for_ring(PGconn *db)
+{
+    for (PGnotify *got = NULL; !got; PQfreemem(got)) {
+        if (!PQconsumeInput(db))
+            exit(0); /* the server has gone */
+        got = PQnotifies(db);
+        if (got)
+            continue;
+        struct pollfd fd = {.fd = PQsocket(db), .events = POLLIN};
+        poll(&fd, 1, -1);
+    }
+    for (PGnotify *more; (more = PQnotifies(db)) != NULL;)
+        PQfreemem(more);
+}
+
+static void follow_postgres(const char *url)
+{
+    PGconn *db = pg_open(url);
+    int64_t position = 0;
+    pg_sql(db, "LISTEN bench");
+    pg_sql(db, "INSERT INTO bench_position VALUES ('follow', 0) ON CONFLICT (consumer) DO UPDATE "
+               "SET position = 0");
+    pg_prepare(db, "read",
+               "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, "
+               "tenant, created_at, not_before FROM bench_notify WHERE seq > $1 ORDER BY seq "
+               "LIMIT 1000");
+    pg_prepare(db, "position", "UPDATE bench_position SET position = $1 WHERE consumer = 'follow'");
+    for (;;) {
+        while (read_new(db, &position))
+            continue;
+        wait_for_ring(db);
+    }
+}
+
+/* ---- SQLite ---- */
+
+static void wait_for_log(int bell, int ms)
+{
+    char events[4096];
+    struct pollfd fd = {.fd = bell, .events = POLLIN};
+    poll(&fd, 1, ms);
+    while (read(bell, events, sizeof events) > 0)
+        continue;
+}
+
+static int open_bell(const char *file)
+{
+    char log[4096];
+    int bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    snprintf(log, sizeof log, "%s-wal", file);
+    if (bell < 0 || inotify_add_watch(bell, log, IN_MODIFY) < 0)
+        bench_die("%s: %m", log);
+    return bell;
+}
+
+static bool read_rows(sqlite3 *db, sqlite3_stmt *q, sqlite3_stmt *commit)
+{
+    int64_t position = 0;
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        position = sqlite3_column_int64(q, 0);
+        printf("%s\n", (const char *)sqlite3_column_text(q, 1));
+    }
+    sqlite3_reset(q);
+    fflush(stdout);
+    if (position == 0)
+        return false;
+    sqlite3_bind_int64(commit, 1, position);
+    sqlite3_bind_int64(q, 1, position);
+    bench_step(db, commit);
+    return true;
+}
+
+static void follow_sqlite(const char *file)
+{
+    sqlite3 *db = bench_open(file);
+    bench_sql(db, "CREATE TABLE IF NOT EXISTS bench_position (position INTEGER)");
+    bench_sql(db, "DELETE FROM bench_position");
+    bench_sql(db, "INSERT INTO bench_position VALUES (0)");
+    sqlite3_stmt *q = bench_prepare(
+        db,
+        "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, "
+        "tenant, created_at, not_before FROM bench_event WHERE seq > ? ORDER BY seq LIMIT 1000");
+    sqlite3_stmt *commit = bench_prepare(db, "UPDATE bench_position SET position = ?");
+    int bell = open_bell(file);
+    sqlite3_bind_int64(q, 1, 0);
+    for (int idle = 0;; idle++) {
+        if (read_rows(db, q, commit))
+            idle = 0;
+        /* The log grows a moment before a commit can be seen: so look a few times more. */
+        wait_for_log(bell, idle < 5 ? 1 : 1000);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        bench_die("usage: %s URL", argv[0]);
+    if (strncmp(argv[1], "sqlite:", 7) == 0)
+        follow_sqlite(argv[1] + 7);
+    else
+        follow_postgres(argv[1]);
+    return 0;
+}

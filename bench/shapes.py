@@ -1,0 +1,114 @@
+"""shapes: the sections `payload`, `hotkey`, `nobell` and `beside` of bench/run: what is not like the usual backlog, in
+PostgreSQL."""
+import contextlib
+import copy
+import time
+
+import on_postgres
+import on_redis
+import servers
+import stores
+from harness import Relay, compete, consumer_args, median, plural, ratio, run_ns
+from low_rates import through_relay
+from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
+
+
+def section_payload(b):
+    """Events of 100 KB, by the bytes."""
+    n, size = (1_000, 100_000) if b.quick else (5_000, 100_000)
+    db = backlog(b, n, size)
+    m = compete(b, {"ours": lambda: handled(b, db, n), **{mode: bare(b, db, mode, n) for mode in ("cursor", "single-row")}})
+    b.row("ours, 100 KB each", median(m["ours"], "rate") * size / 1e6, "MB/s")
+    best = max(("cursor", "single-row"), key=lambda mode: median(m[mode], "rate"))
+    for mode in ("cursor", "single-row"):
+        share, top = ratio(m["ours"], m[mode], "rate"), mode == best
+        b.row(on_postgres.CURSORS[mode], median(m[mode], "rate") * size / 1e6, "MB/s", "ours / bare", share,
+              ">= 0.80" if top else "", share >= 0.80 if top else None)
+
+
+def section_hotkey(b):
+    """One key, so that nothing may be added behind an entry that failed; beside many keys, and beside a loop that adds
+    whatever comes."""
+    n = 50_000 if b.quick else 500_000
+    many, one = backlog(b, n), backlog(b, n, keys=1)
+    with servers.Redis(on_redis.MODES["no AOF"]) as redis:
+        m = compete(b, {"one": on_redis.ours(b, redis, url_of(b, one), n), "many": on_redis.ours(b, redis, url_of(b, many), n),
+                        "bare": on_redis.bare(b, redis, "postgres", url_of(b, one), n)})
+    rate = median(m["one"], "rate")
+    b.row("one key, relay to redis", rate, "events/s", "", None, ">= 100,000", rate >= 100_000)
+    b.row("10,000 keys", median(m["many"], "rate"), "events/s", "one / many", ratio(m["one"], m["many"], "rate"))
+    b.row("bare loop, one key", median(m["bare"], "rate"), "events/s", "one / bare", ratio(m["one"], m["bare"], "rate"))
+
+
+# ---- where the doorbell cannot ring ----
+
+def idle_cpu(b, store, url, seconds):
+    """Of a relay that has nothing to do, and of its server; in % of a core."""
+    with Relay(b, url, *consumer_args("idle", "/dev/null", "--from", "end")) as pid:
+        time.sleep(1)  # until it has come to rest
+        mine, server = run_ns(pid), store.cpu()
+        time.sleep(seconds)
+        return {"relay": (run_ns(pid) - mine) / seconds / 1e7, "server": (store.cpu() - server) / seconds * 100}
+
+
+@contextlib.contextmanager
+def places(b):
+    """Where a relay is rung, and where it cannot be: stores, and the URLs by which relays find them. One has a server of
+    its own, on which transactions may be prepared; one is behind a pooler."""
+    rung, pooled = fresh_db(b, "nobell"), fresh_db(b, "nobell_pooled")
+    other = copy.copy(b)
+    with servers.Postgres({**on_postgres.SETTINGS, "max_prepared_transactions": 10}) as other.server:
+        fresh_db(other, rung)
+        with servers.PgBouncer(on_postgres.server(b)) as pooler:
+            yield {"bell": (stores.Postgres(b), rung, url_of(b, rung)),
+                   "prepared transactions": (stores.Postgres(other), rung, url_of(other, rung)),
+                   "pooler": (stores.Postgres(b), pooled, pooler.url(pooled))}
+    for name in (rung, pooled): psql(b, "postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def nobell_rows(b, label, m, idle):
+    for rate in (10, 200):
+        found, p50 = m[label, rate], median(m[label, rate], "returned p50")
+        silent = label != "bell"
+        b.row(f"{label}, {rate}/s: commit -> handled, p50", p50, "ms", "of bell", ratio(found, m["bell", rate], "returned p50"),
+              "< 10" if silent else "", p50 < 10 if silent else None)
+        b.row("    p99", median(found, "returned p99"), "ms")
+    cpu = sum(idle[label].values())
+    b.row(f"{label}, idle: relay and server", cpu, "% of a core", "relay", idle[label]["relay"], "< 1", cpu < 1)
+
+
+def section_nobell(b):
+    seconds, rounds = (2, 1) if b.quick else (8, 3)
+
+    def run(store, db, url, rate):
+        return lambda: through_relay(b, store, db, rate, seconds, url)
+    with places(b) as there:
+        m = compete(b, {(label, rate): run(*place, rate) for rate in (10, 200) for label, place in there.items()}, rounds)
+        idle = {label: idle_cpu(b, store, url, 2 if b.quick else 10) for label, (store, _, url) in there.items()}
+    for label in idle: nobell_rows(b, label, m, idle)
+
+
+# ---- emitting beside a relay ----
+
+def section_beside(b):
+    """Beside a relay that has come to rest, and is woken again and again."""
+    db = fresh_db(b, "beside")
+    for producers, n in ((1, 1_500), (16, 8_000), (32, 8_000)) if b.quick else ((1, 5_000), (16, 30_000), (32, 30_000)):
+        def with_relay():
+            with Relay(b, url_of(b, db), *consumer_args(b.name("bench"), "/dev/null", "--from", "end")):
+                time.sleep(0.5)  # until it has come to rest
+                return emitted(b, db, "insert", producers, n)()
+        m = compete(b, {"bare": emitted(b, db, "bare", producers, n), "alone": emitted(b, db, "insert", producers, n),
+                        "beside": with_relay})
+        b.row(f"bare INSERT, {plural(producers, 'producer')}", median(m["bare"], "rate"), "events/s")
+        b.row("    INSERT INTO outbox.event, no relay", median(m["alone"], "rate"), "events/s", "of bare",
+              ratio(m["alone"], m["bare"], "rate"))
+        share = ratio(m["beside"], m["bare"], "rate")
+        b.row("    the same beside a relay", median(m["beside"], "rate"), "events/s", "of bare", share, ">= 0.85",
+              share >= 0.85)
+        b.point("postgres-beside", "no relay", producers, ratio(m["alone"], m["bare"], "rate"))
+        b.point("postgres-beside", "beside a relay", producers, share)
+    psql(b, "postgres", "DROP DATABASE beside WITH (FORCE)")
+
+
+SECTIONS = {"payload": section_payload, "hotkey": section_hotkey, "nobell": section_nobell, "beside": section_beside}

@@ -1,0 +1,152 @@
+/* fail.c: what PostgreSQL's errors mean to us. */
+#include <stdio.h>
+
+#include "base/text.h"
+#include "store/postgres/postgres.h"
+
+/* What a SQLSTATE means to us. The first entry that matches counts. OB is our own class
+ * (docs/sql.md). */
+static const struct meaning {
+    const char *state; /* a prefix of the SQLSTATE */
+    enum err_code code;
+    enum fate fate;
+} meanings[] = {
+    {"OB001", ERR_CONFLICT, FATE_RETRY}, /* it contradicts what is there */
+    {"OB002", ERR_CONFIG, FATE_RETRY},   /* not in a transaction like this one */
+    {"OB003", ERR_NOTFOUND, FATE_FATAL}, /* no such consumer, table or role */
+    {"OB004", ERR_CONFIG, FATE_FATAL},   /* a bad argument, or a wrong tenant */
+    {"OB005", ERR_NEWER, FATE_FATAL},    /* the outbox has another version */
+    {"OB006", ERR_CONFIG, FATE_RETRY},   /* the outbox has to be put right first */
+    {"2200H", ERR_CONFIG, FATE_RETRY},   /* a sequence has no number left */
+    {"42P01", ERR_NOTOURS, FATE_FATAL},  /* no such table */
+    {"3F000", ERR_NOTOURS, FATE_FATAL},  /* no such schema */
+    {"42883", ERR_NOTOURS, FATE_FATAL},  /* no such function */
+    {"42501", ERR_READONLY, FATE_RETRY}, /* the role lacks a right */
+    {"25006", ERR_READONLY, FATE_RETRY}, /* the transaction is read-only */
+    {"40001", ERR_BUSY, FATE_RETRY},     /* serialization failure */
+    {"40P01", ERR_BUSY, FATE_RETRY},     /* deadlock */
+    {"55P03", ERR_BUSY, FATE_RETRY},     /* a lock was not to be had in time */
+    {"57014", ERR_BUSY, FATE_RETRY},     /* the statement was cancelled, or took too long */
+    {"53100", ERR_FULL, FATE_RETRY},     /* the disk is full */
+    {"53", ERR_UNAVAILABLE, FATE_RETRY}, /* resources of the server */
+    {"57", ERR_UNAVAILABLE, FATE_RETRY}, /* somebody stops the server, or our session */
+    {"08", ERR_UNAVAILABLE, FATE_RETRY}, /* the connection */
+    {"58", ERR_UNAVAILABLE, FATE_RETRY}, /* the system that the server runs on */
+    {"28", ERR_UNAVAILABLE, FATE_RETRY}, /* authentication */
+    {"22", ERR_INVALID, FATE_REJECT},    /* a value that the server cannot take */
+    {"23", ERR_INVALID, FATE_REJECT},    /* a constraint */
+    {"25", ERR_MISUSE, FATE_RETRY},      /* the state of the transaction */
+};
+
+/* meaning_of returns what a SQLSTATE means to us. */
+static struct meaning meaning_of(const char *state)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strncmp(state, meanings[i].state, strlen(meanings[i].state)) == 0)
+            return meanings[i];
+    return (struct meaning){"", ERR_INTERNAL, FATE_RETRY};
+}
+
+/* one_line copies the first line of a message, without the severity that libpq puts before it. */
+static void one_line(const char *from, char *to, size_t size)
+{
+    size_t n = 0;
+    if (strncmp(from, "ERROR:  ", 8) == 0)
+        from += 8;
+    for (; *from && *from != '\n' && n + 1 < size; from++)
+        to[n++] = *from;
+    to[n] = '\0';
+}
+
+/* advice_for says what to do about an error whose message does not say it. */
+static const char *advice_for(const char *state)
+{
+    if (strcmp(state, "2200H") == 0)
+        return "run `outbox status` as the outbox's owner: it puts the sequence right";
+    if (strcmp(state, "42501") == 0)
+        return "grant the role its part (docs/sql.md, `allow`)";
+    if (strcmp(state, "25006") == 0)
+        return "connect to the primary, or turn default_transaction_read_only off for this role";
+    return NULL;
+}
+
+/* fail_without_outbox reports that a part of the outbox does not exist. */
+static int fail_without_outbox(const struct pg_store *st, enum fate fate, const char *said,
+                               struct error *err)
+{
+    if (st->worked)
+        return err_fate(err, ERR_NOTOURS, FATE_RETRY, 0,
+                        "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
+                        st->quoted, said);
+    return err_fate(err, ERR_NOTOURS, fate, 0,
+                    "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
+                    "`outbox init`, or restore it",
+                    st->shown, st->quoted, said);
+}
+
+/* fail_as reports an error of the server that has a SQLSTATE. */
+static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
+{
+    struct meaning m = meaning_of(state);
+    char said[300];
+    one_line(PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY), said, sizeof said);
+    if (m.code == ERR_NOTOURS)
+        return fail_without_outbox(st, m.fate, said, err);
+    if (m.code == ERR_INTERNAL)
+        return err_fate(err, m.code, m.fate, 0, "%s: %s (SQLSTATE %s)", st->shown, said, state);
+
+    const char *advice = advice_for(state);
+    if (!advice)
+        advice = PQresultErrorField(r, PG_DIAG_MESSAGE_HINT);
+    if (!advice)
+        return err_fate(err, m.code, m.fate, 0, "%s: %s", st->shown, said);
+    return err_fate(err, m.code, m.fate, 0, "%s: %s; %s", st->shown, said, advice);
+}
+
+/* fail_lost reports a connection that broke, or a failure of libpq's own. */
+static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult *r,
+                     struct error *err)
+{
+    char said[300];
+    const char *message = PQresultErrorMessage(r);
+    if (*message == '\0')
+        message = PQerrorMessage(db);
+    one_line(message, said, sizeof said);
+    if (*said == '\0')
+        snprintf(said, sizeof said, "the connection was lost");
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: %s", st->shown, said);
+}
+
+/* fail_silent reports a connection that was given up. */
+static int fail_silent(struct pg_store *st, struct error *err)
+{
+    char limit[32];
+    text_duration_show(st->answer_ms, limit);
+    st->silent = false;
+    return err_fate(err, ERR_UNAVAILABLE, FATE_RETRY, 0, "%s: the server has not answered for %s",
+                    st->shown, limit);
+}
+
+/* outdated says whether the error is about something prepared: a plan for tables that were made
+ * anew, or a statement that no longer exists. */
+static bool outdated(const char *state)
+{
+    return strcmp(state, "0A000") == 0 || strcmp(state, "26000") == 0;
+}
+
+int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err)
+{
+    const char *state = PQresultErrorField(r, PG_DIAG_SQLSTATE);
+    bool coded = state != NULL;
+    if (!coded)
+        state = "";
+    snprintf(st->state, sizeof st->state, "%s", state);
+    if (db == st->db && outdated(state))
+        st->stale = true;
+
+    if (st->silent)
+        return fail_silent(st, err);
+    if (PQstatus(db) == CONNECTION_BAD || !coded)
+        return fail_lost(st, db, r, err);
+    return fail_as(st, state, r, err);
+}
