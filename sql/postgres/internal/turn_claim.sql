@@ -21,6 +21,7 @@ DECLARE
     leaders int[] := '{0}';
     meets record;
     promised boolean;
+    kept boolean := false; -- some lanes were left to another worker
     live bigint;
 BEGIN
     FOR step IN 1 .. 2 LOOP
@@ -61,6 +62,7 @@ BEGIN
                     CONTINUE;
                 END IF;
                 IF @schema@._is_kept(ls[i], owner, now) THEN
+                    kept := true;
                     due := least(due, ls[i].kept_until);
                     CONTINUE;
                 END IF;
@@ -140,7 +142,7 @@ BEGIN
     INTO until, live
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     due := least(due, until);
-    r.through := live = 0 AND NOT r.skipped AND NOT (parked AND EXISTS (
+    r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
         SELECT 1 FROM @schema@.parked x
         WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
           AND (NOT x.delayed OR x.due_at <= now)));
