@@ -89,6 +89,39 @@ CREATE TYPE @schema@._answer AS (
     members     bigint     -- the lanes that it covers
 );
 
+-- ---- what several turns take and give that are made together, see internal/turns.sql ----
+
+-- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
+-- in the call. The rest is as in _settlement and _request.
+CREATE TYPE @schema@._simple AS (
+    place      int,
+    consumer   text,
+    owner      text,
+    epoch      bigint,
+    tried      bigint,
+    marks      jsonb,
+    max_events int,
+    lease_ms   bigint,
+    known      bigint[],
+    ordering   text,
+    events     text,
+    predicate  text
+);
+
+-- What became of it. The claim has the events of the window from seen to target that the consumer
+-- wants, all of them.
+CREATE TYPE @schema@._simple_answer AS (
+    place      int,
+    epoch      bigint,  -- of the new claim
+    n          int,     -- its events; 0: there is no claim
+    more       boolean, -- the consumer has other claims
+    seen       text,
+    floor      bigint,
+    target     text,
+    window_end bigint,
+    now_ms     bigint   -- the database's clock
+);
+
 -- ---- lanes that stand together, see internal/group.sql ----
 
 ALTER TABLE @schema@.lane ADD COLUMN leader int, ADD COLUMN members bigint,

@@ -65,6 +65,13 @@ int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_re
                    (int64_t)max, events, (int64_t)req->lanes, members);
 }
 
+int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err)
+{
+    const char *sql = had_running(w->seen) ? both_sql : fresh_sql;
+    return pg_send(st, PG_MAIN, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
+                   (int64_t)max);
+}
+
 static struct str value_of(const PGresult *r, int column)
 {
     return (struct str){PQgetvalue(r, 0, column), (size_t)PQgetlength(r, 0, column)};
