@@ -171,7 +171,7 @@ static void what_is_given_back_of_lanes_that_were_split_is_lost_to_nobody(void *
         enter(&k, &a.b);
     assert_true(k.n < EVENTS);
     assert_false(a.hint.through); /* some lanes are kept for b */
-    pass(10000); /* what is kept for b is kept no longer */
+    pass(10000);                  /* what is kept for b is kept no longer */
     for (int i = 0; i < 1000 && k.n < EVENTS; i++) {
         step(&a, 0);
         enter(&k, &a.b);
