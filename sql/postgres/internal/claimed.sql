@@ -22,7 +22,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WHERE k.consumer = _claimed.consumer AND k.epoch = _claimed.epoch AND k.lane >= 0
       AND c.name = _claimed.consumer
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-      AND @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id) = k.lane
+      AND @schema@._is_member(k.members, k.lane,
+              @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id))
     UNION ALL
     -- The claim of parked events.
     SELECT p.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,

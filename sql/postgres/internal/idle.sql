@@ -10,12 +10,12 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
 BEGIN
-    WITH l AS MATERIALIZED (SELECT * FROM @schema@._lanes(c.name, c.lanes)),
+    WITH l AS MATERIALIZED (SELECT * FROM @schema@._places(c.name, c.lanes)),
     s AS MATERIALIZED (SELECT coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) AS head)
     SELECT -- Every lane is there and at home, has no open window, and knows the last seq given out.
            (SELECT count(*) = c.lanes + 1
                    AND bool_and(@schema@._at_home(l.home, here))
-                   AND bool_and(l.lane < 0 OR
+                   AND bool_and(l.lane < 0 OR l.leader IS NOT NULL OR
                        (l.target IS NULL
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE

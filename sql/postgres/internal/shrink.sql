@@ -33,7 +33,7 @@ BEGIN
     END IF;
 
     -- A claim of a lane is a range. What is past its new end is released as in a settlement.
-    SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
+    SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, now);
     PERFORM @schema@._put_lane(l);
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;

@@ -48,7 +48,8 @@ BEGIN
     END IF;
 
     -- May the claim simply become the next one?
-    IF a.n BETWEEN 1 AND q.max_events AND a.lane = 0 AND q.lanes = 1
+    IF a.n BETWEEN 1 AND q.max_events AND a.lane >= 0
+       AND (a.members = @schema@._all_lanes(q.lanes) OR random() < 0.9) -- see if others are free
        AND s.outcomes = '[]' AND s.release_from = 0
        AND current_setting('transaction_isolation') = 'read committed' THEN
         PERFORM 1 FROM @schema@.consumer c WHERE c.name = _turn.consumer
@@ -59,10 +60,10 @@ BEGIN
         now := @schema@._clock();
         SELECT x.* INTO l
         FROM @schema@.meta m, @schema@.consumer c,
-             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = 0
+             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = a.lane
                       ORDER BY y.version DESC LIMIT 1) AS x
         WHERE m.name = 'schema_version' AND m.value = knows::text
-          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = 1
+          AND c.name = _turn.consumer AND c.ordering = q.ordering AND c.lanes = q.lanes
           AND c.events = q.events AND c.predicate = q.predicate
           AND NOT c.paused AND NOT c.marks
           -- as in _check_tenant
@@ -71,23 +72,33 @@ BEGIN
                OR current_user <> @schema@._caller())
           -- the lane stands where the worker read on
           AND x.pos = a.from_seq AND x.target::text = a.target
+          AND x.leader IS NULL AND @schema@._members(x.members, x.lane) = a.members
           AND a.to_seq BETWEEN a.from_seq + 1 AND x.window_end
           AND NOT EXISTS (SELECT 1 FROM @schema@.parked p WHERE p.consumer = c.name);
 
         -- The claim is still the worker's, and every other claim is alive and known to it.
         UPDATE @schema@.claim k
-        SET epoch = @schema@._next_epoch(), seen = l.seen, floor = l.floor, target = l.target,
+        SET epoch = @schema@._next_epoch(), lane = l.lane, members = l.members,
+            seen = l.seen, floor = l.floor, target = l.target,
             next_floor = l.next_floor, window_end = l.window_end,
             from_seq = a.from_seq, to_seq = a.to_seq,
             locked_until = now + q.lease_ms * interval '1 millisecond',
             lease = q.lease_ms * interval '1 millisecond'
         WHERE k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
-          AND k.locked_until > now AND k.lane = 0
+          AND k.locked_until > now AND k.lane >= 0
           AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
                           WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                             AND o.epoch <> s.epoch
-                            AND (o.epoch = ANY (q.known) AND o.locked_until > now
+                            AND ((o.epoch = ANY (q.known)
+                                  OR o.lane >= 0 AND a.members
+                                     & @schema@._members(o.members, o.lane) = 0)
+                                 AND o.locked_until > now
                                  AND o.locked_until <= now + o.lease + interval '1 s') IS NOT TRUE)
+          -- A worker that is alone has to bring its lanes together.
+          AND (a.members = @schema@._all_lanes(q.lanes)
+               OR EXISTS (SELECT 1 FROM @schema@.claim o
+                          WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                            AND o.epoch <> s.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
         RETURNING k.epoch INTO r.epoch;
         IF FOUND THEN
             IF r.epoch <= s.epoch OR r.epoch <= ANY (q.known) THEN
@@ -102,13 +113,14 @@ BEGIN
             SET version = l.version + 1, pos = a.to_seq, delivered = l.delivered + s.tried,
                 claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
                                WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
-            WHERE x.consumer = l.consumer AND x.lane = 0 AND x.version = l.version;
+            WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
             IF s.marks IS NOT NULL THEN
                 PERFORM @schema@._put_marks(l.consumer, s.marks);
             END IF;
             r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
-                     floor(extract(epoch FROM now) * 1000), r.epoch, 0, a.n, false, NULL,
-                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false);
+                     floor(extract(epoch FROM now) * 1000), r.epoch, l.lane, a.n, false, NULL,
+                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false,
+                     a.members);
             RETURN r;
         END IF;
     END IF;

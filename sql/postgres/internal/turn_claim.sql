@@ -15,8 +15,13 @@ DECLARE
     i int;
     parked boolean := EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name);
     try_fresh boolean := NOT (parked AND c.ordering = 'global');
-    free boolean;
     until timestamptz;
+    taken bigint := 0;     -- the lanes that claims of others cover
+    at_work boolean := cardinality(q.known) > 0;
+    leaders int[] := '{0}';
+    meets record;
+    promised boolean;
+    kept boolean := false; -- some lanes were left to another worker
     live bigint;
 BEGIN
     FOR step IN 1 .. 2 LOOP
@@ -37,22 +42,46 @@ BEGIN
             EXIT WHEN r.careful_due AND q.careful_mode = 1;
         END IF;
         IF try_fresh AND q.parked_first = (step = 2) THEN
-            FOR j IN 0 .. c.lanes - 1 LOOP
-                i := (q.lane_hint + j) % c.lanes + 2;
-                IF c.ordering <> 'none' THEN
-                    SELECT count(*) = 0, min(x.locked_until) INTO free, until
-                    FROM @schema@.claim x
-                    WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane = i - 2
-                      AND (x.epoch = ANY (q.known)) IS NOT TRUE;
-                    IF NOT free THEN
-                        r.busy := true;
-                        due := least(due, until);
-                        CONTINUE;
-                    END IF;
+            IF c.ordering <> 'none' THEN
+                SELECT coalesce(bit_or(@schema@._members(x.members, x.lane)), 0),
+                       min(x.locked_until)
+                INTO taken, until
+                FROM @schema@.claim x
+                WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane >= 0
+                  AND (x.epoch = ANY (q.known)) IS NOT TRUE;
+            END IF;
+            IF c.lanes > 1 THEN
+                leaders := @schema@._behind_first(ls, q.lane_hint);
+            END IF;
+            FOREACH i IN ARRAY leaders LOOP
+                i := i + 2;
+                CONTINUE WHEN ls[i].leader IS NOT NULL; -- it has joined one that was tried before
+                IF @schema@._members(ls[i].members, i - 2) & taken <> 0 THEN
+                    r.busy := true;
+                    due := least(due, until);
+                    CONTINUE;
+                END IF;
+                IF @schema@._is_kept(ls[i], owner, now) THEN
+                    kept := true;
+                    due := least(due, ls[i].kept_until);
+                    CONTINUE;
+                END IF;
+                SELECT NULL::bigint AS upto, NULL::@schema@.lane AS other INTO meets;
+                IF c.lanes > 1 AND at_work THEN
+                    SELECT y.ls, y.dirty INTO ls, dirty
+                    FROM @schema@._join_lanes(i - 2, taken, owner, now, ls, dirty) y;
+                END IF;
+                IF at_work AND @schema@._members(ls[i].members, i - 2)
+                               <> @schema@._all_lanes(c.lanes) THEN
+                    meets := @schema@._meets(i - 2, taken, owner, now, ls);
+                END IF;
+                IF a.lane = i - 2 AND a.members <> @schema@._members(ls[i].members, i - 2) THEN
+                    a.lane := -1; -- the group is another one now
                 END IF;
                 f := @schema@._claim_fresh(c, ls[i], owner, q.max_events, lease, now, head,
                          CASE WHEN i - 2 = a.lane THEN a.n ELSE 0 END, a.target, a.from_seq,
-                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END);
+                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END,
+                         meets.upto, meets.other);
                 IF f.astray IS NOT NULL THEN
                     astray := f.astray;
                     RETURN;
@@ -60,6 +89,8 @@ BEGIN
                 r.skipped := r.skipped OR f.skipped;
                 IF f.changed THEN
                     ls[i] := f.l;
+                    ls[i].kept_for := NULL;
+                    ls[i].kept_until := NULL;
                     dirty[i] := true;
                 END IF;
                 IF f.n > 0 THEN
@@ -72,8 +103,12 @@ BEGIN
                     r.floor := ls[i].floor;
                     r.target := ls[i].target;
                     r.window_end := ls[i].window_end;
-                    r.quiet := c.lanes = 1 AND NOT parked AND r.n < q.max_events
-                               AND r.to_seq >= r.window_end;
+                    IF meets.upto > r.to_seq THEN
+                        r.window_end := meets.upto;
+                    END IF;
+                    r.members := @schema@._members(ls[i].members, i - 2);
+                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
+                               AND r.n < q.max_events AND r.to_seq >= r.window_end;
                     EXIT;
                 END IF;
             END LOOP;
@@ -91,6 +126,14 @@ BEGIN
         RETURN;
     END IF;
 
+    IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
+        SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
+        FROM @schema@._split_lanes(c, taken, owner, now, ls, dirty) y;
+        IF promised THEN
+            due := least(due, now + interval '200 milliseconds');
+        END IF;
+    END IF;
+
     -- A claim of its own that the worker does not know, because the answer got lost, is waited for
     -- like a claim of somebody else.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
@@ -99,7 +142,7 @@ BEGIN
     INTO until, live
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     due := least(due, until);
-    r.through := live = 0 AND NOT r.skipped AND NOT (parked AND EXISTS (
+    r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
         SELECT 1 FROM @schema@.parked x
         WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL
           AND (NOT x.delayed OR x.due_at <= now)));
